@@ -7,7 +7,8 @@
 |-----------|-------------------------------------------------------------------------------------------------|
 | exception | a rank raises in its forward; nobody's process ends                                             |
 | warm      | SIGKILL in a rank's forward; a process that waits (`--warm 1`) takes its place                   |
-| restart   | SIGKILL in a rank's forward; the launcher starts a process, which imports torch                  |
+| restart   | SIGKILL in a rank's forward; the launcher forks a process from one that has imported torch       |
+| restart-fresh | the same with `--preload none`: the launcher starts a process, which imports torch           |
 | node      | all of a node falls silent: what it costs to be sure of that is `detected`                       |
 | torchft   | its own way, where it is installed (.venv-peers): SIGKILL of one of two replicas, started again at once |
 
@@ -41,7 +42,7 @@ import peers
 
 ROOT, HERE = peers.ROOT, Path(__file__).resolve().parent
 #: By case: the demo's fault, and further flags.
-CASES = {"exception": ("rank-raise", ["--warm", "1"]), "warm": ("rank-forward", ["--warm", "1"]), "restart": ("rank-forward", []), "node": ("node", ["--warm", "1"])}
+CASES = {"exception": ("rank-raise", ["--warm", "1"]), "warm": ("rank-forward", ["--warm", "1"]), "restart": ("rank-forward", ["--preload", "ready"]), "restart-fresh": ("rank-forward", ["--preload", "none"]), "node": ("node", ["--warm", "1"])}
 #: Of ranks with --state-mb: a step computes little, as its time is no matter here.
 SMALL = {"--length": "16", "--batch": "1"}
 PHASES = [("detected", "detected_ms"), ("stopped", "fenced_ms"), ("planned", "planned_ms"), ("resumed", "resumed_ms")]
@@ -53,7 +54,7 @@ def demo(case: str, faults: int, seed: int, state_mb: int) -> list[dict[str, flo
     program = [sys.executable, str(ROOT / "examples" / "torch" / "gpt.py"), "--inprocess"]
     if state_mb:
         program += ["--micro", "1", "--workers", "0", "--early", *flat(SMALL)]
-        flags = [*flags, "--world", "2", "--groups", "0,0", "--slots", "2", "--state-mb", str(state_mb), "--steps", "20"]
+        flags = [*flags, "--world", "2", "--groups", "0,0", "--slots", "2", "--state-mb", str(state_mb), "--steps", "160" if case == "restart" else "20"]  # time to import once more
     else:
         program += ["--width", "32", "--batch", "4"]
         flags = [*flags, "--world", "3", "--steps", str(240 * (faults + 1))]
@@ -73,7 +74,7 @@ def demo(case: str, faults: int, seed: int, state_mb: int) -> list[dict[str, flo
         raise RuntimeError(f"{case}: {report['verdict']}\n{done.stdout[-3000:]}")
     first = [x["value"] for x in report["figures"] if x["name"].startswith("recovery from ")]
     rows = [{name: f[key] for name, key in PHASES} | {"first step": ms} for f, ms in zip(report["faults"], first, strict=True)]
-    if case == "restart":  # each fault had one process started, after all others
+    if case.startswith("restart"):  # each fault had one process started, after all others
         for row, imported in zip(rows, started[-faults:], strict=True):
             row["start and imports"] = imported * 1e3
     return rows
@@ -170,7 +171,7 @@ def main() -> int:
                     with args.json.open("a") as f:
                         f.writelines(json.dumps({"case": case, "state_mb": size, "load": os.getloadavg()[0], "ms": row}) + "\n" for row in more)
         for case, of_it in rows.items():
-            print(f"{case:10} {', '.join(summary(of_it))}", flush=True)
+            print(f"{case:13} {', '.join(summary(of_it))}", flush=True)
         print(f"load average {os.getloadavg()[0]:.1f} at the end", flush=True)
     return 0
 

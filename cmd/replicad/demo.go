@@ -65,6 +65,7 @@ func newDemo(std stdio) *cobra.Command {
 	flags.StringVar(&o.Trainer, "trainer", "", "`COMMAND` of the ranks, in words without spaces (default: textlm beside this program); it prints the\nevents that examples/textlm does, and knows --steps, --seed, --pace, --baseline and --world")
 	flags.IntVar(&o.World, "world", 0, "ranks (default 4, or as many as --shards)")
 	flags.StringVar(&groups, "groups", "", "replica group of each rank, as `0,1,0,1` (default: rank r in group r mod --shards; with another trainer than textlm all in one)")
+	flags.StringVar(&o.Preload, "preload", launch.PreloadAuto, "auto: restarts of a Python trainer fork from a process that has its imports; none: each restart imports; ready: auto, and faults wait until it can be")
 	flags.IntVar(&o.Warm, "warm", 0, "processes that each node keeps started, to wait until a rank needs one")
 	flags.BoolVar(&o.Plain, "plain", false, "plain lines even on a terminal")
 	flags.StringVar(&o.LogLevel, "log-level", "", "`LEVEL` of the daemons' logs: info or debug, with --keep (default info)")

@@ -22,17 +22,20 @@ func newPlan(std stdio) *cobra.Command {
 	return group("plan", "Say what a job will take, before it runs", newPlanMemory(std))
 }
 
+// preloadedTorch is what the process that restarts fork from has where it has imported torch 2.15 with its compiler and optimizers.
+const preloadedTorch = 384 << 20
+
 // memoryFlags are a plan's as they are typed.
 type memoryFlags struct {
 	params, frozen, dtype, moments string
-	own, margin, room              config.Bytes
+	own, preloaded, margin, room   config.Bytes
 	job                            memplan.Job
 	running                        string // the name of a job that runs
 	daemon                         admin
 }
 
 func newPlanMemory(std stdio) *cobra.Command {
-	f := memoryFlags{own: 1 << 20, margin: config.Default().MemoryMargin}
+	f := memoryFlags{own: 1 << 20, preloaded: preloadedTorch, margin: config.Default().MemoryMargin}
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "memory {--params 70e9 [--dtype bf16] [--shards N] | --job NAME} [--ranks-per-node N] [--copies K] [--node-memory 1TiB]",
@@ -72,6 +75,7 @@ func newPlanMemory(std stdio) *cobra.Command {
 	v.StringVar(&f.job.Optimizer, "optimizer", "adamw", "adamw and adam keep two moments of each trained parameter, lion and momentum one, sgd and none none")
 	v.StringVar(&f.moments, "moments-dtype", "fp32", "type of the moments (torch's optimizers keep them in that of the parameters)")
 	v.BoolVar(&f.job.Master, "master-weights", false, "the optimizer keeps an fp32 copy of the trained parameters")
+	v.TextVar(&f.preloaded, "preloaded", f.preloaded, "the process that restarts fork from, as its launcher names its size; 0 with --preload none")
 	v.TextVar(&f.own, "own", f.own, "a rank's own part: generators, loader, buffers")
 	v.IntVar(&f.job.Shards, "shards", 1, "shards of the state: 1 is DDP, N is FSDP over N ranks")
 	v.IntVar(&f.job.Replicas, "replicas", 0, "ranks that compute each shard (default 1; --copies with one shard)")
@@ -111,7 +115,7 @@ func (f memoryFlags) read(cmd *cobra.Command) (j memplan.Job, err error) {
 				*to.to = to.value
 			}
 		}
-		j.Stages = f.job.Stages
+		j.Stages, j.Preloaded = f.job.Stages, uint64(f.preloaded)
 		err = f.readRoom(&j)
 	} else {
 		err = f.readModel(&j)
@@ -182,7 +186,7 @@ func (f memoryFlags) readModel(j *memplan.Job) error {
 			j.Replicas = j.Copies * j.RanksPerNode
 		}
 	}
-	j.Own = uint64(f.own)
+	j.Own, j.Preloaded = uint64(f.own), uint64(f.preloaded)
 	return errors.Join(append(errs, f.readRoom(j))...)
 }
 

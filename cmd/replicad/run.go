@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/replica"
@@ -41,6 +43,9 @@ func newRun(std stdio) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if opt.Preloaded, err = preloaded(); err != nil {
+				return coded(exitUsage, err)
+			}
 			code, err := launch.Run(cmd.Context(), opt)
 			if errors.Is(err, launch.ErrNoDaemon) {
 				code = exitNobody
@@ -56,6 +61,7 @@ func newRun(std stdio) *cobra.Command {
 	flags.StringVar(&f.ranks, "ranks", "", "ranks that this node prefers, as `0,3`")
 	flags.BoolVar(&o.Spare, "spare", false, "wait, and take a rank only when one is lost elsewhere")
 	flags.IntVar(&o.Warm, "warm", 0, "processes to start in advance: they import, and wait for a rank in replicad.wait_rank()")
+	flags.StringVar(&o.Preload, "preload", launch.PreloadAuto, "auto: restarts of a Python program fork from a process that has its imports; none: each restart imports")
 	flags.IntVar(&o.Capacity, "capacity", 0, "processes at the same time (default: as many as --ranks, else --world)")
 	return cmd
 }
@@ -110,6 +116,21 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 	o.Command, o.Env, o.Stdout, o.Stderr = args, os.Environ(), std.out, std.err
 	o.Logf = func(format string, args ...any) { fmt.Fprintf(std.err, "replicad run: "+format+"\n", args...) }
 	return o, coded(exitUsage, o.Validate())
+}
+
+// preloaded is the connection to a process that was prepared for this launcher (replicad_preload.py says how); nil: there is none.
+func preloaded() (*os.File, error) {
+	const name = "REPLICAD_PRELOAD_FD"
+	text := os.Getenv(name)
+	if text == "" {
+		return nil, nil
+	}
+	fd, err := strconv.Atoi(text)
+	if err != nil || fd < 3 {
+		return nil, fmt.Errorf("%s=%q: want the number of a descriptor, 3 or more", name, text)
+	}
+	syscall.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // maxTokenFile bounds a file with a token, in bytes.

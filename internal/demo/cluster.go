@@ -52,6 +52,9 @@ func (d *driver) launch(i int, spare bool) error {
 	if d.opt.Warm > 0 {
 		job.Flags = append(job.Flags, "--warm", fmt.Sprint(d.opt.Warm))
 	}
+	if d.opt.Preload == "none" {
+		job.Flags = append(job.Flags, "--preload", d.opt.Preload)
+	}
 	ranks := homeRanks(i, d.opt.World)
 	if spare {
 		ranks = ""

@@ -1,10 +1,12 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"time"
 
@@ -70,10 +72,29 @@ func (d *driver) run(ctx context.Context) (faults []Fault, trained time.Duration
 	return faults, time.Since(began), nil
 }
 
+// awaitPreload waits until restarts of every rank fork, where that is asked for.
+func (d *driver) awaitPreload(ctx context.Context) error {
+	if d.opt.Preload != preloadReady {
+		return nil
+	}
+	return d.await(ctx, patienceStart, "a process to fork from on every node with ranks", func() bool {
+		for i, n := range d.cluster.Nodes {
+			log, err := os.ReadFile(d.cluster.Log(n.Name + "-ranks"))
+			if homeRanks(i, d.opt.World) != "" && (err != nil || !bytes.Contains(log, []byte("restarts fork from process"))) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // awaitMoment waits until the cluster is whole and fault i's seeded moment has come: the run is divided evenly, and within
 // its part each comes at random.
 func (d *driver) awaitMoment(ctx context.Context, i int, kind string) error {
 	if err := d.awaitHealth(ctx, kind); err != nil {
+		return err
+	}
+	if err := d.awaitPreload(ctx); err != nil {
 		return err
 	}
 	part := float64(d.opt.Steps) * 0.9 / float64(len(d.opt.Faults))

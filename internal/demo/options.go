@@ -100,10 +100,14 @@ type Options struct {
 	Groups  []int         // replica group of each rank [r mod Shards; without shards all in one]
 	Pace    time.Duration // shortest step, which stands for a larger model [20 ms]
 	Warm    int           // processes a node keeps that wait to be a rank [none]
+	Preload string        // of the launchers: auto; none, so that each restart imports; or ready: auto, and no fault before restarts can fork [auto]
 	Plain   bool          // no live view though stdout is a terminal
 
 	LogLevel string // of the daemons' logs in Dir: debug or info; above info the timeline would have no events [info]
 }
+
+// preloadReady has faults wait until restarts can fork.
+const preloadReady = "ready"
 
 // withDefaults returns a copy that is complete and checked; all faults are reported together.
 func (o Options) withDefaults() (Options, error) {
@@ -160,6 +164,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Warm < 0 || o.Warm > 4 {
 		list = append(list, fmt.Errorf("--warm %d: want 0 to 4 processes a node: each takes a trainer's memory", o.Warm))
+	}
+	if !slices.Contains([]string{"", "auto", "none", preloadReady}, o.Preload) {
+		list = append(list, fmt.Errorf("--preload %q: want auto, none, or %s", o.Preload, preloadReady))
 	}
 	if o.LogLevel == "" {
 		o.LogLevel = "info"

@@ -45,7 +45,7 @@ func TestPathsInProse(t *testing.T) {
 			return err
 		}
 		if entry.IsDir() {
-			if slices.Contains([]string{".git", ".venv", "bin", "build", "dist", "third_party", "testdata", "__pycache__", "node_modules"}, entry.Name()) {
+			if strings.HasPrefix(entry.Name(), ".venv") || slices.Contains([]string{".git", "bin", "build", "dist", "third_party", "testdata", "__pycache__", "node_modules"}, entry.Name()) {
 				return filepath.SkipDir
 			}
 			return nil

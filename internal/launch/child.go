@@ -2,13 +2,13 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
 	"time"
 
 	"github.com/replicad/replicad/internal/want"
-	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -24,7 +24,9 @@ type child struct {
 	rank  replica.Rank
 	seat  seat
 	began time.Time // when it was the rank's
-	cmd   *exec.Cmd
+	os    *os.Process
+	out   *output
+	from  int      // the process that it was forked from; 0: it was executed
 	place *os.File // what it waits for its rank on; nil: it has one
 
 	killAt   time.Time // when it gets SIGKILL, having been asked to end; zero: not
@@ -42,23 +44,15 @@ type exited struct {
 	status int32
 }
 
-// start must run on the thread that lives as long as the launcher: the parent-death signal is bound to it.
-func start(o Options, s wire.RunStart, at seat) (*child, error) {
-	cmd := exec.Command(o.Command[0], o.Command[1:]...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = o.environ(s, at), o.Stdout, o.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = o.Grace
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	return &child{rank: s.Rank, seat: at, began: time.Now(), cmd: cmd}, nil
-}
-
 // wait returns the exit code, or 128 + signal, and ends what the process left behind in its group.
 func (c *child) wait() int32 {
-	_ = c.cmd.Wait() // its error repeats the state, or says that a grandchild kept the pipe of the output
-	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
-	ws, ok := c.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	state, err := c.os.Wait()
+	_ = syscall.Kill(-c.os.Pid, syscall.SIGKILL)
+	c.out.finish()
+	if err != nil {
+		return statusCannotRun
+	}
+	ws, ok := state.Sys().(syscall.WaitStatus)
 	switch {
 	case !ok:
 		return statusCannotRun
@@ -68,12 +62,20 @@ func (c *child) wait() int32 {
 	return int32(ws.ExitStatus())
 }
 
-func (c *child) pid() uint64 { return uint64(c.cmd.Process.Pid) }
+func (c *child) pid() uint64 { return uint64(c.os.Pid) }
+
+// origin says where it comes from, for the log.
+func (c *child) origin() string {
+	if c.from == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", forked from process %d", c.from)
+}
 
 // signal sends sig now and arms SIGKILL for later.
 func (c *child) signal(sig syscall.Signal, killAt time.Time) {
 	c.signaled = true
-	_ = syscall.Kill(-c.cmd.Process.Pid, sig) // its end is noticed by wait, whatever this returns
+	_ = syscall.Kill(-c.os.Pid, sig) // its end is noticed by wait, whatever this returns
 	if c.killAt = killAt; sig == syscall.SIGKILL {
 		c.killAt = time.Time{}
 	}

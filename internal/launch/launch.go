@@ -8,7 +8,7 @@
 // Owner: the goroutine in Run owns every field of launcher; the link's goroutine and one goroutine for each process send it
 // what they see. Run returns when all of them have ended.
 //
-// It imports replica and internal/wire and must not import adaptors (session, shm, ...) or internal/node: it is a client.
+// It imports replica, internal/preload and internal/wire and must not import adaptors (session, shm, ...) or internal/node: it is a client.
 package launch
 
 import (
@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/replicad/replicad/internal/preload"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -54,6 +55,9 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	l.wg.Go(func() { l.link.run(linkCtx) })
 	defer l.wg.Wait()
 	defer closeLink()
+	if l.preload = l.newPreload(); l.preload != nil {
+		defer l.preload.Close()
+	}
 	return l.loop(ctx)
 }
 
@@ -62,6 +66,8 @@ type launcher struct {
 	link  *link
 	close context.CancelFunc // of link, for good
 	wg    sync.WaitGroup
+
+	preload *preload.Server // what restarts fork from; nil: nothing
 
 	conn      *net.UnixConn                   // nil: the daemon is away
 	children  map[replica.Rank]*child         // running ones
@@ -95,6 +101,10 @@ func (l *launcher) loop(ctx context.Context) (int, error) {
 			l.onLink(e)
 		case e := <-l.exits:
 			l.onExit(e)
+		case e := <-l.preloadEvents():
+			if !l.stopping {
+				l.preload.Learn(time.Now(), e)
+			}
 		case <-done:
 			done = nil
 			l.onSignal(context.Cause(ctx))
@@ -104,6 +114,14 @@ func (l *launcher) loop(ctx context.Context) (int, error) {
 		timer.Stop()
 	}
 	return l.code, l.err
+}
+
+// preloadEvents never has one where nothing is preloaded.
+func (l *launcher) preloadEvents() <-chan preload.Event {
+	if l.preload == nil {
+		return nil
+	}
+	return l.preload.Events()
 }
 
 func (l *launcher) onLink(e linkEvent) {
@@ -215,7 +233,9 @@ func (l *launcher) onStart(s wire.RunStart) {
 	c, err := l.takeWarm(s, at), error(nil)
 	waited := c != nil
 	if !waited {
-		c, err = start(l.opt, s, at)
+		if c, err = l.start(l.opt.environ(s, at)); err == nil {
+			c.rank, c.seat = s.Rank, at
+		}
 	}
 	if err != nil {
 		l.opt.Logf("rank %d: start %q: %v", s.Rank, l.opt.Command[0], err)
@@ -227,7 +247,7 @@ func (l *launcher) onStart(s wire.RunStart) {
 	if !waited {
 		l.wg.Go(func() { l.exits <- exited{c, c.wait()} })
 	}
-	l.opt.Logf("rank %d: process %d runs", s.Rank, c.pid())
+	l.opt.Logf("rank %d: process %d runs%s", s.Rank, c.pid(), c.origin())
 	l.send(wire.MRunRunning, wire.RunExited{Rank: c.rank, PID: c.pid()})
 	if waited {
 		l.warmAt = time.Now().Add(l.opt.warmAgain) // the cores are the recovery's first
@@ -364,6 +384,9 @@ func (l *launcher) onTime(now time.Time) {
 	if !l.warmAt.IsZero() {
 		l.keepWarm(now)
 	}
+	if l.preload != nil && !l.stopping {
+		l.preload.Step(now)
+	}
 	for _, c := range l.children {
 		if !c.killAt.IsZero() && !now.Before(c.killAt) {
 			l.opt.Logf("rank %d: process %d has not ended: %v", c.rank, c.pid(), syscall.SIGKILL)
@@ -390,6 +413,11 @@ func (l *launcher) untilNext(now time.Time) time.Duration {
 	}
 	if !l.sayAt.IsZero() && l.sayAt.Before(next) {
 		next = l.sayAt
+	}
+	if l.preload != nil && !l.stopping {
+		if at := l.preload.Next(); !at.IsZero() && at.Before(next) {
+			next = at
+		}
 	}
 	for _, c := range l.children {
 		if !c.killAt.IsZero() && c.killAt.Before(next) {

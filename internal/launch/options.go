@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -30,6 +31,9 @@ type Options struct {
 	Warm     int               // processes that are started beforehand and wait for a rank
 	Capacity int               // processes at the same time; default: as many as Ranks, else World
 
+	Preload   string   // PreloadAuto, which "" is too, or PreloadNone
+	Preloaded *os.File // a connection to a process that restarts can fork from already (internal/preload); nil: none
+
 	// Job options, where this launcher creates the job. Resume: it goes on from the newest durable generation of that name.
 	MinCopies, Cadence, Slots, ChunkMB, DurableEvery int
 	PrivateCapMB, LoneAhead                          int
@@ -45,8 +49,9 @@ type Options struct {
 	Grace    time.Duration // between SIGTERM and SIGKILL; default 10 s
 	Patience time.Duration // without a daemon and without a process, before giving up; default 60 s
 
-	helloWait time.Duration // for a daemon to answer the hello; default 10 s
-	warmAgain time.Duration // from when a process that waits was needed, or ended by itself, to the start of the next one; default 5 s
+	helloWait    time.Duration // for a daemon to answer the hello; default 10 s
+	preloadAgain time.Duration // from the end of the process that restarts fork from to the start of the next one; default 5 s
+	warmAgain    time.Duration // from when a process that waits was needed, or ended by itself, to the start of the next one; default 5 s
 }
 
 // Limits that the rank protocol sets.
@@ -71,6 +76,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.warmAgain == 0 {
 		o.warmAgain = 5 * time.Second
+	}
+	if o.preloadAgain == 0 {
+		o.preloadAgain = 5 * time.Second
 	}
 	if o.Patience == 0 {
 		o.Patience = time.Minute
@@ -100,6 +108,9 @@ func (o Options) Validate() error {
 	o.checkRanks(bad)
 	if o.Warm < 0 || o.Warm > 64 {
 		bad("--warm %d: want 0 to 64 processes that wait", o.Warm)
+	}
+	if o.Preload != "" && o.Preload != PreloadAuto && o.Preload != PreloadNone {
+		bad("--preload %q: want %s or %s", o.Preload, PreloadAuto, PreloadNone)
 	}
 	if o.Capacity < 0 || o.Capacity > max(o.World, 0) {
 		bad("--capacity %d: want 1 to --world %d", o.Capacity, o.World)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,7 +29,7 @@ const (
 const warmVain = 5
 
 // startWarm starts a process that waits. As start, it must run on the launcher's own thread.
-func startWarm(o Options) (*child, error) {
+func (l *launcher) startWarm() (*child, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -41,16 +40,13 @@ func startWarm(o Options) (*child, error) {
 		w.Close()
 		return nil, err
 	}
-	cmd := exec.Command(o.Command[0], o.Command[1:]...)
-	cmd.Env = append(o.inherited(), waitFD+"=3", waitPipe+"="+pipe, waitParent+"="+strconv.Itoa(os.Getpid()))
-	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = []*os.File{r}, o.Stdout, o.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = o.Grace
-	if err := cmd.Start(); err != nil {
+	c, err := l.start(append(l.opt.inherited(), waitFD+"=3", waitPipe+"="+pipe, waitParent+"="+strconv.Itoa(os.Getpid())), r)
+	if err != nil {
 		w.Close()
 		return nil, err
 	}
-	return &child{cmd: cmd, place: w}, nil
+	c.place = w
+	return c, nil
 }
 
 // become tells a warm process which rank it is.
@@ -101,7 +97,7 @@ func (l *launcher) keepWarm(now time.Time) {
 		return
 	}
 	for len(l.warm) < l.opt.Warm {
-		c, err := startWarm(l.opt)
+		c, err := l.startWarm()
 		if err != nil {
 			l.opt.Logf("a process to wait for a rank: %v", err)
 			l.inVain(now)
@@ -109,7 +105,7 @@ func (l *launcher) keepWarm(now time.Time) {
 		}
 		l.warm = append(l.warm, c)
 		l.wg.Go(func() { l.exits <- exited{c, c.wait()} })
-		l.opt.Logf("process %d waits for a rank", c.pid())
+		l.opt.Logf("process %d waits for a rank%s", c.pid(), c.origin())
 	}
 	l.warmAt = time.Time{}
 }

@@ -29,6 +29,7 @@ type Job struct {
 	Copies       int // nodes that hold each part: --min-copies
 	Slots        int // 0: the default
 	Stages       bool
+	Preloaded    uint64 // bytes of the process that restarts fork from; 0: there is none
 	ChunkBytes   uint32
 	Room         uint64 // memory of a node for all this; 0: not said
 }

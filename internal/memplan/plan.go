@@ -101,6 +101,7 @@ func single(j Job) (p Plan, err error) {
 	if j.Stages {
 		add("stages of tensors on a device", ranks, trained+frozen)
 	}
+	add("process that restarts fork from, shared with them", 1, j.Preloaded)
 	if p.Room > 0 {
 		fits := p.Node <= p.Room
 		p.Fits = &fits

@@ -81,9 +81,18 @@ __all__ = [
 ]
 
 
-if "REPLICAD_RANK" in os.environ:  # a rank's program may run short while it builds its model, before it has a session
-    ending.install()
-torchenv.install()
+if "REPLICAD_PRELOAD_SERVE" in os.environ:
+    os._exit(70)  # the process that restarts fork from must never come to the program: something has kept its `sitecustomize` from it
+
+
+def _begin() -> None:
+    """Does what depends on the environment: when the package is imported, and again in a process that was forked after that."""
+    if "REPLICAD_RANK" in os.environ:  # a rank's program may run short while it builds its model, before it has a session
+        ending.install()
+    torchenv.install()
+
+
+_begin()
 
 _MODULES = ("data", "inprocess", "parallel", "rng", "store", "testing")
 

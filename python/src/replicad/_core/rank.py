@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Corrupt, Error, Gone, Invalid, Timeout
 from . import native as n
+from . import preloading
 from .handle import RETRY, SLICE
 from .region import Region
 from .rendezvous import Rendezvous
@@ -350,7 +351,9 @@ class Rank(Rendezvous):
             copied = self._private_copied()
             self._wake.set()
             self._copied(code, f"exit step {step}")
-            return copied
+        if not preloading.told:
+            preloading.report()
+        return copied
 
     def expect(self, region: int, offset: int, address: int, nbytes: int) -> None:
         """Says which bytes the next copy of a region must have, by where the state lies (``rp_expect``); :attr:`judge` is asked where it has others."""

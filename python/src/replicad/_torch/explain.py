@@ -19,7 +19,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from .. import data, rng
-from .._core import rngcodec
+from .._core import preloading, rngcodec
 from ..parallel import divides_alike
 from . import conversion
 from .groups import derive, flag
@@ -279,7 +279,7 @@ def _own_generators(parts: Parts, live: dict[str, list[Any]]) -> list[Any]:
     """Those of numpy and torch that the program made and that nothing here is known to keep. torch's are no containers, so that the collector knows only who holds them."""
     numpy = sys.modules.get("numpy.random")
     kinds: tuple[type, ...] = (torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy else ()))
-    objects = gc.get_objects()
+    objects = preloading.objects()
     frame = inspect.currentframe()
     while frame is not None and frame.f_back is not None:  # what a running function holds is with nobody else
         frame = frame.f_back

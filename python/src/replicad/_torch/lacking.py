@@ -5,7 +5,6 @@ Nothing here draws, iterates, or changes what it looks at. One who looks over th
 
 from __future__ import annotations
 
-import gc
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Set
@@ -18,7 +17,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from .. import rng
-from .._core import capsule, draws
+from .._core import capsule, draws, preloading
 from . import attributes, loaders
 from .objects import Objects, extra_state
 from .optimizers import part
@@ -60,7 +59,7 @@ def alive() -> dict[str, list[Any]]:
     }
     if (ours := getattr(sys.modules.get("replicad.data"), "Loader", None)) is not None:
         kinds["ours"] = ours
-    objects = gc.get_objects()
+    objects = preloading.objects()
     known = {of: names for of in set(map(type, objects)) if (names := [k for k, c in kinds.items() if issubclass(of, c)])}  # few of the types of 300,000 objects
     found: dict[str, list[Any]] = {k: [] for k in (*kinds, "ours")}
     for o in [o for o in objects if type(o) in known]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from .._core import preloading
 from .watchdog import Watchdog
 
 log = logging.getLogger("replicad.inprocess")
@@ -60,7 +61,7 @@ def live(kind: type) -> Iterator[Any]:
     data loaders and their iterators. It asks the type, not the object: an object's ``__class__`` may be a property that warns, raises or does work. An
     abstract class would remember every type that it was asked for."""
     frozen = [obj for ref in _frozen if (obj := ref()) is not None]
-    for obj in [*frozen, *gc.get_objects()]:
+    for obj in [*frozen, *preloading.objects()]:
         if kind in type(obj).__mro__:
             yield obj
 
@@ -86,7 +87,7 @@ class _Wanted(dict[type, bool]):
 def freeze() -> Iterator[None]:
     """What there is now is not looked through by the garbage collector until the end, which a restart would wait for. Nothing is collected before:
     others may wait for this process now."""
-    if gc.get_freeze_count():  # by the user, and so to remain
+    if gc.get_freeze_count() > preloading.frozen:  # by the user, and so to remain
         yield
         return
     wanted = _Wanted()
