@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ torch = pytest.importorskip("torch")
 import fakecuda
 from replicad import inprocess
 from replicad._torch import device
-from replicad.inprocess import memory
+from replicad.inprocess import abort, memory, parts
 
 GIB = 1 << 30
 
@@ -119,3 +122,151 @@ def test_the_cache_is_emptied_where_the_device_is_short_of_memory(fake: Any) -> 
     fake.memory[1][0] = GIB - 1
     inprocess.DropCaches()()
     assert sum(fake.emptied) == 2 * GIB and fake.memory[1][0] == 3 * GIB - 1
+
+
+# -- graphs -----------------------------------------------------------------------------------------------------------------
+
+
+class Group:
+    """A process group of NCCL, whose abort ends once no graph is left that has its collectives."""
+
+    _device_types = (torch.device("cpu"), torch.device("cuda"))
+
+    def __init__(self, *graphs: Any) -> None:
+        self.graphs, self.order = graphs, []
+        self.begun, self.over = threading.Event(), threading.Event()
+
+    def _get_backend(self, of: torch.device) -> Group:
+        assert of.type == "cuda"
+        return self
+
+    def abort(self) -> None:
+        self.order.append("abort")
+        self.begun.set()
+        self.over.wait(60 if self.graphs else 0)
+
+
+class Graph(fakecuda.CUDAGraph):
+    """A graph that holds a group's collectives."""
+
+    group: Group | None = None
+
+    def reset(self) -> None:
+        super().reset()
+        if self.group is not None:
+            assert self.group.begun.wait(60), "a replay may wait for a peer until the abort is begun"
+            self.group.order.append("reset")
+            self.group.over.set()
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes groups known to torch.distributed, by their backends."""
+    c10d = torch.distributed.distributed_c10d
+    destroyed: list[bool] = []
+
+    def call(**by_name: Any) -> list[bool]:
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(c10d, "_pg_map", {g: (name, None) for name, g in by_name.items()})
+        import replicad.store
+
+        monkeypatch.setattr(replicad.store, "destroy_process_group", lambda: destroyed.append(True))
+        return destroyed
+
+    return call
+
+
+def run_abort(which: list[str]) -> None:
+    for part in inprocess.default_abort():
+        if type(part).__name__ in which:
+            part()
+
+
+def test_graphs_of_the_block_are_reset_and_those_from_before_stay(fake: Any) -> None:
+    before = fakecuda.CUDAGraph()
+    with parts.freeze():
+        assert parts.captured() == []
+        inside = [fakecuda.CUDAGraph(), Graph()]
+        with parts.freeze():  # a block in this one
+            abort.ResetGraphs()()
+        assert [g.resets for g in (before, *inside)] == [0, 1, 1]
+    assert {id(g) for g in parts.captured()} >= {id(g) for g in (before, *inside)}
+
+
+def test_graphs_from_before_stay_where_the_program_froze_objects_itself(fake: Any) -> None:
+    gc.freeze()
+    try:
+        before = fakecuda.CUDAGraph()
+        with parts.freeze():
+            inside = fakecuda.CUDAGraph()
+            abort.ResetGraphs()()
+            assert (before.resets, inside.resets) == (0, 1)
+    finally:
+        gc.unfreeze()
+
+
+def test_a_graph_that_cannot_be_reset_keeps_no_other_one(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(fakecuda.CUDAGraph):
+        def reset(self) -> None:
+            raise RuntimeError("CUDA error: sticky")
+
+    with parts.freeze():
+        graphs = [fakecuda.CUDAGraph(), Broken(), fakecuda.CUDAGraph()]
+        with pytest.raises(RuntimeError, match="sticky"):
+            abort.ResetGraphs()()
+        assert graphs[0].resets == graphs[2].resets == 1
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+def test_an_abort_that_waits_for_graphs_ends_by_their_reset(blocked: bool, fake: Any, groups: Any) -> None:
+    with parts.freeze():
+        graph = Graph()
+        graph.group = group = Group(graph)
+        destroyed = groups(nccl=group)
+        if blocked:  # on the fault thread, as the training thread may be in a replay
+            for part in (abort.ResetGraphs(), abort.AbortProcessGroups(timeout=60)):
+                part.begin()
+            assert group.begun.wait(60) and graph.resets == 0 and not destroyed
+        run_abort(["ResetGraphs", "AbortProcessGroups"])
+        assert graph.resets == 1 and group.order[0] == "abort" and "reset" in group.order and destroyed == [True]
+
+
+def test_a_graph_from_outside_that_holds_a_group_is_named(fake: Any, groups: Any) -> None:
+    graph = Graph()
+    group = Group(graph)
+    groups(nccl=group)
+    with parts.freeze():
+        try:
+            with pytest.raises(TimeoutError, match="where a CUDA graph from outside of the block has collectives in it, capture it inside"):
+                abort.AbortProcessGroups(timeout=0.05)()
+        finally:
+            group.over.set()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_compiled_functions_recorded_goes_with_what_was_compiled(recorded: bool, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Node:
+        pass
+
+    did: list[str] = []
+    trees = SimpleNamespace(CUDAGraphNode=Node, reset_cudagraph_trees=lambda: did.append("trees"))
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", trees)
+    monkeypatch.setitem(sys.modules, "torch._dynamo", SimpleNamespace(reset=lambda: did.append("compiled")))
+    with parts.freeze():
+        abort.ResetGraphs()()
+        assert did == []
+        made = [fakecuda.CUDAGraph(), *([Node()] if recorded else [])]
+        gc.collect()
+        abort.ResetGraphs()()
+        assert did == (["compiled", "trees"] if recorded else []) and made
+
+
+# -- backends ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("backend", "aborted"), [("nccl", True), ("cpu:gloo,cuda:nccl2", True), ("nccl-lazy", True), ("xccl", True), ("gloo", False), ("ucc", False)])
+def test_which_backends_are_aborted(backend: str, aborted: bool, fake: Any, groups: Any) -> None:
+    group = Group()
+    destroyed = groups(**{backend: group})
+    abort.AbortProcessGroups()()
+    assert bool(group.order) == aborted and destroyed == [True]
