@@ -142,8 +142,10 @@ class device:  # noqa: N801
 def synchronize(of=None) -> None:
     """The training thread must not come here from a step: replicad's words are :class:`Event`."""
     index = getattr(of, "index", of)
+    index = current_device() if index is None else index
+    contexts.add(index)
     for s in list(_streams):
-        if index is None or s.device.index == index:
+        if s.device.index == index:
             s.synchronize()
 
 
@@ -176,13 +178,42 @@ runtime = _Runtime()
 #: By device: free and all bytes, which a test may set.
 memory = {0: [60 << 30, 80 << 30], 1: [60 << 30, 80 << 30]}
 contexts = {0}
+#: By device: bytes of tensors, and bytes that are kept for them and for others to come.
+held = {0: [0, 0], 1: [0, 0]}
+emptied: list[int] = []  # by device, what each call of empty_cache gave back
 capture = False
+
+
+def mem_get_info(of=0) -> tuple[int, int]:
+    check()
+    index = getattr(of, "index", of) or 0
+    contexts.add(index)
+    free, total = memory[index]
+    return free, total
+
+
+def empty_cache() -> None:
+    for i, (allocated, reserved) in held.items():
+        emptied.append(reserved - allocated)
+        memory[i][0] += reserved - allocated
+        held[i][1] = allocated
+
+
+class CUDAGraph:
+    """What was captured."""
+
+    def __init__(self) -> None:
+        self.resets = 0
+
+    def reset(self) -> None:
+        self.resets += 1
+
 
 cuda = types.SimpleNamespace(
     Event=Event, Stream=Stream, stream=stream, device=device, current_stream=current_stream, set_stream=set_stream, synchronize=synchronize, current_device=current_device,
-    is_initialized=lambda: True, is_available=lambda: True, device_count=lambda: 2, empty_cache=lambda: None, is_current_stream_capturing=lambda: capture,
-    cudart=lambda: runtime, mem_get_info=lambda i=0: tuple(memory[getattr(i, "index", i) or 0]), holds_context=lambda i: i in contexts,
-    memory_allocated=lambda i=0: 0, memory_reserved=lambda i=0: 0, default_generators=[Generator(), Generator()],
+    is_initialized=lambda: True, is_available=lambda: True, device_count=lambda: 2, empty_cache=empty_cache, CUDAGraph=CUDAGraph, is_current_stream_capturing=lambda: capture,
+    cudart=lambda: runtime, mem_get_info=mem_get_info, holds_context=lambda i: i in contexts,
+    memory_allocated=lambda i=0: held[i][0], memory_reserved=lambda i=0: held[i][1], default_generators=[Generator(), Generator()],
     set_rng_state=lambda state, i: cuda.default_generators[i].set_state(state), get_rng_state=lambda i=0: cuda.default_generators[i].get_state(),
 )  # fmt: skip
 

@@ -163,7 +163,7 @@ def test_megatron_without_a_save(libraries: Libraries) -> None:
 
 
 def test_order() -> None:
-    """Savers end while there are groups: what they leave behind asks for its rank when it is collected."""
+    """Savers end while there are groups: what they leave behind asks for its rank when it is collected. Aborts of groups end once graphs are gone."""
     down, clean = ([type(p).__name__ for p in parts] for parts in (default_abort(), default_finalize()))
-    assert down == ["AbortDataLoaders", "AsyncSavers", "AbortProcessGroups", "TransformerEngineAbort"]
+    assert down == ["AbortDataLoaders", "AsyncSavers", "ResetGraphs", "AbortProcessGroups", "TransformerEngineAbort"]
     assert clean == ["DropReducers", "LightningCleanup", "MegatronCleanup", "CollectGarbage", "DropCaches"]

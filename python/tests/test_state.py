@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import re
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn, optim
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from replicad import Unsupported
 from replicad._torch import optimizers
@@ -104,13 +107,34 @@ def test_torchs_own_are_known(name: str, caplog: pytest.LogCaptureFixture) -> No
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if not name.startswith("SGD")])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_torchs_own_take_no_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would touch all parameters and as many gradients: a replacement has its state in a third of the time without."""
     monkeypatch.setattr(optimizers, "_make", None)
     optimizer = OPTIMIZERS[name](list(net().parameters()))
     materialise(optimizer)
-    assert len(optimizer.state) == 4
+    assert len(optimizer.state) == (0 if name == "SGD" else 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"maximize": True}, {"weight_decay": 0.1}, {"foreach": True}, {"fused": True}], ids=str)
+def test_sgds_momentum_is_what_a_step_makes(options: dict[str, Any], dtype: torch.dtype) -> None:
+    """To the bit, and where it lies."""
+    if "fused" in options and dtype.is_complex:
+        pytest.skip("torch has no such step")
+
+    def parameters() -> list[nn.Parameter]:
+        shapes = [torch.ones(2, 3, 4, 5, dtype=dtype), torch.ones(2, 3, 4, 5, dtype=dtype).to(memory_format=torch.channels_last), torch.ones(4, 3, dtype=dtype).t()]
+        return [nn.Parameter(t) for t in (*shapes, torch.ones((), dtype=dtype), torch.ones(1, 1, dtype=dtype), torch.ones(0, 3, dtype=dtype))]
+
+    def made(how: Any) -> list[Any]:
+        optimizer = optim.SGD(parameters(), lr=0.1, momentum=0.9, **options)
+        how(optimizer, optimizers._fresh(optimizer))
+        buffers = [optimizer.state[p] for p in optimizer.param_groups[0]["params"]]
+        assert all(list(b) == ["momentum_buffer"] for b in buffers)
+        return [(type(t), t.dtype, t.shape, t.stride(), t.requires_grad, bits(torch.view_as_real(t) if t.is_complex() else t)) for b in buffers for t in b.values()]
+
+    assert made(optimizers._sgds) == made(optimizers._make)
 
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
@@ -437,6 +461,132 @@ def test_it_is_tried_out_at_the_size_that_it_has() -> None:
             materialise(optimizer)
         assert not optimizer.state
     materialise(sized(4097)([nn.Parameter(torch.ones(64, 64))]))
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that tensors take at a time which were made meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        out = f(*args, **(kwargs or {}))
+        for t in tree_leaves(out):
+            if isinstance(t, torch.Tensor) and (storage := t.untyped_storage())._cdata not in given:
+                self.now += storage.nbytes()
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self.freed, storage.nbytes())
+        return out
+
+    def freed(self, nbytes: int) -> None:
+        self.now -= nbytes
+
+
+#: Bytes of each of many parameters.
+EACH = 64 << 10
+
+
+def many(n: int = 32) -> list[nn.Parameter]:
+    torch.manual_seed(1)
+    return [nn.Parameter(torch.randn(EACH // 4 // 64, 64)) for _ in range(n)]
+
+
+class AllAtOnce(Lion):
+    """It wants the gradients of all."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert all(p.grad is not None for g in self.param_groups for p in g["params"])
+        super().step(closure)
+
+
+class OneCount(Lion):
+    """It counts in a state of its own, so that what is made after others is another."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        count = self.state.setdefault("count", {"step": 0})
+        count["step"] += 1
+        super().step(closure)
+        for p in (p for g in self.param_groups for p in g["params"] if p.grad is not None):
+            self.state[p].setdefault("begun", torch.full((), count["step"]))
+
+
+@pytest.mark.parametrize(
+    ("make", "state", "most"),
+    [
+        (OPTIMIZERS["SGD"], 0, 0),
+        (OPTIMIZERS["SGD momentum"], 1, 0),
+        (OPTIMIZERS["AdamW"], 2, 0),
+        (Lion, 1, 12),  # of four parameters at a time: copies, gradients, what a step has besides
+        (AllAtOnce, 1, 70),  # copies and gradients of all
+    ],
+    ids=["SGD", "SGD momentum", "AdamW", "Lion", "AllAtOnce"],
+)
+def test_what_making_state_takes_beside_it(make: Make, state: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parameters, of which there are 32."""
+    monkeypatch.setattr(optimizers, "AT_ONCE", 4 * EACH)
+    monkeypatch.setattr(optimizers, "MOST_TRIED", 0)
+    monkeypatch.setattr(optimizers, "lies_on", lambda t: True)  # where no fourth of all is tried
+    monkeypatch.setattr(optimizers, "LARGE", 64)
+    params = many()
+    before = [bits(p) for p in params]
+    optimizer = make(params)
+    with Peak() as peak:
+        materialise(optimizer)
+    made = sum(t.numel() * t.element_size() for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor))
+    assert made // EACH == state * len(params)
+    assert peak.most - made <= (most + 1) * EACH
+    assert before == [bits(p) for p in params]
+
+
+@pytest.mark.parametrize("make", [Lion, AllAtOnce, lookahead(optim.SGD, "step")], ids=lambda kind: kind.__name__)
+def test_state_that_is_made_for_some_at_a_time_is_the_same(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"lr": 0.1, "momentum": 0.9} if issubclass(make, optim.SGD) else {}
+
+    def made(at_once: int) -> list[Any]:
+        monkeypatch.setattr(optimizers, "AT_ONCE", at_once)
+        params = many(5)
+        optimizer = make(params, **options)
+        materialise(optimizer)
+        return [[flat(p), {k: flat(v) for k, v in optimizer.state[p].items()}] for p in params]
+
+    assert made(EACH) == made(1 << 30)
+
+
+def test_an_optimizer_that_tells_the_first_from_later_ones_makes_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizers, "AT_ONCE", EACH)
+    params = many(3)
+    optimizer = OneCount(params)
+    with pytest.raises(Unsupported, match=r"OneCount: its first step is unlike the others"):  # its count is
+        materialise(optimizer)
+    assert not optimizer.state and optimizers._compared(optimizer, None).unlike != optimizers._compared(optimizer, 0).unlike
+
+
+@pytest.mark.parametrize("at_once", [EACH, 1 << 30])
+@pytest.mark.parametrize("make", [Lion, OPTIMIZERS["SGD momentum"], OPTIMIZERS["AdamW"]], ids=["Lion", "SGD", "AdamW"])
+def test_out_of_memory_is_refused_and_nothing_is_half_made(make: Any, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizers, "AT_ONCE", at_once)
+    monkeypatch.setattr(optimizers, "_try_out", lambda *_: (None, True))
+    params = many(6)
+    before, left = [bits(p) for p in params], [4]
+    real = torch.zeros_like
+
+    def zeros_like(t: torch.Tensor, **more: Any) -> torch.Tensor:
+        left[0] -= 1
+        if left[0] < 0:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return real(t, **more)
+
+    optimizer = make(params)
+    monkeypatch.setattr(torch, "zeros_like", zeros_like)
+    with pytest.raises(Unsupported, match=r"its state can't be made .*\(OutOfMemoryError: CUDA out of memory.*take a step before the session is made") as err:
+        materialise(optimizer)
+    assert not optimizer.state and before == [bits(p) for p in params] and all(p.grad is None for p in params)
+    monkeypatch.undo()
+    del err
+    materialise(optimizer)
+    assert len(optimizer.state) == len(params)
 
 
 def test_what_is_too_large_to_be_tried_out_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

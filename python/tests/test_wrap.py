@@ -185,14 +185,17 @@ def test_own_parts_run_in_order_and_the_trace_and_the_log_say_what_they_raised(t
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert {line["pid"] for line in lines} == {os.getpid()} and all(isinstance(line["t"], int) for line in lines)
     assert all(line["seconds"] >= 0 for line in lines if "part" in line)
-    assert [{k: v for k, v in line.items() if k not in ("t", "pid", "seconds")} for line in lines] == [
+    assert all(line["available"] > 0 < line["resident"] for line in lines if line["event"] == "memory")
+    assert [{k: v for k, v in line.items() if k not in ("t", "pid", "seconds", "available", "resident")} for line in lines] == [
         {"event": "run", "runs": 1},
         {"event": "ended", "reason": "RuntimeError: no"},
+        {"event": "memory", "when": "before", "devices": []},
         {"event": "abort", "part": "first", "error": "KeyError: 'x'"},
         {"event": "abort", "part": "second"},
         {"event": "finalize", "part": "clean", "error": "CancelledError: "},
         {"event": "finalize", "part": "third"},
         {"event": "health", "part": "sane"},
+        {"event": "memory", "when": "after", "devices": []},
         {"event": "again", "runs": 1},
         {"event": "run", "runs": 2},
     ]

@@ -27,7 +27,7 @@ import torch
 
 from ..errors import Canceled
 
-__all__ = ["Mark", "Streams", "capturing", "device_bytes", "drop_cache", "lies_on", "of", "pinned", "ready", "relax", "used"]
+__all__ = ["Mark", "Streams", "capturing", "device_bytes", "drop_cache", "graphs", "lies_on", "of", "own_bytes", "pinned", "ready", "relax", "synchronise", "used"]
 
 log = logging.getLogger("replicad")
 
@@ -68,6 +68,22 @@ def device_bytes(index: int) -> tuple[int, int]:
     """How many bytes of an accelerator's memory are free, and how many it has."""
     free, total = cuda.mem_get_info(index)
     return int(free), int(total)
+
+
+def own_bytes(index: int) -> tuple[int, int]:
+    """How many bytes of an accelerator's memory this process's tensors take, and how many torch holds there for them and for tensors to come."""
+    return int(cuda.memory_allocated(index)), int(cuda.memory_reserved(index))
+
+
+def synchronise(index: int) -> None:
+    """Waits, for as long as that takes, until an accelerator is through with all that it was given. ``RuntimeError`` where it has failed."""
+    with cuda.device(index):  # a new thread stands on device 0, and would wait for that one
+        cuda.synchronize(index)
+
+
+def graphs() -> type | None:
+    """The class of captured graphs, where the process may have any."""
+    return getattr(cuda, "CUDAGraph", None) if ready() else None
 
 
 def drop_cache() -> None:

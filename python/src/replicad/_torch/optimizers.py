@@ -6,15 +6,18 @@ learning rate that a captured graph reads.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import logging
 import math
 import sys
+import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain, compress, repeat
 from types import FunctionType, ModuleType
 from typing import Any
@@ -25,6 +28,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from .. import rng
 from .._core import capsule
 from ..errors import Mismatch, Unsupported
+from .device import lies_on
 from .tensors import Leaf, leaves
 from .trees import differences
 
@@ -37,8 +41,10 @@ _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 #: Bytes of tensors that an optimizer's attributes may hold for it to be tried out: copies of a model would take its memory twice more.
 MOST_COPIED = 64 << 20
 #: Bytes of parameters that an optimizer is tried out on at their own size; with gradients and the state of two optimizers it takes some ten times as much, for a moment.
-#: A fourth of all is allowed too: the step that makes the state takes as much again.
+#: In host memory a fourth of all is allowed too. On a device, which may be full, it is not.
 MOST_TRIED = 64 << 20
+#: Bytes of parameters whose state is made at a time, or one parameter: beside the state itself, copies of them and zero gradients take twice as much.
+AT_ONCE = 64 << 20
 #: Elements of what stands for a parameter that is too large for that. Optimizers tell small tensors apart (8-bit ones at 4096 elements, factored ones at 128 rows): this is above.
 LARGE = 1 << 20
 #: The longest dimension of what stands for a parameter of a kind that is tried at its own size elsewhere.
@@ -80,9 +86,10 @@ class Carried:
 def materialise(optimizer: torch.optim.Optimizer) -> None:
     """Has the optimizer make its state now rather than in its first step, so that it can be registered.
 
-    Most of torch's have a function for that. For others it is a step with zero gradients for the parameters that have no state yet, whose effect is
-    taken back: parameters, counters and averages are then what a fresh optimizer's first step begins with, to the bit. That is known of torch's; of
-    others it is tried out, and :class:`Unsupported` names what would be otherwise.
+    Most of torch's have a function for that, and SGD's momentum is easily made. For others it is a step with zero gradients for the parameters that have no
+    state yet, whose effect is taken back: parameters, counters and averages are then what a fresh optimizer's first step begins with, to the bit. That is
+    known of torch's; of others it is tried out, and :class:`Unsupported` names what would be otherwise. On a device that is full, so much is made at a time
+    as the optimizer allows (:data:`AT_ONCE`).
     """
     optimizer, kind = part(optimizer), type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -94,10 +101,12 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
     for g in optimizer.param_groups:
         if g.get("dampening") and g.get("momentum"):
             raise Unsupported(f"{kind} with dampening: its first step differs from all others, so its state can't be made beforehand: take a step before the session is made")
-    trial = None if _of_torch(optimizer) else _try_out(optimizer)
-    if _of_torch(optimizer) and _asked(optimizer, fresh):
+    trial, apart = None, True  # torch's leave alone what has no gradient
+    if not _of_torch(optimizer):
+        trial, apart = _try_out(optimizer, sum(map(_size, fresh)) > AT_ONCE)
+    elif _sgds(optimizer, fresh) or _asked(optimizer, fresh):
         return
-    counted = _made(optimizer, fresh)
+    counted = _made(optimizer, fresh, AT_ONCE if apart else None)
     if trial is not None and trial.smaller:
         _compare_sizes(optimizer, fresh, trial)
     if counted:
@@ -105,52 +114,105 @@ def materialise(optimizer: torch.optim.Optimizer) -> None:
         _doubt(optimizer, f"{kind} keeps a count in {names}, which no copy holds: a restart begins the count anew. Keep it in param_groups or in state")
 
 
-def _fresh(optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], torch.Tensor]]:
+#: Parameters without state, with their groups.
+_Fresh = list[tuple[dict[str, Any], torch.Tensor]]
+
+
+def _size(of: tuple[dict[str, Any], torch.Tensor]) -> int:
+    """Bytes of a parameter on this rank: that of a shard has the size of the whole."""
+    t = getattr(of[1], "_local_tensor", of[1])
+    return t.numel() * t.element_size()
+
+
+def _parted(fresh: _Fresh, size: Callable[[tuple[dict[str, Any], torch.Tensor]], int], most: int | None) -> Iterator[_Fresh]:
+    """Parameters by parts of at most so many bytes, of one parameter at least."""
+    part: _Fresh = []
+    room = 0
+    for of in fresh:
+        room -= size(of)
+        if part and most is not None and room < 0:
+            yield part
+            part = []
+        if not part:
+            room = (most or 0) - size(of)
+        part.append(of)
+    if part:
+        yield part
+
+
+def _fresh(optimizer: torch.optim.Optimizer) -> _Fresh:
     """The parameters that a step can make state of, and that have none, with their groups. A parameter without elements gets a gradient and state as any other; what FSDP1 leaves
     on a rank of a tensor that lies elsewhere gets neither."""
     of = ((g, p) for g in optimizer.param_groups for p in g["params"])
     return [(g, p) for g, p in of if p.requires_grad and (p.numel() or not getattr(p, "_fsdp_flattened", False)) and not optimizer.state.get(p)]
 
 
-def _asked(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> bool:
+def _sgds(optimizer: torch.optim.Optimizer, fresh: _Fresh) -> bool:
+    """Makes the state of torch's SGD: the momentum, which is what a step with zero gradients and :func:`_begin` leave of it. Whether it did. That step would need
+    copies of all parameters, and as many gradients, to make nothing at all where there is no momentum."""
+    if not isinstance(optimizer, torch.optim.SGD):
+        return False
+    try:
+        for g, p in fresh:
+            if g["momentum"] != 0:
+                optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p).detach().fill_(_BEGINS[torch.optim.SGD]["momentum_buffer"])
+    except Exception:  # the step will say it better
+        _unmake(optimizer, fresh)
+        return False
+    return True
+
+
+def _unmake(optimizer: torch.optim.Optimizer, fresh: _Fresh) -> None:
+    """Half made, it would be taken for state at the next attempt."""
+    for _, p in fresh:
+        optimizer.state.pop(p, None)
+
+
+def _asked(optimizer: torch.optim.Optimizer, fresh: _Fresh) -> bool:
     """Has one of torch's make the state of ``fresh`` as the beginning of its first step does, without the step: that would touch all gradients and
-    parameters, which takes longer than the state itself. Whether it did; SGD makes its state in the step itself."""
+    parameters, which takes longer than the state itself. Whether it did."""
     begin = getattr(optimizer, "_init_group", None)
     if begin is None:
         return False
     lists = len(inspect.signature(begin).parameters) - 1
     grads = [(p, p.grad) for g in optimizer.param_groups for p in g["params"]]
-    new = [p for _, p in fresh]
     try:
         for p, _ in grads:
             p.grad = None
-        for p in new:  # where only shape and type count, one number is as good as many; state of one element would have its strides, of which views can't be taken
-            plain = type(p) in _TENSORS and p.layout is torch.strided and p.is_contiguous() and p.numel() > 1
-            p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape) if plain else torch.zeros_like(p)
-        with torch.no_grad():
-            for g in optimizer.param_groups:
-                begin(g, *([] for _ in range(lists)))
+        for some in _parted(fresh, lambda of: 0 if _expands(of[1]) else _size(of), AT_ONCE):
+            for _, p in some:
+                p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape) if _expands(p) else torch.zeros_like(p)
+            with torch.no_grad():
+                for g in optimizer.param_groups:
+                    begin(g, *([] for _ in range(lists)))
+            for _, p in some:
+                p.grad = None
     except Exception:  # the step will say it better
-        for p in new:
-            optimizer.state.pop(p, None)
+        _unmake(optimizer, fresh)
         return False
     finally:
         for p, grad in grads:
             p.grad = grad
-    made = all(optimizer.state.get(p) for p in new)
-    for p in new if not made else []:
-        optimizer.state.pop(p, None)
+    made = all(optimizer.state.get(p) for _, p in fresh)
+    if not made:
+        _unmake(optimizer, fresh)
     return made
 
 
-def _made(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> list[str]:
-    """As :func:`_make`, with what it refuses. Some optimizers fail at a parameter without elements: in the program's own step too if it gets a gradient, so it needs no state."""
+def _expands(p: torch.Tensor) -> bool:
+    """Whether one number may stand for the gradient of a parameter where only shape and type count. State of one element would have its strides, of which views can't be taken."""
+    return type(p) in _TENSORS and p.layout is torch.strided and p.is_contiguous() and p.numel() > 1
+
+
+def _made(optimizer: torch.optim.Optimizer, fresh: _Fresh, most: int | None = None) -> list[str]:
+    """As :func:`_make`, for parameters of at most so many bytes at a time, with what it refuses. Some optimizers fail at a parameter without elements: in the
+    program's own step too if it gets a gradient, so it needs no state."""
     for some in (fresh, [(g, p) for g, p in fresh if p.numel()]):
         try:
-            return _make(optimizer, some)
+            return list(dict.fromkeys(name for part in _parted(some, _size, most) for name in _make(optimizer, part)))
         except Exception as err:
-            for _, p in fresh:
-                optimizer.state.pop(p, None)  # half made, it would be taken for state at the next attempt
+            _unmake(optimizer, fresh)
+            traceback.clear_frames(err.__traceback__)  # they hold copies of parameters, where memory may have been short
             first = err
             if all(p.numel() for _, p in some):
                 break
@@ -158,7 +220,7 @@ def _made(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], to
     raise Unsupported(f"{type(optimizer).__name__}: its state can't be made by a step with zero gradients ({type(first).__name__}: {first}): {remedy}") from first
 
 
-def _make(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> list[str]:
+def _make(optimizer: torch.optim.Optimizer, fresh: _Fresh) -> list[str]:
     """Has the state of ``fresh`` made by a step that is taken back. It returns the names of the optimizer's attributes that had counted."""
     grads = [(p, p.grad) for g in optimizer.param_groups for p in g["params"]]
     # Of what a parameter is made of: quantising again what was quantised is another value.
@@ -258,7 +320,7 @@ _BEGINS: dict[type[torch.optim.Optimizer], dict[str, Any]] = {
 }
 
 
-def _begin(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> None:
+def _begin(optimizer: torch.optim.Optimizer, fresh: _Fresh) -> None:
     """Sets the state that a step has made to what it was before that step."""
     begins = {"step": 0.0} | {key: first for kind, values in _BEGINS.items() if isinstance(optimizer, kind) for key, first in values.items()}
     for g, p in fresh:
@@ -278,25 +340,28 @@ class _Trial:
         self.made, self.stand_ins, self.smaller = made, stand_ins, smaller
 
 
-def _try_out(optimizer: torch.optim.Optimizer) -> _Trial | None:
+@dataclass(frozen=True)
+class _Compared:
+    """Two of a kind after some steps, of which one had its state made beforehand: what differs between them, and what the other one held before them."""
+
+    trial: _Trial
+    unlike: list[str]
+    other: torch.optim.Optimizer
+    held: list[tuple[str, torch.Tensor, int]]
+
+
+def _try_out(optimizer: torch.optim.Optimizer, large: bool) -> tuple[_Trial | None, bool]:
     """Refuses an optimizer whose first steps differ where its state was made beforehand, by the names of what differs. Two of its kind tell, over parameters like its own,
-    so that neither the optimizer nor what it refers to is touched."""
+    so that neither the optimizer nor what it refers to is touched. Where it is ``large``: also whether its state can be made for some parameters after others."""
     kind = type(optimizer).__name__
-    shapes, smaller = _tried(_fresh(optimizer))
+    if large:
+        with contextlib.suppress(Exception):  # of anybody's code: it may want all gradients at once
+            apart = _compared(optimizer, 0)
+            if not apart.unlike:
+                _say_held(optimizer, apart.other, apart.held)
+                return apart.trial, True
     try:
-        _copyable(optimizer)
-        (fresh, _), (made, stand_ins) = _copy(optimizer, shapes), _copy(optimizer, shapes)
-        held = [(name, t, t._version) for name, t in _held(fresh)]
-        _made(made, _fresh(made))
-        both = [[p for g in o.param_groups for p in g["params"]] for o in (fresh, made)]
-        stepped = [p.numel() > 0 or bool(made.state.get(p)) for p in both[1]]
-        for gradient in (1.0, -0.5):
-            for o, parameters in zip((fresh, made), both, strict=True):
-                for p in compress(parameters, stepped):
-                    p.grad = torch.full_like(p, gradient)
-                with rng.preserved(), _without_hooks(o):
-                    o.step()
-        unlike = list(differences(_content(fresh), _content(made), ""))
+        whole = _compared(optimizer, None)
     except Exception as err:  # of anybody's code
         why = err.__cause__ if isinstance(err, Unsupported) and err.__cause__ else err
         _doubt(
@@ -304,24 +369,41 @@ def _try_out(optimizer: torch.optim.Optimizer) -> _Trial | None:
             f"{kind} is none of torch's, and can't be tried out ({type(why).__name__}: {why}): its state is made by a step with zero gradients that is taken back; if its first "
             "step is unlike the others (averages that begin with the first gradient, counters), take a step before the session is made",
         )
-        return None
-    if unlike:
+        return None, False
+    if whole.unlike:
         raise Unsupported(
-            f"{kind}: its first step is unlike the others, so its state can't be made by one with zero gradients: {', '.join(unlike[:8])} would differ; count under the key "
+            f"{kind}: its first step is unlike the others, so its state can't be made by one with zero gradients: {', '.join(whole.unlike[:8])} would differ; count under the key "
             "'step' or in param_groups, begin averages with zeros, or take a step before the session is made"
         )
-    _say_held(optimizer, fresh, held)
-    return _Trial(made, stand_ins, smaller)
+    _say_held(optimizer, whole.other, whole.held)
+    return whole.trial, False
 
 
-def _tried(fresh: list[tuple[dict[str, Any], torch.Tensor]]) -> tuple[dict[int, tuple[int, ...]], list[torch.Tensor]]:
+def _compared(optimizer: torch.optim.Optimizer, most: int | None) -> _Compared:
+    """Has two of a kind take steps, of which one has its state made beforehand, for parameters of at most so many bytes at a time."""
+    shapes, smaller = _tried(_fresh(optimizer))
+    _copyable(optimizer)
+    (fresh, _), (made, stand_ins) = _copy(optimizer, shapes), _copy(optimizer, shapes)
+    held = [(name, t, t._version) for name, t in _held(fresh)]
+    _made(made, _fresh(made), most)
+    both = [[p for g in o.param_groups for p in g["params"]] for o in (fresh, made)]
+    stepped = [p.numel() > 0 or bool(made.state.get(p)) for p in both[1]]
+    for gradient in (1.0, -0.5):
+        for o, parameters in zip((fresh, made), both, strict=True):
+            for p in compress(parameters, stepped):
+                p.grad = torch.full_like(p, gradient)
+            with rng.preserved(), _without_hooks(o):
+                o.step()
+    return _Compared(_Trial(made, stand_ins, smaller), list(differences(_content(fresh), _content(made), "")), fresh, held)
+
+
+def _tried(fresh: _Fresh) -> tuple[dict[int, tuple[int, ...]], list[torch.Tensor]]:
     """The shapes of the parameters that an optimizer is tried out on, by id, and the parameters that none of the same group, shape and type has its own size for: those that
     are too large. The first of each kind counts; from the smallest on, each is taken at its own size while there is room."""
     kinds: dict[Any, list[torch.Tensor]] = {}
     for g, p in fresh:
         kinds.setdefault((id(g), p.shape, p.dtype, p.device), []).append(p)
-    here = (getattr(p, "_local_tensor", p) for _, p in fresh)  # a shard's parameter has the size of the whole
-    room = max(MOST_TRIED, sum(t.numel() * t.element_size() for t in here) // 4)
+    room = MOST_TRIED if any(lies_on(p) for _, p in fresh) else max(MOST_TRIED, sum(map(_size, fresh)) // 4)
     shapes: dict[int, tuple[int, ...]] = {}
     smaller: list[torch.Tensor] = []
     for first, *others in sorted(kinds.values(), key=lambda of: of[0].numel() * of[0].element_size()):
@@ -341,14 +423,13 @@ def _at_most(shape: tuple[int, ...], numel: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _compare_sizes(optimizer: torch.optim.Optimizer, fresh: list[tuple[dict[str, Any], torch.Tensor]], trial: _Trial) -> None:
+def _compare_sizes(optimizer: torch.optim.Optimizer, fresh: _Fresh, trial: _Trial) -> None:
     """Says which parameters an optimizer was not tried out on, at their size. :class:`Unsupported` where it tells them apart from what stood for them by its state."""
     kind, first = type(optimizer).__name__, trial.smaller[0]
     for p in trial.smaller:
         real, tried = (_kinds_of(o.state.get(of, {}), of) for o, of in ((optimizer, p), (trial.made, trial.stand_ins[id(p)])))
         if real != tried:
-            for _, new in fresh:
-                optimizer.state.pop(new, None)
+            _unmake(optimizer, fresh)
             raise Unsupported(
                 f"{kind}: it treats a parameter of shape {tuple(p.shape)} otherwise than the one of shape {tuple(trial.stand_ins[id(p)].shape)} that it was tried out on "
                 f"(its state has {_listed(real)}, and there {_listed(tried)}), so whether its first step is like the others is not known: take a step before the session is made"

@@ -20,7 +20,7 @@ again: ``session.resume()`` finds the state in this process's own memory whereve
 (model, optimizer, session) is made outside of the block; process groups and what wraps them inside.
 """
 
-from .abort import AbortDataLoaders, AbortProcessGroups, AsyncSavers, Part, TransformerEngineAbort, default_abort
+from .abort import AbortDataLoaders, AbortProcessGroups, AsyncSavers, Part, ResetGraphs, TransformerEngineAbort, default_abort
 from .finalize import CollectGarbage, DropCaches, DropReducers, LightningCleanup, MegatronCleanup, default_finalize
 from .health import CUDAHealth, FaultLimit, MemoryHealth, Unhealthy, default_health
 from .wrap import Call, Restart, wrap
@@ -39,6 +39,7 @@ __all__ = [
     "MegatronCleanup",
     "MemoryHealth",
     "Part",
+    "ResetGraphs",
     "Restart",
     "TransformerEngineAbort",
     "Unhealthy",

@@ -6,7 +6,7 @@ import gc
 import sys
 from typing import Any
 
-from .parts import Part, live
+from .parts import Part, accelerator, live
 
 __all__ = ["CollectGarbage", "DropCaches", "DropReducers", "LightningCleanup", "MegatronCleanup", "default_finalize"]
 
@@ -28,13 +28,17 @@ class DropReducers:
 
 
 class DropCaches:
-    """Empties torch's cache of device memory."""
+    """Empties torch's cache of device memory where a device of this process has less than ``free`` bytes outside of it: new communicators allocate there,
+    up to some hundred MiB each, and a job has a few. Where there is room the cache stays, as the next step would have to allocate all of it anew."""
+
+    def __init__(self, free: int = 1 << 30) -> None:
+        self.free = free
 
     def __call__(self) -> None:
         """Does it, or nothing where there is nothing to do."""
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
+        device = accelerator()
+        if device is not None and any(device.device_bytes(i)[0] < self.free for i in device.used()):
+            device.drop_cache()
 
 
 class LightningCleanup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from .watchdog import Watchdog
 
 log = logging.getLogger("replicad.inprocess")
 
-__all__ = ["Part", "freeze", "live", "run_all"]
+__all__ = ["Part", "accelerator", "captured", "freeze", "live", "run_all"]
 
 
 class Part(Protocol):
@@ -66,6 +67,27 @@ def live(kind: type) -> Iterator[Any]:
             yield obj
 
 
+def accelerator() -> Any:
+    """What asks a device (:mod:`replicad._torch.device`), if the process has begun to use one."""
+    if "torch" not in sys.modules:
+        return None
+    from .._torch import device
+
+    return device if device.ready() else None
+
+
+#: Graphs of the device from before the block that is wrapped now, if one is.
+_older: list[weakref.ref[Any]] | None = None
+
+
+def captured() -> list[Any]:
+    """The graphs that were captured since the block was wrapped: they may hold collectives of groups that were made in it."""
+    if (device := accelerator()) is None or (kind := device.graphs()) is None:
+        return []
+    older = {id(graph) for ref in _older or () if (graph := ref()) is not None}
+    return [graph for graph in live(kind) if id(graph) not in older]
+
+
 _FROZEN = (
     "torch.nn.modules.module.Module",
     "torch.optim.optimizer.Optimizer",
@@ -87,6 +109,26 @@ class _Wanted(dict[type, bool]):
 def freeze() -> Iterator[None]:
     """What there is now is not looked through by the garbage collector until the end, which a restart would wait for. Nothing is collected before:
     others may wait for this process now."""
+    with _noted_graphs(), _frozen_objects():
+        yield
+
+
+@contextmanager
+def _noted_graphs() -> Iterator[None]:
+    """Until the end it is known which graphs there are now."""
+    global _older
+    if _older is not None:  # a block in another one: the graphs of both may hold groups that the outer one made
+        yield
+        return
+    _older = [weakref.ref(graph) for graph in captured()]
+    try:
+        yield
+    finally:
+        _older = None
+
+
+@contextmanager
+def _frozen_objects() -> Iterator[None]:
     if gc.get_freeze_count() > preloading.frozen:  # by the user, and so to remain
         yield
         return

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from .._core.ending import chain, of_a_collective
 from ..errors import Error, Fenced, Invalid, Mismatch, Signal, StaleProgram, Stopped, Timeout
+from . import memory
 from .abort import default_abort, iterators
 from .finalize import default_finalize
 from .health import Unhealthy, default_health
@@ -54,6 +55,11 @@ class Trace:
         self._path = path
         if path:
             open(path, "a").close()  # a path that is wrong is the caller's to hear
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is written."""
+        return bool(self._path)
 
     def __call__(self, event: str, **more: Any) -> None:
         if not self._path:
@@ -169,7 +175,14 @@ class Runs(Generic[T]):
             if errors := self._run("health", self.health):
                 self.watchdog.last()
                 raise Unhealthy("; ".join(f"{n}: {e if isinstance(e, Unhealthy) else f'{type(e).__name__}: {e}'}" for n, e in errors)) from errors[0][1]
+            self._memory("after")
             self.trace("again", runs=self.call.runs)
+
+    def _memory(self, when: str) -> None:
+        """Writes into the trace what memory there is: what a restart leaves behind shows over many of them."""
+        if self.trace.on:
+            with self.watchdog.during("the trace's look at memory"):
+                self.trace("memory", when=when, **memory.now())
 
     def _ended(self, reason: BaseException) -> None:
         """After a run that ended early: raises where no other follows, else leaves nothing of it that the next would meet."""
@@ -185,6 +198,7 @@ class Runs(Generic[T]):
         session.last_moment()
         rank.freeze_good()
         self.trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])
+        self._memory("before")
         signal = isinstance(reason, Signal)
         of_a_peer = signal or (of_a_collective(reason) and rank.wait_fence(self.peer_grace))
         resumed = session.life.resumed.is_set()
