@@ -5,7 +5,7 @@
     python bench/torch/gpu/run.py --device cpu         those that say something without a GPU
 
 It needs torch in the Python that runs it, `bin/` or a wheel in `dist/`, and 16 GB of GPU memory. It needs no network, and installs nothing. Each row is a job of its own, with a
-launcher and real sessions, under one daemon. What a row trains is compared with an undisturbed run, in a process without replicad. A table to paste comes last. ``--out`` has the same
+launcher and real sessions, under one daemon. What a row trains is compared with an undisturbed run, in a process without replicad. A table to paste comes last. ``--out`` has it
 as gpu-test.md and gpu-test.json, and the output of each run. A row that this machine can't run, or that the time doesn't allow, has a line with the reason.
 
 The exit status is 0 where all that ran is right; 1 where something is wrong, failed or hung; 2 where only figures are beyond their limits; 3 where only time was short;

@@ -79,7 +79,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": adamw, "adamw-fused": functools.partial(adamw, fused=True), "adamw-capturable": functools.partial(adamw, capturable=True),
     "adamw-capturable-fused": functools.partial(adamw, capturable=True, fused=True), "adamw-foreach": functools.partial(adamw, foreach=True),
     "adamw-single": functools.partial(adamw, foreach=False), "sgd": functools.partial(sgd, foreach=False), "sgd-foreach": functools.partial(sgd, foreach=True),
-    "sgd-fused": functools.partial(sgd, fused=True), "side": functools.partial(Side, lr=1e-3),
+    "sgd-fused": functools.partial(sgd, fused=True), "side": functools.partial(Side, lr=1e-3, fused=True),
 }  # fmt: skip
 
 
