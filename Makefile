@@ -32,6 +32,8 @@ HOSTILE    ?=
 SIZES      ?=
 BENCH      ?=
 REPORTS    ?=
+# Of gpu-test: flags; and its Python, the one that is named, .venv's, or the system's. Nothing is installed for it.
+GPU        ?=
 # Of chaos: how long, with which seed (drawn), and further flags.
 DURATION   ?= 20m
 SEED       ?=
@@ -43,11 +45,14 @@ RUNCHAOS    = $(BIN)/replicad chaos run $(if $(SEED),--seed $(SEED)) --trainer "
 ifeq ($(origin PYTHON),undefined)
 PYTHON     := $(VENV)/bin/python
 TORCH      := py-setup
+GPUPYTHON   = $(or $(wildcard $(PYTHON)),python3)
+else
+GPUPYTHON   = $(PYTHON)
 endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat wheel demo-test sizes-test chaos-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -138,6 +143,10 @@ py-test: py-setup wheel ## the Python tests, with real daemons, three files at a
 
 py-compat: build ## the Python tests with the oldest and the newest torch and other Pythons, each in .venv-compat; gigabytes. Flags in PYTEST
 	.ci/py-compat $(PYTEST)
+
+gpu-test: ## what a GPU alone shows, within ten minutes, as a table to paste, in bin/gpu-test; no network. PYTHON=... for one with torch, flags in GPU="--only graph"
+	@if command -v $(GO) >/dev/null && command -v gcc >/dev/null; then $(MAKE) --no-print-directory build || echo "make: gpu-test: nothing could be built: it takes what is there" >&2; fi
+	$(GPUPYTHON) bench/torch/gpu/run.py $(GPU)
 
 demo-test: build ## the demo's scenario with the normal binaries, and 64 MiB more of state on each rank
 	$(BIN)/replicad demo $(DEMO)
