@@ -137,6 +137,22 @@ func TestForkedStarts(t *testing.T) {
 	s.end()
 }
 
+// A rank whose last process ended before it attached is started anew: that it was forked may be why.
+func TestForkedNotTwice(t *testing.T) {
+	s := preloads(t, `["json"]`)
+	s.start()
+	s.server(1)
+	s.kill()
+	s.start()
+	s.kill()
+	s.p.startAgain(0, 1, 1)
+	s.pid = int(s.p.running().PID)
+	if s.forks() != 1 {
+		t.Errorf("%d forks:\n%s", s.forks(), s.log)
+	}
+	s.end()
+}
+
 // Without a process to fork from a start imports, and another such process is made.
 func TestForkedStartsGoOn(t *testing.T) {
 	for name, sig := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
