@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ from torch import nn
 
 import replicad
 from conftest import ROOT, Daemon
-from replicad import Mismatch, Rank
+from replicad import Mismatch, Rank, rng
+from replicad._torch import device, explain
 from replicad._torch.explain import Explanation, _cuda
 from replicad.data import Loader
 
@@ -419,6 +422,41 @@ def test_generators_of_the_programs_own(opened: Open) -> None:
     finally:
         for name in made:
             replicad.rng.remove(name)
+
+
+def test_generators_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the session's devices are kept. On another one that the process uses the draws begin anew; of one that it does not use there are none."""
+    own = [torch.Generator() for _ in range(3)]
+    monkeypatch.setattr(device, "cuda", SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 3, default_generators=own, holds_context=lambda i: i in (0, 1)))
+    assert explain._of_devices() == own
+    monkeypatch.setattr(rng, "session_devices", lambda: [1])
+    assert explain._of_devices() == own[1:]
+    monkeypatch.setattr(device, "cuda", torch.cuda)
+    assert explain._of_devices() == []
+
+
+def test_what_a_restart_in_process_does_not_see_to(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> dict[str, str]:
+        return {v.what: v.reason for v in opened(model=model()).advice if v.what in ("graphs", "collectives")}
+
+    for name in explain._ASIDE:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert found() == {}
+    monkeypatch.setitem(sys.modules, "deep_ep", ModuleType("deep_ep"))
+    assert list(found()) == ["collectives"] and found()["collectives"].startswith("DeepEP is in use: a restart in process aborts torch's process groups alone")
+
+    symmetric = ModuleType("symmetric")
+    symmetric._group_name_to_store = {"0": None}
+    monkeypatch.setitem(sys.modules, "torch.distributed._symmetric_memory", symmetric)
+    assert found()["collectives"].startswith("DeepEP, torch's symmetric memory are in use")
+
+    class Graph:
+        def __init__(self) -> None:
+            self.held: list[Any] = []
+
+    monkeypatch.setattr(device, "graphs", lambda: Graph)
+    graph = Graph()
+    assert found()["graphs"].startswith("1 CUDA graph is there: a restart in process resets those that its block captured") and graph
 
 
 def test_a_generator_that_only_a_list_holds(opened: Open) -> None:

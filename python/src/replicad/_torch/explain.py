@@ -21,7 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 from .. import data, rng
 from .._core import preloading, rngcodec
 from ..parallel import divides_alike
-from . import conversion
+from . import conversion, device
 from .groups import derive, flag
 from .lacking import Verdict, alive, missing, seeded_by_loaders
 from .lacking import kind as _class
@@ -253,6 +253,7 @@ def _advice(parts: Parts) -> Iterator[Verdict]:
         unknown = sum(id(p) not in parts.objects.names for g in o.param_groups for p in g["params"])
         if unknown:
             yield Verdict(name, False, f"{unknown} of its parameters are of no registered model: they are kept by their place in it", "pass the model they are of, too")
+    yield from _unaborted()
     if not optimizers or _flat(models):
         return
     held = {id(p) for o in optimizers.values() for g in o.param_groups for p in g["params"]}
@@ -263,6 +264,42 @@ def _advice(parts: Parts) -> Iterator[Verdict]:
             False,
             f"{_some(loose)} ask for a gradient, but no registered optimizer has them: they are copied at each step",
             "right for an average of weights; else pass every optimizer, or call requires_grad_(False) on what never changes: it is then kept once",
+        )
+
+
+#: What runs collectives that torch.distributed does not know, by a module that is loaded only to use it.
+_ASIDE = {
+    "torch.distributed._symmetric_memory._nvshmem_triton": "NVSHMEM",
+    "nvshmem": "NVSHMEM",
+    "deep_ep": "DeepEP",
+}
+
+
+def _symmetric() -> bool:
+    """Whether a group has symmetric memory, as far as torch notes that. Its module is loaded with much else."""
+    module = sys.modules.get("torch.distributed._symmetric_memory")
+    return any(getattr(module, groups, None) for groups in ("_group_name_to_store", "_group_name_to_workspace_tensor"))
+
+
+def _unaborted() -> Iterator[Verdict]:
+    """What of a device a restart inside of the process does not see to by itself."""
+    kind = device.graphs()
+    objects = gc.get_objects() if kind is not None else []
+    if n := sum(kind in type(o).__mro__ for o in objects):
+        yield Verdict(
+            "graphs",
+            None,
+            f"{n} CUDA graph{'s are' if n > 1 else ' is'} there: a restart in process resets those that its block captured, and leaves others as they are; NCCL's abort waits for "
+            "one that has collectives in it",
+            "capture inside of the block what has collectives in it",
+        )
+    if found := sorted({name for module, name in _ASIDE.items() if module in sys.modules} | ({"torch's symmetric memory"} if _symmetric() else set())):
+        yield Verdict(
+            "collectives",
+            None,
+            f"{', '.join(found)} {'are' if len(found) > 1 else 'is'} in use: a restart in process aborts torch's process groups alone, and a kernel of theirs "
+            "that waits for a lost peer runs until the process is killed",
+            "where the job uses it, a part of your own that ends it: wrap(session, abort=[part, *default_abort()])",
         )
 
 
@@ -285,10 +322,19 @@ def _own_generators(parts: Parts, live: dict[str, list[Any]]) -> list[Any]:
         frame = frame.f_back
         objects.append(frame)
     found = {id(x): x for o in objects for x in (o, *gc.get_referents(o)) if type(x) in kinds}
-    kept = [torch.default_generator, *torch.cuda.default_generators, *((numpy.mtrand._rand,) if numpy else ())]
+    kept = [torch.default_generator, *_of_devices(), *((numpy.mtrand._rand,) if numpy else ())]
     kept += seeded_by_loaders(live)
     kept += [x for o in parts.objects.data.values() for x in getattr(o, "__dict__", {}).values()]
     return [g for g in found.values() if not rng.added(g) and not any(g is k for k in kept)]
+
+
+def _of_devices() -> list[Any]:
+    """The devices' own generators: those that the session keeps, and those of devices that this process does not use. One of another device that it draws on is in no copy."""
+    if not device.ready():
+        return []
+    kept = rng.session_devices() if rng.session_devices is not None else range(device.cuda.device_count())
+    lost = {*device.used()} - {*kept}
+    return [g for i, g in enumerate(device.cuda.default_generators) if i not in lost]
 
 
 # -- whether it is bit-exact --------------------------------------------------------------------------------------------
