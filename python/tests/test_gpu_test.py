@@ -210,13 +210,24 @@ def test_without_a_gpu_every_row_is_skipped_by_name(tmp_path: Path) -> None:
     assert set(map(tuple, found.values())) == {("skipped", "needs a GPU, there is none")}
 
 
-def test_rows_on_a_cpu(tmp_path: Path) -> None:
+def on_a_cpu(out: Path, only: str) -> dict[str, list[str]]:
     """Real jobs, without a network. Times are no matter here, as on any machine that does other things too."""
-    status, text, found = command(
-        tmp_path / "out", "--device", "cpu", "--only", "control,capture,restarts,noise", "--restarts", "12", "--side", "2", "--seconds", "3000", "--patience", "30"
-    )
+    status, text, found = command(out, "--device", "cpu", "--only", only, "--restarts", "12", "--side", "2", "--seconds", "3000", "--patience", "30")
     assert status in (0, 2), text
-    assert found["control: generators not kept"][0] == "ok"
-    assert found["dropout and noise on the device"] == ["ok", "bits equal"]
-    assert {"capture: device to stage", "capture: stall of a step", "12 restarts in process: threads"} <= set(found)
     assert {verdict for verdict, _ in found.values()} <= {"ok", "over"}, text
+    return found
+
+
+def test_rows_on_a_cpu(tmp_path: Path) -> None:
+    found = on_a_cpu(tmp_path / "out", "control,capture:,restarts in")
+    assert found["control: generators not kept"][1].startswith("differ: buffers (rank 0), generators (rank 0)")
+    assert {"capture: device to stage", "capture: stall of a step", "12 restarts in process: threads"} <= set(found)
+
+
+@pytest.mark.long
+def test_more_rows_on_a_cpu(tmp_path: Path) -> None:
+    found = on_a_cpu(tmp_path / "out", "busy,two ranks,by restart,dropout,GradScaler,bfloat16,optimizer adamw-foreach")
+    assert {what.partition(":")[2] for what in found if what.startswith("in process")} == {f" {w} in {p}" for w in ("raise", "kill") for p in ("forward", "backward", "window")} | {
+        " raise in after"
+    }
+    assert [found[name] for name in ("dropout and noise on the device", "bfloat16 parameters")] == [["ok", "bits equal"]] * 2

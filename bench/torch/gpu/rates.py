@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import device as dev
-import replicad
 import torch
 from facts import age
-from replicad._torch.staging import Staging
 from torch import nn
+
+import replicad
+from replicad._torch.staging import Staging
 
 #: Layers; rows of a batch; pairs of blocks, and steps of a block.
 LAYERS, ROWS, BLOCKS, BLOCK = 8, 256, 6, 5

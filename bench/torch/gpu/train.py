@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
 import functools
 import hashlib
 import os
@@ -23,14 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import device as dev
-import replicad
 import torch
 import torch.distributed as dist
 from facts import age
 from rows import parsed
+from torch import nn
+
+import replicad
 from replicad.parallel import ddp
 from replicad.store import init_process_group
-from torch import nn
 
 BATCH, INPUTS = 32, 16
 #: The step in which GradScaler meets a gradient that is no number, and from which on a graph is replayed.
@@ -261,7 +263,8 @@ def digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     """One for all of them, by name."""
     h = hashlib.sha256()
     for name, t in sorted(tensors, key=lambda at: at[0]):
-        h.update(name.encode() + t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        host = t.detach().cpu().contiguous()
+        h.update(name.encode() + ctypes.string_at(host.data_ptr(), host.nbytes))  # without numpy, which this torch may lack
     return h.hexdigest()[:16]
 
 
