@@ -1,10 +1,11 @@
-"""A job on the device of :mod:`fakecuda`: two ranks whose gradients meet in a collective on the device, with faults that a seed draws, checked at every resume against what the state must be.
+"""A job on the device of :mod:`fakecuda`: two ranks whose gradients meet in a collective on the device, with faults, checked at every resume against what the state must be.
 
     SEED=3 OUT=folder HOW=inproc|process KIND=ddp|sharded replicad run ... -- python device_job.py PLAN
 
-PLAN is a list of WHAT@STEP, once each: where the step is (``bwd``, ``win``, ``after``) and what happens there on rank 1: ``kill-win@5``, ``raise-bwd@6``, ``lost@7`` (its part of the
-collective is lost, and its process dies when its device is through), ``watchdog@8`` (torch's watchdog aborts rank 0's communicator while its collective hangs, after rank 1 died),
-``abort@8`` (the program aborts), ``fault@9`` (the device fails), ``stop@9`` (its device stands still, and it dies). ``item`` in HOW reads a value of the device in each step.
+PLAN is a list of WHAT@STEP, once each: where the step is (``bwd``, ``win``, ``after``) and what happens there on rank 1: ``kill-win@5``,
+``raise-bwd@6``, ``lost@7`` (its part of the collective is lost, and its process dies when its device is through), ``watchdog@8`` (and torch's
+watchdog aborts rank 0's communicator, whose collective hangs), ``abort@8`` (and the program aborts it), ``fault@9`` (the device fails),
+``stop@9`` (its device stands still, and it dies). ``item`` in HOW reads a value of the device in each step.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ import sys
 import threading
 import time
 
-import fakecuda as fc
 import numpy as np
 import torch
 
+import fakecuda as fc
 import replicad
+from replicad._core.life import Life
+from replicad._torch.communicators import Communicators
+from replicad._torch.device import Streams
+from replicad._torch.live import Live
 
 fc.install()
 OUT, HOW, KIND = pathlib.Path(os.environ["OUT"]), os.environ.get("HOW", "process"), os.environ.get("KIND", "ddp")
@@ -28,6 +33,18 @@ STEPS, N, SIDE = int(os.environ.get("STEPS", "12")), 1 << 12, os.environ.get("SI
 PLAN = [(w.partition("@")[0], int(w.partition("@")[2])) for w in sys.argv[1:]]
 replicad.wait_rank()
 rank, world = replicad.place()
+
+
+#: What was wrong once, to be found again: nobody asks the communicators; a device is waited for whatever happens; only the stream that is current at the end counts.
+CONTROL = os.environ.get("CONTROL", "")
+if CONTROL == "communicators":
+    Communicators.fault = lambda self, since: None
+elif CONTROL == "waits":
+    Live.given_up = lambda self: ""
+    Life.changing = property(lambda self: self.in_step)
+elif CONTROL == "streams":
+    Streams.note = lambda self: self._seen.setdefault(fc.current_stream(0))
+    Streams.switched = lambda self, stream: None
 
 
 def part(step: int, of: int) -> np.float32:
@@ -76,10 +93,11 @@ class Momentum(torch.optim.Optimizer):
 
     def step(self, closure=None) -> None:
         if self.own is None:
-            return self._launch()
-        self.own.wait_stream(fc.current_stream())
-        with fc.cuda.stream(self.own):
             self._launch()
+        else:
+            self.own.wait_stream(fc.current_stream())
+            with fc.cuda.stream(self.own):
+                self._launch()
 
     def _launch(self) -> None:
         for group in self.param_groups:
@@ -91,7 +109,7 @@ class Momentum(torch.optim.Optimizer):
                 w, m, g = (fc.raw(t).numpy() for t in (p, self.state[p]["m"], p.grad))
                 scale = np.float32(1 + rank if KIND == "sharded" else 1)
 
-                def kernel(w=w, m=m, g=g) -> None:
+                def kernel(w=w, m=m, g=g, scale=scale) -> None:
                     for i in range(0, N, N // 4):  # torn if it is read meanwhile
                         part = slice(i, i + N // 4)
                         m[part] = m[part] * np.float32(0.5) + g[part] * scale
@@ -102,7 +120,7 @@ class Momentum(torch.optim.Optimizer):
 
 
 def say(*what: object) -> None:
-    print(f"{time.time() % 1000:7.3f} rank {rank}", *what, flush=True)
+    os.write(1, (" ".join(map(str, (f"{time.time() % 1000:7.3f} rank {rank}", *what))) + "\n").encode())  # one write: ranks share the pipe
 
 
 def first(what: str, step: int) -> bool:
@@ -154,6 +172,7 @@ def watchdog(step: int) -> None:
 
 def check(step: int) -> None:
     fc.synchronize()
+    fc.waited.clear()
     w, m, b = state(step)
     got = fc.raw(net.w).numpy(), fc.raw(optimizer.state[net.w]["m"]).numpy()
     wrong = [f"{x[0]} .. {x[-1]} for {want}" for x, want in zip(got, (w, m), strict=True) if not (x == want).all()]
@@ -210,13 +229,15 @@ def block(call: object = None) -> None:
             say("the program ABORTS")
             nccl.abort()
         time.sleep(float(os.environ.get("PACE", "0.02")))
+    waited = list(fc.waited)
     check(STEPS)
     session.leave()
+    say("WAITED", len(waited), waited[:3])
     say("END", STEPS, "noticed", {k: v[:200] for k, v in session.noticed.items()})
 
 
 if "inproc" in HOW:
-    replicad.inprocess.wrap(session, hard=20, trace=str(OUT / f"trace-{rank}"))(block)()
+    replicad.inprocess.wrap(session, hard=float(os.environ.get("HARD", "20")), trace=str(OUT / f"trace-{rank}"))(block)()
 else:
     block()
 session.close()

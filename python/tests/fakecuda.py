@@ -7,12 +7,14 @@ aborted, it ends with garbage in its place, as NCCL's kernels do. An error stick
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import queue
 import random
 import threading
 import time
+import traceback
 import types
 
 import torch
@@ -22,10 +24,10 @@ import torch.distributed.distributed_c10d as c10d
 KERNEL, COPY = 0.002, 0.001
 rng = random.Random(int(os.environ.get("SEED", "1")))
 error: str | None = None
+waited: list[str] = []  #: where the main thread has waited for a stream
 host_memory = True  # whether the device takes host memory as its own to copy
 _now = threading.local()
 _streams: list[Stream] = []
-mistakes: list[str] = []  # calls that a GPU would punish
 
 
 def fail(text: str = "CUDA error: an illegal memory access was encountered") -> None:
@@ -67,6 +69,8 @@ class Stream:
         return self._done >= self._launched
 
     def synchronize(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            waited.append("".join(traceback.format_stack(limit=6)[:-1]))
         with self._news:
             until = self._launched
             self._news.wait_for(lambda: self._done >= until or error)
@@ -112,7 +116,7 @@ def set_stream(stream: Stream) -> None:
     _now.stream, _now.device = stream, stream.device.index
 
 
-class stream:
+class stream:  # noqa: N801
     def __init__(self, to: Stream) -> None:
         self.to = to
 
@@ -124,7 +128,7 @@ class stream:
         cuda.set_stream(self.before)
 
 
-class device:
+class device:  # noqa: N801
     def __init__(self, to) -> None:
         self.to = getattr(to, "index", to) or 0
 
@@ -157,18 +161,20 @@ class Generator:
 
 
 class _Runtime:
-    registered: dict[int, int] = {}
+    def __init__(self) -> None:
+        self.registered: dict[int, int] = {}
 
-    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802
         if not host_memory:
             return 2
         self.registered[address] = nbytes
         return 0
 
-    def cudaHostUnregister(self, address: int) -> int:
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
         return 0 if self.registered.pop(address, None) else 1
 
 
+runtime = _Runtime()
 #: By device: free and all bytes, which a test may set.
 memory = {0: [60 << 30, 80 << 30], 1: [60 << 30, 80 << 30]}
 contexts = {0}
@@ -206,7 +212,7 @@ class CUDAGraph:
 cuda = types.SimpleNamespace(
     Event=Event, Stream=Stream, stream=stream, device=device, current_stream=current_stream, set_stream=set_stream, synchronize=synchronize, current_device=current_device,
     is_initialized=lambda: True, is_available=lambda: True, device_count=lambda: 2, empty_cache=empty_cache, CUDAGraph=CUDAGraph, is_current_stream_capturing=lambda: capture,
-    cudart=lambda _runtime=_Runtime(): _runtime, mem_get_info=mem_get_info, holds_context=lambda i: i in contexts,
+    cudart=lambda: runtime, mem_get_info=mem_get_info, holds_context=lambda i: i in contexts,
     memory_allocated=lambda i=0: held[i][0], memory_reserved=lambda i=0: held[i][1], default_generators=[Generator(), Generator()],
     set_rng_state=lambda state, i: cuda.default_generators[i].set_state(state), get_rng_state=lambda i=0: cuda.default_generators[i].get_state(),
 )  # fmt: skip
@@ -225,7 +231,8 @@ def install() -> types.SimpleNamespace:
 #: What asks a tensor about itself, and touches no memory of the device.
 _METADATA = {
     "data_ptr", "stride", "storage_offset", "is_contiguous", "numel", "element_size", "dim", "size", "detach", "detach_", "view", "as_strided", "untyped_storage", "requires_grad_",
-    "is_complex", "is_floating_point", "is_inference", "__get__", "__set__", "as_subclass", "nelement", "is_pinned", "retain_grad", "is_conj", "is_neg", "__hash__", "register_hook",
+    "is_complex", "is_floating_point", "is_inference", "__get__", "__set__", "as_subclass", "nelement", "is_pinned", "retain_grad", "is_conj", "is_neg", "__hash__",
+    "register_hook",
     "resolve_conj", "resolve_neg", "is_same_size", "__getitem__", "expand", "view_as", "reshape", "__len__", "_is_view", "is_set_to", "dense_dim",
 }  # fmt: skip
 
@@ -318,7 +325,7 @@ class NCCL(c10d.ProcessGroup):
         self._aborted, self._error = threading.Event(), 0
         c10d._world.pg_names[self], c10d._world.pg_map[self] = f"fake-nccl-{epoch}", ("nccl", None)
 
-    _device_types = [torch.device("cuda")]
+    _device_types = (torch.device("cuda"),)
 
     def _get_backend(self, device: torch.device) -> NCCL:
         return self
@@ -330,10 +337,8 @@ class NCCL(c10d.ProcessGroup):
         return self._error
 
     def abort(self) -> None:
-        try:
+        with contextlib.suppress(RuntimeError):  # it has no backend of torch's
             super().abort()  # which is counted
-        except RuntimeError:
-            pass
         self._aborted.set()
 
     def watchdog(self) -> None:
@@ -342,18 +347,17 @@ class NCCL(c10d.ProcessGroup):
         self._aborted.set()
 
     def all_reduce(self, step: int, mine, ends, sent: bool = True) -> None:
-        """Queues a collective: ``mine()`` is computed first, ``ends(None)`` runs when all peers have met, ``ends(777.0)`` if it was aborted. Without ``sent`` what this rank sends is
-        lost on its way, and its own part ends."""
+        """Queues a collective: ``mine()`` is computed first, ``ends(None)`` runs when all peers have met, ``ends(777.0)`` if it was aborted. Without ``sent`` what this rank
+        sends is lost on its way, and its own part ends."""
         name = f"c-{self._epoch}-{step}"
 
         def kernel() -> None:
             mine()
-            if not sent:
-                return ends(None)
-            (self._folder / f"{name}-{self._rank}").touch()
-            while not all((self._folder / f"{name}-{r}").exists() for r in range(self._world)):
-                if self._aborted.wait(0.001) or error:
-                    return ends(777.0)
-            ends(None)
+            if sent:
+                (self._folder / f"{name}-{self._rank}").touch()
+            garbage = None
+            while sent and garbage is None and not all((self._folder / f"{name}-{r}").exists() for r in range(self._world)):
+                garbage = 777.0 if self._aborted.wait(0.001) or error else None
+            ends(garbage)
 
         launch(kernel)

@@ -44,7 +44,7 @@ class Rank:
 
 def session(attached: bool) -> SimpleNamespace:
     life = Life()
-    return SimpleNamespace(enabled=True, rank=Rank(attached), life=life, rest=life.resumed.clear)
+    return SimpleNamespace(enabled=True, rank=Rank(attached), life=life, rest=life.resumed.clear, last_moment=lambda: None)
 
 
 def block(calls: list[int]) -> object:

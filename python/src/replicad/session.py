@@ -390,6 +390,7 @@ class Session:
                     self._rank.seal_initial()
                     self._fresh = True
                     continue
+                self._kept.live.drain(self._free)
                 self._rank.load()
                 self._kept.layout.check()
                 self._staging.back(order.step)
@@ -463,6 +464,11 @@ class Session:
                 "order: call session.resume() again. No step can be taken before it returns"
             ) from None
 
+    def last_moment(self) -> None:
+        """The good word is about to be frozen, by :mod:`replicad.inprocess`."""
+        if self._torn < 0 and self._loop.ended is None and self._at >= 0:
+            self._kept.live.last_moment(self._at)
+
     def rest(self) -> None:
         """Says that this rank has stopped, without waiting for what comes next: the daemons plan the next epoch, and copy live
         state that is worth it, while this process takes down what hung on the last one. :meth:`resume` goes on from there.
@@ -510,8 +516,13 @@ class Session:
 
     def _settle(self) -> None:
         """Before the rank stops: the daemon may ask for a copy of the live state."""
-        if self._torn < 0 and self._loop.ended is None and self._kept.live.settle(self._at) and not unwind.blocks:
-            unwind.free()  # what is loaded next would wait on the device behind a collective that never ends; a block of replicad.inprocess has its own parts for that
+        if self._torn < 0 and self._loop.ended is None:
+            self._kept.live.settle(self._at)
+
+    def _free(self) -> None:
+        """A device does not come to its end: it waits for ranks that were lost, as a rule. A block of :mod:`replicad.inprocess` has seen to that before."""
+        if not unwind.blocks:
+            unwind.free()
 
     def _attach(self) -> None:
         try:

@@ -10,13 +10,14 @@ communicator is free of error after that (:mod:`replicad._torch.communicators`):
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from .._core.rank import Rank
-from ..errors import Canceled, Corrupt, Error, Mismatch
+from ..errors import Canceled, Corrupt, Error, Mismatch, StaleProgram
 from . import device
 from .alarm import Alarm
 from .communicators import Communicators, Seen
@@ -27,6 +28,8 @@ __all__ = ["Live"]
 
 log = logging.getLogger("replicad")
 
+#: So many seconds a device has to end what it was given, once nothing of it waits for other ranks: as long as a part of :mod:`replicad.inprocess` has.
+DRAIN = 60.0
 #: So many seconds after the epoch was closed a device may still take to end a step. One that takes longer waits for the rank that was lost, as a rule.
 GRACE = 0.25
 
@@ -81,6 +84,24 @@ class Live:
         copied = self._rank.step_exit(step, updated=updated, good=good, staged=not self._staging, private_later=later)
         self._private = None if copied else self._digest()
 
+    def drain(self, free: Callable[[], None]) -> None:
+        """Returns once the device has done all that it was given: a copy to a stage that was queued before an epoch was closed would write over what is loaded there.
+        ``free`` ends what waits for ranks that were lost. :class:`StaleProgram` where the device does not come to an end: a new process has a context of its own."""
+        mark, began, freed = self._staging.given(), time.monotonic(), False
+
+        def given_up() -> str:
+            nonlocal freed
+            waited = time.monotonic() - began
+            if waited > GRACE and not freed:
+                freed = True
+                free()
+            return f"not within {DRAIN:g} s" if waited > DRAIN else ""
+
+        try:
+            mark.wait(given_up)
+        except (Canceled, RuntimeError) as err:
+            raise StaleProgram(f"resume: {err}: this process ends, and a new one takes its place") from err
+
     def everything(self) -> None:
         """Brings all that is live to the stages, now: it is what the job begins with, or goes on with as more. :class:`Corrupt` where it can't be vouched for."""
         self.sound()
@@ -128,6 +149,15 @@ class Live:
             self._rank.freeze_good()
             return str(err)
         return ""
+
+    def last_moment(self, step: int) -> None:
+        """The good word is about to be frozen: a device that is about to end the live step gets the time for it, which may save the step."""
+        end = time.monotonic() + GRACE
+        with contextlib.suppress(RuntimeError, Error):  # what is wrong with it is said elsewhere
+            if self._ended is not None and self._ended.step == step:
+                self._ended.mark.wait(lambda: "it has had its time" if time.monotonic() > end or self._rank.frozen else "")
+                with self._rank.stage_lock:
+                    self._vouch(step)
 
     def given_up(self) -> str:
         """Why a device is waited for no longer, or nothing. A collective that waits for a rank that was lost never ends by itself."""

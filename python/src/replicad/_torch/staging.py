@@ -140,6 +140,10 @@ class Staging:
         device.Mark(self._streams[d] for d in self.devices).wait(given_up)
         self.step = step
 
+    def given(self) -> device.Mark:
+        """All that the devices were given so far, by this thread and by the worker."""
+        return device.Mark([*(device.cuda.current_stream(d) for d in self.devices), *self._streams.values()])
+
     def back(self, step: int) -> None:
         """Copies everything that was loaded from the stages to the live tensors."""
         self._copy(("window", "any", "never"), False)

@@ -195,6 +195,7 @@ class Runs(Generic[T]):
             raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
         if session.life.left and not isinstance(reason, Signal):
             raise reason  # the job has ended well without what came after it
+        session.last_moment()
         rank.freeze_good()
         self.trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])
         self._memory("before")
