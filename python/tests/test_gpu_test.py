@@ -91,7 +91,7 @@ STEP = {"event": "step", "epoch": 2}
         ([STEP], "ok", "0.10 s"),
         ([STEP | {"epoch": 1}] * 12 + [STEP], "over", "1.30 s"),
         ([{"event": "start", "age": 1.2}] * 14 + [STEP], "ok", "1.50 s, 0.30 s beyond the start"),
-        ([{"event": "start", "age": 1.2}] * 34 + [STEP], "over", "3.50 s, 2.30 s beyond the start"),
+        ([{"event": "start", "age": 1.2}] * 54 + [STEP], "over", "5.50 s, 4.30 s beyond the start"),
     ],
 )
 def test_a_recovery_ends_with_the_first_step_of_the_next_epoch(events: list[dict[str, object]], verdict: str, figure: str) -> None:
@@ -226,7 +226,7 @@ def test_rows_on_a_cpu(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_more_rows_on_a_cpu(tmp_path: Path) -> None:
-    found = on_a_cpu(tmp_path / "out", "busy,two ranks,by restart,dropout,GradScaler,bfloat16,optimizer adamw-foreach")
+    found = on_a_cpu(tmp_path / "out", "busy,two ranks:,by restart,dropout,GradScaler,bfloat16,optimizer adamw-foreach")
     assert {what.partition(":")[2] for what in found if what.startswith("in process")} == {f" {w} in {p}" for w in ("raise", "kill") for p in ("forward", "backward", "window")} | {
         " raise in after"
     }

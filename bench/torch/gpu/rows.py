@@ -22,8 +22,8 @@ ALL = 600.0
 SLOW, RECOVERY = 3.0, 8.0
 #: A row is begun if so much of its time is left: most need a third.
 LEAST = 0.4
-#: Seconds from an exception to the first new step in process, and from the end of a lost process's successor's start to it.
-IN_PROCESS, BEYOND_START = 1.0, 2.0
+#: Seconds from an exception to the first new step in process; of a process that was started for a lost one beside its start; and those that one takes to end by an exception.
+IN_PROCESS, BEYOND_START, ENDS = 1.0, 2.0, 2.0
 #: Of the copy engine's own rate; of a step; of the time in which the device could be busy; of the tensors' bytes; of the steps.
 OF_ENGINE, STALL, BUSY, PINNED, COPIED = 0.8, 0.03, 0.9, 1.05, 0.9
 #: What a hundred restarts may leave behind: bytes of the process and of the device.
@@ -172,7 +172,8 @@ def recoveries(world: int) -> Judge:
             by_place.setdefault(f"{fault['what']} in {fault['place']}", []).append(recovery(hit, fault, world))
         for what, times in by_place.items():
             took, start = (statistics.median(column) for column in zip(*times, strict=True))
-            yield within(what, took - start, BEYOND_START, "s beyond the start", beside=f"{took:.2f} s") if start else within(what, took, IN_PROCESS, "s")
+            beyond = BEYOND_START + ENDS * what.startswith("raise")
+            yield within(what, took - start, beyond, "s beyond the start", beside=f"{took:.2f} s") if start else within(what, took, IN_PROCESS, "s")
 
     return of
 
