@@ -22,6 +22,8 @@ from typing import IO
 
 import pytest
 
+from warm import Launched, Warm
+
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "python" / "src"
 #: No test asserts a time; this bounds waits for what should have happened long ago.
@@ -77,10 +79,30 @@ def pytest_report_header() -> str:
     return "" if HAVE_TORCH else f"torch is missing, so these are SKIPPED: {', '.join(NEEDS_TORCH)}"
 
 
+def has_torch(program: str) -> bool:
+    """Whether a program imports torch first of all."""
+    return re.search(r"^import (.*, )?torch\b", program, re.M) is not None
+
+
 def quick(program: str) -> str:
     """The program, which starts and ends in half the time if it imports torch: see quick.py."""
     first = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import quick; del sys.path[0]\n"
-    return first + program.removeprefix("\n") if re.search(r"^import (.*, )?torch\b", program, re.M) else program
+    return first + program.removeprefix("\n") if has_torch(program) else program
+
+
+_warm: list[Warm] = []
+
+
+def warm() -> Warm:
+    """The process that programs with torch fork from: one for each process that runs tests, from the first job on."""
+    if not _warm:
+        _warm.append(Warm(environment()))
+    return _warm[0]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    while _warm:
+        _warm.pop().end()
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -148,7 +170,7 @@ def stream(of: IO[str] | None) -> IO[str]:
 class Job:
     """A `replicad run` and what it printed (its processes' output too)."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Launched
     name: str
     out: Lines = field(repr=False)
 
@@ -170,6 +192,10 @@ class Job:
         code = self.wait()
         assert code == 0, f"the job ended with {code}:\n{self.out}"
         return str(self.out)
+
+
+#: With these a launcher does not start its ranks at once.
+_OWN_STARTS = {"--spare", "--capacity", "--warm"}
 
 
 class Daemon:
@@ -204,18 +230,34 @@ class Daemon:
             if '"keeper_started"' in line:
                 self.keeper = int(json.loads(line)["pid"])
 
-    def run(self, program: str, *args: str, world: int = 1, name: str = "", flags: tuple[str, ...] = (), python: str = sys.executable) -> Job:
-        """Runs a Python program as the ranks of a job."""
+    def run(
+        self, program: str, *args: str, world: int = 1, name: str = "", flags: tuple[str, ...] = (), python: str = sys.executable, fresh: bool = False
+    ) -> Job:
+        """Runs a Python program as the ranks of a job. One with torch forks from a process that has imported it (:func:`warm`), unless ``fresh`` has each life
+        start anew, or its flags or its environment have it start in a way of its own."""
         name = name or f"t-{uuid.uuid4().hex[:12]}"
-        path = self.dir / f"{name}.py"
-        path.write_text(quick(textwrap.dedent(program)))
+        path, program = self.dir / f"{name}.py", textwrap.dedent(program)
+        forks = not fresh and has_torch(program) and python == sys.executable and not _OWN_STARTS & set(flags) and self.plain()
+        path.write_text(program if forks else quick(program))
         # A launcher that names its ranks starts them at once, before any process could wait for one; without, they are offered to whoever comes within a second.
-        own = () if {"--ranks", "--spare", "--capacity", "--warm"} & set(flags) else ("--ranks", ",".join(map(str, range(world))))
-        command = [str(self.program), "run", *self.target, "--job", name, "--world", str(world), "--min-copies", "1", *own, *flags, "--", python, str(path), *args]
-        process = subprocess.Popen(command, env=self.env, cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        own = () if {"--ranks", *_OWN_STARTS} & set(flags) else ("--ranks", ",".join(map(str, range(world))))
+        more = ("--preload", "none") if fresh else ()
+        command = [str(self.program), "run", *self.target, "--job", name, "--world", str(world), "--min-copies", "1", *own, *more, *flags]
+        process = self.launched(command, [python, str(path), *args], forks)
         job = Job(process, name, Lines(stream(process.stdout), lambda: f"The daemon ({self.process and self.process.poll()}):\n{self.log}"))
         self.jobs.append(job)
         return job
+
+    def plain(self) -> bool:
+        """Whether ranks have the environment that every test's have: libraries look at theirs when they are loaded."""
+        return {k: v for k, v in self.env.items() if k != "XDG_STATE_HOME"} == environment()
+
+    def launched(self, run: list[str], program: list[str], forks: bool) -> subprocess.Popen[str] | Launched:
+        """A launcher."""
+        command = [*run, "--", *program]
+        if forks:
+            return warm().launch(command, program, self.env, self.dir)
+        return subprocess.Popen(command, env=self.env, cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def verb(self, *args: str) -> str:
         """Output of another verb of the program, which ends well."""
