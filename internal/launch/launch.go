@@ -233,7 +233,8 @@ func (l *launcher) onStart(s wire.RunStart) {
 	c, err := l.takeWarm(s, at), error(nil)
 	waited := c != nil
 	if !waited {
-		if c, err = l.start(l.opt.environ(s, at)); err == nil {
+		// A process that ended before it attached may have done so because it was forked.
+		if c, err = l.start(s.Early == 0, l.opt.environ(s, at)); err == nil {
 			c.rank, c.seat = s.Rank, at
 		}
 	}

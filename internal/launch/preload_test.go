@@ -53,8 +53,9 @@ func preloads(t *testing.T, modules string, change ...func(*Options)) *preloadin
 }
 
 func (l *logger) Write(b []byte) (int, error) {
-	l.printf("%s", strings.TrimSuffix(string(b), "\n"))
-	return len(b), nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
 }
 
 // start has the rank started, and returns what its process says of itself.
@@ -62,13 +63,17 @@ func (s *preloading) start() (ppid, group int) {
 	s.t.Helper()
 	s.p.start(replica.Rank(0), 1)
 	s.pid = int(s.p.running().PID)
-	line := fmt.Sprintf("LIFE %d ", s.pid)
-	s.out.await(s.t, line)
-	_, rest, _ := strings.Cut(s.out.String(), line)
-	fields := strings.Fields(rest)
-	ppid, _ = strconv.Atoi(fields[0])
-	group, _ = strconv.Atoi(fields[1])
-	return ppid, group
+	line := regexp.MustCompile(fmt.Sprintf(`LIFE %d (\d+) (\d+) 0 \d+\n`, s.pid))
+	for deadline := time.Now().Add(patience); ; runtimeYield() {
+		if m := line.FindStringSubmatch(s.out.String()); m != nil {
+			ppid, _ = strconv.Atoi(m[1])
+			group, _ = strconv.Atoi(m[2])
+			return ppid, group
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("process %d says nothing of itself, but:\n%s\n%s", s.pid, s.log, s.out)
+		}
+	}
 }
 
 // kill ends the rank's process, which must be reported.
@@ -127,6 +132,22 @@ func TestForkedStarts(t *testing.T) {
 		}
 	}
 	if s.forks() != 2 {
+		t.Errorf("%d forks:\n%s", s.forks(), s.log)
+	}
+	s.end()
+}
+
+// A rank whose last process ended before it attached is started anew: that it was forked may be why.
+func TestForkedNotTwice(t *testing.T) {
+	s := preloads(t, `["json"]`)
+	s.start()
+	s.server(1)
+	s.kill()
+	s.start()
+	s.kill()
+	s.p.startAgain(0, 1, 1)
+	s.pid = int(s.p.running().PID)
+	if s.forks() != 1 {
 		t.Errorf("%d forks:\n%s", s.forks(), s.log)
 	}
 	s.end()

@@ -27,7 +27,7 @@ func (l *launcher) newPreload() *preload.Server {
 		return nil
 	}
 	s, err := preload.New(preload.Options{
-		Argv: l.opt.Command, Env: l.opt.inherited(), Varying: varying(), Prefixes: []string{"REPLICAD_", "TORCHELASTIC_"}, Given: l.opt.Preloaded, Again: l.opt.preloadAgain,
+		Argv: l.opt.Command, Env: l.opt.inherited(), Varying: varying(), Prefixes: []string{"REPLICAD_", "TORCHELASTIC_"}, Given: l.opt.Preloaded, Again: l.opt.preloadAgain, Quiet: preload.DefaultQuiet,
 		Known: l.knows, Stdio: func() ([]*os.File, error) { return stdio(l.opt) }, Logf: l.opt.Logf,
 	})
 	if err != nil {
@@ -55,9 +55,9 @@ func (l *launcher) knows(pid int) bool {
 	return false
 }
 
-// start starts a process of the program with this environment, and descriptors from 3 on. It must run on the thread that lives as
+// start starts a process of the program with this environment, and descriptors from 3 on. It is forked where that can be and forks says so. It must run on the thread that lives as
 // long as the launcher: the parent-death signal of a process that is executed is bound to it.
-func (l *launcher) start(env []string, extra ...*os.File) (*child, error) {
+func (l *launcher) start(forks bool, env []string, extra ...*os.File) (*child, error) {
 	out, err := newOutput(l.opt)
 	if err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (l *launcher) start(env []string, extra ...*os.File) (*child, error) {
 	cmd := exec.Command(l.opt.Command[0], l.opt.Command[1:]...)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = env, out.files[0], out.files[1], out.files[2], extra
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if l.preload != nil {
+	if forks && l.preload != nil {
 		if p := l.preload.Fork(cmd.Environ(), append(append([]*os.File{}, out.files...), extra...)); p != nil {
 			return &child{began: time.Now(), os: p, out: out, from: l.preload.PID()}, nil
 		}

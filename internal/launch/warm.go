@@ -40,7 +40,7 @@ func (l *launcher) startWarm() (*child, error) {
 		w.Close()
 		return nil, err
 	}
-	c, err := l.start(append(l.opt.inherited(), waitFD+"=3", waitPipe+"="+pipe, waitParent+"="+strconv.Itoa(os.Getpid())), r)
+	c, err := l.start(true, append(l.opt.inherited(), waitFD+"=3", waitPipe+"="+pipe, waitParent+"="+strconv.Itoa(os.Getpid())), r)
 	if err != nil {
 		w.Close()
 		return nil, err

@@ -264,20 +264,33 @@ func (p *process) answer(patience time.Duration) (int, error) {
 	for {
 		select {
 		case m := <-p.replies:
-			switch {
-			case m.Forked == p.asked && m.PID > 0:
-				return m.PID, nil
-			case m.Failed == p.asked && m.Changed:
-				return 0, &changedError{m.Why}
-			case m.Failed == p.asked:
-				return 0, fmt.Errorf("process %d cannot fork: %s", p.os.Pid, m.Why)
+			if m.Forked == p.asked || m.Failed == p.asked {
+				return p.outcome(m)
 			}
 		case <-p.gone:
+			select {
+			case m := <-p.replies: // its last word
+				if m.Forked == p.asked || m.Failed == p.asked {
+					return p.outcome(m)
+				}
+			default:
+			}
 			return 0, fmt.Errorf("process %d, which restarts fork from, has ended", p.os.Pid)
 		case <-timer.C:
 			return 0, fmt.Errorf("process %d, which restarts fork from, has not answered within %v", p.os.Pid, patience)
 		}
 	}
+}
+
+// outcome is what an answer comes to.
+func (p *process) outcome(m Message) (int, error) {
+	switch {
+	case m.Failed == 0 && m.PID > 0:
+		return m.PID, nil
+	case m.Changed:
+		return 0, &changedError{m.Why}
+	}
+	return 0, fmt.Errorf("process %d cannot fork: %s", p.os.Pid, m.Why)
 }
 
 // adopting is held while this process takes orphans in: that is a property of the process, and restore must not end another request's.

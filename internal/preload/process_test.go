@@ -33,7 +33,7 @@ func interpreter(t *testing.T) string {
 }
 
 // serving is a Server whose process serves forks of echoing.
-func serving(t *testing.T) *Server {
+func serving(t *testing.T, modules ...string) *Server {
 	t.Helper()
 	folder, err := filepath.Abs(filepath.Join("..", "..", "python", "src", "replicad", "_preload"))
 	if err != nil {
@@ -51,12 +51,12 @@ func serving(t *testing.T) *Server {
 		}
 		return files, nil
 	}
-	s, err := New(Options{Argv: argv, Env: os.Environ(), Varying: []string{"RANK"}, Again: time.Millisecond, Known: func(pid int) bool { return pid == os.Getpid() }, Stdio: null, Logf: t.Logf})
+	s, err := New(Options{Argv: argv, Env: os.Environ(), Varying: []string{"RANK"}, Again: time.Millisecond, Quiet: 5 * time.Second, Known: func(pid int) bool { return pid == os.Getpid() }, Stdio: null, Logf: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	s.Learn(time.Now(), Reported{Report: Report{PID: os.Getpid(), Argv: latins(argv), Folder: folder, Modules: []string{"json", "decimal"}}})
+	s.Learn(time.Now(), Reported{Report: Report{PID: os.Getpid(), Argv: latins(argv), Folder: folder, Modules: append(modules, "json", "decimal")}})
 	await(t, s)
 	return s
 }
@@ -212,6 +212,22 @@ func TestGivenUpRequestRunsNothing(t *testing.T) {
 	if s.Close(); parent(p.os.Pid) == os.Getpid() {
 		t.Errorf("process %d still runs", p.os.Pid)
 	}
+}
+
+// An import that hangs is given up, and left out.
+func TestImportThatHangs(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "hangs.py"), []byte("import signal\nsignal.pause()\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PYTHONPATH", dir)
+	s := serving(t, "hangs")
+	if len(s.room.leaveOut) != 1 || s.room.leaveOut[0] != "hangs" {
+		t.Errorf("left out: %q", s.room.leaveOut)
+	}
+	fork(t, s).answers()
 }
 
 // A pipe to nowhere, a number that is no child, a process that goes: each is an error of that one request.

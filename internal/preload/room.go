@@ -9,9 +9,8 @@ import (
 
 // Bounds of what is tried.
 const (
-	maxPasses = 8                // processes that are started to learn what may not be imported beforehand
-	maxVain   = 5                // times in a row that a process ends before a restart has used it
-	silence   = 60 * time.Second // without a word of an import
+	maxPasses = 8 // processes that are started to learn what may not be imported beforehand
+	maxVain   = 5 // times in a row that a process ends before a restart has used it
 )
 
 // Event is what has happened. It is one of the types below.
@@ -67,6 +66,7 @@ func (Say) effect()   {}
 type Room struct {
 	Argv  []string      // the command
 	Again time.Duration // from the end of a process to the start of the next one
+	Quiet time.Duration // without a word of an import, until it is given up
 
 	state    state
 	report   Report
@@ -165,7 +165,7 @@ func (r *Room) onReport(now time.Time, e Reported) []Effect {
 }
 
 func (r *Room) start(now time.Time) []Effect {
-	r.state, r.current, r.at = importing, "", now.Add(silence)
+	r.state, r.current, r.at = importing, "", now.Add(r.Quiet)
 	return []Effect{Start{r.report, slices.Clone(r.leaveOut)}}
 }
 
@@ -175,7 +175,7 @@ func (r *Room) onSaid(now time.Time, e Said) []Effect {
 	}
 	switch m := e.Message; {
 	case m.Importing != "":
-		r.current, r.at = m.Importing, now.Add(silence)
+		r.current, r.at = m.Importing, now.Add(r.Quiet)
 	case m.LeftOut != nil:
 		return append([]Effect{Kill{}}, r.without(now, m.LeftOut)...)
 	case m.Refused != "":
@@ -214,9 +214,9 @@ func (r *Room) without(now time.Time, left []Left) []Effect {
 // stuck: an import does not come to its end.
 func (r *Room) stuck(now time.Time) []Effect {
 	if r.current == "" {
-		return r.rest(now, fmt.Sprintf("the process that restarts would fork from has said nothing for %v", silence))
+		return r.rest(now, fmt.Sprintf("the process that restarts would fork from has said nothing for %v", r.Quiet))
 	}
-	return r.without(now, []Left{{r.current, fmt.Sprintf("has not been imported within %v", silence)}})
+	return r.without(now, []Left{{r.current, fmt.Sprintf("has not been imported within %v", r.Quiet)}})
 }
 
 func (r *Room) onEnded(now time.Time, how string) []Effect {

@@ -21,7 +21,7 @@ type transcript struct {
 }
 
 func newTranscript(t *testing.T) *transcript {
-	return &transcript{t: t, room: Room{Argv: []string{"python", "train.py"}, Again: 5 * time.Second}, now: time.Unix(1000, 0)}
+	return &transcript{t: t, room: Room{Argv: []string{"python", "train.py"}, Again: 5 * time.Second, Quiet: DefaultQuiet}, now: time.Unix(1000, 0)}
 }
 
 func (s *transcript) learn(e Event) { s.did(s.room.Learn(s.now, e)) }
@@ -106,9 +106,9 @@ func TestRoomLeavesOut(t *testing.T) {
 	s.learn(says(Message{LeftOut: []Left{{"bad", "starts a thread"}, {"uses", "imports bad"}}}))
 	s.want("start without []", "kill", "restarts import bad anew: it starts a thread", "restarts import uses anew: it imports bad", "start without [bad uses]")
 	s.learn(says(Message{Importing: "hangs"}))
-	s.pass(silence - 1)
+	s.pass(DefaultQuiet - 1)
 	s.learn(says(Message{Importing: "hangs"})) // it goes on
-	s.pass(silence - 1)
+	s.pass(DefaultQuiet - 1)
 	s.want()
 	s.pass(1)
 	s.want("kill", "restarts import hangs anew: it has not been imported within 1m0s", "start without [bad uses hangs]")
@@ -170,7 +170,7 @@ func TestRoomOfAProcessThatDoesNotStart(t *testing.T) {
 		}
 		s.pass(5 * time.Second)
 		s.got = nil
-		s.pass(silence) // without a word from the beginning
+		s.pass(DefaultQuiet) // without a word from the beginning
 		if len(s.got) != 2 || !strings.HasPrefix(s.got[1], "the process that restarts would fork from has said nothing for") {
 			t.Errorf("%T: then it did %q", e, s.got)
 		}

@@ -11,14 +11,18 @@ import (
 	"time"
 )
 
+// DefaultQuiet is long for an import of what a process has just imported, and lies in the page cache: a module that is found is a word.
+const DefaultQuiet = 60 * time.Second
+
 // Options say what the process is one of.
 type Options struct {
-	Argv     []string // the program's command
-	Env      []string // what all ranks inherit
-	Varying  []string // names of variables that differ between ranks
-	Prefixes []string // of such names
-	Given    *os.File // a connection to a process that serves already; Server takes it
-	Again    time.Duration
+	Argv     []string                   // the program's command
+	Env      []string                   // what all ranks inherit
+	Varying  []string                   // names of variables that differ between ranks
+	Prefixes []string                   // of such names
+	Given    *os.File                   // a connection to a process that serves already; Server takes it
+	Again    time.Duration              // from the end of a process to the start of the next one
+	Quiet    time.Duration              // without a word of an import, until it is given up
 	Known    func(pid int) bool         // whether a process is a running rank's of the caller
 	Stdio    func() ([]*os.File, error) // descriptors 0, 1 and 2 of a rank; the caller closes them
 	Logf     func(format string, a ...any)
@@ -42,7 +46,7 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("socket for what programs have imported: %w", err)
 	}
 	ctx, end := context.WithCancel(context.Background())
-	s := &Server{opt: o, room: Room{Argv: o.Argv, Again: o.Again}, listen: l, events: make(chan Event), end: end}
+	s := &Server{opt: o, room: Room{Argv: o.Argv, Again: o.Again, Quiet: o.Quiet}, listen: l, events: make(chan Event), end: end}
 	s.wg.Go(func() { l.run(ctx, s.events) })
 	if o.Given != nil {
 		s.adopt(o.Given)

@@ -274,6 +274,22 @@ def test_processes_that_wait_are_forked(world: World, preload: str) -> None:
     lives.end(world.daemon)
 
 
+@pytest.mark.parametrize("preload", ["auto", "none"])
+def test_a_spare_forks_what_it_has_run_once(world: World, preload: str) -> None:
+    """Its first life of the program imports."""
+    first = world.run()
+    first.next()
+    spare = world.run(name=first.job.name, flags=("--spare", "--preload", preload))
+    spare.said("spare and starts when a rank is lost")
+    first.job.kill()
+    spare.next()
+    if preload == "auto":
+        spare.ready()
+    spare.again()
+    assert spare.end(world.daemon).count("forked from process") == (1 if preload == "auto" else 0)
+    first.job.out.rest()
+
+
 def test_a_forked_process_ends_with_its_launcher(world: World) -> None:
     lives = world.run()
     lives.next()

@@ -5,7 +5,7 @@ is the first descriptor of a message whose text is "memfd": an environment may b
 (environment, arguments) are written with one character for each byte (Latin-1).
 
     process -> launcher
-    {"hello": PID, "argv": [...]}                  first: who serves, and as which command
+    {"hello": PID, "argv": [...]}                  first: who serves; and as which command, where the launcher has not started it
     {"importing": NAME}                            before each import, and again while it goes on
     {"left_out": [{"name": N, "why": W}, ...]}     these may not be imported here; the process ends, and the next one leaves them out
     {"refused": WHY}                               this program cannot be served; the process ends
@@ -85,7 +85,7 @@ def main(folder: str) -> None:
 def _imported(sock: socket.socket, before: dict[bytes, bytes]) -> tuple[Imports, dict[bytes, bytes | None], dict[str, tuple[int, int, int] | None]]:
     """Imports, and says that forks are served: the imports, what variables they have set, and the files that are not to change. Where nothing is to be
     served, the process ends."""
-    say(sock, {"hello": owner, "argv": [latin(os.fsencode(a)) for a in sys.orig_argv]})
+    say(sock, {"hello": owner})
     plan, _ = receive(sock)
     imports = Imports(plan, sock)
     with _lower_priority():
@@ -563,21 +563,32 @@ def _set(name: bytes, value: bytes | None) -> None:
 def fresh_state() -> None:
     """What of a process must not be equal in two forks, or follows the environment. ``random`` seeds itself after a fork."""
     loaded: dict[str, Any] = dict(sys.modules)
-    if (numpy := loaded.get("numpy.random")) is not None:
-        numpy.seed()
-    if (logging := loaded.get("logging")) is not None and hasattr(logging, "_startTime"):
-        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
-    if (threading := loaded.get("threading")) is not None and hasattr(threading.current_thread(), "_set_native_id"):
-        threading.current_thread()._set_native_id()  # Python keeps the parent's
-    if (tempfile := loaded.get("tempfile")) is not None:
-        tempfile.tempdir = None
-    if (process := loaded.get("multiprocessing.process")) is not None:
-        process.current_process().authkey = os.urandom(32)
-    blas_threads()
+    for renew in (_generators, _marks, _numbers_of_process, lambda _: blas_threads()):
+        with contextlib.suppress(Exception):  # of a package that is not what it was: no reason to lose a rank
+            renew(loaded)
     if (replicad := loaded.get("replicad")) is not None:
         replicad._begin()
     if (preloading := loaded.get("replicad._core.preloading")) is not None:
         preloading.told = True
+
+
+def _generators(loaded: dict[str, Any]) -> None:
+    if (numpy := loaded.get("numpy.random")) is not None:
+        numpy.seed()
+
+
+def _marks(loaded: dict[str, Any]) -> None:
+    if (logging := loaded.get("logging")) is not None and hasattr(logging, "_startTime"):
+        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
+    if (tempfile := loaded.get("tempfile")) is not None:
+        tempfile.tempdir = None
+
+
+def _numbers_of_process(loaded: dict[str, Any]) -> None:
+    if (threading := loaded.get("threading")) is not None and hasattr(threading.current_thread(), "_set_native_id"):
+        threading.current_thread()._set_native_id()  # Python keeps the parent's
+    if (process := loaded.get("multiprocessing.process")) is not None:
+        process.current_process().authkey = os.urandom(32)
 
 
 def blas_threads() -> None:
