@@ -31,6 +31,8 @@ PATIENCE = 300.0
 
 sys.path.insert(0, str(SRC))
 
+from replicad._preload.replicad_preload import NATIVE  # isort: skip: found there
+
 try:
     import torch  # noqa: F401
 
@@ -90,14 +92,27 @@ def quick(program: str) -> str:
     return first + program.removeprefix("\n") if has_torch(program) else program
 
 
+#: What libraries and Python look at when they are loaded, by the beginnings of variables' names.
+_LOADED_WITH = ("PYTHON", "REPLICAD_", "TORCH", *NATIVE)
 _warm: list[Warm] = []
 
 
-def warm() -> Warm:
-    """The process that programs with torch fork from: one for each process that runs tests, from the first job on."""
+def warm(env: dict[str, str]) -> Warm:
+    """The process that programs with torch fork from: one for each process that runs tests, and another one where libraries would see another environment."""
+    seen = {k: v for k, v in env.items() if k.startswith(_LOADED_WITH)}
+    if _warm and _warm[0].seen != seen:
+        _warm.pop().end()  # a launcher that it has started needs it no more
     if not _warm:
-        _warm.append(Warm(environment()))
+        _warm.append(Warm(env, seen))
     return _warm[0]
+
+
+def launched(run: list[str], program: list[str], env: dict[str, str], folder: Path, forks: bool = True) -> subprocess.Popen[str] | Launched:
+    """The launcher ``replicad run ... -- PROGRAM``, whose ranks fork or are fresh processes."""
+    command = [*run, "--", *program]
+    if forks:
+        return warm(env).launch(command, program, env, folder)
+    return subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -174,6 +189,11 @@ class Job:
     name: str
     out: Lines = field(repr=False)
 
+    @classmethod
+    def of(cls, process: subprocess.Popen[str] | Launched, name: str, tell: Callable[[], str] = lambda: "") -> Job:
+        """The job of a launcher; ``tell`` says what else to say when it fails."""
+        return cls(process, name, Lines(stream(process.stdout), tell))
+
     def until(self, text: str) -> str:
         """The next line of output with this text."""
         return self.out.until(text)
@@ -186,6 +206,10 @@ class Job:
         """The launcher's exit code."""
         self.out.rest()
         return self.process.wait(PATIENCE)
+
+    def printed(self) -> str:
+        """All of the output so far, as far as anybody has waited for it."""
+        return "\n".join(self.out.seen)
 
     def done(self) -> str:
         """All of the output of a job that must end well."""
@@ -230,34 +254,21 @@ class Daemon:
             if '"keeper_started"' in line:
                 self.keeper = int(json.loads(line)["pid"])
 
-    def run(
-        self, program: str, *args: str, world: int = 1, name: str = "", flags: tuple[str, ...] = (), python: str = sys.executable, fresh: bool = False
-    ) -> Job:
+    def run(self, program: str, *args: str, world: int = 1, name: str = "", flags: tuple[str, ...] = (), python: str = sys.executable, fresh: bool = False) -> Job:
         """Runs a Python program as the ranks of a job. One with torch forks from a process that has imported it (:func:`warm`), unless ``fresh`` has each life
-        start anew, or its flags or its environment have it start in a way of its own."""
+        start anew, or its flags have it start in a way of its own."""
         name = name or f"t-{uuid.uuid4().hex[:12]}"
         path, program = self.dir / f"{name}.py", textwrap.dedent(program)
-        forks = not fresh and has_torch(program) and python == sys.executable and not _OWN_STARTS & set(flags) and self.plain()
+        forks = not fresh and has_torch(program) and python == sys.executable and not _OWN_STARTS & set(flags)
         path.write_text(program if forks else quick(program))
         # A launcher that names its ranks starts them at once, before any process could wait for one; without, they are offered to whoever comes within a second.
         own = () if {"--ranks", *_OWN_STARTS} & set(flags) else ("--ranks", ",".join(map(str, range(world))))
         more = ("--preload", "none") if fresh else ()
         command = [str(self.program), "run", *self.target, "--job", name, "--world", str(world), "--min-copies", "1", *own, *more, *flags]
-        process = self.launched(command, [python, str(path), *args], forks)
-        job = Job(process, name, Lines(stream(process.stdout), lambda: f"The daemon ({self.process and self.process.poll()}):\n{self.log}"))
+        process = launched(command, [python, str(path), *args], self.env, self.dir, forks)
+        job = Job.of(process, name, lambda: f"The daemon ({self.process and self.process.poll()}):\n{self.log}")
         self.jobs.append(job)
         return job
-
-    def plain(self) -> bool:
-        """Whether ranks have the environment that every test's have: libraries look at theirs when they are loaded."""
-        return {k: v for k, v in self.env.items() if k != "XDG_STATE_HOME"} == environment()
-
-    def launched(self, run: list[str], program: list[str], forks: bool) -> subprocess.Popen[str] | Launched:
-        """A launcher."""
-        command = [*run, "--", *program]
-        if forks:
-            return warm().launch(command, program, self.env, self.dir)
-        return subprocess.Popen(command, env=self.env, cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def verb(self, *args: str) -> str:
         """Output of another verb of the program, which ends well."""

@@ -15,10 +15,10 @@ from typing import IO
 
 
 class Warm:
-    """The process, for as long as the tests run. ``env`` is the environment that libraries see when they are loaded."""
+    """The process, for as long as the tests run. ``seen`` is what libraries see of its environment when they are loaded."""
 
-    def __init__(self, env: dict[str, str]) -> None:
-        self.env = env
+    def __init__(self, env: dict[str, str], seen: dict[str, str]) -> None:
+        self.seen = seen
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
