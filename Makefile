@@ -65,10 +65,10 @@ py-setup: ## .venv with the pinned Python tools and torch
 	.ci/py-setup $(VENV)
 
 # pip waits for a network and a disk while Go compiles. Where everything is there already, neither does anything.
-installs: set-up ## py-setup, and the tools of lint, go-tools and unit, side by side
+installs: set-up ## py-setup, and the tools of lint and unit, side by side
 	@mkdir -p $(BIN)/tools
 	.ci/py-setup $(VENV) & py=$$!; go=0; \
-	{ $(GO) build -C .ci/lint -buildvcs=false -o $(BIN)/tools/ tool && $(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ tool; } || go=$$?; \
+	{ $(GO) build -C .ci/lint -buildvcs=false -o $(BIN)/tools/ tool && $(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ gotest.tools/gotestsum; } || go=$$?; \
 	wait $$py && exit $$go
 
 py-lock: ## write the lists of Python packages with hashes, python/requirements-*.txt, from requirements-*.in; flags in LOCK="--upgrade"
