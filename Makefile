@@ -24,6 +24,8 @@ PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 40 --durat
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
 PURE       := .*/replicad/(replica|lock|recovery|rng)
+# go test begins packages in the order that it is given, each once: what takes longest would be waited for alone at the end.
+LONGEST    := $(addprefix ./internal/,trouble sim leader importwall)
 GOTEST      = $(BIN)/tools/gotestsum --format standard-quiet
 GOTESTS    := -shuffle=on -vet=off -timeout 8m
 CAMPAIGN   ?=
@@ -52,7 +54,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -66,6 +68,13 @@ py-tools: ## .venv with the pinned Python tools alone
 
 py-setup: ## .venv with the pinned Python tools and torch
 	.ci/py-setup $(VENV)
+
+# pip waits for a network and a disk while Go compiles. Where everything is there already, neither does anything.
+installs: set-up ## py-setup, and the tools of lint and unit, side by side
+	@mkdir -p $(BIN)/tools
+	.ci/py-setup $(VENV) & py=$$!; go=0; \
+	{ $(GO) build -C .ci/lint -buildvcs=false -o $(BIN)/tools/ tool && $(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ gotest.tools/gotestsum; } || go=$$?; \
+	wait $$py && exit $$go
 
 py-lock: ## write the lists of Python packages with hashes, python/requirements-*.txt, from requirements-*.in; flags in LOCK="--upgrade"
 	.ci/py-lock $(LOCK)
@@ -102,9 +111,8 @@ py-check: py-setup ## format, lint and types of the Python package and its tests
 unit: set-up ## all Go tests, with the race detector but for rules without goroutines, in random order; the 40 slowest in bin/slowest-go.txt
 	@mkdir -p $(BIN)/tools $(BIN)/unit && rm -f $(BIN)/unit/*.json
 	$(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ gotest.tools/gotestsum
-	CGO_ENABLED=1 $(GOTEST) --jsonfile $(BIN)/unit/race.json -- -race $(GOTESTS) $$($(GO) list ./... | grep -vxE '$(PURE)')
-	$(GOTEST) --jsonfile $(BIN)/unit/pure.json -- $(GOTESTS) $$($(GO) list ./... | grep -xE '$(PURE)')
-	$(GOTEST) --jsonfile $(BIN)/unit/sim.json -- $(GOTESTS) ./internal/sim
+	CGO_ENABLED=1 $(GOTEST) --jsonfile $(BIN)/unit/race.json -- -race $(GOTESTS) $(LONGEST) $$($(GO) list ./... | grep -vxE '$(PURE)')
+	$(GOTEST) --jsonfile $(BIN)/unit/pure.json -- $(GOTESTS) ./internal/sim $$($(GO) list ./... | grep -xE '$(PURE)')
 	@cat $(BIN)/unit/*.json | $(BIN)/tools/gotestsum tool slowest --num 40 --threshold 100ms >$(BIN)/slowest-go.txt
 	@echo "unit: the five slowest of $(BIN)/slowest-go.txt:" && head -n 5 $(BIN)/slowest-go.txt
 
@@ -159,7 +167,7 @@ chaos-test: SEED := $(or $(SEED),1)
 chaos-test: build ## a minute of faults with the normal binaries, under a seed that is the same each time
 	$(RUNCHAOS) --layouts pairs --duration 60s --steps 500 $(CHAOS)
 
-test: build check py-check unit c-test py-test demo-test chaos-test ## what must pass before a commit
+test: installs build check py-check unit c-test py-test demo-test chaos-test ## what must pass before a commit
 	@echo "make test: passed"
 
 test-all: SKIP :=

@@ -22,12 +22,16 @@ from typing import IO
 
 import pytest
 
+from warm import Launched, Warm
+
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "python" / "src"
 #: No test asserts a time; this bounds waits for what should have happened long ago.
 PATIENCE = 300.0
 
 sys.path.insert(0, str(SRC))
+
+from replicad._preload.replicad_preload import NATIVE  # isort: skip: found there
 
 try:
     import torch  # noqa: F401
@@ -77,10 +81,43 @@ def pytest_report_header() -> str:
     return "" if HAVE_TORCH else f"torch is missing, so these are SKIPPED: {', '.join(NEEDS_TORCH)}"
 
 
+def has_torch(program: str) -> bool:
+    """Whether a program imports torch first of all."""
+    return re.search(r"^import (.*, )?torch\b", program, re.M) is not None
+
+
 def quick(program: str) -> str:
     """The program, which starts and ends in half the time if it imports torch: see quick.py."""
     first = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import quick; del sys.path[0]\n"
-    return first + program.removeprefix("\n") if re.search(r"^import (.*, )?torch\b", program, re.M) else program
+    return first + program.removeprefix("\n") if has_torch(program) else program
+
+
+#: What libraries and Python look at when they are loaded, by the beginnings of variables' names.
+_LOADED_WITH = ("PYTHON", "REPLICAD_", "TORCH", *NATIVE)
+_warm: list[Warm] = []
+
+
+def warm(env: dict[str, str]) -> Warm:
+    """The process that programs with torch fork from: one for each process that runs tests, and another one where libraries would see another environment."""
+    seen = {k: v for k, v in env.items() if k.startswith(_LOADED_WITH)}
+    if _warm and _warm[0].seen != seen:
+        _warm.pop().end()  # a launcher that it has started needs it no more
+    if not _warm:
+        _warm.append(Warm(env, seen))
+    return _warm[0]
+
+
+def launched(run: list[str], program: list[str], env: dict[str, str], folder: Path, forks: bool = True) -> subprocess.Popen[str] | Launched:
+    """The launcher ``replicad run ... -- PROGRAM``, whose ranks fork or are fresh processes."""
+    command = [*run, "--", *program]
+    if forks:
+        return warm(env).launch(command, program, env, folder)
+    return subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    while _warm:
+        _warm.pop().end()
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -148,9 +185,14 @@ def stream(of: IO[str] | None) -> IO[str]:
 class Job:
     """A `replicad run` and what it printed (its processes' output too)."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Launched
     name: str
     out: Lines = field(repr=False)
+
+    @classmethod
+    def of(cls, process: subprocess.Popen[str] | Launched, name: str, tell: Callable[[], str] = lambda: "") -> Job:
+        """The job of a launcher; ``tell`` says what else to say when it fails."""
+        return cls(process, name, Lines(stream(process.stdout), tell))
 
     def until(self, text: str) -> str:
         """The next line of output with this text."""
@@ -165,11 +207,19 @@ class Job:
         self.out.rest()
         return self.process.wait(PATIENCE)
 
+    def printed(self) -> str:
+        """All of the output so far, as far as anybody has waited for it."""
+        return "\n".join(self.out.seen)
+
     def done(self) -> str:
         """All of the output of a job that must end well."""
         code = self.wait()
         assert code == 0, f"the job ended with {code}:\n{self.out}"
         return str(self.out)
+
+
+#: With these a launcher does not start its ranks at once.
+_OWN_STARTS = {"--spare", "--capacity", "--warm"}
 
 
 class Daemon:
@@ -204,16 +254,19 @@ class Daemon:
             if '"keeper_started"' in line:
                 self.keeper = int(json.loads(line)["pid"])
 
-    def run(self, program: str, *args: str, world: int = 1, name: str = "", flags: tuple[str, ...] = (), python: str = sys.executable) -> Job:
-        """Runs a Python program as the ranks of a job."""
+    def run(self, program: str, *args: str, world: int = 1, name: str = "", flags: tuple[str, ...] = (), python: str = sys.executable, fresh: bool = False) -> Job:
+        """Runs a Python program as the ranks of a job. One with torch forks from a process that has imported it (:func:`warm`), unless ``fresh`` has each life
+        start anew, or its flags have it start in a way of its own."""
         name = name or f"t-{uuid.uuid4().hex[:12]}"
-        path = self.dir / f"{name}.py"
-        path.write_text(quick(textwrap.dedent(program)))
+        path, program = self.dir / f"{name}.py", textwrap.dedent(program)
+        forks = not fresh and has_torch(program) and python == sys.executable and not _OWN_STARTS & set(flags)
+        path.write_text(program if forks else quick(program))
         # A launcher that names its ranks starts them at once, before any process could wait for one; without, they are offered to whoever comes within a second.
-        own = () if {"--ranks", "--spare", "--capacity", "--warm"} & set(flags) else ("--ranks", ",".join(map(str, range(world))))
-        command = [str(self.program), "run", *self.target, "--job", name, "--world", str(world), "--min-copies", "1", *own, *flags, "--", python, str(path), *args]
-        process = subprocess.Popen(command, env=self.env, cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        job = Job(process, name, Lines(stream(process.stdout), lambda: f"The daemon ({self.process and self.process.poll()}):\n{self.log}"))
+        own = () if {"--ranks", *_OWN_STARTS} & set(flags) else ("--ranks", ",".join(map(str, range(world))))
+        more = ("--preload", "none") if fresh else ()
+        command = [str(self.program), "run", *self.target, "--job", name, "--world", str(world), "--min-copies", "1", *own, *more, *flags]
+        process = launched(command, [python, str(path), *args], self.env, self.dir, forks)
+        job = Job.of(process, name, lambda: f"The daemon ({self.process and self.process.poll()}):\n{self.log}")
         self.jobs.append(job)
         return job
 

@@ -364,7 +364,7 @@ def descriptors() -> int:
     return links
 
 
-@pytest.mark.parametrize("part", ["Layout", "scalars_in_place"])
+@pytest.mark.parametrize("part", ["_torch.kept.Layout", "session.scalars_in_place"])
 def test_a_session_that_fails_when_it_is_made_closes_its_connection(part: str, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     job = daemon.run("import signal; print('WAITS', flush=True); signal.pause()")
     job.until("WAITS")
@@ -375,7 +375,7 @@ def test_a_session_that_fails_when_it_is_made_closes_its_connection(part: str, d
     monkeypatch.setenv("REPLICAD_JOB", job.name)
     for name, value in (("RANK", "0"), ("WORLD", "1"), ("GROUP", "0")):
         monkeypatch.setenv(f"REPLICAD_{name}", value)
-    monkeypatch.setattr(f"replicad.session.{part}", lambda *_: (_ for _ in ()).throw(SessionState("on purpose")))
+    monkeypatch.setattr(f"replicad.{part}", lambda *_: (_ for _ in ()).throw(SessionState("on purpose")))
     with pytest.raises(SessionState, match="on purpose"):
         replicad.Session(model=model, optimizer=optimizer)
     assert descriptors() == before

@@ -79,7 +79,7 @@ def said(job: Any) -> dict[int, dict[str, Any]]:
 @pytest.mark.parametrize("how", ["anew", "process"])
 def test_an_existing_job_comes_back(how: str, daemon: Daemon) -> None:
     """The first rank is a process that waited: it had no rank when it started."""
-    job = daemon.run(PROGRAM, how, world=2, flags=("--warm", "1"))
+    job = daemon.run(PROGRAM, how, world=2, flags=("--warm", "1"), fresh=True)
     out = job.done()
     ends = said(job)
     assert len({e["weights"] for e in ends.values()}) == 1 and {e["from"] for e in ends.values()} <= {3, 4}, out

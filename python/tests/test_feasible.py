@@ -141,11 +141,11 @@ session.close()
 def test_a_node_is_lost_as_it_was_said(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
     with cluster("abc") as nodes:
-        jobs = {n: nodes[n].run(LOOP, str(tmp_path), world=2, name="job", flags=("--min-copies", "2", "--ranks", r)) for n, r in (("a", "0"), ("b", "1"))}
+        jobs = {n: nodes[n].run(LOOP, str(tmp_path), world=2, name="job", flags=("--min-copies", "2", "--ranks", r), fresh=True) for n, r in (("a", "0"), ("b", "1"))}
         first = jobs["a"].until("RANK 0 says 0")
         assert "loss of node b: 1 processes would have to start elsewhere (ranks 1), other nodes offer none" in first
         assert re.search(r"loss of rank 0: on from step (\d+), from", first)
-        spare = nodes["c"].run(LOOP, str(tmp_path), world=2, name="job", flags=("--min-copies", "2", "--spare"))
+        spare = nodes["c"].run(LOOP, str(tmp_path), world=2, name="job", flags=("--min-copies", "2", "--spare"), fresh=True)
         now = jobs["a"].until("RANK 0 says 1")
         promised = re.search(r"loss of node b: on from step (\d+), from ([abc, ]+)$", now)
         assert promised, now

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from conftest import PATIENCE, ROOT, Daemon, environment
+from conftest import PATIENCE, ROOT, Daemon, Job, environment, launched
 
 LOOPS = ROOT / "examples" / "loops"
 PAGES = ROOT / "docs"
@@ -74,18 +74,18 @@ def test_pages_quote_the_programs(page: str) -> None:
 
 @pytest.mark.parametrize("name", KILLS)
 def test_a_killed_run_is_the_same_run(name: str, daemon: Daemon, programs: dict[str, Path], alone: dict[str, str], tmp_path: Path) -> None:
-    command = [str(daemon.program), "run", "--dev", "--job", f"loop-{name}-{os.getpid()}", "--world", "1", "--min-copies", "1", "--ranks", "0"]
-    command += ["--", sys.executable, WRAPPER, str(programs[name])]
+    run = [str(daemon.program), "run", "--dev", "--job", f"loop-{name}-{os.getpid()}", "--world", "1", "--min-copies", "1", "--ranks", "0"]
     env = daemon.env | {"OMP_NUM_THREADS": "1", "KILLS": KILLS[name]}
-    done = subprocess.run(command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stdout
-    assert {p.name for p in tmp_path.glob("killed-*")} == {f"killed-{k.replace(':', '-')}" for k in KILLS[name].split()}, done.stdout
-    assert len(re.findall("recovered: step [1-9]", done.stdout)) == 2, done.stdout
-    assert re.findall("DIGEST .*", done.stdout) == re.findall("DIGEST .*", alone[name]) != [], done.stdout
+    job = Job.of(launched(run, [sys.executable, WRAPPER, str(programs[name])], env, tmp_path), name)
+    job.done()
+    out = job.printed()
+    assert {p.name for p in tmp_path.glob("killed-*")} == {f"killed-{k.replace(':', '-')}" for k in KILLS[name].split()}, out
+    assert len(re.findall("recovered: step [1-9]", out)) == 2, out
+    assert re.findall("DIGEST .*", out) == re.findall("DIGEST .*", alone[name]) != [], out
     if name != "skip":  # which counts for its process alone
-        assert last(done.stdout) == last(alone[name]), done.stdout
+        assert last(out) == last(alone[name]), out
     if name not in ("skip", "curriculum"):  # the latter's first loader rests, which the session names
-        assert "noticed {}" in done.stdout, done.stdout
+        assert "noticed {}" in out, out
 
 
 def last(output: str) -> str:

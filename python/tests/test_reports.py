@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from conftest import ROOT, Daemon
+from conftest import ROOT, Daemon, Job, launched
 
 FOLDER = ROOT / "examples" / "reports"
 sys.path.insert(0, str(FOLDER))
@@ -77,10 +76,18 @@ def test_every_program_has_rows() -> None:
     assert {row.program for row in run.ROWS} == {p.stem for p in FOLDER.glob("*.py")} - {"run", "fault"}
 
 
+class Forked(run.Jobs):
+    """Jobs whose ranks fork."""
+
+    def _ended(self, command: list[str], env: dict[str, str]) -> run.Run:
+        at = command.index("--")
+        job = Job.of(launched(command[:at], command[at + 1 :], env, self.folder), command[command.index("--job") + 1])
+        return run.Run(job.wait(), job.printed())
+
+
 @pytest.fixture(scope="module")
 def jobs(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> run.Jobs:
-    quick = str(Path(__file__).with_name("quick.py"))
-    return run.Jobs(daemon.env, tmp_path_factory.mktemp("reports"), (sys.executable, quick), str(daemon.program))
+    return Forked(daemon.env, tmp_path_factory.mktemp("reports"), binary=str(daemon.program))
 
 
 @pytest.mark.parametrize(("name", "fault"), FAST)

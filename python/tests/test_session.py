@@ -107,7 +107,7 @@ def test_two_runs_differ_when_they_should(daemon: Daemon, undisturbed: list[str]
 def test_killed_at_a_random_step(daemon: Daemon, undisturbed: list[str], where: str, record_property: Callable[[str, object], None]) -> None:
     kill = random.randrange(1, STEPS)
     record_property("kill", kill)
-    out = daemon.run(TRAIN, str(STEPS), str(kill), where).done()
+    out = daemon.run(TRAIN, str(STEPS), str(kill), where, fresh=True).done()
     resumed = re.findall(r"^RESUMED (\d+) (\S+)", out, re.M)
     assert resumed[0] == ("0", "fresh"), (kill, out)
     assert len(resumed) == 2, (kill, out)
