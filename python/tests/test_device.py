@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import re
 import threading
@@ -191,9 +192,12 @@ def test_an_abort_is_counted_whoever_asks_for_it(word: str, error: int, counted:
 @pytest.fixture
 def device_job(daemon: Daemon, tmp_path: Path) -> Callable[..., str]:
     """Runs :mod:`device_job`, two ranks, with a plan of faults. The job must end well, and be right at each resume."""
+    runs = itertools.count()
 
     def run(plan: str, *, sharded: bool = False, code: int | None = 0, **env: object) -> str:
-        more = {"OUT": str(tmp_path), "KIND": "sharded" if sharded else "ddp"} | {k: str(v) for k, v in env.items()}
+        folder = tmp_path / str(next(runs))
+        folder.mkdir()
+        more = {"OUT": str(folder), "KIND": "sharded" if sharded else "ddp"} | {k: str(v) for k, v in env.items()}
         program = f"""
             import os, runpy, sys
             import torch
@@ -264,4 +268,6 @@ def test_faults(plan: str, more: dict[str, object], device_job: Callable[..., st
     ],
 )
 def test_what_was_wrong_once_is_found(control: str, plan: str, more: dict[str, object], found: str, device_job: Callable[..., str]) -> None:
-    assert re.search(found, device_job(plan, CONTROL=control, **more))
+    """Its moment may be missed on a busy machine: it is tried a few times."""
+    outs = (device_job(plan, CONTROL=control, **more) for _ in range(5))
+    assert any(re.search(found, out) for out in outs)
