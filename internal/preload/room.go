@@ -219,13 +219,16 @@ func (r *Room) stuck(now time.Time) []Effect {
 	return r.without(now, []Left{{r.current, fmt.Sprintf("has not been imported within %v", r.Quiet)}})
 }
 
+// killed is the end of a process by SIGKILL: no module's doing, as a rule, but of the kernel, which is short of memory.
+const killed = "signal: killed"
+
 func (r *Room) onEnded(now time.Time, how string) []Effect {
 	switch r.state {
 	case importing:
-		if r.current != "" {
+		if r.current != "" && how != killed {
 			return r.without(now, []Left{{r.current, "ends the program when it is imported (" + how + ")"}})
 		}
-		return r.rest(now, "the process that restarts would fork from ended before it imported anything ("+how+")")
+		return r.rest(now, "the process that restarts would fork from ended before it had imported everything ("+how+")")
 	case ready:
 		return r.rest(now, "the process that restarts fork from has ended ("+how+")")
 	case waiting, resting, off:

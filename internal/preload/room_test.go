@@ -159,6 +159,20 @@ func TestRoomInVain(t *testing.T) {
 	s.want()
 }
 
+// The kernel kills a process when memory is short: that is no fault of what was being imported.
+func TestRoomKilledWhileItImports(t *testing.T) {
+	s := newTranscript(t)
+	s.learn(Reported{report(), true})
+	s.got = nil
+	s.learn(Said{9, Message{Importing: "torch"}})
+	s.learn(Ended{9, "signal: killed"})
+	s.want("the process that restarts would fork from ended before it had imported everything (signal: killed); another one is started in 5s")
+	s.pass(5 * time.Second)
+	if len(s.room.leaveOut) != 0 {
+		t.Errorf("%q is left out", s.room.leaveOut)
+	}
+}
+
 func TestRoomOfAProcessThatDoesNotStart(t *testing.T) {
 	for _, e := range []Event{NotStarted{"no memory"}, Ended{9, "exit status 70"}} {
 		s := newTranscript(t)

@@ -162,13 +162,17 @@ class Group(c10d.ProcessGroup):
         ("nccl", 2, "", "the process group g: nccl reports 2", True),
         ("nccl", None, "3", None, False),  # torch 2.6, whose watchdog ends the process
         ("nccl", None, "1", "the process group g: nccl can't be asked whether a collective has failed: use nccl (of torch 2.7 or later), or gloo", False),
+        ("nccl", None, "old name", "the process group g: nccl can't be asked whether a collective has failed: use nccl (of torch 2.7 or later), or gloo", False),
         ("ucc", None, "", "the process group g: ucc can't be asked whether a collective has failed: use nccl (of torch 2.7 or later), or gloo", False),
         ("gloo", None, "", None, False),
     ],
 )
 def test_communicators(name: str, error: int | None, handling: str, why: str | None, lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(c10d._world.pg_names, Group(Backend(name, error)), "g")
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", handling)
+    if handling == "old name":
+        monkeypatch.setenv("NCCL_ASYNC_ERROR_HANDLING", "1")
+    else:
+        monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", handling)
     all_of_them = Communicators()
     fault = all_of_them.fault(all_of_them.now())
     assert (fault and fault.why) == why and bool(fault and fault.lost) == lost
@@ -184,6 +188,23 @@ def test_an_abort_is_counted_whoever_asks_for_it(word: str, error: int, counted:
     fault = all_of_them.fault(since)
     assert (fault is not None and fault.why == "a process group was aborted meanwhile") == counted
     assert all_of_them.fault(all_of_them.now()) is None
+
+
+def test_an_abort_counts_beside_the_end_of_another_group() -> None:
+    """Which asks its backend meanwhile."""
+    all_of_them = Communicators()
+    since = all_of_them.now()
+    peaceful = Backend("nccl", 0)
+
+    def asked() -> int:
+        with contextlib.suppress(RuntimeError):
+            Group(Backend("nccl", 0)).abort()
+        return 0
+
+    peaceful.get_error = asked
+    with contextlib.suppress(RuntimeError):
+        Group(peaceful).shutdown()
+    assert all_of_them.fault(since) is not None
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------------

@@ -49,10 +49,15 @@ MESSAGE, PAYLOAD, NAME, DESCRIPTORS = 64 << 10, 16 << 20, 200, 16
 #: The pause between two words of an import that goes on, in seconds.
 WORD = 1.0
 #: Variables that native libraries read where no recording sees it.
-NATIVE = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "LD_", "MALLOC_", "GLIBC_", "TBB_", "DNNL_", "ONEDNN_", "TORCH_CPP_")
+NATIVE = (
+    "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "LD_", "MALLOC_", "GLIBC_", "GLIBCXX_", "TBB_", "DNNL_", "ONEDNN_", "MKLDNN_", "KINETO_", "ATEN_", "NPY_",
+    "CAFFE2_", "PYTORCH_", "TORCH_",
+)  # fmt: skip
+#: Of those, what is read when the first process group is made.
+LATE = ("TORCH_NCCL_", "TORCH_GLOO_")
 #: Held to one thread while importing: OpenBLAS starts its threads when it is loaded. OpenMP starts them at its first loop, so it needs nothing.
 ONE_THREAD = "OPENBLAS_NUM_THREADS"
-#: Descriptors that may be opened during an import, beside regular files for reading.
+#: Descriptors that may be opened during an import.
 HARMLESS = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 PR_SET_PDEATHSIG, PR_SET_NAME, CAP_SYS_NICE, SCHED_NICE = 1, 15, 23, 10
 
@@ -194,12 +199,14 @@ class Imports:
         self.reads: dict[str, list[str]] = {}  # of variables that the program sets itself, by whom
         self.done: list[str] = []
         self.entry, self.told = "", 0.0
-        self.fds = descriptors()
+        self.fds, self.shared = descriptors(), shared_memory()
         self.seeded = TorchSeed()
 
     def run(self) -> None:
         """Imports all that is not left out."""
         global told
+        import random  # noqa: F401  # so that it is seen who draws
+
         os.environ[ONE_THREAD] = "1"
         collects = gc.isenabled()
         gc.disable()
@@ -223,7 +230,7 @@ class Imports:
 
     def one(self, name: str) -> None:
         """Imports one module and looks at what that has done to the process."""
-        self.entry, had = name, set(sys.modules)
+        self.entry, had, drawn = name, set(sys.modules), generators()
         self.word()
         try:
             importlib.import_module(name)
@@ -232,6 +239,9 @@ class Imports:
         except BaseException as err:
             self.offends(f"ends the program when it is imported ({type(err).__name__})")
         self.seeded.look()
+        now = generators()
+        if what := [g for g, state in drawn.items() if now.get(g, state) != state]:
+            self.offends(f"draws numbers of {what[0]} when it is imported, which the program may have seeded")
         if mine := sorted((set(sys.modules) - had) & self.own):
             self.offends(f"imports {mine[0]}, of which the program has its own")
         if why := self.harm():
@@ -249,6 +259,9 @@ class Imports:
         new, self.fds = [now[fd] for fd in now if now[fd] != self.fds.get(fd)], now
         if new:
             return f"keeps {new[0]} open when it is imported"
+        mapped, self.shared = shared_memory() - self.shared, shared_memory()
+        if mapped:
+            return "makes memory when it is imported that forks would share (a lock or a value of multiprocessing, an mmap)"
         torch = sys.modules.get("torch")
         if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized() and not self.offences:
             return "initialises the GPU when it is imported"
@@ -273,6 +286,8 @@ class Imports:
             self.word()
         if name in self.left:
             self.offends(f"imports {name}, which is left out", importing(sys._getframe(1)))
+        if name in self.own:
+            self.offends(f"imports {name}, of which the program has its own", importing(sys._getframe(1)))
 
     def word(self) -> None:
         """Says what is being imported."""
@@ -298,7 +313,7 @@ class Imports:
         for name, value in self.changed.items():
             if digest(made.get(os.fsencode(name))) == value:
                 continue
-            if name.startswith(NATIVE):
+            if name.startswith(NATIVE) and not name.startswith(LATE):
                 return f"the program sets {name} itself, which libraries read when they are loaded: set it before `replicad run`"
             for module in self.reads.get(name, ()):
                 self.offences.setdefault(module, f"reads {name} when it is imported, which the program sets itself")
@@ -342,17 +357,34 @@ def digest(value: bytes | None) -> str:
 
 
 def descriptors() -> dict[int, str]:
-    """What is open that forked processes may not share: all but regular files for reading, and devices that hold nothing."""
+    """What is open that forked processes may not share: all but devices that hold nothing. Of a file they would share how far it was read."""
     found = {}
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            fd, target = int(entry), os.readlink(f"/proc/self/fd/{entry}")
-            if target in HARMLESS or target.startswith(f"/proc/{os.getpid()}/fd"):
-                continue
-            with open(f"/proc/self/fdinfo/{fd}") as info:
-                flags = next(int(line.split()[1], 8) for line in info if line.startswith("flags:"))
-            if not (target.startswith("/") and flags & os.O_ACCMODE == os.O_RDONLY and not target.startswith("/dev/")):
-                found[fd] = target
+            target = os.readlink(f"/proc/self/fd/{entry}")
+            if target not in HARMLESS and not target.startswith(f"/proc/{os.getpid()}/fd"):
+                found[int(entry)] = target
+    return found
+
+
+def shared_memory() -> set[str]:
+    """Where memory is mapped that a forked process would write to for all others: a lock in it that a killed one held would never be free again."""
+    with open("/proc/self/maps") as maps:
+        return {line.partition("-")[0] for line in maps if line.split(maxsplit=2)[1].startswith("rw-s")}
+
+
+def generators() -> dict[str, Any]:
+    """The states of the global generators that are loaded."""
+    loaded: dict[str, Any] = dict(sys.modules)
+    found: dict[str, Any] = {}
+    with contextlib.suppress(AttributeError, TypeError, ValueError):  # in the middle of being imported, or another kind of generator
+        if (random := loaded.get("random")) is not None:
+            found["random"] = random.getstate()
+        if (numpy := loaded.get("numpy.random")) is not None:
+            _, words, at, *_ = numpy.get_state()
+            found["numpy"] = words.tobytes(), at
+        if (torch := loaded.get("torch")) is not None:
+            found["torch"] = torch.get_rng_state().tolist()
     return found
 
 
@@ -370,6 +402,7 @@ def _files() -> dict[str, tuple[int, int, int] | None]:
     """Files of all modules that are not Python's own, and the folders they are installed in."""
     own = os.path.dirname(os.__file__)
     paths = {p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")}
+    paths |= {os.path.join(p, name) for p in list(paths) if os.path.isdir(p) for name in os.listdir(p) if name.endswith(".pth")}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and (not file.startswith(own + os.sep) or "-packages" + os.sep in file[len(own) :]):
@@ -529,6 +562,10 @@ def become(request: dict[str, Any], fds: list[int], sock: socket.socket) -> None
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != request["launcher"]:
             os._exit(0)  # it has died before it could be heard of
+        with contextlib.suppress(OSError):  # a process may lower its own priority, and raise it where it is allowed to
+            os.sched_setaffinity(0, os.sched_getaffinity(request["launcher"]))
+            if (nice := os.getpriority(os.PRIO_PROCESS, request["launcher"])) != os.getpriority(os.PRIO_PROCESS, 0):
+                os.setpriority(os.PRIO_PROCESS, 0, nice)
         above = [_above(fd, max(request["targets"]) + 1) for fd in files]
         for fd, target in zip(above, request["targets"], strict=True):
             os.dup2(fd, target, inheritable=True)

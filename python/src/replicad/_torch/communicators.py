@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,10 @@ __all__ = ["Communicators", "Fault", "Seen"]
 OF_THE_HOST = ("gloo", "mpi", "fake")
 #: ``TORCH_NCCL_ASYNC_ERROR_HANDLING``: values with which torch's watchdog aborts nothing and leaves the process to be ended.
 NO_ABORT = ("", "0", "3")
+#: The variable, and its older name, which torch reads as well.
+HANDLING = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
 
-_aborts = 0
+_aborts, _counting = 0, threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def _fault(backend: Any) -> Fault | None:
     try:
         error = backend.get_error()
     except (AttributeError, RuntimeError, NotImplementedError):  # torch 2.6 has no such word; some backends have no answer
-        if name == "nccl" and os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "") in NO_ABORT:
+        if name == "nccl" and all(os.environ.get(variable, "") in NO_ABORT for variable in HANDLING):
             return None
         return Fault(f"{name} can't be asked whether a collective has failed: use nccl (of torch 2.7 or later), or gloo", lost=False)
     return None if int(error) == 0 else Fault(f"{name} reports {getattr(error, 'name', error)}")
@@ -101,7 +104,9 @@ def _counted(inner: Any, in_peace: bool) -> Any:
 
     def abort(self: Any, *args: Any, **more: Any) -> Any:
         global _aborts
-        _aborts += not in_peace or any(map(_fault, _on_devices(self) if hasattr(self, "_device_types") else (self,)))
+        if not in_peace or any(map(_fault, _on_devices(self) if hasattr(self, "_device_types") else (self,))):
+            with _counting:  # any thread ends its groups
+                _aborts += 1
         return inner(self, *args, **more)
 
     abort.replicad = True  # type: ignore[attr-defined]
