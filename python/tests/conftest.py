@@ -67,8 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit("bin/replicad is missing: run `make py-test` (or `make build` first)", returncode=1)
 
 
-#: What takes longest, a minute and more of each.
-LONGEST = ["test_jobs.py", "test_unseen.py", "test_docs.py", "test_check_resume.py", "test_goes_on.py", "test_gathering.py", "test_parts.py"]
+#: What takes longest.
+LONGEST = ["test_check_resume.py", "test_jobs.py", "test_docs.py", "test_endings.py", "test_preload.py", "test_reports.py", "test_zero.py", "test_grows.py"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,4 +1,5 @@
-"""Has a program with torch start and end in half the time: `conftest.quick` puts an import of this into its first line.
+"""Has a program with torch that a test starts anew start and end in half the time: `conftest.quick` puts an import of this into its first line.
+Most programs fork from a process that has imported torch, and need none of it: see warmed.py.
 
 Collecting garbage while torch is imported finds none, and taking torch apart at the end is of no use. Each takes half as long as the import. And
 when a program makes its first optimizer torch imports its compiler, which takes as long again. An optimizer only asks the compiler to keep functions

@@ -26,7 +26,11 @@ from typing import Any
 from replicad._preload import replicad_preload
 
 #: The compiler is what a program's first optimizer imports.
-MODULES = ["numpy", "torch", "torch._dynamo", "torch.distributed", "torch.utils.data", "replicad", "replicad.session", "replicad.data", "replicad.inprocess", "replicad.parallel"]
+TORCHS = ["numpy", "torch", "torch._dynamo", "torch.distributed", "torch.utils.data"]
+OURS = ["replicad.session", "replicad.data", "replicad.inprocess", "replicad.parallel"]
+#: What Python ignores. A child of a launcher ignores nothing else but what may be ignored for a job in the background.
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+INHERITED = (signal.SIGHUP, signal.SIGINT)
 CLONE_PARENT, CLONE = 0x8000, {"x86_64": 56, "aarch64": 220}
 #: With the interpreter's lock held: nobody else may run between a fork and what follows it.
 libc = ctypes.PyDLL(None, use_errno=True)
@@ -52,17 +56,22 @@ def main(fd: int) -> None:
 def prepare() -> None:
     """Imports everything, and leaves a process of one thread that can be forked."""
     gc.disable()
-    for name in MODULES:
+    for name in TORCHS:
+        importlib.import_module(name)
+    atexit.register(ended)  # before ours, so that theirs, which say something, come first
+    for name in OURS:
         importlib.import_module(name)
     importlib.import_module("replicad._core.preloading").freeze()
     gc.enable()
-    atexit.register(ended)
+    for number in signal.valid_signals() - {*IGNORED, *INHERITED}:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"imports have left {threads - 1} threads"
 
 
 def ended() -> None:
-    """The last of a rank's exit handlers. What C++ libraries print of leaks after it is of no interest."""
+    """The last but torch's of a rank's exit handlers. What C++ libraries print of leaks after it is of no interest."""
     gc.freeze()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
@@ -86,7 +95,7 @@ def launched(job: dict[str, Any], out: int, sock: socket.socket) -> list[str]:
             os.close(out)
             replicad_preload.serve(theirs, job["program"])
             return list(job["program"])
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would leave it at that
+        for number in IGNORED:  # exec would leave it at that
             signal.signal(number, signal.SIG_DFL)
         os.dup2(out, 1)
         os.dup2(out, 2)
