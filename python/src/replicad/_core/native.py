@@ -202,6 +202,7 @@ CALLS = {
     "rp_reconnect": "the session reconnects by itself",
     "rp_set_group": "rank.name_group()",
     "rp_seal_step": "rank.seal()",
+    "RP_PRIVATE_LATER": "private_later=True",
     "RP_INIT": "to initialise",
     "RP_LOAD": "to load",
     "RP_WINDOW": 'changes="window"',
