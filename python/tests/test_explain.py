@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
@@ -253,6 +254,18 @@ def test_groups_that_put_shards_together(daemon: Daemon) -> None:
 # -- sessions of this process, beside ranks that wait --------------------------------------------------------------------
 
 Open = Callable[..., Explanation]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def strangers() -> Iterator[None]:
+    """Generators that other tests have left in this process are no program's here."""
+    gc.collect()
+    kinds = (torch.Generator, np.random.Generator, np.random.RandomState)
+    left = [x for o in gc.get_objects() for x in (o, *gc.get_referents(o)) if type(x) in kinds]
+    added = rng.added
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rng, "added", lambda g: any(g is x for x in left) or added(g))
+        yield
 
 
 @pytest.fixture(scope="module")
