@@ -20,6 +20,7 @@ import torch.distributed.distributed_c10d as c10d
 import fakecuda as fc
 from conftest import Daemon
 from replicad import rng
+from replicad._core import threads
 from replicad._torch import device
 from replicad._torch.communicators import Communicators
 from replicad._torch.staging import Staging
@@ -205,6 +206,39 @@ def test_an_abort_counts_beside_the_end_of_another_group() -> None:
     with contextlib.suppress(RuntimeError):
         Group(peaceful).shutdown()
     assert all_of_them.fault(since) is not None
+
+
+def test_the_worker_loses_no_step_that_ends_while_it_looks() -> None:
+    """A step that it lost would be waited for by the next one, until its timeout."""
+
+    class Rank(SimpleNamespace):
+        reads = 0
+
+        @property
+        def _later(self) -> int:
+            self.reads += 1
+            if self.reads == 1:  # the training thread ends step 5 right after this was read
+                self.ended = 5
+                self._wake.set()
+                return 0
+            return self.ended
+
+        @_later.setter
+        def _later(self, step: int) -> None:
+            self.ended = step
+
+    staged: list[int] = []
+    rank = Rank(
+        ended=0, _wake=threading.Event(), _quit=threading.Event(), stage_lock=threading.Lock(), before_capture=None, _h=None,
+        _armed=SimpleNamespace(value=1), _arming=4, _look_at_fence=lambda: None,
+        _lib=SimpleNamespace(rp_notify=lambda h: 0, rp_capture=lambda h, text: 0 if 5 not in staged else rank._quit.set() or rank._wake.set() or 0),
+    )  # fmt: skip
+    rank.stage = lambda step: (staged.append(step), setattr(rank._armed, "value", 0))
+    rank._wake.set()
+    worker = threading.Thread(target=threads.work, args=(rank,), daemon=True)
+    worker.start()
+    worker.join(30)
+    assert not worker.is_alive() and staged == [4, 5]
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------------

@@ -211,6 +211,7 @@ class Session:
             groups.settle(self._rank, {s.name: s.spread for s in kept.sharded})
             self._hook()
         except BaseException:
+            rng.session_devices = None
             for hook in self._hooks:
                 hook.remove()
             if there is None:

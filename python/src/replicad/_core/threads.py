@@ -57,7 +57,8 @@ def work(rank: Rank) -> None:
                 rank.before_capture(rank._arming)
             if rank._armed.value or rank._later:
                 with rank.stage_lock:
-                    due, rank._later = rank._later or (rank._armed.value and rank._arming), 0
+                    # It is not cleared here: the training thread may be about to set the next one. To stage what is staged does nothing.
+                    due = rank._later or (rank._armed.value and rank._arming)
                     if due and rank.stage:
                         rank.stage(due)
         except Exception as err:  # what was to be copied is not ready: the training thread is told, this one goes on

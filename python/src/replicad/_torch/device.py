@@ -175,10 +175,6 @@ class Streams:
         self.note()
         return Mark(self._seen)
 
-    def now(self) -> Mark:
-        """What this thread's streams were given so far."""
-        return Mark(cuda.current_stream(d) for d in self._devices)
-
     def switched(self, stream: Any) -> None:
         """The program goes on with another stream. Other threads, the worker's too, have their own."""
         if stream is not None and threading.get_ident() == self._thread:

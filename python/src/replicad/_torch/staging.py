@@ -122,7 +122,7 @@ class Staging:
     def all(self, given_up: Callable[[], str] = _never) -> None:
         """Copies everything to the stages, now: before the initial state is sealed. ``given_up`` is as in :meth:`replicad._torch.device.Mark.wait`."""
         self._copy(("window", "any", "never"), True)
-        device.Streams(self.devices).now().wait(given_up)
+        self.given().wait(given_up)
 
     def small(self) -> None:
         """Copies what may change at any time to the stages: now what lies in host memory, and on a device before what is launched next."""
@@ -147,7 +147,7 @@ class Staging:
     def back(self, step: int) -> None:
         """Copies everything that was loaded from the stages to the live tensors."""
         self._copy(("window", "any", "never"), False)
-        device.Streams(self.devices).now().wait(_never)  # nothing of a peer's is before it: groups of an epoch that is closed were aborted
+        self.given().wait(_never)  # nothing of a peer's is before it: groups of an epoch that is closed were aborted
         self.step = step
 
 
