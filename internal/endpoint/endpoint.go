@@ -129,21 +129,19 @@ func Listen(cfg Config) (*Endpoint, error) {
 	if cfg.Refused == nil {
 		cfg.Refused = func(replica.NodeName, string) {}
 	}
-	var notes []string
-	note := func(format string, args ...any) {
-		notes = append(notes, fmt.Sprintf(format, args...))
-		cfg.Logf(format, args...)
-	}
-	udp, err := listenUDP(cfg.Addr, note)
+	udp, tcp, notes, err := bind(cfg.Addr, listenTCP)
 	if err != nil {
 		return nil, err
 	}
+	for _, note := range notes {
+		cfg.Logf("%s", note)
+	}
 	own, err := listenUDP(netip.AddrPortFrom(udp.LocalAddr().(*net.UDPAddr).AddrPort().Addr(), 0).String(), func(string, ...any) {}) // said already
 	if err != nil {
-		return nil, errors.Join(err, udp.Close())
+		return nil, errors.Join(err, udp.Close(), closeListener(tcp))
 	}
 	e := &Endpoint{
-		cfg: cfg, udp: udp, ids: newTagger(cfg.ProbeKeys),
+		cfg: cfg, udp: udp, tcp: tcp, notes: notes, ids: newTagger(cfg.ProbeKeys),
 		handlers: make(map[Class]func(context.Context, *Conn)),
 		windows:  windows{byConn: make(map[*quic.Conn]uint64)},
 		inbound:  make(map[replica.NodeName]int),
@@ -157,9 +155,7 @@ func Listen(cfg Config) (*Endpoint, error) {
 	e.life, e.end = context.WithCancelCause(context.Background())
 	// Gives up the socket without a word to anyone, once.
 	e.release = sync.OnceValue(func() error {
-		if e.tcp != nil {
-			_ = e.tcp.Close() // Run may have closed it
-		}
+		_ = closeListener(e.tcp) // Run may have closed it
 		err := errors.Join(e.ln.Close(), e.tr.Close(), udp.Close(), e.own.Close(), e.own.Conn.Close())
 		e.runs.Wait()
 		return err
@@ -173,10 +169,8 @@ func Listen(cfg Config) (*Endpoint, error) {
 		VerifySourceAddress:   func(net.Addr) bool { return !attempts.allow(time.Now()) },
 	}
 	if e.ln, err = e.tr.Listen(cfg.ServerTLS, e.settings()); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on UDP %s: %w", cfg.Addr, err), udp.Close(), own.Close())
+		return nil, errors.Join(fmt.Errorf("listen on UDP %s: %w", cfg.Addr, err), udp.Close(), own.Close(), closeListener(tcp))
 	}
-	e.tcp = listenTCP(udp.LocalAddr().(*net.UDPAddr), note)
-	e.notes = notes
 	return e, nil
 }
 

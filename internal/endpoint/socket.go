@@ -13,6 +13,43 @@ import (
 // quic-go prints its own warning about socket buffers to the standard logger; this package reports them through Logf instead.
 var muteBufferWarning = sync.OnceFunc(func() { os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true") })
 
+// A port that the kernel chooses is chosen again until its number is free for TCP too, this many times.
+const portTries = 16
+
+// bind binds a UDP port and the TCP port of the same number, and notes what will be slow. TCP is nil where a port that was asked for is
+// taken there. A number that the kernel chose for UDP may be that of anybody's TCP connection: it is given back for another one, as nobody
+// has asked for it, and with it a node would be left to QUIC for as long as it runs.
+func bind(addr string, listenTCP func(*net.UDPAddr, func(string, ...any)) net.Listener) (*net.UDPConn, net.Listener, []string, error) {
+	for try := 1; ; try++ {
+		var notes []string
+		note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+		udp, err := listenUDP(addr, note)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		tcp := listenTCP(udp.LocalAddr().(*net.UDPAddr), note)
+		if tcp != nil || try == portTries || !anyPort(addr) {
+			return udp, tcp, notes, nil
+		}
+		if err := udp.Close(); err != nil {
+			return nil, nil, nil, fmt.Errorf("give back UDP %s, whose TCP port is taken: %w", udp.LocalAddr(), err)
+		}
+	}
+}
+
+// anyPort says whether an address leaves the port to the kernel.
+func anyPort(addr string) bool {
+	_, port, err := net.SplitHostPort(addr)
+	return err == nil && (port == "0" || port == "")
+}
+
+func closeListener(ln net.Listener) error {
+	if ln == nil {
+		return nil
+	}
+	return ln.Close()
+}
+
 // listenUDP binds the node's port with socket buffers as large as the host allows.
 func listenUDP(addr string, logf func(string, ...any)) (*net.UDPConn, error) {
 	muteBufferWarning()
