@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"errors"
 	"net"
 	"testing"
 )
@@ -25,7 +26,9 @@ func TestBindChoosesPortsFreeForBoth(t *testing.T) {
 					t.Fatal(err)
 				}
 				c.addr = free.LocalAddr().String()
-				free.Close()
+				if err := free.Close(); err != nil {
+					t.Fatal(err)
+				}
 			}
 			tries := 0
 			udp, tcp, notes, err := bind(c.addr, func(a *net.UDPAddr, note func(string, ...any)) net.Listener {
@@ -42,8 +45,7 @@ func TestBindChoosesPortsFreeForBoth(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer udp.Close()
-			defer closeListener(tcp)
+			defer func() { _ = errors.Join(udp.Close(), closeListener(tcp)) }()
 			said := 0
 			for _, n := range notes {
 				if n == "TCP "+udp.LocalAddr().String()+" is taken" {
