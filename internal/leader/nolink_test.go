@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -27,22 +26,22 @@ func (c *chair) serves(peer replica.NodeName, say func(net.Conn)) (control.Welco
 	serving.Go(func() { c.Serve(c.t.Context(), peer, far) })
 	serving.Go(func() { say(near) })
 	near.SetReadDeadline(time.Now().Add(fixture.Patience))
+	type answer struct {
+		welcome control.Welcome
+		err     error
+	}
+	answers := make(chan answer, 1)
+	serving.Go(func() { // one read of it all: a deadline between header and body would leave the next read in the middle of a frame
+		w, err := control.ReadWelcome(near)
+		answers <- answer{w, err}
+	})
 	for {
 		select {
 		case ev := <-c.in:
 			c.handle(c.t.Context(), ev)
-		default:
+		case a := <-answers:
+			return a.welcome, a.err
 		}
-		near.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-		k, body, err := wire.Read(near, control.MaxLinkFrame)
-		var late net.Error
-		if errors.As(err, &late) && late.Timeout() {
-			continue // the leader has an event first
-		}
-		if err != nil || k != control.KindWelcome {
-			return control.Welcome{}, fmt.Errorf("kind %d: %w", k, err)
-		}
-		return control.DecodeAs[control.Welcome](body)
 	}
 }
 
