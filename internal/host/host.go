@@ -19,6 +19,7 @@ import (
 	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/host/scrub"
+	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/mover"
@@ -107,7 +108,6 @@ type Host struct {
 	hears     func(replica.NodeName) bool
 	learn     func([]replica.Revocation) []replica.Revocation
 	store     *checkpoint.Store
-	hung      hungWrites // of it
 	mover     Mover
 	custody   *holding.Custodian
 	in        chan Event
@@ -148,6 +148,7 @@ type Host struct {
 	mirrors      *mirrors.Room
 	restores     *restore.Room
 	growing      *growth.Room
+	writer       *writer.Room
 	yielding     yielding
 }
 
@@ -213,6 +214,7 @@ func New(c Config) *Host {
 	m.restores = restore.New(rooms{m}, m.log)
 	m.mirrors = mirrors.New(rooms{m}, m.log, m.self.Name)
 	m.growing = growth.New(rooms{m})
+	m.writer = writer.New(rooms{m})
 	m.push = push.New(rooms{m}, m.log, m.cluster, m.self.Name)
 	return m
 }
@@ -322,10 +324,8 @@ func (h *Host) handle(ev Event) {
 		ev.arena.Unstage(ev.staging.Place(), ev.staging)
 	case push.Event:
 		h.pushes(ev)
-	case shardReturned:
-		h.shardReturned(ev)
-	case shardGrows:
-		h.shardGrows(ev)
+	case writer.Event:
+		h.writes(ev)
 	case regionsHashed:
 		h.regionsHashed(ev)
 	case durableRead:
@@ -445,7 +445,7 @@ func (h *Host) leaderSays(msg any) {
 	case control.KVReply:
 		h.desk.Reply(msg)
 	case control.MarkerOrder:
-		h.writeMarker(msg)
+		h.writes(writer.Ordered{MarkerOrder: msg})
 	case control.StatusReply:
 		h.answered(msg.ID, msg)
 	case control.OperatorReply:
@@ -538,12 +538,10 @@ func (h *Host) resend() {
 	}
 	h.desk.Resend()
 	h.scrubs(scrub.Linked{})
+	h.writes(writer.Linked{})
 	for _, lj := range h.jobs {
 		lj.reported = replica.NodeReport{}
 		lj.repeat() // with the link the leader lost this node's pins
-		for _, s := range lj.written {
-			h.send(s)
-		}
 		h.report(lj)
 		h.answerCandidate(lj)
 	}
@@ -558,7 +556,6 @@ func (h *Host) tick() time.Duration {
 			next = busyTick
 		}
 		h.reap(lj)
-		h.lookAtWrites(lj, time.Now())
 		h.peersLost(lj)
 		h.pulses(lj)
 		h.takeOffers(lj)

@@ -1,0 +1,292 @@
+package writer
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	// idle is how long a write may keep a slot from a commit that waits, without moving a byte.
+	idle = recovery.WriteIdle
+	// lateEvery is how often the leader hears of a write that moves and holds up a commit.
+	lateEvery = time.Second
+	// lookEvery is how often the room looks at writes that hold a slot.
+	lookEvery = 200 * time.Millisecond
+)
+
+// Owner is the node around a Room. Its methods do not wait.
+type Owner interface {
+	Self() replica.Holder
+	Jobs() []room.JobView
+	// Job is false where the node does not know it any more.
+	Job(replica.JobID) (room.JobView, bool)
+	// Open holds a copy, to be read as a part of the job.
+	Open(*replica.Job, holding.Copy) (*holding.Reader, error)
+	// Undurable says why this node can write nothing that lasts; nil: it can.
+	Undurable() error
+}
+
+// Event is something that a Room learns.
+type Event interface{ event() }
+
+type (
+	// Changed says that the state of a job may be another one.
+	Changed struct{ Job replica.JobID }
+	// Grew says how many bytes a Write has moved.
+	Grew struct {
+		Write *Write
+		Bytes uint64
+	}
+	// Returned is the end of a Write, also of one that was given up.
+	Returned struct {
+		Write *Write
+		Info  replica.ShardInfo
+		Err   error
+	}
+	// Ordered is the leader's order to write a commit marker.
+	Ordered struct{ control.MarkerOrder }
+	// Linked says that a leader was reached who has heard none of the reports.
+	Linked struct{}
+)
+
+func (Changed) event()  {}
+func (Grew) event()     {}
+func (Returned) event() {}
+func (Ordered) event()  {}
+func (Linked) event()   {}
+
+// Effect is something that the owner has to do.
+type Effect interface{ effect() }
+
+type (
+	// Report goes to the leader.
+	Report struct{ control.ShardReport }
+	// Freed says that a write of the job holds its slot no longer.
+	Freed struct{ Job replica.JobID }
+	// Mark has a commit marker written, beside the owner: the write that makes the generation exist.
+	Mark struct{ Marker checkpoint.Marker }
+	// Unmarked tells the leader that a marker can't be written.
+	Unmarked struct{ control.MarkedReport }
+)
+
+func (Report) effect()   {}
+func (*Write) effect()   {}
+func (Freed) effect()    {}
+func (Mark) effect()     {}
+func (Unmarked) effect() {}
+
+// Room is a node's durable writes. It belongs to one goroutine.
+type Room struct {
+	owner   Owner
+	jobs    map[replica.JobID]*job
+	hung    hung
+	looked  time.Time
+	effects []Effect // since the last Step
+}
+
+// job is the durable write of a job, as far as this node does it. It lasts for as long as the node knows the job.
+type job struct {
+	writes map[replica.Part]*Write              // that were begun, those too that have ended
+	said   map[replica.Part]control.ShardReport // how they ended
+}
+
+// New returns a room that has written nothing.
+func New(owner Owner) *Room {
+	return &Room{owner: owner, jobs: map[replica.JobID]*job{}, hung: hung{}}
+}
+
+// Learn takes an event. Step is to follow.
+func (r *Room) Learn(now time.Time, ev Event) {
+	switch ev := ev.(type) {
+	case Changed:
+		if v, ok := r.owner.Job(ev.Job); ok {
+			r.follow(now, v)
+		}
+	case Grew:
+		if j := r.current(ev.Write); j != nil {
+			r.report(ev.Write.report(func(s *control.ShardReport) { s.Written = ev.Bytes }))
+		}
+	case Returned:
+		delete(r.hung, ev.Write)
+		r.ended(ev)
+	case Ordered:
+		r.mark(ev.MarkerOrder)
+	case Linked:
+		for _, j := range r.jobs {
+			for _, s := range j.said {
+				r.report(s)
+			}
+		}
+	}
+}
+
+// Step returns what is to be done now.
+func (r *Room) Step(now time.Time) []Effect {
+	if now.Sub(r.looked) >= lookEvery {
+		r.looked = now
+		r.look(now)
+	}
+	effects := r.effects
+	r.effects = nil
+	return effects
+}
+
+// Next is when to call Step again, whatever happens; false: after the next event.
+func (r *Room) Next() (at time.Time, ok bool) {
+	return r.looked.Add(lookEvery), len(r.jobs) > 0
+}
+
+// job is the account of a job.
+func (r *Room) job(id replica.JobID) *job {
+	j := r.jobs[id]
+	if j == nil {
+		j = &job{writes: map[replica.Part]*Write{}, said: map[replica.Part]control.ShardReport{}}
+		r.jobs[id] = j
+	}
+	return j
+}
+
+// current is the account of the job whose present durable write a Write is of; nil: that one is past.
+func (r *Room) current(w *Write) *job {
+	v, ok := r.owner.Job(w.Job)
+	if !ok || v.Job.Writer == nil || v.Job.Writer.Generation != w.Generation {
+		return nil
+	}
+	return r.job(w.Job)
+}
+
+// follow begins the shards that the durable write under way wants from this node, and ends what it does not want.
+func (r *Room) follow(now time.Time, v room.JobView) {
+	j, is := r.job(v.Job.ID), v.Job.Writer
+	if is == nil {
+		clear(j.said)
+		j.endBut(replica.Generation{})
+		return
+	}
+	j.endBut(is.Generation)
+	// The view between two writes may have passed this node by: what it did for the earlier one says nothing of this one.
+	maps.DeleteFunc(j.said, func(_ replica.Part, s control.ShardReport) bool { return s.Generation != is.Generation })
+	for _, s := range is.Shards {
+		if s.Node == r.owner.Self().Node && j.writes[s.Part] == nil {
+			r.begin(now, v, j, s)
+		}
+	}
+}
+
+// begin begins one shard.
+func (r *Room) begin(now time.Time, v room.JobView, j *job, s replica.Shard) {
+	w := &Write{Job: v.Job.ID, Name: v.Job.Name, Generation: v.Job.Writer.Generation, Part: s.Part, seenAt: now}
+	j.writes[s.Part] = w
+	err := r.owner.Undurable()
+	if err == nil {
+		err = r.hung.complaint(now)
+	}
+	if err == nil {
+		err = w.hold(r.owner, v, s)
+	}
+	if err != nil {
+		r.fail(j, w, err.Error())
+		return
+	}
+	r.effects = append(r.effects, w)
+}
+
+func (r *Room) fail(j *job, w *Write, why string) {
+	j.said[w.Part] = w.report(func(s *control.ShardReport) { s.Failed = why })
+	r.report(j.said[w.Part])
+}
+
+func (r *Room) report(s control.ShardReport) { r.effects = append(r.effects, Report{s}) }
+
+// ended takes the end of a write. One that was given up has been reported.
+func (r *Room) ended(ev Returned) {
+	j := r.current(ev.Write)
+	if j == nil || j.writes[ev.Write.Part] != ev.Write || ev.Write.given {
+		return
+	}
+	if ev.Err != nil {
+		r.fail(j, ev.Write, ev.Err.Error())
+		return
+	}
+	j.said[ev.Write.Part] = ev.Write.report(func(s *control.ShardReport) { s.Info = ev.Info })
+	r.report(j.said[ev.Write.Part])
+}
+
+// look lets go of what was read whole, and gives up a write that stands still while a commit waits: the slot that it holds may be the one that
+// the candidate lacks. A file system that hangs would stop the job's commits for as long.
+func (r *Room) look(now time.Time) {
+	for id, j := range r.jobs {
+		v, known := r.owner.Job(id)
+		if !known {
+			j.endBut(replica.Generation{})
+			delete(r.jobs, id)
+			continue
+		}
+		late := now.Sub(v.WaitsAt)
+		waits := room.Awaited(v.Candidate, v.Job) && late >= idle
+		for _, w := range j.writes {
+			if w.look(now); !waits || !w.holds() {
+				continue
+			}
+			if !w.idle(now) {
+				r.sayLate(now, v, w, late)
+				continue
+			}
+			r.giveUp(now, v, j, w)
+		}
+	}
+}
+
+// giveUp frees the slot that a write holds. The shard has failed.
+func (r *Room) giveUp(now time.Time, v room.JobView, j *job, w *Write) {
+	w.end()
+	w.given = true
+	r.hung[w] = now
+	r.fail(j, w, fmt.Sprintf("no byte was written for %v while the commit of step %d waited: the slot that it held is free for that. See what ails the file system of durable_dir", now.Sub(w.seenAt).Round(time.Second), v.Candidate.Position.Step))
+	r.effects = append(r.effects, Freed{w.Job})
+}
+
+// sayLate tells the leader that a write which moves holds up the commit: that is no fault, and not silent.
+func (r *Room) sayLate(now time.Time, v room.JobView, w *Write, late time.Duration) {
+	if w.seen == 0 || now.Sub(w.lateAt) < lateEvery || !w.crowds(v.Candidate.Generation) {
+		return
+	}
+	w.lateAt = now
+	r.report(w.report(func(s *control.ShardReport) { s.Written, s.LateMS = uint64(w.seen), uint64(late.Milliseconds()) }))
+}
+
+// endBut ends and forgets all writes but those of a generation: the leader has given theirs up, or they are through.
+func (j *job) endBut(g replica.Generation) {
+	for part, w := range j.writes {
+		if w.Generation != g {
+			w.end()
+			delete(j.writes, part)
+		}
+	}
+}
+
+// hung are the writes that were given up and have not returned, with when that was. While there are any no other is begun: it would hang as well,
+// and each time keep a slot from a commit.
+type hung map[*Write]time.Time
+
+// complaint says why no write is begun; nil: nothing speaks against one.
+func (h hung) complaint(now time.Time) error {
+	var first *Write
+	for w, at := range h {
+		if first == nil || at.Before(h[first]) {
+			first = w
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return fmt.Errorf("the write of generation %v was given up %v ago and has not returned: see what ails the file system of durable_dir", first.Generation, now.Sub(h[first]).Round(time.Second))
+}

@@ -1,0 +1,162 @@
+package writer
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
+	"github.com/replicad/replicad/replica"
+)
+
+// growsEvery is how often the leader hears how far a shard is, while bytes of it are written: much more often than it gives one up.
+const growsEvery = 10 * time.Second
+
+// Store writes a shard where it lasts: *checkpoint.Store.
+type Store interface {
+	WriteShard(ctx context.Context, jobName string, m replica.Manifest, regions []replica.Region, frozen *checkpoint.Frozen, read func(i int, dst []byte) ([]byte, error)) (replica.ShardInfo, error)
+}
+
+// Write has one shard written, beside the owner. It reads a slot here and so keeps it from being freed, until the last byte is read: what is still to
+// be synced then lies with the kernel. The Room owns it; Run reads through it.
+type Write struct {
+	Job        replica.JobID
+	Name       string // of the job
+	Generation replica.Generation
+	Part       replica.Part
+
+	readers []*holding.Reader // that hold the slot, and the frozen area beside it
+	regions []replica.Region
+	bytes   int64        // of the slot's part
+	read    atomic.Int64 // of those, by Run
+	moved   atomic.Int64 // all that Run has read
+
+	// As the Room saw it last.
+	seen   int64
+	seenAt time.Time
+	lateAt time.Time // when the leader was told that it holds up a commit
+	over   bool      // nothing is held any more
+	given  bool      // it was given up, and reported as failed
+}
+
+// hold holds what the shard is written from.
+func (w *Write) hold(owner Owner, v room.JobView, s replica.Shard) error {
+	at, ok := v.Find(nil, s.Part, w.Generation, s.Root)
+	if !ok {
+		return fmt.Errorf("%v of generation %v is not held here any more", s.Part, w.Generation)
+	}
+	copies := []holding.Copy{at}
+	if !at.Info.FrozenRoot.IsZero() {
+		f, ok := v.Find(at.Arena, replica.Part{Kind: replica.FrozenPart, Index: s.Part.Index}, w.Generation, at.Info.FrozenRoot)
+		if !ok {
+			return fmt.Errorf("the frozen part of %v is not held here", s.Part)
+		}
+		copies = append(copies, f)
+	}
+	for _, c := range copies {
+		r, err := owner.Open(v.Job, c)
+		if err != nil {
+			w.end()
+			return err
+		}
+		w.readers = append(w.readers, r)
+	}
+	w.regions, w.bytes = at.Arena.Geometry().Regions, int64(w.readers[0].Manifest().Bytes)
+	return nil
+}
+
+// Run writes the shard, and says now and then how many bytes it has moved. Beside the owner; Returned is to follow.
+func (w *Write) Run(ctx context.Context, store Store, grew func(bytes uint64)) (replica.ShardInfo, error) {
+	defer w.close()
+	read := w.counting(grew)
+	var frozen *checkpoint.Frozen
+	if len(w.readers) > 1 {
+		f := w.readers[1]
+		frozen = &checkpoint.Frozen{Manifest: f.Manifest(), Regions: w.regions, Read: read(f.ReadChunk, false)}
+	}
+	return store.WriteShard(ctx, w.Name, w.readers[0].Manifest(), w.regions, frozen, read(w.readers[0].ReadChunk, true))
+}
+
+// report is what the leader is told of the write.
+func (w *Write) report(add func(*control.ShardReport)) control.ShardReport {
+	s := control.ShardReport{Job: w.Job, Generation: w.Generation, Part: w.Part}
+	add(&s)
+	return s
+}
+
+// chunks reads chunk i, into dst if it has room.
+type chunks = func(i int, dst []byte) ([]byte, error)
+
+// counting returns what wraps the reads of the writer: they are counted, and grew hears of them now and then. own is for the slot's part.
+func (w *Write) counting(grew func(bytes uint64)) func(read chunks, own bool) chunks {
+	said := time.Now()
+	return func(read chunks, own bool) chunks {
+		return func(i int, dst []byte) ([]byte, error) {
+			if n := w.moved.Load(); n > 0 && time.Since(said) >= growsEvery {
+				said = time.Now()
+				grew(uint64(n))
+			}
+			b, err := read(i, dst)
+			w.moved.Add(int64(len(b)))
+			if own {
+				w.read.Add(int64(len(b)))
+			}
+			return b, err
+		}
+	}
+}
+
+// look takes note of what has moved since, and lets go of the slot once it is read whole.
+func (w *Write) look(now time.Time) {
+	if n := w.moved.Load(); n != w.seen {
+		w.seen, w.seenAt = n, now
+	}
+	if len(w.readers) > 0 && w.read.Load() >= w.bytes {
+		w.end()
+	}
+}
+
+// holds tells whether the write holds its slot.
+func (w *Write) holds() bool { return len(w.readers) > 0 && !w.over }
+
+// idle tells whether the write has moved nothing for long.
+func (w *Write) idle(now time.Time) bool { return now.Sub(w.seenAt) >= idle }
+
+// crowds tells whether the write holds the place that a candidate lacks: its arena has no free one, and nothing of the candidate in any.
+func (w *Write) crowds(candidate replica.Generation) bool {
+	of := w.readers[0].Copy()
+	for _, p := range of.Arena.Places() {
+		if p.Kind != of.Place.Kind {
+			continue
+		}
+		if of.Arena.Word(p).State() != replica.SlotSealed {
+			return false // it is free, or something is on its way into it
+		}
+		if info, err := of.Arena.Info(p); err != nil || info.Generation == candidate {
+			return false
+		}
+	}
+	return true
+}
+
+// end lets go of the slot; Run's next read fails. A call that hangs in the kernel has bytes of its own: what becomes of its file no
+// marker ever names, because the shard is reported as failed or was read whole.
+func (w *Write) end() {
+	if !w.over {
+		w.over = true
+		for _, r := range w.readers {
+			r.Drop()
+		}
+	}
+}
+
+// close is end on Run's goroutine.
+func (w *Write) close() {
+	for _, r := range w.readers {
+		r.Close()
+	}
+}
