@@ -9,15 +9,16 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/room"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
 const (
-	// idle is how long a write may keep a slot from a commit that waits, without moving a byte.
-	idle = recovery.WriteIdle
+	// stuck is how long a write must have moved nothing for people to be told so: the disk takes what is synced at once in half of that.
+	stuck = time.Second
 	// lateEvery is how often the leader hears of a write that moves and holds up a commit.
 	lateEvery = time.Second
+	// returns is how soon a write that the leader has ended returns, unless its file system hangs.
+	returns = time.Second
 	// lookEvery is how often the room looks at writes that hold a slot.
 	lookEvery = 200 * time.Millisecond
 )
@@ -87,7 +88,7 @@ func (Unmarked) effect() {}
 type Room struct {
 	owner   Owner
 	jobs    map[replica.JobID]*job
-	hung    hung
+	running map[*Write]bool // that have not returned
 	looked  time.Time
 	effects []Effect // since the last Step
 }
@@ -100,7 +101,7 @@ type job struct {
 
 // New returns a room that has written nothing.
 func New(owner Owner) *Room {
-	return &Room{owner: owner, jobs: map[replica.JobID]*job{}, hung: hung{}}
+	return &Room{owner: owner, jobs: map[replica.JobID]*job{}, running: map[*Write]bool{}}
 }
 
 // Learn takes an event. Step is to follow.
@@ -115,7 +116,7 @@ func (r *Room) Learn(now time.Time, ev Event) {
 			r.report(ev.Write.report(func(s *control.ShardReport) { s.Written = ev.Bytes }))
 		}
 	case Returned:
-		delete(r.hung, ev.Write)
+		delete(r.running, ev.Write)
 		r.ended(ev)
 	case Ordered:
 		r.mark(ev.MarkerOrder)
@@ -168,10 +169,10 @@ func (r *Room) follow(now time.Time, v room.JobView) {
 	j, is := r.job(v.Job.ID), v.Job.Writer
 	if is == nil {
 		clear(j.said)
-		j.endBut(replica.Generation{})
+		j.endBut(now, replica.Generation{})
 		return
 	}
-	j.endBut(is.Generation)
+	j.endBut(now, is.Generation)
 	// The view between two writes may have passed this node by: what it did for the earlier one says nothing of this one.
 	maps.DeleteFunc(j.said, func(_ replica.Part, s control.ShardReport) bool { return s.Generation != is.Generation })
 	for _, s := range is.Shards {
@@ -187,15 +188,16 @@ func (r *Room) begin(now time.Time, v room.JobView, j *job, s replica.Shard) {
 	j.writes[s.Part] = w
 	err := r.owner.Undurable()
 	if err == nil {
-		err = r.hung.complaint(now)
+		err = r.complaint(now)
 	}
 	if err == nil {
-		err = w.hold(r.owner, v, s)
+		err = w.hold(now, r.owner, v, s)
 	}
 	if err != nil {
 		r.fail(j, w, err.Error())
 		return
 	}
+	r.running[w] = true
 	r.effects = append(r.effects, w)
 }
 
@@ -220,73 +222,44 @@ func (r *Room) ended(ev Returned) {
 	r.report(j.said[ev.Write.Part])
 }
 
-// look lets go of what was read whole, and gives up a write that stands still while a commit waits: the slot that it holds may be the one that
-// the candidate lacks. A file system that hangs would stop the job's commits for as long.
+// look lets go of what was read whole, and judges the writes that hold a slot.
 func (r *Room) look(now time.Time) {
 	for id, j := range r.jobs {
 		v, known := r.owner.Job(id)
 		if !known {
-			j.endBut(replica.Generation{})
+			j.endBut(now, replica.Generation{})
 			delete(r.jobs, id)
 			continue
 		}
-		late := now.Sub(v.WaitsAt)
-		waits := room.Awaited(v.Candidate, v.Job) && late >= idle
 		for _, w := range j.writes {
-			if w.look(now); !waits || !w.holds() {
-				continue
-			}
-			if !w.idle(now) {
-				r.sayLate(now, v, w, late)
-				continue
-			}
-			r.giveUp(now, v, j, w)
+			w.look(now)
+			r.judge(now, v, j, w)
 		}
 	}
 }
 
-// giveUp frees the slot that a write holds. The shard has failed.
-func (r *Room) giveUp(now time.Time, v room.JobView, j *job, w *Write) {
-	w.end()
-	w.given = true
-	r.hung[w] = now
-	r.fail(j, w, fmt.Sprintf("no byte was written for %v while the commit of step %d waited: the slot that it held is free for that. See what ails the file system of durable_dir", now.Sub(w.seenAt).Round(time.Second), v.Candidate.Position.Step))
-	r.effects = append(r.effects, Freed{w.Job})
-}
-
-// sayLate tells the leader that a write which moves holds up the commit: that is no fault, and not silent.
-func (r *Room) sayLate(now time.Time, v room.JobView, w *Write, late time.Duration) {
-	if w.seen == 0 || now.Sub(w.lateAt) < lateEvery || !w.crowds(v.Candidate.Generation) {
-		return
-	}
-	w.lateAt = now
-	r.report(w.report(func(s *control.ShardReport) { s.Written, s.LateMS = uint64(w.seen), uint64(late.Milliseconds()) }))
-}
-
 // endBut ends and forgets all writes but those of a generation: the leader has given theirs up, or they are through.
-func (j *job) endBut(g replica.Generation) {
+func (j *job) endBut(now time.Time, g replica.Generation) {
 	for part, w := range j.writes {
 		if w.Generation != g {
-			w.end()
+			w.end(now)
 			delete(j.writes, part)
 		}
 	}
 }
 
-// hung are the writes that were given up and have not returned, with when that was. While there are any no other is begun: it would hang as well,
-// and each time keep a slot from a commit.
-type hung map[*Write]time.Time
-
-// complaint says why no write is begun; nil: nothing speaks against one.
-func (h hung) complaint(now time.Time) error {
+// complaint says why no write is begun: one that was ended has not returned. Another would hang as well, and each keep a slot from a commit. nil:
+// nothing speaks against one.
+func (r *Room) complaint(now time.Time) error {
 	var first *Write
-	for w, at := range h {
-		if first == nil || at.Before(h[first]) {
+	for w := range r.running {
+		hangs := w.over && (w.given || now.Sub(w.endedAt) >= returns)
+		if hangs && (first == nil || w.endedAt.Before(first.endedAt)) {
 			first = w
 		}
 	}
 	if first == nil {
 		return nil
 	}
-	return fmt.Errorf("the write of generation %v was given up %v ago and has not returned: see what ails the file system of durable_dir", first.Generation, now.Sub(h[first]).Round(time.Second))
+	return fmt.Errorf("the write of generation %v was given up %v ago and has not returned: see what ails the file system of durable_dir", first.Generation, now.Sub(first.endedAt).Round(time.Second))
 }

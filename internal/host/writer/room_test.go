@@ -25,6 +25,7 @@ type node struct {
 	candidate replica.Candidate
 	waitsAt   time.Time
 	arena     *holding.Arena
+	private   *holding.Arena // mirrors a rank's private part: its steps are known by that
 	undurable error
 	now       time.Time
 	write     *Write // the newest
@@ -42,7 +43,11 @@ func (n *node) Jobs() []room.JobView                   { return []room.JobView{n
 func (n *node) Job(replica.JobID) (room.JobView, bool) { return n.view(), n.job != nil }
 func (n *node) Undurable() error                       { return n.undurable }
 func (n *node) view() room.JobView {
-	return room.JobView{Job: n.job, Candidate: n.candidate, WaitsAt: n.waitsAt, Retired: []*holding.Arena{n.arena}}
+	v := room.JobView{Job: n.job, Candidate: n.candidate, WaitsAt: n.waitsAt, Retired: []*holding.Arena{n.arena}}
+	if n.private != nil {
+		v.Mirrors = []room.Mirror{{Part: replica.OfRank(0), Arena: n.private}}
+	}
+	return v
 }
 func (n *node) Open(job *replica.Job, c holding.Copy) (*holding.Reader, error) {
 	return c.Open(job, func(a *holding.Arena, p shm.Place) { a.Release(p) })
@@ -70,6 +75,19 @@ func (n *node) awaits(step replica.Step) {
 	g := fixture.Gen(3, step)
 	n.candidate = replica.Candidate{Job: n.job.ID, Term: 9, N: uint64(step), Position: replica.Position(g), Generation: g}
 	n.waitsAt = n.now
+}
+
+// makes has a rank come to a step.
+func (n *node) makes(step replica.Step) {
+	n.t.Helper()
+	if n.private == nil {
+		n.private = roomtest.Arena(n.t, shm.Spec{Geometry: fixture.Geometry(n.t, false)})
+	}
+	at := shm.Place{Kind: shm.Ring}
+	if n.private.Word(at).State() == replica.SlotSealed {
+		n.private.Free(at)
+	}
+	roomtest.Seal(n.t, n.private, at, fixture.Gen(3, step), replica.Digest{})
 }
 
 // held tells whether something holds slot 0.
@@ -141,7 +159,6 @@ var (
 
 const (
 	write5 = "write group 0 of (3,5)"
-	idle5  = "report group 0 of (3,5): failed: no byte was written for 2s while the commit of step 6 waited: the slot that it held is free for that. See what ails the file system of durable_dir"
 )
 
 // begun is a node that writes its shard of generation 5, out of slot 0.
@@ -236,101 +253,144 @@ func TestAShardThatGrowsIsReported(t *testing.T) {
 	n.wants(0)
 }
 
-// A durable write holds the slot that it reads: until that is read whole, or until it stands still while a commit waits. What reads on then is
-// refused, and the leader hears that the shard has failed, so that no marker names its file.
-func TestADurableWriteGivesItsSlotUp(t *testing.T) {
-	for what, c := range map[string]struct {
-		read    int // chunks
-		passed  time.Duration
-		waits   bool // a commit does
-		holds   bool
-		failing bool
-	}{
-		"it stands still while a commit waits": {1, idle + lookEvery, true, false, true},
-		"it has just moved":                    {1, idle - time.Millisecond, true, true, false},
-		"no commit waits":                      {1, time.Hour, false, true, false},
-		"all is read, and syncing takes long":  {-1, time.Hour, true, false, false},
-		"all is read, and no commit waits":     {-1, time.Hour, false, false, false},
-	} {
-		n := begun(t, 2)
-		if c.waits {
+// A durable write holds the slot that it reads until that is read whole. What is synced then holds none up.
+func TestAShardThatIsReadWholeHoldsNoSlot(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		n := crowded(t)
+		if waits {
 			n.awaits(6)
 		}
-		if c.read < 0 {
-			c.read = len(n.write.readers[0].Manifest().Chunks)
-		}
-		if err := n.reads(c.read); err != nil {
+		if err := n.reads(len(n.write.readers[0].Manifest().Chunks)); err != nil {
 			t.Fatal(err)
 		}
-		var want []string
-		if c.failing {
-			want = []string{idle5, "freed"}
-		}
-		n.wants(c.passed, want...)
-		if n.held() != c.holds {
-			t.Errorf("%s: the slot is held: %v", what, n.held())
-		}
-		if err := n.reads(1); (err == nil) != c.holds {
-			t.Errorf("%s: a further read: %v", what, err)
-		}
-		if hung := len(n.room.hung) == 1; hung != c.failing {
-			t.Errorf("%s: %d writes count as hung", what, len(n.room.hung))
-		}
-		n.write.close()
-		if n.held() {
-			t.Errorf("%s: held at the end", what)
+		n.wants(time.Hour)
+		if n.held() || n.write.over {
+			t.Errorf("a commit waits %v: the slot is held: %v; the write is over: %v", waits, n.held(), n.write.over)
 		}
 	}
 }
 
-// While a write that was given up has not returned no other is begun on the node: it would keep a slot from a commit as the first one did.
-func TestNoWriteIsBegunBesideOneThatHangs(t *testing.T) {
-	n := begun(t, 4)
-	n.awaits(6)
-	n.wants(idle, idle5, "freed")
-	hung := n.write
-	n.waitsAt = n.now.Add(time.Hour)
-	n.now = n.now.Add(12 * time.Second)
-	root := n.seals(1, gen9).Root
-	n.named(gen9, root)
-	n.wants(0, "report group 0 of (3,9): failed: the write of generation (3,5) was given up 12s ago and has not returned: see what ails the file system of durable_dir")
-	n.room.Learn(n.now, Returned{Write: hung, Err: errors.New("too late")})
-	n.wants(0)
-	n.named(replica.Generation{}, replica.Digest{})
-	n.named(gen9, root)
-	n.wants(0, "write group 0 of (3,9)")
+// crowded is a node whose write holds the slot that the next commit lacks: the other has what is committed.
+func crowded(t *testing.T) *node {
+	n := newNode(t, 2)
+	root := n.seals(0, gen5).Root
+	n.seals(1, fixture.Gen(3, 8))
+	n.named(gen5, root)
+	n.wants(0, write5)
+	return n
 }
 
-// Of a write that moves and holds the slot which the candidate lacks the leader hears, once a second; of one that holds nobody up it does not.
-func TestAWriteThatHoldsACommitUpIsReported(t *testing.T) {
-	for what, c := range map[string]struct {
-		slots int
-		holds replica.Step // of the other slot; 0: it is free
-		late  bool
-	}{
-		"no place is left":      {2, 4, true},
-		"a place is free":       {3, 4, false},
-		"the candidate is here": {2, 6, false},
-	} {
-		n := newNode(t, c.slots)
-		root := n.seals(0, gen5).Root
-		n.seals(1, fixture.Gen(3, c.holds))
-		n.named(gen5, root)
-		n.wants(0, write5)
-		n.awaits(6)
-		n.waitsAt = n.now.Add(-3 * time.Second)
-		for i := range 3 {
-			var want []string
+func skipped5(step replica.Step, late string, steps int, ails string) string {
+	return fmt.Sprintf("report group 0 of (3,5): failed: the commit of step %d lacked its slot for %s, in which ranks here made %d steps: the slot is free for that, and this write is skipped. %s", step, late, steps, ails)
+}
+
+const (
+	hangs = "No byte of it was written for 2s: see what ails the file system of durable_dir"
+	slow  = "1 of 0 MiB were read for it: durable_dir is slow for that. Give the daemon a spool_dir on a local disk, or the job more slots (--slots)"
+)
+
+// A write gives its slot up when a commit has lacked it for 2 s, whether or not it moves. What reads on then is refused.
+func TestAWriteGivesItsSlotUpInTime(t *testing.T) {
+	for what, moves := range map[string]bool{"it hangs": false, "it moves": true} {
+		n := crowded(t)
+		n.awaits(9)
+		n.write.moved.Add(10)
+		n.wants(time.Second)
+		n.wants(lookEvery, "report group 0 of (3,5): 10 bytes, late 1000 ms")
+		want := hangs
+		if moves {
+			want = slow
 			n.write.moved.Add(1 << 20)
-			if c.late && i != 1 {
-				want = []string{fmt.Sprintf("report group 0 of (3,5): %d bytes, late %d ms", (i+1)<<20, 3000+500*(i+1))}
-			}
-			n.now = n.now.Add(500 * time.Millisecond)
-			n.wants(0, want...)
 		}
-		if len(n.room.hung) != 0 {
-			t.Errorf("%s: it is given up", what)
+		n.wants(time.Second, skipped5(9, "2s", 0, want), "freed")
+		if err := n.reads(1); n.held() || !errors.Is(err, holding.ErrDropped) {
+			t.Errorf("%s: its slot is held: %v; a further read: %v", what, n.held(), err)
 		}
+		n.returns(nil) // too late
+		n.wants(time.Minute)
+	}
+}
+
+// Or when 10 steps were made, if that is sooner; a look may be longer than 10 steps.
+func TestAWriteGivesItsSlotUpBySteps(t *testing.T) {
+	n := crowded(t)
+	n.awaits(9)
+	n.makes(9)
+	n.wants(lookEvery)
+	for step := range replica.Step(9) {
+		n.makes(10 + step)
+		n.wants(50 * time.Millisecond)
+	}
+	n.makes(19)
+	n.wants(lookEvery, skipped5(9, "600ms", 10, "0 of 0 MiB were read for it: durable_dir is slow for that. Give the daemon a spool_dir on a local disk, or the job more slots (--slots)"), "freed")
+}
+
+// A commit that does not lack the slot costs no write its own.
+func TestAWriteThatHoldsNobodyUpGoesOn(t *testing.T) {
+	for what, c := range map[string]func(*node){
+		"no commit waits":                    func(*node) {},
+		"a place is free":                    func(n *node) { n.arena.Free(shm.Place{Index: 1}); n.awaits(9) },
+		"the candidate is here":              func(n *node) { n.awaits(8) },
+		"no rank has come to the candidate":  func(n *node) { n.awaits(9); n.makes(8) },
+		"the candidate is of another epoch":  func(n *node) { n.awaits(9); n.candidate.Generation.Epoch = 2 },
+		"the candidate is committed already": func(n *node) { n.awaits(4) },
+	} {
+		n := crowded(t)
+		c(n)
+		n.wants(time.Minute)
+		if !n.held() {
+			t.Errorf("%s: it was given up", what)
+		}
+	}
+}
+
+// A candidate that lapses leaves what was waited for counted: the leader names the next one further ahead. A commit begins a new count.
+func TestWaitsForASlotAddUp(t *testing.T) {
+	n := crowded(t)
+	wait := n.now
+	n.awaits(9)
+	n.makes(9)
+	n.wants(1500 * time.Millisecond)
+	n.awaits(30)
+	n.waitsAt = wait
+	n.wants(800*time.Millisecond, skipped5(30, "2s", 0, hangs), "freed")
+
+	n = crowded(t)
+	n.awaits(9)
+	n.makes(9)
+	n.wants(1500 * time.Millisecond)
+	n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Position.Step, j.Committed.Step = 9, 9 })
+	n.wants(lookEvery)
+	n.awaits(10)
+	n.makes(10)
+	n.wants(1500 * time.Millisecond)
+	n.wants(700*time.Millisecond, skipped5(10, "2s", 0, "No byte of it was written for 4s: see what ails the file system of durable_dir"), "freed")
+}
+
+// While a write that was given up has not returned no other is begun on the node: it would keep a slot from a commit as the first one did. Whether
+// this node gave it up or the leader, who heard nothing of it for long.
+func TestNoWriteIsBegunBesideOneThatHangs(t *testing.T) {
+	for _, byLeader := range []bool{false, true} {
+		n := crowded(t)
+		if byLeader {
+			n.wants(time.Minute)
+			n.named(replica.Generation{}, replica.Digest{})
+		} else {
+			n.awaits(9)
+			n.wants(2*time.Second+lookEvery, skipped5(9, "2s", 0, hangs), "freed")
+		}
+		hung := n.write
+		n.candidate = replica.Candidate{}
+		n.now = n.now.Add(12 * time.Second)
+		n.arena.Free(shm.Place{Index: 1})
+		root := n.seals(1, gen9).Root
+		n.named(gen9, root)
+		n.wants(0, "report group 0 of (3,9): failed: the write of generation (3,5) was given up 12s ago and has not returned: see what ails the file system of durable_dir")
+		n.room.Learn(n.now, Returned{Write: hung, Err: errors.New("too late")})
+		n.wants(0)
+		n.named(replica.Generation{}, replica.Digest{})
+		n.named(gen9, root)
+		n.wants(0, "write group 0 of (3,9)")
 	}
 }
 

@@ -36,15 +36,18 @@ type Write struct {
 	moved   atomic.Int64 // all that Run has read
 
 	// As the Room saw it last.
-	seen   int64
-	seenAt time.Time
-	lateAt time.Time // when the leader was told that it holds up a commit
-	over   bool      // nothing is held any more
-	given  bool      // it was given up, and reported as failed
+	seen    int64
+	seenAt  time.Time
+	lateAt  time.Time // when the leader was told that it holds up a commit
+	lack    lack
+	freed   bool // the slot is held no more
+	over    bool // it was ended
+	endedAt time.Time
+	given   bool // it was given up, and reported as failed
 }
 
 // hold holds what the shard is written from.
-func (w *Write) hold(owner Owner, v room.JobView, s replica.Shard) error {
+func (w *Write) hold(now time.Time, owner Owner, v room.JobView, s replica.Shard) error {
 	at, ok := v.Find(nil, s.Part, w.Generation, s.Root)
 	if !ok {
 		return fmt.Errorf("%v of generation %v is not held here any more", s.Part, w.Generation)
@@ -60,7 +63,7 @@ func (w *Write) hold(owner Owner, v room.JobView, s replica.Shard) error {
 	for _, c := range copies {
 		r, err := owner.Open(v.Job, c)
 		if err != nil {
-			w.end()
+			w.end(now)
 			return err
 		}
 		w.readers = append(w.readers, r)
@@ -116,15 +119,20 @@ func (w *Write) look(now time.Time) {
 		w.seen, w.seenAt = n, now
 	}
 	if len(w.readers) > 0 && w.read.Load() >= w.bytes {
-		w.end()
+		w.free()
 	}
 }
 
 // holds tells whether the write holds its slot.
-func (w *Write) holds() bool { return len(w.readers) > 0 && !w.over }
+func (w *Write) holds() bool { return len(w.readers) > 0 && !w.freed }
 
-// idle tells whether the write has moved nothing for long.
-func (w *Write) idle(now time.Time) bool { return now.Sub(w.seenAt) >= idle }
+// free lets go of the slot. What else is held is of the arena's one frozen area, which nothing waits for.
+func (w *Write) free() {
+	if !w.freed {
+		w.freed = true
+		w.readers[0].Drop()
+	}
+}
 
 // crowds tells whether the write holds the place that a candidate lacks: its arena has no free one, and nothing of the candidate in any.
 func (w *Write) crowds(candidate replica.Generation) bool {
@@ -143,14 +151,15 @@ func (w *Write) crowds(candidate replica.Generation) bool {
 	return true
 }
 
-// end lets go of the slot; Run's next read fails. A call that hangs in the kernel has bytes of its own: what becomes of its file no
+// end lets go of all that is held; Run's next read fails. A call that hangs in the kernel has bytes of its own: what becomes of its file no
 // marker ever names, because the shard is reported as failed or was read whole.
-func (w *Write) end() {
-	if !w.over {
-		w.over = true
-		for _, r := range w.readers {
-			r.Drop()
-		}
+func (w *Write) end(now time.Time) {
+	if w.over {
+		return
+	}
+	w.over, w.freed, w.endedAt = true, true, now
+	for _, r := range w.readers {
+		r.Drop()
 	}
 }
 
