@@ -25,6 +25,7 @@ import (
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/spool"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -63,6 +64,7 @@ type Config struct {
 	// Learn takes in revocations that the leader tells of; missing: nobody does.
 	Learn func([]replica.Revocation) []replica.Revocation
 	Store *checkpoint.Store // nil: no durable tier here
+	Spool *spool.Spool      // nil: durable writes hold their slots until the store has read them
 }
 
 // Sessions are the connections of the ranks and launchers here.
@@ -108,6 +110,7 @@ type Host struct {
 	hears     func(replica.NodeName) bool
 	learn     func([]replica.Revocation) []replica.Revocation
 	store     *checkpoint.Store
+	spool     *spool.Spool
 	mover     Mover
 	custody   *holding.Custodian
 	in        chan Event
@@ -189,7 +192,7 @@ type request interface {
 }
 
 func New(c Config) *Host {
-	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, learn: c.Learn, store: c.Store,
+	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, learn: c.Learn, store: c.Store, spool: c.Spool,
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{}, shortages: shortages{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},

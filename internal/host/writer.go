@@ -51,7 +51,7 @@ func (h *Host) doWrite(e writer.Effect) {
 // writeShard writes a shard beside the host.
 func (h *Host) writeShard(w *writer.Write) {
 	h.spawn(func(ctx context.Context) Event {
-		info, err := w.Run(ctx, h.store, func(bytes uint64) { h.Post(writer.Grew{Write: w, Bytes: bytes}) })
+		info, err := w.Run(ctx, h.store, h.spool, func(bytes uint64) { h.Post(writer.Grew{Write: w, Bytes: bytes}) })
 		return writer.Returned{Write: w, Info: info, Err: err}
 	})
 }

@@ -33,7 +33,7 @@ func create(t *testing.T, s *Spool, step replica.Step, size uint64) *Part {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.Close(context.Background()) }) //nolint:errcheck // for those that the test leaves open
+	t.Cleanup(func() { p.Close(context.Background()) }) // those that the test leaves open
 	return p
 }
 

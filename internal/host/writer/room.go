@@ -19,6 +19,8 @@ const (
 	lateEvery = time.Second
 	// returns is how soon a write that the leader has ended returns, unless its file system hangs.
 	returns = time.Second
+	// silent is for how long a store may take nothing of a write, and not return: people hear of it within half a minute.
+	silent = 30 * time.Second
 	// lookEvery is how often the room looks at writes that hold a slot.
 	lookEvery = 200 * time.Millisecond
 )
@@ -184,7 +186,7 @@ func (r *Room) follow(now time.Time, v room.JobView) {
 
 // begin begins one shard.
 func (r *Room) begin(now time.Time, v room.JobView, j *job, s replica.Shard) {
-	w := &Write{Job: v.Job.ID, Name: v.Job.Name, Generation: v.Job.Writer.Generation, Part: s.Part, seenAt: now}
+	w := &Write{Job: v.Job.ID, Name: v.Job.Name, Generation: v.Job.Writer.Generation, Part: s.Part, seenAt: now, stop: make(chan struct{})}
 	j.writes[s.Part] = w
 	err := r.owner.Undurable()
 	if err == nil {
@@ -199,6 +201,17 @@ func (r *Room) begin(now time.Time, v room.JobView, j *job, s replica.Shard) {
 	}
 	r.running[w] = true
 	r.effects = append(r.effects, w)
+}
+
+// skip ends a write that has not returned. The shard has failed.
+func (r *Room) skip(now time.Time, j *job, w *Write, why string) {
+	held := w.holds()
+	w.end(now)
+	w.given = true
+	r.fail(j, w, why)
+	if held {
+		r.effects = append(r.effects, Freed{w.Job})
+	}
 }
 
 func (r *Room) fail(j *job, w *Write, why string) {
@@ -232,7 +245,9 @@ func (r *Room) look(now time.Time) {
 			continue
 		}
 		for _, w := range j.writes {
-			w.look(now)
+			if w.look(now); r.running[w] && !w.over && now.Sub(w.seenAt) >= silent {
+				r.skip(now, j, w, fmt.Sprintf("no byte of it was taken for %v: see what ails the file system of durable_dir", silent))
+			}
 			r.judge(now, v, j, w)
 		}
 	}

@@ -29,6 +29,7 @@ type node struct {
 	undurable error
 	now       time.Time
 	write     *Write // the newest
+	released  chan struct{}
 }
 
 func newNode(t *testing.T, slots int) *node {
@@ -50,7 +51,12 @@ func (n *node) view() room.JobView {
 	return v
 }
 func (n *node) Open(job *replica.Job, c holding.Copy) (*holding.Reader, error) {
-	return c.Open(job, func(a *holding.Arena, p shm.Place) { a.Release(p) })
+	return c.Open(job, func(a *holding.Arena, p shm.Place) {
+		a.Release(p)
+		if n.released != nil {
+			n.released <- struct{}{}
+		}
+	})
 }
 
 // seals fills a slot.
@@ -179,7 +185,7 @@ func (n *node) returns(err error) {
 func TestAShardIsWritten(t *testing.T) {
 	n := begun(t, 2)
 	n.room.Learn(n.now, Changed{n.job.ID})
-	n.wants(time.Minute)
+	n.wants(silent - lookEvery)
 	n.returns(nil)
 	written := "report group 0 of (3,5): written, root " + n.write.readers[0].Manifest().Root.String()[:4]
 	n.wants(time.Minute, written)
@@ -263,7 +269,7 @@ func TestAShardThatIsReadWholeHoldsNoSlot(t *testing.T) {
 		if err := n.reads(len(n.write.readers[0].Manifest().Chunks)); err != nil {
 			t.Fatal(err)
 		}
-		n.wants(time.Hour)
+		n.wants(silent)
 		if n.held() || n.write.over {
 			t.Errorf("a commit waits %v: the slot is held: %v; the write is over: %v", waits, n.held(), n.write.over)
 		}
@@ -285,8 +291,8 @@ func skipped5(step replica.Step, late string, steps int, ails string) string {
 }
 
 const (
-	hangs = "No byte of it was written for 2s: see what ails the file system of durable_dir"
-	slow  = "1 of 0 MiB were read for it: durable_dir is slow for that. Give the daemon a spool_dir on a local disk, or the job more slots (--slots)"
+	hangs = "No byte of it was taken for 2s: see what ails the file system of durable_dir"
+	slow  = "0 of 0 MiB were read for it: durable_dir is slow for that. Give the daemon a spool_dir on a local disk with room for the part, or the job more slots (--slots)"
 )
 
 // A write gives its slot up when a commit has lacked it for 2 s, whether or not it moves. What reads on then is refused.
@@ -311,6 +317,27 @@ func TestAWriteGivesItsSlotUpInTime(t *testing.T) {
 	}
 }
 
+// A store that takes nothing is named, also where nobody waits for the slot, and whether or not the write still holds it. It is said once.
+func TestAStoreThatTakesNothingIsNamed(t *testing.T) {
+	for _, read := range []int{0, 1000} {
+		n := crowded(t)
+		silence := "report group 0 of (3,5): failed: no byte of it was taken for 30s: see what ails the file system of durable_dir"
+		want := []string{silence, "freed"}
+		if read > 0 {
+			want = want[:1]
+			if err := n.reads(len(n.write.readers[0].Manifest().Chunks)); err != nil {
+				t.Fatal(err)
+			}
+			n.wants(lookEvery)
+		}
+		n.wants(silent, want...)
+		n.wants(time.Minute)
+		if n.held() || len(n.room.running) != 1 {
+			t.Errorf("it holds its slot: %v; %d writes have not returned", n.held(), len(n.room.running))
+		}
+	}
+}
+
 // Or when 10 steps were made, if that is sooner; a look may be longer than 10 steps.
 func TestAWriteGivesItsSlotUpBySteps(t *testing.T) {
 	n := crowded(t)
@@ -322,7 +349,7 @@ func TestAWriteGivesItsSlotUpBySteps(t *testing.T) {
 		n.wants(50 * time.Millisecond)
 	}
 	n.makes(19)
-	n.wants(lookEvery, skipped5(9, "600ms", 10, "0 of 0 MiB were read for it: durable_dir is slow for that. Give the daemon a spool_dir on a local disk, or the job more slots (--slots)"), "freed")
+	n.wants(lookEvery, skipped5(9, "600ms", 10, slow), "freed")
 }
 
 // A commit that does not lack the slot costs no write its own.
@@ -337,7 +364,7 @@ func TestAWriteThatHoldsNobodyUpGoesOn(t *testing.T) {
 	} {
 		n := crowded(t)
 		c(n)
-		n.wants(time.Minute)
+		n.wants(silent - lookEvery)
 		if !n.held() {
 			t.Errorf("%s: it was given up", what)
 		}
@@ -364,7 +391,7 @@ func TestWaitsForASlotAddUp(t *testing.T) {
 	n.awaits(10)
 	n.makes(10)
 	n.wants(1500 * time.Millisecond)
-	n.wants(700*time.Millisecond, skipped5(10, "2s", 0, "No byte of it was written for 4s: see what ails the file system of durable_dir"), "freed")
+	n.wants(700*time.Millisecond, skipped5(10, "2s", 0, "No byte of it was taken for 4s: see what ails the file system of durable_dir"), "freed")
 }
 
 // While a write that was given up has not returned no other is begun on the node: it would keep a slot from a commit as the first one did. Whether
@@ -373,7 +400,7 @@ func TestNoWriteIsBegunBesideOneThatHangs(t *testing.T) {
 	for _, byLeader := range []bool{false, true} {
 		n := crowded(t)
 		if byLeader {
-			n.wants(time.Minute)
+			n.wants(silent - lookEvery)
 			n.named(replica.Generation{}, replica.Digest{})
 		} else {
 			n.awaits(9)

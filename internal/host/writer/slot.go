@@ -61,22 +61,25 @@ func (r *Room) judge(now time.Time, v room.JobView, j *job, w *Write) {
 	}
 }
 
-// giveUp frees the slot that a write holds. The shard has failed.
+// giveUp frees the slot that a write holds.
 func (r *Room) giveUp(now time.Time, v room.JobView, j *job, w *Write, steps replica.Step) {
-	w.end(now)
-	w.given = true
 	late := now.Sub(w.lack.at).Round(100 * time.Millisecond)
-	r.fail(j, w, fmt.Sprintf("the commit of step %d lacked its slot for %v, in which ranks here made %d steps: the slot is free for that, and this write is skipped. %s", v.Candidate.Position.Step, late, steps, w.ails(now)))
-	r.effects = append(r.effects, Freed{w.Job})
+	r.skip(now, j, w, fmt.Sprintf("the commit of step %d lacked its slot for %v, in which ranks here made %d steps: the slot is free for that, and this write is skipped. %s", v.Candidate.Position.Step, late, steps, w.ails(now)))
 }
 
 // ails says what kept a write for long, and the remedy.
 func (w *Write) ails(now time.Time) string {
 	const mib = 20
-	if since := now.Sub(w.seenAt); since >= stuck {
-		return fmt.Sprintf("No byte of it was written for %v: see what ails the file system of durable_dir", since.Round(time.Second))
+	by, is, remedy := "durable_dir", "read for it", "Give the daemon a spool_dir on a local disk with room for the part"
+	if on := w.road.Load(); on != nil && on.through != "" {
+		by, is, remedy = "spool_dir", "copied to "+on.through, "Give it a faster local disk"
+	} else if on != nil {
+		remedy = fmt.Sprintf("%s (%v)", remedy, on.why)
 	}
-	return fmt.Sprintf("%d of %d MiB were read for it: durable_dir is slow for that. Give the daemon a spool_dir on a local disk, or the job more slots (--slots)", w.seen>>mib, w.bytes>>mib)
+	if since := now.Sub(w.seenAt); since >= stuck {
+		return fmt.Sprintf("No byte of it was taken for %v: see what ails the file system of %s", since.Round(time.Second), by)
+	}
+	return fmt.Sprintf("%d of %d MiB were %s: %s is slow for that. %s, or the job more slots (--slots)", w.read.Load()>>mib, w.bytes>>mib, is, by, remedy)
 }
 
 // sayLate tells the leader that a write holds a commit up: that is no fault yet, and not silent.

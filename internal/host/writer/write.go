@@ -2,7 +2,9 @@ package writer
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/room"
+	"github.com/replicad/replicad/internal/spool"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -21,8 +24,9 @@ type Store interface {
 	WriteShard(ctx context.Context, jobName string, m replica.Manifest, regions []replica.Region, frozen *checkpoint.Frozen, read func(i int, dst []byte) ([]byte, error)) (replica.ShardInfo, error)
 }
 
-// Write has one shard written, beside the owner. It reads a slot here and so keeps it from being freed, until the last byte is read: what is still to
-// be synced then lies with the kernel. The Room owns it; Run reads through it.
+// Write has one shard written, beside the owner. It reads a slot here and so keeps it from being freed, until the last byte is copied into the spool.
+// Without one it does until the store has read the last byte: what is still to be synced then lies with the kernel. The Room owns it; Run reads
+// through it.
 type Write struct {
 	Job        replica.JobID
 	Name       string // of the job
@@ -33,7 +37,9 @@ type Write struct {
 	regions []replica.Region
 	bytes   int64        // of the slot's part
 	read    atomic.Int64 // of those, by Run
-	moved   atomic.Int64 // all that Run has read
+	moved   atomic.Int64 // all that Run has read, from memory and from the spool
+	road    atomic.Pointer[road]
+	stop    chan struct{} // closed at the end
 
 	// As the Room saw it last.
 	seen    int64
@@ -72,16 +78,95 @@ func (w *Write) hold(now time.Time, owner Owner, v room.JobView, s replica.Shard
 	return nil
 }
 
-// Run writes the shard, and says now and then how many bytes it has moved. Beside the owner; Returned is to follow.
-func (w *Write) Run(ctx context.Context, store Store, grew func(bytes uint64)) (replica.ShardInfo, error) {
+// Run writes the shard, and says now and then how many bytes the store has taken. Beside the owner; Returned is to follow. sp may be nil: the slot
+// is held then until the store has the part.
+func (w *Write) Run(ctx context.Context, store Store, sp *spool.Spool, grew func(bytes uint64)) (replica.ShardInfo, error) {
 	defer w.close()
-	read := w.counting(grew)
-	var frozen *checkpoint.Frozen
+	ctx, cancel := w.lasting(ctx)
+	defer cancel(nil)
+	to := w.shard(store, w.counting(grew))
+	part, err := w.room(ctx, sp, to.man)
+	switch {
+	case err != nil:
+		return replica.ShardInfo{}, err
+	case part == nil:
+		return to.write(ctx, w.Name, to.counting(w.readers[0].ReadChunk, true))
+	}
+	c := newCopying(to.man, part)
+	var copied sync.WaitGroup
+	copied.Go(func() {
+		if c.run(ctx, w.counted(w.readers[0].ReadChunk)) == nil {
+			w.readers[0].Close() // the slot is free
+		}
+	})
+	info, err := to.write(ctx, w.Name, to.counting(func(i int, dst []byte) ([]byte, error) { return c.read(ctx, i, dst) }, false))
+	cancel(nil)
+	copied.Wait()
+	closing, end := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
+	defer end()
+	_ = part.Close(closing) // what its disk does not remove goes at the next start; the shard is what the store says
+	return info, err
+}
+
+// lasting is a context that ends with the write.
+func (w *Write) lasting(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-w.stop:
+			cancel(holding.ErrDropped)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// shard is what the store is to write.
+type shard struct {
+	store    Store
+	man      replica.Manifest
+	regions  []replica.Region
+	frozen   *checkpoint.Frozen
+	counting func(read chunks, own bool) chunks
+}
+
+func (w *Write) shard(store Store, counting func(read chunks, own bool) chunks) shard {
+	s := shard{store: store, man: w.readers[0].Manifest(), regions: w.regions, counting: counting}
 	if len(w.readers) > 1 {
 		f := w.readers[1]
-		frozen = &checkpoint.Frozen{Manifest: f.Manifest(), Regions: w.regions, Read: read(f.ReadChunk, false)}
+		s.frozen = &checkpoint.Frozen{Manifest: f.Manifest(), Regions: w.regions, Read: counting(f.ReadChunk, false)}
 	}
-	return store.WriteShard(ctx, w.Name, w.readers[0].Manifest(), w.regions, frozen, read(w.readers[0].ReadChunk, true))
+	return s
+}
+
+func (s shard) write(ctx context.Context, jobName string, read chunks) (replica.ShardInfo, error) {
+	return s.store.WriteShard(ctx, jobName, s.man, s.regions, s.frozen, read)
+}
+
+// closePatience is how long the end of a write waits for the spool's disk to remove what was there.
+const closePatience = time.Second
+
+// room is where the part lies between memory and the store; nil: nowhere.
+func (w *Write) room(ctx context.Context, sp *spool.Spool, man replica.Manifest) (*spool.Part, error) {
+	if sp == nil || man.Bytes == 0 {
+		return nil, nil
+	}
+	part, err := sp.Create(ctx, spool.Name{Job: w.Job, Generation: w.Generation, Part: w.Part}, man.Bytes)
+	switch {
+	case errors.Is(err, spool.ErrNone):
+		w.road.Store(&road{why: err})
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	w.road.Store(&road{through: part.Where()})
+	return part, nil
+}
+
+// road is how a part comes to the store: through the spool, or from its slot, and why.
+type road struct {
+	through string
+	why     error
 }
 
 // report is what the leader is told of the write.
@@ -103,6 +188,9 @@ func (w *Write) counting(grew func(bytes uint64)) func(read chunks, own bool) ch
 				said = time.Now()
 				grew(uint64(n))
 			}
+			if err := w.stopped(); err != nil {
+				return nil, err
+			}
 			b, err := read(i, dst)
 			w.moved.Add(int64(len(b)))
 			if own {
@@ -110,6 +198,26 @@ func (w *Write) counting(grew func(bytes uint64)) func(read chunks, own bool) ch
 			}
 			return b, err
 		}
+	}
+}
+
+// counted wraps the reads of who copies into the spool.
+func (w *Write) counted(read chunks) chunks {
+	return func(i int, dst []byte) ([]byte, error) {
+		b, err := read(i, dst)
+		w.moved.Add(int64(len(b)))
+		w.read.Add(int64(len(b)))
+		return b, err
+	}
+}
+
+// stopped ends reads once the write was ended.
+func (w *Write) stopped() error {
+	select {
+	case <-w.stop:
+		return fmt.Errorf("%v of generation %v: %w", w.Part, w.Generation, holding.ErrDropped)
+	default:
+		return nil
 	}
 }
 
@@ -158,6 +266,7 @@ func (w *Write) end(now time.Time) {
 		return
 	}
 	w.over, w.freed, w.endedAt = true, true, now
+	close(w.stop)
 	for _, r := range w.readers {
 		r.Drop()
 	}
