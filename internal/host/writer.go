@@ -41,6 +41,8 @@ func (h *Host) doWrite(e writer.Effect) {
 		if lj := h.jobs[e.Job]; lj != nil {
 			h.retain(lj)
 		}
+	case writer.Discard:
+		h.discard(e)
 	case writer.Mark:
 		h.writeMarker(e.Marker)
 	case writer.Unmarked:
@@ -53,6 +55,16 @@ func (h *Host) writeShard(w *writer.Write) {
 	h.spawn(func(ctx context.Context) Event {
 		info, err := w.Run(ctx, h.store, h.spool, func(bytes uint64) { h.Post(writer.Grew{Write: w, Bytes: bytes}) })
 		return writer.Returned{Write: w, Info: info, Err: err}
+	})
+}
+
+// discard removes what a durable write left, beside the host. What it can't remove goes when a newer generation is durable.
+func (h *Host) discard(d writer.Discard) {
+	h.spawn(func(context.Context) Event {
+		if err := h.store.Discard(d.Name, d.Job, d.Generation); err != nil {
+			h.log.Failed("durable", "remove what a skipped write left of job "+d.Name, err.Error())
+		}
+		return writer.Discarded{Discard: d}
 	})
 }
 

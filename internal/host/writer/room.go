@@ -56,15 +56,18 @@ type (
 	}
 	// Ordered is the leader's order to write a commit marker.
 	Ordered struct{ control.MarkerOrder }
+	// Discarded is the end of a Discard.
+	Discarded struct{ Discard Discard }
 	// Linked says that a leader was reached who has heard none of the reports.
 	Linked struct{}
 )
 
-func (Changed) event()  {}
-func (Grew) event()     {}
-func (Returned) event() {}
-func (Ordered) event()  {}
-func (Linked) event()   {}
+func (Changed) event()   {}
+func (Grew) event()      {}
+func (Returned) event()  {}
+func (Ordered) event()   {}
+func (Discarded) event() {}
+func (Linked) event()    {}
 
 // Effect is something that the owner has to do.
 type Effect interface{ effect() }
@@ -76,6 +79,12 @@ type (
 	Freed struct{ Job replica.JobID }
 	// Mark has a commit marker written, beside the owner: the write that makes the generation exist.
 	Mark struct{ Marker checkpoint.Marker }
+	// Discard has removed, beside the owner, what was written of a generation and no marker names.
+	Discard struct {
+		Job        replica.JobID
+		Name       string // of the job
+		Generation replica.Generation
+	}
 	// Unmarked tells the leader that a marker can't be written.
 	Unmarked struct{ control.MarkedReport }
 )
@@ -84,6 +93,7 @@ func (Report) effect()   {}
 func (*Write) effect()   {}
 func (Freed) effect()    {}
 func (Mark) effect()     {}
+func (Discard) effect()  {}
 func (Unmarked) effect() {}
 
 // Room is a node's durable writes. It belongs to one goroutine.
@@ -97,8 +107,9 @@ type Room struct {
 
 // job is the durable write of a job, as far as this node does it. It lasts for as long as the node knows the job.
 type job struct {
-	writes map[replica.Part]*Write              // that were begun, those too that have ended
-	said   map[replica.Part]control.ShardReport // how they ended
+	writes   map[replica.Part]*Write              // that were begun, those too that have ended
+	said     map[replica.Part]control.ShardReport // how they ended
+	discards discards
 }
 
 // New returns a room that has written nothing.
@@ -120,6 +131,14 @@ func (r *Room) Learn(now time.Time, ev Event) {
 	case Returned:
 		delete(r.running, ev.Write)
 		r.ended(ev)
+		if v, ok := r.owner.Job(ev.Write.Job); ok {
+			r.discard(v, r.job(ev.Write.Job))
+		}
+	case Discarded:
+		if v, ok := r.owner.Job(ev.Discard.Job); ok {
+			delete(r.job(ev.Discard.Job).discards, ev.Discard.Generation)
+			r.follow(now, v)
+		}
 	case Ordered:
 		r.mark(ev.MarkerOrder)
 	case Linked:
@@ -151,7 +170,7 @@ func (r *Room) Next() (at time.Time, ok bool) {
 func (r *Room) job(id replica.JobID) *job {
 	j := r.jobs[id]
 	if j == nil {
-		j = &job{writes: map[replica.Part]*Write{}, said: map[replica.Part]control.ShardReport{}}
+		j = &job{writes: map[replica.Part]*Write{}, said: map[replica.Part]control.ShardReport{}, discards: discards{}}
 		r.jobs[id] = j
 	}
 	return j
@@ -171,10 +190,16 @@ func (r *Room) follow(now time.Time, v room.JobView) {
 	j, is := r.job(v.Job.ID), v.Job.Writer
 	if is == nil {
 		clear(j.said)
-		j.endBut(now, replica.Generation{})
+		r.leave(now, v, j, replica.Generation{})
+		r.discard(v, j)
 		return
 	}
-	j.endBut(now, is.Generation)
+	r.leave(now, v, j, is.Generation)
+	r.discard(v, j)
+	if j.discards[is.Generation] {
+		return // it is written again once what a former write left is removed
+	}
+	delete(j.discards, is.Generation) // this write has it now
 	// The view between two writes may have passed this node by: what it did for the earlier one says nothing of this one.
 	maps.DeleteFunc(j.said, func(_ replica.Part, s control.ShardReport) bool { return s.Generation != is.Generation })
 	for _, s := range is.Shards {
@@ -199,7 +224,7 @@ func (r *Room) begin(now time.Time, v room.JobView, j *job, s replica.Shard) {
 		r.fail(j, w, err.Error())
 		return
 	}
-	r.running[w] = true
+	w.begun, r.running[w] = true, true
 	r.effects = append(r.effects, w)
 }
 

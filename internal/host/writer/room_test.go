@@ -140,6 +140,8 @@ func (n *node) step() (got []string) {
 			got = append(got, "freed")
 		case Mark:
 			got = append(got, fmt.Sprintf("mark %v with %d shards", e.Marker.Generation, len(e.Marker.Shards)))
+		case Discard:
+			got = append(got, fmt.Sprintf("discard %v", e.Generation))
 		case Unmarked:
 			got = append(got, "unmarked: "+e.Failed)
 		}
@@ -191,6 +193,7 @@ func TestAShardIsWritten(t *testing.T) {
 	n.wants(time.Minute, written)
 	n.room.Learn(n.now, Linked{})
 	n.wants(0, written)
+	n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Durable = gen5 })
 	n.named(replica.Generation{}, replica.Digest{})
 	n.room.Learn(n.now, Linked{})
 	n.wants(time.Minute)
@@ -291,8 +294,9 @@ func skipped5(step replica.Step, late string, steps int, ails string) string {
 }
 
 const (
-	hangs = "No byte of it was taken for 2s: see what ails the file system of durable_dir"
-	slow  = "0 of 0 MiB were read for it: durable_dir is slow for that. Give the daemon a spool_dir on a local disk with room for the part, or the job more slots (--slots)"
+	more  = "Give the daemon a spool_dir on a local disk with room for the part, or the job more slots (--slots)"
+	hangs = "No byte of it was taken for 2s: see what ails the file system of durable_dir. " + more
+	slow  = "0 of 0 MiB were read for it: durable_dir is slow for that. " + more
 )
 
 // A write gives its slot up when a commit has lacked it for 2 s, whether or not it moves. What reads on then is refused.
@@ -391,7 +395,7 @@ func TestWaitsForASlotAddUp(t *testing.T) {
 	n.awaits(10)
 	n.makes(10)
 	n.wants(1500 * time.Millisecond)
-	n.wants(700*time.Millisecond, skipped5(10, "2s", 0, "No byte of it was taken for 4s: see what ails the file system of durable_dir"), "freed")
+	n.wants(700*time.Millisecond, skipped5(10, "2s", 0, "No byte of it was taken for 4s: see what ails the file system of durable_dir. "+more), "freed")
 }
 
 // While a write that was given up has not returned no other is begun on the node: it would keep a slot from a commit as the first one did. Whether
@@ -414,10 +418,55 @@ func TestNoWriteIsBegunBesideOneThatHangs(t *testing.T) {
 		n.named(gen9, root)
 		n.wants(0, "report group 0 of (3,9): failed: the write of generation (3,5) was given up 12s ago and has not returned: see what ails the file system of durable_dir")
 		n.room.Learn(n.now, Returned{Write: hung, Err: errors.New("too late")})
-		n.wants(0)
+		n.wants(0, "discard (3,5)")
 		n.named(replica.Generation{}, replica.Digest{})
 		n.named(gen9, root)
 		n.wants(0, "write group 0 of (3,9)")
+	}
+}
+
+// What a write left that did not become durable goes: once it has returned, and unless it is wanted again.
+func TestWhatAWriteLeftGoes(t *testing.T) {
+	n := begun(t, 2)
+	n.returns(nil)
+	n.wants(0, "report group 0 of (3,5): written, root "+n.write.readers[0].Manifest().Root.String()[:4])
+	n.named(replica.Generation{}, replica.Digest{}) // another node's shard has failed
+	n.wants(0, "discard (3,5)")
+	n.named(gen5, n.write.readers[0].Manifest().Root)
+	n.wants(time.Second)
+	n.room.Learn(n.now, Discarded{Discard{n.job.ID, n.job.Name, gen5}})
+	n.wants(0, write5)
+	n.named(replica.Generation{}, replica.Digest{})
+	n.wants(0)
+	n.returns(holding.ErrDropped)
+	n.wants(0, "discard (3,5)")
+	n.room.Learn(n.now, Discarded{Discard{n.job.ID, n.job.Name, gen5}})
+	n.wants(time.Minute)
+}
+
+func TestWhatIsDurableStays(t *testing.T) {
+	for what, c := range map[string]func(*node){
+		"it is durable":       func(n *node) { n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Durable = gen5 }) },
+		"there is no disk":    func(n *node) { n.undurable = errors.New("no disk") },
+		"it has not returned": func(n *node) { n.room.running[n.write] = true },
+		"it is written again": func(n *node) {
+			n.named(replica.Generation{}, replica.Digest{})
+			n.room.effects = nil
+			n.room.jobs[n.job.ID].discards[gen5] = false
+			n.named(gen5, replica.Digest{7})
+			n.room.effects = nil
+		},
+	} {
+		n := begun(t, 2)
+		n.returns(nil)
+		n.step()
+		if c(n); n.job.Writer == nil || what != "it is written again" {
+			n.named(replica.Generation{}, replica.Digest{})
+		}
+		n.wants(0)
+		if t.Failed() {
+			t.Fatal(what)
+		}
 	}
 }
 

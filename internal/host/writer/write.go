@@ -46,6 +46,7 @@ type Write struct {
 	seenAt  time.Time
 	lateAt  time.Time // when the leader was told that it holds up a commit
 	lack    lack
+	begun   bool // by Run
 	freed   bool // the slot is held no more
 	over    bool // it was ended
 	endedAt time.Time

@@ -202,7 +202,7 @@ func TestASlowSpoolIsNamed(t *testing.T) {
 	w.road.Store(&road{through: "/fast/file"})
 	for at, want := range map[time.Time]string{
 		time.Unix(100, 1): "3 of 5 MiB were copied to /fast/file: spool_dir is slow for that. Give it a faster local disk, or the job more slots (--slots)",
-		time.Unix(103, 0): "No byte of it was taken for 3s: see what ails the file system of spool_dir",
+		time.Unix(103, 0): "No byte of it was taken for 3s: see what ails the file system of spool_dir. Give it a faster local disk, or the job more slots (--slots)",
 	} {
 		if got := w.ails(at); got != want {
 			t.Errorf("it says %q, want %q", got, want)
