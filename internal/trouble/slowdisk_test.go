@@ -3,7 +3,9 @@
 package trouble_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -311,4 +313,42 @@ func TestDurableDirIsSlowWithoutSpool(t *testing.T) {
 		t.Errorf("between two commits were up to %d steps: %v", most, commits)
 	}
 	t.Logf("%d commits, at most %d steps from one to the next", len(commits), longestStep(commits))
+}
+
+// TestAFullDurableDirGetsNoFuller: there is room for one generation, and for the shard of one node of the next. What is written of that goes again each
+// time: it used to stay, a directory for each try.
+func TestAFullDurableDirGetsNoFuller(t *testing.T) {
+	t.Parallel()
+	dir := tmpfs(t, "900k")
+	cl, launchers := shardedPair(t, dir, "", rankSpec{Floats: 1 << 16, Pace: 100 * time.Millisecond}, "--durable-every", "5")
+	leader := cl.nodes[0]
+	leader.daemon.await("durable", nil)
+	from := 0
+	for range 3 {
+		f := leader.daemon.awaitFrom(from, "failed", fields{"what": "durable", "subject": "shard "})
+		contains(t, f.text, "no space left on device")
+		from = leader.daemon.mark()
+	}
+	leader.statusWhen(func(status) bool { return len(unfinished(t, dir)) == 0 })
+	if n := markers(t, dir); n != 1 {
+		t.Errorf("%d markers", n)
+	}
+	if launchers[0].saw(func(l line) bool { return l.is("fenced", nil) }) {
+		t.Error("training was disturbed")
+	}
+}
+
+// unfinished are the directories of generations in a durable directory that have no commit marker.
+func unfinished(t *testing.T, dir string) (without []string) {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(dir, "job", "*", "*-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range all {
+		if _, err := os.Lstat(filepath.Join(d, "COMMIT")); errors.Is(err, fs.ErrNotExist) {
+			without = append(without, d)
+		}
+	}
+	return without
 }
