@@ -93,6 +93,9 @@ type Config struct {
 	// DurableKeep is how many complete durable generations of a job stay on disk, 1 to 1000, default 2. With 1, a shard that goes bad
 	// later leaves nothing to fall back to.
 	DurableKeep int `yaml:"durable_keep"`
+	// DurableRate is how many bytes a second this node writes to DurableDir out of its spool, all jobs together; 0 (no bound) or 1MiB to 64GiB, default 0.
+	// Too low: a durable write is not through when the next one is due.
+	DurableRate Bytes `yaml:"durable_rate,omitempty"`
 	// ScrubRate is how many bytes a second of what lies sealed here are read again and held against their digests, so that a flipped bit is found before
 	// a recovery needs the copy; 0 (never) or 1MiB to 64GiB, default 64MiB, which takes about 3 per cent of a core. Too high: it takes memory bandwidth
 	// from training; never: a bad copy is found only when it is to be loaded or sent, when it may be the last.

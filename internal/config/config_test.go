@@ -123,6 +123,7 @@ func TestEachBadField(t *testing.T) {
 		{"spool", func(c *Config) { c.SpoolDir = "a\x00" }, "spool_dir", `"a\x00"`},
 		{"spool too small", func(c *Config) { c.SpoolMost = 1 << 10 }, "spool_most", "1KiB"},
 		{"spool in memory too small", func(c *Config) { c.SpoolMemory = 1 << 10 }, "spool_memory", "1KiB"},
+		{"durable rate", func(c *Config) { c.DurableRate = 1 << 10 }, "durable_rate", "1KiB"},
 		{"scrub rate", func(c *Config) { c.ScrubRate = 1 << 10 }, "scrub_rate", "1KiB"},
 		{"log level", func(c *Config) { c.Log.Level = "loud" }, "log.level", `"loud"`},
 		{"collect", func(c *Config) { c.Timing.Collect = -1 }, "timing.collect", "-1ns"},

@@ -211,6 +211,9 @@ func (c *Config) checkLimits(v *faults) {
 	if c.DurableKeep < 1 || c.DurableKeep > 1000 {
 		v.add("durable_keep", strconv.Itoa(c.DurableKeep), "1 to 1000", "with none the last resort would be deleted as soon as it is written, and more than this fill a disk")
 	}
+	if c.DurableRate != 0 && (c.DurableRate < 1<<20 || c.DurableRate > 64<<30) {
+		v.add("durable_rate", c.DurableRate.String(), "0 (no bound) or 1MiB to 64GiB, in a second", "at less a durable generation takes longer than anybody waits for one")
+	}
 	if c.ScrubRate != 0 && (c.ScrubRate < 1<<20 || c.ScrubRate > 64<<30) {
 		v.add("scrub_rate", c.ScrubRate.String(), "0 (never) or 1MiB to 64GiB, in a second", "too low a rate takes weeks to read a node's memory once, too high a one takes memory bandwidth from training")
 	}

@@ -96,26 +96,27 @@ type Mover interface {
 // node wait. Arenas are made, bytes hashed and memory given back beside it, keeper and disk are the custodian's; what comes
 // of it is an event, and is held against the state as it is then.
 type Host struct {
-	began     time.Time // when the daemon did: what pulses count from
-	cfg       *config.Config
-	cluster   replica.ClusterID
-	self      replica.Node
-	log       *journal.Journal
-	audit     *journal.Auditor
-	sessions  Sessions
-	processes Processes
-	keeper    Keeper
-	dial      func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
-	ways      func(replica.Node) []string
-	hears     func(replica.NodeName) bool
-	learn     func([]replica.Revocation) []replica.Revocation
-	store     *checkpoint.Store
-	spool     *spool.Spool
-	mover     Mover
-	custody   *holding.Custodian
-	in        chan Event
-	ended     chan struct{}
-	work      sync.WaitGroup // everything that takes time; waited for by run
+	began       time.Time // when the daemon did: what pulses count from
+	cfg         *config.Config
+	cluster     replica.ClusterID
+	self        replica.Node
+	log         *journal.Journal
+	audit       *journal.Auditor
+	sessions    Sessions
+	processes   Processes
+	keeper      Keeper
+	dial        func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
+	ways        func(replica.Node) []string
+	hears       func(replica.NodeName) bool
+	learn       func([]replica.Revocation) []replica.Revocation
+	store       *checkpoint.Store
+	spool       *spool.Spool
+	durableRate *writer.Rate
+	mover       Mover
+	custody     *holding.Custodian
+	in          chan Event
+	ended       chan struct{}
+	work        sync.WaitGroup // everything that takes time; waited for by run
 
 	// What takes seconds for large states, and so runs beside the host; a test may put something slow in its place.
 	create func(shm.Spec) (*shm.Arena, error)
@@ -192,7 +193,7 @@ type request interface {
 }
 
 func New(c Config) *Host {
-	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, learn: c.Learn, store: c.Store, spool: c.Spool,
+	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, learn: c.Learn, store: c.Store, spool: c.Spool, durableRate: writer.NewRate(uint64(c.Daemon.DurableRate)),
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{}, shortages: shortages{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},

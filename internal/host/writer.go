@@ -52,8 +52,9 @@ func (h *Host) doWrite(e writer.Effect) {
 
 // writeShard writes a shard beside the host.
 func (h *Host) writeShard(w *writer.Write) {
+	tier := writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}
 	h.spawn(func(ctx context.Context) Event {
-		info, err := w.Run(ctx, h.store, h.spool, func(bytes uint64) { h.Post(writer.Grew{Write: w, Bytes: bytes}) })
+		info, err := w.Run(ctx, tier, func(bytes uint64) { h.Post(writer.Grew{Write: w, Bytes: bytes}) })
 		return writer.Returned{Write: w, Info: info, Err: err}
 	})
 }

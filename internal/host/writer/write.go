@@ -79,14 +79,20 @@ func (w *Write) hold(now time.Time, owner Owner, v room.JobView, s replica.Shard
 	return nil
 }
 
-// Run writes the shard, and says now and then how many bytes the store has taken. Beside the owner; Returned is to follow. sp may be nil: the slot
-// is held then until the store has the part.
-func (w *Write) Run(ctx context.Context, store Store, sp *spool.Spool, grew func(bytes uint64)) (replica.ShardInfo, error) {
+// Tier is what writes go to, and how.
+type Tier struct {
+	Store Store
+	Spool *spool.Spool // nil: each slot is held until the store has its part
+	Rate  *Rate        // at which the store is given what is in the spool; nil: no bound
+}
+
+// Run writes the shard, and says now and then how many bytes the store has taken. Beside the owner; Returned is to follow.
+func (w *Write) Run(ctx context.Context, tier Tier, grew func(bytes uint64)) (replica.ShardInfo, error) {
 	defer w.close()
 	ctx, cancel := w.lasting(ctx)
 	defer cancel(nil)
-	to := w.shard(store, w.counting(grew))
-	part, err := w.room(ctx, sp, to.man)
+	to := w.shard(tier.Store, w.counting(grew))
+	part, err := w.room(ctx, tier.Spool, to.man)
 	switch {
 	case err != nil:
 		return replica.ShardInfo{}, err
@@ -100,7 +106,13 @@ func (w *Write) Run(ctx context.Context, store Store, sp *spool.Spool, grew func
 			w.readers[0].Close() // the slot is free
 		}
 	})
-	info, err := to.write(ctx, w.Name, to.counting(func(i int, dst []byte) ([]byte, error) { return c.read(ctx, i, dst) }, false))
+	info, err := to.write(ctx, w.Name, to.counting(func(i int, dst []byte) ([]byte, error) {
+		b, err := c.read(ctx, i, dst)
+		if err == nil {
+			err = tier.Rate.wait(ctx, len(b))
+		}
+		return b, err
+	}, false))
 	cancel(nil)
 	copied.Wait()
 	closing, end := context.WithTimeout(context.WithoutCancel(ctx), closePatience)

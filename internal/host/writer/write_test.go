@@ -68,7 +68,7 @@ func runs(t *testing.T, n *node, c spool.Config) *running {
 	w := n.write
 	n.released = r.freed
 	go func() {
-		_, err := w.Run(t.Context(), r.store, r.spool, func(uint64) {})
+		_, err := w.Run(t.Context(), Tier{Store: r.store, Spool: r.spool}, func(uint64) {})
 		r.ended <- err
 	}()
 	return r
@@ -157,7 +157,7 @@ func TestASpoolWithoutRoom(t *testing.T) {
 	n.named(gen9, n.seals(1, gen9).Root)
 	n.step()
 	n.released = make(chan struct{}, 1)
-	if _, err := n.write.Run(t.Context(), r.store, r.spool, nil); !errors.Is(err, spool.ErrFull) {
+	if _, err := n.write.Run(t.Context(), Tier{Store: r.store, Spool: r.spool}, nil); !errors.Is(err, spool.ErrFull) {
 		t.Errorf("beside the first it ends with %v", err)
 	}
 	soon(t, "its slot", n.released)
