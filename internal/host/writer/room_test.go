@@ -280,10 +280,15 @@ func TestAShardThatIsReadWholeHoldsNoSlot(t *testing.T) {
 }
 
 // crowded is a node whose write holds the slot that the next commit lacks: the other has what is committed.
-func crowded(t *testing.T) *node {
-	n := newNode(t, 2)
+func crowded(t *testing.T) *node { return crowdedBy(t, 2) }
+
+// crowdedBy is the same with more slots: the others have older generations that something else reads.
+func crowdedBy(t *testing.T, slots int) *node {
+	n := newNode(t, slots)
 	root := n.seals(0, gen5).Root
-	n.seals(1, fixture.Gen(3, 8))
+	for i := 1; i < slots; i++ {
+		n.seals(i, fixture.Gen(3, replica.Step(9-i)))
+	}
 	n.named(gen5, root)
 	n.wants(0, write5)
 	return n
@@ -301,8 +306,9 @@ const (
 
 // A write gives its slot up when a commit has lacked it for 2 s, whether or not it moves. What reads on then is refused.
 func TestAWriteGivesItsSlotUpInTime(t *testing.T) {
-	for what, moves := range map[string]bool{"it hangs": false, "it moves": true} {
-		n := crowded(t)
+	for i := range 6 {
+		slots, moves := 2+i/2, i%2 == 1
+		n := crowdedBy(t, slots)
 		n.awaits(9)
 		n.write.moved.Add(10)
 		n.wants(time.Second)
@@ -314,7 +320,7 @@ func TestAWriteGivesItsSlotUpInTime(t *testing.T) {
 		}
 		n.wants(time.Second, skipped5(9, "2s", 0, want), "freed")
 		if err := n.reads(1); n.held() || !errors.Is(err, holding.ErrDropped) {
-			t.Errorf("%s: its slot is held: %v; a further read: %v", what, n.held(), err)
+			t.Errorf("%d slots, it moves %v: its slot is held: %v; a further read: %v", slots, moves, n.held(), err)
 		}
 		n.returns(nil) // too late
 		n.wants(time.Minute)
