@@ -13,6 +13,7 @@ import (
 // Part is one part in the spool. One goroutine appends to it while another reads what was appended before; Close comes after both.
 type Part struct {
 	of    *Spool
+	write write
 	bytes uint64
 	path  string
 	disk  *os.File // nil: it lies in memory
@@ -80,14 +81,14 @@ func (p *Part) Close(ctx context.Context) (err error) {
 			err = unix.Munmap(p.mem)
 			p.of.mu.Lock()
 			defer p.of.mu.Unlock()
-			p.of.memory -= p.bytes
+			p.of.memory.remove(p.write, p.bytes)
 			return
 		}
 		err = within(ctx, func() error {
 			err := errors.Join(p.disk.Close(), os.Remove(p.path))
 			p.of.mu.Lock()
 			defer p.of.mu.Unlock()
-			p.of.files -= p.bytes
+			p.of.files.remove(p.write, p.bytes)
 			p.of.missing -= p.bytes - p.at
 			return err
 		})

@@ -17,9 +17,9 @@ import (
 )
 
 var (
-	// ErrFull says that other writes have the room that this one needs.
+	// ErrFull says that parts of other generations have the room that this one needs.
 	ErrFull = errors.New("the spool is full")
-	// ErrNone says that there is no room for a part of this size at all.
+	// ErrNone says that there is no room for the part at all, beside those of its own generation.
 	ErrNone = errors.New("the spool has no room for it")
 )
 
@@ -47,9 +47,46 @@ type Spool struct {
 	number atomic.Uint64
 
 	mu      sync.Mutex // guards what follows
-	files   uint64     // bytes of the parts in files
+	files   tally      // bytes of the parts in files
 	missing uint64     // of those, that are not written yet
-	memory  uint64     // bytes of the parts in memory
+	memory  tally      // bytes of the parts in memory
+}
+
+// tally is how many bytes lie somewhere, by what they are of.
+type tally map[write]uint64
+
+// write is what parts have in common that are written together.
+type write struct {
+	job        replica.JobID
+	generation replica.Generation
+}
+
+func (n Name) write() write { return write{n.Job, n.Generation} }
+
+func (t tally) all() (sum uint64) {
+	for _, n := range t {
+		sum += n
+	}
+	return sum
+}
+
+func (t tally) remove(w write, bytes uint64) {
+	if t[w] -= bytes; t[w] == 0 {
+		delete(t, w)
+	}
+}
+
+// room tells whether so many more bytes of a write have room under a bound. Where other parts of the same write are in the way it would never get any,
+// if it waited for that.
+func (t tally) room(w write, bytes, most uint64) error {
+	all := t.all()
+	switch {
+	case bytes > most, all-t[w]+bytes <= most && all+bytes > most:
+		return fmt.Errorf("%w: %d MiB at most, %d of them taken, for %d MiB", ErrNone, most>>20, all>>20, bytes>>20)
+	case all+bytes > most:
+		return fmt.Errorf("%w: %d MiB of former writes, which their store has not taken yet, lie there, of %d MiB at most", ErrFull, (all-t[w])>>20, most>>20)
+	}
+	return nil
 }
 
 // Name says of what a part is.
@@ -61,7 +98,7 @@ type Name struct {
 
 // Open makes the directory where it is missing, and removes what former lives of its owner left there.
 func Open(ctx context.Context, c Config) (*Spool, error) {
-	s := &Spool{cfg: c}
+	s := &Spool{cfg: c, files: tally{}, memory: tally{}}
 	s.space = s.statfs
 	if c.Dir == "" {
 		return s, nil
@@ -86,7 +123,7 @@ func (s *Spool) sweep() error {
 	if err != nil {
 		return err
 	}
-	own, now := string(s.cfg.Owner)+".", s.life()
+	own, now := s.owned(), s.life()
 	for _, e := range entries {
 		n := e.Name()
 		if !strings.HasPrefix(n, own) || strings.HasPrefix(n, now) || !strings.HasSuffix(n, ext) || !e.Type().IsRegular() {
@@ -99,8 +136,11 @@ func (s *Spool) sweep() error {
 	return nil
 }
 
-// life begins the names of all files of the owner's present life.
-func (s *Spool) life() string { return fmt.Sprintf("%s.%x.", s.cfg.Owner, s.cfg.Epoch) }
+// owned begins the names of all files of the owner. No name of a node has a + in it.
+func (s *Spool) owned() string { return string(s.cfg.Owner) + "+" }
+
+// life begins those of the owner's present life.
+func (s *Spool) life() string { return fmt.Sprintf("%s%x.", s.owned(), s.cfg.Epoch) }
 
 // path names a file by owner, life, job, generation and part. The number tells one attempt from the next.
 func (s *Spool) path(n Name) string {
@@ -113,25 +153,25 @@ func (s *Spool) path(n Name) string {
 
 // Create makes room for a part: in a file, or in memory where files have none.
 func (s *Spool) Create(ctx context.Context, n Name, bytes uint64) (*Part, error) {
-	err := s.reserve(ctx, bytes)
+	err := s.reserve(ctx, n.write(), bytes)
 	if err == nil {
 		return s.file(ctx, n, bytes)
 	}
 	if !errors.Is(err, ErrNone) || s.cfg.Memory == 0 {
 		return nil, err
 	}
-	return s.inMemory(bytes)
+	return s.inMemory(n.write(), bytes)
 }
 
 // Empty tells whether nothing lies in it.
 func (s *Spool) Empty() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.files == 0 && s.memory == 0
+	return len(s.files) == 0 && len(s.memory) == 0
 }
 
 // reserve takes the room for a file.
-func (s *Spool) reserve(ctx context.Context, bytes uint64) error {
+func (s *Spool) reserve(ctx context.Context, w write, bytes uint64) error {
 	if s.cfg.Dir == "" {
 		return ErrNone
 	}
@@ -146,18 +186,15 @@ func (s *Spool) reserve(ctx context.Context, bytes uint64) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	empty := free + s.files.all() - s.missing // as much would be free if nothing lay there
 	most := s.cfg.Most
 	if most == 0 {
-		most = left(free+s.files-s.missing, all/leaveFree)
+		most = left(empty, all/leaveFree)
 	}
-	most = min(most, free+s.files-s.missing)
-	switch {
-	case bytes > most:
-		return fmt.Errorf("spool_dir %s: %w: it may take %d MiB of %d MiB", s.cfg.Dir, ErrNone, most>>20, bytes>>20)
-	case s.files+bytes > most:
-		return fmt.Errorf("spool_dir %s: %w: %d MiB of former writes, which its store has not taken yet, lie there, of %d MiB at most", s.cfg.Dir, ErrFull, s.files>>20, most>>20)
+	if err := s.files.room(w, bytes, min(most, empty)); err != nil {
+		return fmt.Errorf("spool_dir %s: %w", s.cfg.Dir, err)
 	}
-	s.files += bytes
+	s.files[w] += bytes
 	s.missing += bytes
 	return nil
 }
@@ -179,7 +216,7 @@ func (s *Spool) statfs() (free, all uint64, err error) {
 }
 
 func (s *Spool) file(ctx context.Context, n Name, bytes uint64) (*Part, error) {
-	p := &Part{of: s, bytes: bytes, path: s.path(n)}
+	p := &Part{of: s, write: n.write(), bytes: bytes, path: s.path(n)}
 	err := within(ctx, func() error {
 		f, err := os.OpenFile(p.path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
@@ -194,28 +231,25 @@ func (s *Spool) file(ctx context.Context, n Name, bytes uint64) (*Part, error) {
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.files -= bytes
+		s.files.remove(p.write, bytes)
 		s.missing -= bytes
 		return nil, fmt.Errorf("spool %s: %w", p.path, err)
 	}
 	return p, nil
 }
 
-func (s *Spool) inMemory(bytes uint64) (*Part, error) {
+func (s *Spool) inMemory(w write, bytes uint64) (*Part, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case bytes > s.cfg.Memory:
-		return nil, fmt.Errorf("spool_memory: %w: %d MiB at most, of %d MiB", ErrNone, s.cfg.Memory>>20, bytes>>20)
-	case s.memory+bytes > s.cfg.Memory:
-		return nil, fmt.Errorf("spool_memory: %w: %d MiB of former writes, which their store has not taken yet, lie there, of %d MiB at most", ErrFull, s.memory>>20, s.cfg.Memory>>20)
+	if err := s.memory.room(w, bytes, s.cfg.Memory); err != nil {
+		return nil, fmt.Errorf("spool_memory: %w", err)
 	}
 	b, err := unix.Mmap(-1, 0, int(max(bytes, 1)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON) // beside Go's heap, which would count it twice
 	if err != nil {
 		return nil, fmt.Errorf("spool_memory: %d MiB: %w", bytes>>20, err)
 	}
-	s.memory += bytes
-	return &Part{of: s, bytes: bytes, mem: b}, nil
+	s.memory[w] += bytes
+	return &Part{of: s, write: w, bytes: bytes, mem: b}, nil
 }
 
 // within makes a call, and waits for it no longer than ctx lasts.

@@ -72,12 +72,12 @@ func TestAPart(t *testing.T) {
 			t.Errorf("%s: read back: %v", what, err)
 		}
 		if what == "file" {
-			if names := files(t, dir); !slices.Equal(names, []string{"n1.1f.07000000-0000-0000-0000-000000000000.3-5.group-2.1.spool"}) {
+			if names := files(t, dir); !slices.Equal(names, []string{"n1+1f.07000000-0000-0000-0000-000000000000.3-5.group-2.1.spool"}) {
 				t.Errorf("its directory has %q", names)
 			}
 		}
 		if err := p.Close(t.Context()); err != nil || !s.Empty() || s.missing != 0 {
-			t.Errorf("%s: closed: %v; %d bytes in files, %d in memory", what, err, s.files, s.memory)
+			t.Errorf("%s: closed: %v; %v in files, %v in memory", what, err, s.files, s.memory)
 		}
 	}
 	if names := files(t, dir); len(names) != 0 {
@@ -88,17 +88,17 @@ func TestAPart(t *testing.T) {
 // A start removes what former lives of the node left, and nothing else.
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
-	left := []string{"n1.1.a.spool", "n1.2.b.spool", "n11.1.a.spool", "n2.1.a.spool", "n1.1.notes", "n1"}
+	left := []string{"n1+1.a.spool", "n1+2.b.spool", "n1.b+1.a.spool", "n11+1.a.spool", "n2+1.a.spool", "n1+1.notes", "n1"}
 	for _, n := range left {
 		if err := os.WriteFile(filepath.Join(dir, n), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(filepath.Join(dir, "n1.9.spool"), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "n1+9.spool"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	open(t, Config{Dir: dir, Owner: "n1", Epoch: 2})
-	if got, want := files(t, dir), []string{"n1", "n1.1.notes", "n1.2.b.spool", "n1.9.spool", "n11.1.a.spool", "n2.1.a.spool"}; !slices.Equal(got, want) {
+	if got, want := files(t, dir), []string{"n1", "n1+1.notes", "n1+2.b.spool", "n1+9.spool", "n1.b+1.a.spool", "n11+1.a.spool", "n2+1.a.spool"}; !slices.Equal(got, want) {
 		t.Errorf("left are %q, want %q", got, want)
 	}
 }
@@ -143,6 +143,28 @@ func TestRoom(t *testing.T) {
 	create(t, s, 5, 6*mib)
 	if _, err := s.Create(t.Context(), name(9), 5*mib); !errors.Is(err, ErrFull) {
 		t.Errorf("memory that others have: %v", err)
+	}
+}
+
+// Parts of one write that have no room beside each other do not wait for each other: each try would find it so.
+func TestPartsOfOneWriteWithoutRoom(t *testing.T) {
+	const mib = 1 << 20
+	for what, c := range map[string]Config{"file": {Dir: t.TempDir(), Owner: "n1", Most: 10 * mib}, "memory": {Memory: 10 * mib}} {
+		s := open(t, c)
+		create(t, s, 5, 6*mib)
+		if _, err := s.Create(t.Context(), name(5), 5*mib); !errors.Is(err, ErrNone) {
+			t.Errorf("%s: of the same write: %v", what, err)
+		}
+		if _, err := s.Create(t.Context(), name(6), 5*mib); !errors.Is(err, ErrFull) {
+			t.Errorf("%s: of another: %v", what, err)
+		}
+		create(t, s, 6, 4*mib)
+		if _, err := s.Create(t.Context(), name(5), 2*mib); !errors.Is(err, ErrNone) {
+			t.Errorf("%s: of the same, beside another: %v", what, err)
+		}
+		if _, err := s.Create(t.Context(), name(5), 7*mib); !errors.Is(err, ErrFull) {
+			t.Errorf("%s: of the same, but another has the room: %v", what, err)
+		}
 	}
 }
 
