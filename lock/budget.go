@@ -16,7 +16,7 @@ import (
 // So two slots are enough in each phase but one: what was committed before (previous) stays beside the committed one, until that has its
 // copies, and no candidate gets a place meanwhile. What brings the copies needs no third place: a mirror holds previous and gets the
 // committed one, before it takes the candidate (CommittedFirst). A reader (a transfer, the durable writer) may hold any of these and one more. Each reader is bounded by its own progress:
-// a transfer that stalls ends, and a durable write that moves no byte while a commit waits is given up (host, D107).
+// a transfer that stalls ends. A durable write gives its slot up when a commit has lacked it for 2 s or 10 steps (internal/host/writer, D118).
 
 // PinHolds tells whether pins for a candidate still mean anything: those of an epoch that was closed and planned over do not. The plan
 // resumes at a generation that is sealed, and commits start anew there.

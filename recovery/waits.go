@@ -161,8 +161,9 @@ const (
 	bySize = "what the bytes take at 64 MiB/s"
 	// PeersLost is how long a rank may have stopped under an open epoch before its node makes a fault of that: what really failed is found sooner.
 	PeersLost = 5 * time.Second
-	// WriteIdle is how long a durable write may keep a slot from a commit that waits, without moving a byte.
-	WriteIdle = 2 * time.Second
+	// SlotWait is how long, and SlotSteps for how many steps, a durable write may keep a slot that a commit lacks: whichever is over first.
+	SlotWait  = 2 * time.Second
+	SlotSteps = 10
 	// unobserved is how many times daemon_grace the daemon of a node whose ranks train may be away.
 	unobserved = 10
 	// liesAfter is how long a receiver may be sent wrong bytes by all holders, who read their copies again meanwhile.
@@ -234,8 +235,8 @@ var Waits = [waitKinds]WaitRule{
 		Then: "the growth is refused, and the ranks go on with the regions that they have", Says: "{what}: rank {rank} on node {node} {process}, for {since}"},
 	AwaitGrown: {Phases: []replica.JobPhase{replica.Opening}, For: "the step that a rank seals with its new regions", Judge: "leader", Bound: sum(settle, ack).and(bySize), Since: "it last got on",
 		Then: "hang; the growth is taken back", fault: replica.Hang, Says: "rank {rank}: process {pid} on node {node} has not sealed {what} with its new regions for {since} (rp_join, rp_seal_initial)"},
-	AwaitSlot: {Phases: []replica.JobPhase{replica.Open}, For: "a slot that a durable write holds and the next commit lacks", Judge: "its node", Bound: fixed(WriteIdle), Since: "a byte was last read",
-		Then: "the slot is given up, and a later generation is written", Says: "node {node}: its durable write of {what} holds the slot that the next commit lacks: commits are {since} late"},
+	AwaitSlot: {Phases: []replica.JobPhase{replica.Open}, For: "a slot that a durable write holds and the next commit lacks", Judge: "its node", Bound: fixed(SlotWait), Since: "the commit lacked it",
+		Then: "the slot is given up, also where 10 steps were made before, and a later generation is written", Says: "node {node}: its durable write of {what} holds the slot that the next commit lacks: commits are {since} late"},
 	AwaitCommit: {Phases: []replica.JobPhase{replica.Open}, For: "the last commit, when all ranks have left", Judge: "leader", Bound: fixed(partingGrace).and("until three times the longest time between commits"), Since: "the last rank left",
 		Then: "the job ends without it", Says: "all ranks have left, and step {what} is to be committed"},
 	AwaitWrite: {Phases: []replica.JobPhase{replica.Open}, For: "the last durable write, likewise", Judge: "leader", Bound: fixed(partingGrace).and("until three times the longest time between commits"), Since: "the write last got on",

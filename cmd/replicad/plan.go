@@ -29,6 +29,7 @@ const preloadedTorch = 384 << 20
 type memoryFlags struct {
 	params, frozen, dtype, moments string
 	own, preloaded, margin, room   config.Bytes
+	spool                          config.Bytes
 	job                            memplan.Job
 	running                        string // the name of a job that runs
 	daemon                         admin
@@ -76,6 +77,7 @@ func newPlanMemory(std stdio) *cobra.Command {
 	v.StringVar(&f.moments, "moments-dtype", "fp32", "type of the moments (torch's optimizers keep them in that of the parameters)")
 	v.BoolVar(&f.job.Master, "master-weights", false, "the optimizer keeps an fp32 copy of the trained parameters")
 	v.TextVar(&f.preloaded, "preloaded", f.preloaded, "the process that restarts fork from, as its launcher names its size; 0 with --preload none")
+	v.TextVar(&f.spool, "spool-memory", f.spool, "copies of durable writes in host memory, at most (spool_memory of the configuration)")
 	v.TextVar(&f.own, "own", f.own, "a rank's own part: generators, loader, buffers")
 	v.IntVar(&f.job.Shards, "shards", 1, "shards of the state: 1 is DDP, N is FSDP over N ranks")
 	v.IntVar(&f.job.Replicas, "replicas", 0, "ranks that compute each shard (default 1; --copies with one shard)")
@@ -115,7 +117,7 @@ func (f memoryFlags) read(cmd *cobra.Command) (j memplan.Job, err error) {
 				*to.to = to.value
 			}
 		}
-		j.Stages, j.Preloaded = f.job.Stages, uint64(f.preloaded)
+		j.Stages, j.Preloaded, j.SpoolMemory = f.job.Stages, uint64(f.preloaded), uint64(f.spool)
 		err = f.readRoom(&j)
 	} else {
 		err = f.readModel(&j)
@@ -186,7 +188,7 @@ func (f memoryFlags) readModel(j *memplan.Job) error {
 			j.Replicas = j.Copies * j.RanksPerNode
 		}
 	}
-	j.Own, j.Preloaded = uint64(f.own), uint64(f.preloaded)
+	j.Own, j.Preloaded, j.SpoolMemory = uint64(f.own), uint64(f.preloaded), uint64(f.spool)
 	return errors.Join(append(errs, f.readRoom(j))...)
 }
 

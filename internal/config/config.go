@@ -54,6 +54,17 @@ type Config struct {
 	// longer at the path counts as not written, and an empty mount point is refused. Default: durable in StateDir, which suits one node only (`replicad config check` warns).
 	DurableDir string `yaml:"durable_dir,omitempty"`
 
+	// SpoolDir holds parts of durable writes between memory and DurableDir, so that a slow or hanging DurableDir keeps no slot from training: a directory
+	// on a local disk, whose files go with each write, and at the daemon's next start. Nodes may share one. Default: spool in StateDir; "none": a write
+	// reads its slot until DurableDir has all of it, and is skipped once a commit has lacked the slot for 2 s or 10 steps.
+	SpoolDir string `yaml:"spool_dir,omitempty"`
+	// SpoolMost bounds what lies in SpoolDir; 0 or 1MiB to 1024TiB, default 0, which is as much as leaves a tenth of its file system free. A part that is
+	// larger goes as without a spool; what former writes have the room for is skipped, and reported.
+	SpoolMost Bytes `yaml:"spool_most,omitempty"`
+	// SpoolMemory bounds copies in host memory that are made where SpoolDir has no room for a part at all; 0 or 1MiB to 64TiB, default 0, which is none.
+	// `replicad plan memory --spool-memory` counts them. Too large: the kernel kills processes.
+	SpoolMemory Bytes `yaml:"spool_memory,omitempty"`
+
 	// PKI names the files made by `replicad pki init`.
 	PKI PKI `yaml:"pki"`
 
@@ -82,6 +93,9 @@ type Config struct {
 	// DurableKeep is how many complete durable generations of a job stay on disk, 1 to 1000, default 2. With 1, a shard that goes bad
 	// later leaves nothing to fall back to.
 	DurableKeep int `yaml:"durable_keep"`
+	// DurableRate is how many bytes a second this node writes to DurableDir out of its spool, all jobs together; 0 (no bound) or 1MiB to 64GiB, default 0.
+	// Too low: a durable write is not through when the next one is due.
+	DurableRate Bytes `yaml:"durable_rate,omitempty"`
 	// ScrubRate is how many bytes a second of what lies sealed here are read again and held against their digests, so that a flipped bit is found before
 	// a recovery needs the copy; 0 (never) or 1MiB to 64GiB, default 64MiB, which takes about 3 per cent of a core. Too high: it takes memory bandwidth
 	// from training; never: a bad copy is found only when it is to be loaded or sent, when it may be the last.
@@ -221,7 +235,7 @@ type optionalPath struct {
 
 func (c *Config) optionalPaths() []optionalPath {
 	return []optionalPath{{"socket", &c.Socket, []string{"run", "ranks.sock"}}, {"admin_socket", &c.AdminSocket, []string{"run", "admin.sock"}},
-		{"keeper_socket", &c.KeeperSocket, []string{"run", "keeper.sock"}}, {"durable_dir", &c.DurableDir, []string{"durable"}}}
+		{"keeper_socket", &c.KeeperSocket, []string{"run", "keeper.sock"}}, {"durable_dir", &c.DurableDir, []string{"durable"}}, {"spool_dir", &c.SpoolDir, []string{"spool"}}}
 }
 
 func (c *Config) fillPaths() {
@@ -231,6 +245,9 @@ func (c *Config) fillPaths() {
 		}
 	}
 }
+
+// NoSpool is a SpoolDir that is none.
+const NoSpool = "none"
 
 // ListenAddr is the host:port (UDP) to bind.
 func (c *Config) ListenAddr() string {

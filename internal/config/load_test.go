@@ -210,6 +210,13 @@ func TestExplicitZeros(t *testing.T) {
 	if err := load("timing:\nlog:\n"); err != nil {
 		t.Errorf("empty sections: %v", err)
 	}
+	for text, want := range map[string]string{"": "/var/lib/replicad/spool", "spool_dir: none\n": NoSpool, "spool_dir: /nvme\n": "/nvme", "spool_dir: here\n": filepath.Join(filepath.Dir(path), "here")} {
+		if err := load(text); err != nil {
+			t.Errorf("%q: %v", text, err)
+		} else if c, err := Load(path); err != nil || c.SpoolDir != want {
+			t.Errorf("%q: the spool is %q, want %q", text, c.SpoolDir, want)
+		}
+	}
 	if err := load("scrub_rate: 0\n"); err != nil {
 		t.Errorf("no scrubbing: %v", err)
 	}

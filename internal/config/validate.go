@@ -156,6 +156,7 @@ func (c *Config) checkPaths(v *faults) {
 	files := []struct{ field, value, harm string }{
 		{"state_dir", c.StateDir, "a voter that loses its Raft log may not come back under its name"},
 		{"durable_dir", c.DurableDir, "when all memory of a group is lost there is nothing else to resume from"},
+		{"spool_dir", c.SpoolDir, "a slow store would keep slots from training; \"none\" has it so"},
 		{"pki.ca", c.PKI.CA, "without it no peer can be told from a stranger; make it with `replicad pki init`"},
 		{"pki.cert", c.PKI.Cert, "without it no other node talks to this one; make it with `replicad pki init`"},
 		{"pki.key", c.PKI.Key, "without it the certificate proves nothing; make it with `replicad pki init`"},
@@ -210,8 +211,17 @@ func (c *Config) checkLimits(v *faults) {
 	if c.DurableKeep < 1 || c.DurableKeep > 1000 {
 		v.add("durable_keep", strconv.Itoa(c.DurableKeep), "1 to 1000", "with none the last resort would be deleted as soon as it is written, and more than this fill a disk")
 	}
+	if c.DurableRate != 0 && (c.DurableRate < 1<<20 || c.DurableRate > 64<<30) {
+		v.add("durable_rate", c.DurableRate.String(), "0 (no bound) or 1MiB to 64GiB, in a second", "at less a durable generation takes longer than anybody waits for one")
+	}
 	if c.ScrubRate != 0 && (c.ScrubRate < 1<<20 || c.ScrubRate > 64<<30) {
 		v.add("scrub_rate", c.ScrubRate.String(), "0 (never) or 1MiB to 64GiB, in a second", "too low a rate takes weeks to read a node's memory once, too high a one takes memory bandwidth from training")
+	}
+	if c.SpoolMost != 0 && (c.SpoolMost < 1<<20 || c.SpoolMost > 1<<50) {
+		v.add("spool_most", c.SpoolMost.String(), "0 (a tenth of the file system stays free) or 1MiB to 1024TiB", "in less no part has room, and each durable write holds its slot")
+	}
+	if c.SpoolMemory != 0 && (c.SpoolMemory < 1<<20 || c.SpoolMemory > 64<<40) {
+		v.add("spool_memory", c.SpoolMemory.String(), "0 (none) or 1MiB to 64TiB", "in less no part has room, and more than a host has gets processes killed")
 	}
 	if rate, ok := c.DonorRate.Bytes(); c.DonorRate != Auto && c.DonorRate != Unlimited && (!ok || rate < 16<<20 || rate > 64<<30) {
 		v.add("donor_rate", strconv.Quote(string(c.DonorRate)), "auto, unlimited, or 16MiB to 64GiB, in a second", "too low a rate has commits and recoveries wait beside a job that trains")

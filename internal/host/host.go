@@ -19,11 +19,13 @@ import (
 	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/host/scrub"
+	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/spool"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -62,6 +64,7 @@ type Config struct {
 	// Learn takes in revocations that the leader tells of; missing: nobody does.
 	Learn func([]replica.Revocation) []replica.Revocation
 	Store *checkpoint.Store // nil: no durable tier here
+	Spool *spool.Spool      // nil: durable writes hold their slots until the store has read them
 }
 
 // Sessions are the connections of the ranks and launchers here.
@@ -93,26 +96,27 @@ type Mover interface {
 // node wait. Arenas are made, bytes hashed and memory given back beside it, keeper and disk are the custodian's; what comes
 // of it is an event, and is held against the state as it is then.
 type Host struct {
-	began     time.Time // when the daemon did: what pulses count from
-	cfg       *config.Config
-	cluster   replica.ClusterID
-	self      replica.Node
-	log       *journal.Journal
-	audit     *journal.Auditor
-	sessions  Sessions
-	processes Processes
-	keeper    Keeper
-	dial      func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
-	ways      func(replica.Node) []string
-	hears     func(replica.NodeName) bool
-	learn     func([]replica.Revocation) []replica.Revocation
-	store     *checkpoint.Store
-	hung      hungWrites // of it
-	mover     Mover
-	custody   *holding.Custodian
-	in        chan Event
-	ended     chan struct{}
-	work      sync.WaitGroup // everything that takes time; waited for by run
+	began       time.Time // when the daemon did: what pulses count from
+	cfg         *config.Config
+	cluster     replica.ClusterID
+	self        replica.Node
+	log         *journal.Journal
+	audit       *journal.Auditor
+	sessions    Sessions
+	processes   Processes
+	keeper      Keeper
+	dial        func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
+	ways        func(replica.Node) []string
+	hears       func(replica.NodeName) bool
+	learn       func([]replica.Revocation) []replica.Revocation
+	store       *checkpoint.Store
+	spool       *spool.Spool
+	durableRate *writer.Rate
+	mover       Mover
+	custody     *holding.Custodian
+	in          chan Event
+	ended       chan struct{}
+	work        sync.WaitGroup // everything that takes time; waited for by run
 
 	// What takes seconds for large states, and so runs beside the host; a test may put something slow in its place.
 	create func(shm.Spec) (*shm.Arena, error)
@@ -148,6 +152,7 @@ type Host struct {
 	mirrors      *mirrors.Room
 	restores     *restore.Room
 	growing      *growth.Room
+	writer       *writer.Room
 	yielding     yielding
 }
 
@@ -188,7 +193,7 @@ type request interface {
 }
 
 func New(c Config) *Host {
-	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, learn: c.Learn, store: c.Store,
+	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, learn: c.Learn, store: c.Store, spool: c.Spool, durableRate: writer.NewRate(uint64(c.Daemon.DurableRate)),
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{}, shortages: shortages{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
@@ -213,6 +218,7 @@ func New(c Config) *Host {
 	m.restores = restore.New(rooms{m}, m.log)
 	m.mirrors = mirrors.New(rooms{m}, m.log, m.self.Name)
 	m.growing = growth.New(rooms{m})
+	m.writer = writer.New(rooms{m})
 	m.push = push.New(rooms{m}, m.log, m.cluster, m.self.Name)
 	return m
 }
@@ -322,10 +328,8 @@ func (h *Host) handle(ev Event) {
 		ev.arena.Unstage(ev.staging.Place(), ev.staging)
 	case push.Event:
 		h.pushes(ev)
-	case shardReturned:
-		h.shardReturned(ev)
-	case shardGrows:
-		h.shardGrows(ev)
+	case writer.Event:
+		h.writes(ev)
 	case regionsHashed:
 		h.regionsHashed(ev)
 	case durableRead:
@@ -445,7 +449,7 @@ func (h *Host) leaderSays(msg any) {
 	case control.KVReply:
 		h.desk.Reply(msg)
 	case control.MarkerOrder:
-		h.writeMarker(msg)
+		h.writes(writer.Ordered{MarkerOrder: msg})
 	case control.StatusReply:
 		h.answered(msg.ID, msg)
 	case control.OperatorReply:
@@ -538,12 +542,10 @@ func (h *Host) resend() {
 	}
 	h.desk.Resend()
 	h.scrubs(scrub.Linked{})
+	h.writes(writer.Linked{})
 	for _, lj := range h.jobs {
 		lj.reported = replica.NodeReport{}
 		lj.repeat() // with the link the leader lost this node's pins
-		for _, s := range lj.written {
-			h.send(s)
-		}
 		h.report(lj)
 		h.answerCandidate(lj)
 	}
@@ -558,7 +560,6 @@ func (h *Host) tick() time.Duration {
 			next = busyTick
 		}
 		h.reap(lj)
-		h.lookAtWrites(lj, time.Now())
 		h.peersLost(lj)
 		h.pulses(lj)
 		h.takeOffers(lj)

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/growth"
 	"github.com/replicad/replicad/internal/host/lacks"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/host/room"
+	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/session"
@@ -34,9 +34,7 @@ type localJob struct {
 	stopBy     time.Time           // after it, ranks that did not stop at the end of the job are killed
 	since      stageClock          // since when it is where it is
 	seq        uint64
-	reported   replica.NodeReport // as sent last, to send only changes
-	written    map[replica.Part]control.ShardReport
-	writes     shardWrites                       // that were begun
+	reported   replica.NodeReport                // as sent last, to send only changes
 	bad        []replica.Held                    // copies here that failed their digest since the job last ran
 	badDisk    []replica.Held                    // and durable parts, when they were read here
 	lacks      lacks.Book                        // what copies of ranks here lack
@@ -48,7 +46,7 @@ type localJob struct {
 
 func newLocalJob(job *replica.Job, held *mirrors.Held) *localJob {
 	return &localJob{job: job, candidacy: newCandidacy(), ranks: map[replica.Rank]*localRank{}, mirrors: held,
-		lacks: lacks.Book{}, written: map[replica.Part]control.ShardReport{}, writes: shardWrites{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
+		lacks: lacks.Book{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the host.
@@ -185,7 +183,7 @@ func (h *Host) reconcile(lj *localJob) {
 	h.restoring(restore.Changed{Job: lj.job.ID})
 	h.mirror(mirrors.Changed{Job: lj.job.ID})
 	h.order(lj)
-	h.durable(lj)
+	h.writes(writer.Changed{Job: lj.job.ID})
 	h.answerCandidate(lj)
 	h.retain(lj)
 	lj.lacks.Learn(lj.job)

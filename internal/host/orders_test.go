@@ -246,7 +246,8 @@ func TestRequestsAreSentAgain(t *testing.T) {
 	d.creates[2] = &launcher{hello: wire.RunHello{World: 2, Job: "next"}}
 	d.visitor(0).asks(3, wire.MKVGet, wire.KV{Key: "addr"})
 	asked := d.asked()
-	lj.written[replica.OfRank(0)] = control.ShardReport{Job: fixture.JobID, Part: replica.OfRank(0), Generation: fixture.Gen(3, 5)}
+	d.writesShard(lj, fixture.Gen(3, 5), replica.Digest{}) // and fails at once
+	d.says()
 	d.handle(LinkUp{Link: d.link, Leader: "n2", Welcome: control.Welcome{OK: true, Term: 10}})
 	said := d.says()
 	claims, creates, kvs, shards := fixture.Only[control.ClaimRequest](said), fixture.Only[control.CreateRequest](said), fixture.Only[control.KVRequest](said), fixture.Only[control.ShardReport](said)
@@ -259,7 +260,7 @@ func TestRequestsAreSentAgain(t *testing.T) {
 	if len(kvs) != 1 || kvs[0].ID != asked.ID || kvs[0].Key != "addr" {
 		t.Errorf("rendezvous %+v", kvs)
 	}
-	if len(shards) != 1 || shards[0].Part != replica.OfRank(0) {
+	if len(shards) != 1 || shards[0].Part != replica.OfGroup(0) {
 		t.Errorf("shards %+v", shards)
 	}
 	old := d.link

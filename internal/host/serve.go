@@ -16,7 +16,11 @@ import (
 
 // reader opens a copy for reading. On the host's goroutine.
 func (h *Host) reader(lj *localJob, at holding.Copy) (*holding.Reader, error) {
-	return at.Open(lj.job, func(a *holding.Arena, p shm.Place) { h.Post(released{a, p}) })
+	return h.readerAs(lj.job, at)
+}
+
+func (h *Host) readerAs(job *replica.Job, at holding.Copy) (*holding.Reader, error) {
+	return at.Open(job, func(a *holding.Arena, p shm.Place) { h.Post(released{a, p}) })
 }
 
 // released ends a read. What was kept for it alone is freed now: a rank whose slots are all taken may wait for that, and nothing else happens.

@@ -20,7 +20,7 @@ func knobs(j Job) (out []knob) {
 		add("--slots 2", "a step is captured only when the one before is committed", func(j *Job) { j.Slots = 2 })
 	}
 	if slots < 4 {
-		add(fmt.Sprintf("--slots %d", slots+1), "captures run ahead of commits, slow durable writes hold fewer up", func(j *Job) { j.Slots = slots + 1 })
+		add(fmt.Sprintf("--slots %d", slots+1), "captures run ahead of commits, fewer durable writes are skipped", func(j *Job) { j.Slots = slots + 1 })
 	}
 	if j.Copies > 1 {
 		why := "one node fewer may fail at once"

@@ -30,6 +30,7 @@ type Job struct {
 	Slots        int // 0: the default
 	Stages       bool
 	Preloaded    uint64 // bytes of the process that restarts fork from; 0: there is none
+	SpoolMemory  uint64 // of copies for durable writes, at most; 0: they lie in files
 	ChunkBytes   uint32
 	Room         uint64 // memory of a node for all this; 0: not said
 }

@@ -102,6 +102,7 @@ func single(j Job) (p Plan, err error) {
 		add("stages of tensors on a device", ranks, trained+frozen)
 	}
 	add("process that restarts fork from, shared with them", 1, j.Preloaded)
+	add("copies for durable writes, at most", 1, j.SpoolMemory)
 	if p.Room > 0 {
 		fits := p.Node <= p.Room
 		p.Fits = &fits

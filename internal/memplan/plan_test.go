@@ -201,3 +201,18 @@ func TestBadJobs(t *testing.T) {
 		}
 	}
 }
+
+// Copies that durable writes make in memory are of the node, however many ranks it has.
+func TestCopiesForDurableWritesCount(t *testing.T) {
+	without, err := New(small(func(j *Job) { j.RanksPerNode = 2 }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	with, err := New(small(func(j *Job) { j.RanksPerNode, j.SpoolMemory = 2, 40<<30 }))
+	if err != nil || with.Node != without.Node+40<<30 {
+		t.Errorf("%v: %d bytes with them, %d without", err, with.Node, without.Node)
+	}
+	if last := with.Needs[len(with.Needs)-1]; last.What != "copies for durable writes, at most" || last.Count != 1 || last.Bytes != 40<<30 {
+		t.Errorf("the last row is %+v", last)
+	}
+}

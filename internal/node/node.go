@@ -33,6 +33,7 @@ import (
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/spool"
 	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -71,6 +72,7 @@ type daemon struct {
 	cons     *consensus.Node // nil on a node that doesn't vote, or whose log did not open
 	gossip   *membership.Gossip
 	store    *checkpoint.Store
+	spool    *spool.Spool
 	host     *host.Host
 	leader   *leader.Leader
 	prober   *prober
@@ -175,6 +177,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	d.openSpool(ctx)
 	undo, err := d.openKeeper(ctx)
 	if err != nil {
 		return err
@@ -196,6 +199,21 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	return d.build()
+}
+
+// openSpool makes ready what durable writes go through. Without it they hold their slots: training goes on all the same.
+func (d *daemon) openSpool(ctx context.Context) {
+	c := spool.Config{Dir: d.cfg.SpoolDir, Owner: d.cfg.Node, Epoch: uint64(time.Now().UnixNano()), Most: uint64(d.cfg.SpoolMost), Memory: uint64(d.cfg.SpoolMemory)}
+	if c.Dir == config.NoSpool {
+		c.Dir = ""
+	}
+	s, err := spool.Open(ctx, c)
+	if err != nil {
+		d.log.Failed("spool", "durable writes of this daemon go without one", err.Error())
+		c.Dir = ""
+		s, _ = spool.Open(ctx, c) // there is nothing to fail
+	}
+	d.spool = s
 }
 
 // Identity loads the node's credentials and checks that they are this node's.
@@ -450,7 +468,7 @@ func (d *daemon) openRaft() error {
 func (d *daemon) build() error {
 	c := d.cfg
 	d.prober = &prober{path: d.endpoint, paths: d.paths, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, grace: c.Timing.DaemonGrace, peers: map[replica.NodeName]peerState{}}
-	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Return: d.returnToKeeper, Dial: d.dialLane, Ways: d.waysOf, TCPLanes: tcpLanes, Hears: d.prober.hears, Learn: d.trust.learn, Store: d.store})
+	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Return: d.returnToKeeper, Dial: d.dialLane, Ways: d.waysOf, TCPLanes: tcpLanes, Hears: d.prober.hears, Learn: d.trust.learn, Store: d.store, Spool: d.spool})
 	d.prober.host = d.host
 	if err := d.host.Adopt(); err != nil {
 		return err

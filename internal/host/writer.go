@@ -1,0 +1,84 @@
+package host
+
+import (
+	"context"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/writer"
+	"github.com/replicad/replicad/internal/mover"
+	"github.com/replicad/replicad/replica"
+)
+
+// markerWritten is the end of writing a commit marker.
+type markerWritten control.MarkedReport
+
+// Open holds a copy, to be read as a part of the job.
+func (h rooms) Open(job *replica.Job, at holding.Copy) (*holding.Reader, error) {
+	return h.readerAs(job, at)
+}
+
+// Undurable says why this node can write nothing that lasts; nil: it can.
+func (h rooms) Undurable() error {
+	if h.store == nil {
+		return mover.ErrNoDisk
+	}
+	return nil
+}
+
+// writes has the writer room learn of something, and does what follows.
+func (h *Host) writes(ev writer.Event) { learn(h.writer, ev, h.doWrite) }
+
+// doWrite does what the room wants done.
+func (h *Host) doWrite(e writer.Effect) {
+	switch e := e.(type) {
+	case writer.Report:
+		h.send(e.ShardReport)
+	case *writer.Write:
+		h.writeShard(e)
+	case writer.Freed:
+		if lj := h.jobs[e.Job]; lj != nil {
+			h.retain(lj)
+		}
+	case writer.Discard:
+		h.discard(e)
+	case writer.Mark:
+		h.writeMarker(e.Marker)
+	case writer.Unmarked:
+		h.send(e.MarkedReport)
+	}
+}
+
+// writeShard writes a shard beside the host.
+func (h *Host) writeShard(w *writer.Write) {
+	tier := writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}
+	h.spawn(func(ctx context.Context) Event {
+		info, err := w.Run(ctx, tier, func(bytes uint64) { h.Post(writer.Grew{Write: w, Bytes: bytes}) })
+		return writer.Returned{Write: w, Info: info, Err: err}
+	})
+}
+
+// discard removes what a durable write left, beside the host. What it can't remove goes when a newer generation is durable.
+func (h *Host) discard(d writer.Discard) {
+	h.spawn(func(context.Context) Event {
+		if err := h.store.Discard(d.Name, d.Job, d.Generation); err != nil {
+			h.log.Failed("durable", "remove what a skipped write left of job "+d.Name, err.Error())
+		}
+		return writer.Discarded{Discard: d}
+	})
+}
+
+// writeMarker writes a commit marker beside the host, and removes what is not kept.
+func (h *Host) writeMarker(mark checkpoint.Marker) {
+	keep := h.cfg.DurableKeep
+	h.spawn(func(ctx context.Context) Event {
+		ev := markerWritten{Job: mark.Job, Generation: mark.Generation}
+		if err := h.store.WriteMarker(ctx, mark); err != nil {
+			ev.Failed = err.Error()
+		} else if err := h.store.Prune(mark.JobName, mark.Job, keep); err != nil {
+			h.log.Failed("durable", "prune job "+mark.JobName, err.Error())
+		}
+		return ev
+	})
+}

@@ -1,0 +1,305 @@
+package writer
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	// stuck is how long a write must have moved nothing for people to be told so: the disk takes what is synced at once in half of that.
+	stuck = time.Second
+	// lateEvery is how often the leader hears of a write that moves and holds up a commit.
+	lateEvery = time.Second
+	// returns is how soon a write that the leader has ended returns, unless its file system hangs.
+	returns = time.Second
+	// silent is for how long a store may take nothing of a write, and not return: people hear of it within half a minute.
+	silent = 30 * time.Second
+	// lookEvery is how often the room looks at writes that hold a slot.
+	lookEvery = 200 * time.Millisecond
+)
+
+// Owner is the node around a Room. Its methods do not wait.
+type Owner interface {
+	Self() replica.Holder
+	Jobs() []room.JobView
+	// Job is false where the node does not know it any more.
+	Job(replica.JobID) (room.JobView, bool)
+	// Open holds a copy, to be read as a part of the job.
+	Open(*replica.Job, holding.Copy) (*holding.Reader, error)
+	// Undurable says why this node can write nothing that lasts; nil: it can.
+	Undurable() error
+}
+
+// Event is something that a Room learns.
+type Event interface{ event() }
+
+type (
+	// Changed says that the state of a job may be another one.
+	Changed struct{ Job replica.JobID }
+	// Grew says how many bytes a Write has moved.
+	Grew struct {
+		Write *Write
+		Bytes uint64
+	}
+	// Returned is the end of a Write, also of one that was given up.
+	Returned struct {
+		Write *Write
+		Info  replica.ShardInfo
+		Err   error
+	}
+	// Ordered is the leader's order to write a commit marker.
+	Ordered struct{ control.MarkerOrder }
+	// Discarded is the end of a Discard.
+	Discarded struct{ Discard Discard }
+	// Linked says that a leader was reached who has heard none of the reports.
+	Linked struct{}
+)
+
+func (Changed) event()   {}
+func (Grew) event()      {}
+func (Returned) event()  {}
+func (Ordered) event()   {}
+func (Discarded) event() {}
+func (Linked) event()    {}
+
+// Effect is something that the owner has to do.
+type Effect interface{ effect() }
+
+type (
+	// Report goes to the leader.
+	Report struct{ control.ShardReport }
+	// Freed says that a write of the job holds its slot no longer.
+	Freed struct{ Job replica.JobID }
+	// Mark has a commit marker written, beside the owner: the write that makes the generation exist.
+	Mark struct{ Marker checkpoint.Marker }
+	// Discard has removed, beside the owner, what was written of a generation and no marker names.
+	Discard struct {
+		Job        replica.JobID
+		Name       string // of the job
+		Generation replica.Generation
+	}
+	// Unmarked tells the leader that a marker can't be written.
+	Unmarked struct{ control.MarkedReport }
+)
+
+func (Report) effect()   {}
+func (*Write) effect()   {}
+func (Freed) effect()    {}
+func (Mark) effect()     {}
+func (Discard) effect()  {}
+func (Unmarked) effect() {}
+
+// Room is a node's durable writes. It belongs to one goroutine.
+type Room struct {
+	owner   Owner
+	jobs    map[replica.JobID]*job
+	running map[*Write]bool // that have not returned
+	looked  time.Time
+	effects []Effect // since the last Step
+}
+
+// job is the durable write of a job, as far as this node does it. It lasts for as long as the node knows the job.
+type job struct {
+	writes   map[replica.Part]*Write              // that were begun, those too that have ended
+	said     map[replica.Part]control.ShardReport // how they ended
+	discards discards
+}
+
+// New returns a room that has written nothing.
+func New(owner Owner) *Room {
+	return &Room{owner: owner, jobs: map[replica.JobID]*job{}, running: map[*Write]bool{}}
+}
+
+// Learn takes an event. Step is to follow.
+func (r *Room) Learn(now time.Time, ev Event) {
+	switch ev := ev.(type) {
+	case Changed:
+		if v, ok := r.owner.Job(ev.Job); ok {
+			r.follow(now, v)
+		}
+	case Grew:
+		if j := r.current(ev.Write); j != nil {
+			r.report(ev.Write.report(func(s *control.ShardReport) { s.Written = ev.Bytes }))
+		}
+	case Returned:
+		delete(r.running, ev.Write)
+		r.ended(ev)
+		if v, ok := r.owner.Job(ev.Write.Job); ok {
+			r.discard(v, r.job(ev.Write.Job))
+		}
+	case Discarded:
+		if v, ok := r.owner.Job(ev.Discard.Job); ok {
+			delete(r.job(ev.Discard.Job).discards, ev.Discard.Generation)
+			r.follow(now, v)
+		}
+	case Ordered:
+		r.mark(ev.MarkerOrder)
+	case Linked:
+		for _, j := range r.jobs {
+			for _, s := range j.said {
+				r.report(s)
+			}
+		}
+	}
+}
+
+// Step returns what is to be done now.
+func (r *Room) Step(now time.Time) []Effect {
+	if now.Sub(r.looked) >= lookEvery {
+		r.looked = now
+		r.look(now)
+	}
+	effects := r.effects
+	r.effects = nil
+	return effects
+}
+
+// Next is when to call Step again, whatever happens; false: after the next event.
+func (r *Room) Next() (at time.Time, ok bool) {
+	return r.looked.Add(lookEvery), len(r.jobs) > 0
+}
+
+// job is the account of a job.
+func (r *Room) job(id replica.JobID) *job {
+	j := r.jobs[id]
+	if j == nil {
+		j = &job{writes: map[replica.Part]*Write{}, said: map[replica.Part]control.ShardReport{}, discards: discards{}}
+		r.jobs[id] = j
+	}
+	return j
+}
+
+// current is the account of the job whose present durable write a Write is of; nil: that one is past.
+func (r *Room) current(w *Write) *job {
+	v, ok := r.owner.Job(w.Job)
+	if !ok || v.Job.Writer == nil || v.Job.Writer.Generation != w.Generation {
+		return nil
+	}
+	return r.job(w.Job)
+}
+
+// follow begins the shards that the durable write under way wants from this node, and ends what it does not want.
+func (r *Room) follow(now time.Time, v room.JobView) {
+	j, is := r.job(v.Job.ID), v.Job.Writer
+	if is == nil {
+		clear(j.said)
+		r.leave(now, v, j, replica.Generation{})
+		r.discard(v, j)
+		return
+	}
+	r.leave(now, v, j, is.Generation)
+	r.discard(v, j)
+	if j.discards[is.Generation] {
+		return // it is written again once what a former write left is removed
+	}
+	delete(j.discards, is.Generation) // this write has it now
+	// The view between two writes may have passed this node by: what it did for the earlier one says nothing of this one.
+	maps.DeleteFunc(j.said, func(_ replica.Part, s control.ShardReport) bool { return s.Generation != is.Generation })
+	for _, s := range is.Shards {
+		if s.Node == r.owner.Self().Node && j.writes[s.Part] == nil {
+			r.begin(now, v, j, s)
+		}
+	}
+}
+
+// begin begins one shard.
+func (r *Room) begin(now time.Time, v room.JobView, j *job, s replica.Shard) {
+	w := &Write{Job: v.Job.ID, Name: v.Job.Name, Generation: v.Job.Writer.Generation, Part: s.Part, seenAt: now, stop: make(chan struct{})}
+	j.writes[s.Part] = w
+	err := r.owner.Undurable()
+	if err == nil {
+		err = r.complaint(now)
+	}
+	if err == nil {
+		err = w.hold(now, r.owner, v, s)
+	}
+	if err != nil {
+		r.fail(j, w, err.Error())
+		return
+	}
+	w.begun, r.running[w] = true, true
+	r.effects = append(r.effects, w)
+}
+
+// skip ends a write that has not returned. The shard has failed.
+func (r *Room) skip(now time.Time, j *job, w *Write, why string) {
+	held := w.holds()
+	w.end(now)
+	w.given = true
+	r.fail(j, w, why)
+	if held {
+		r.effects = append(r.effects, Freed{w.Job})
+	}
+}
+
+func (r *Room) fail(j *job, w *Write, why string) {
+	j.said[w.Part] = w.report(func(s *control.ShardReport) { s.Failed = why })
+	r.report(j.said[w.Part])
+}
+
+func (r *Room) report(s control.ShardReport) { r.effects = append(r.effects, Report{s}) }
+
+// ended takes the end of a write. One that was given up has been reported.
+func (r *Room) ended(ev Returned) {
+	j := r.current(ev.Write)
+	if j == nil || j.writes[ev.Write.Part] != ev.Write || ev.Write.given {
+		return
+	}
+	if ev.Err != nil {
+		r.fail(j, ev.Write, ev.Err.Error())
+		return
+	}
+	j.said[ev.Write.Part] = ev.Write.report(func(s *control.ShardReport) { s.Info = ev.Info })
+	r.report(j.said[ev.Write.Part])
+}
+
+// look lets go of what was read whole, and judges the writes that hold a slot.
+func (r *Room) look(now time.Time) {
+	for id, j := range r.jobs {
+		v, known := r.owner.Job(id)
+		if !known {
+			j.endBut(now, replica.Generation{})
+			delete(r.jobs, id)
+			continue
+		}
+		for _, w := range j.writes {
+			if w.look(now); r.running[w] && !w.over && now.Sub(w.seenAt) >= silent {
+				r.skip(now, j, w, fmt.Sprintf("no byte of it was taken for %v: see what ails the file system of durable_dir", silent))
+			}
+			r.judge(now, v, j, w)
+		}
+	}
+}
+
+// endBut ends and forgets all writes but those of a generation: the leader has given theirs up, or they are through.
+func (j *job) endBut(now time.Time, g replica.Generation) {
+	for part, w := range j.writes {
+		if w.Generation != g {
+			w.end(now)
+			delete(j.writes, part)
+		}
+	}
+}
+
+// complaint says why no write is begun: one that was ended has not returned. Another would hang as well, and each keep a slot from a commit. nil:
+// nothing speaks against one.
+func (r *Room) complaint(now time.Time) error {
+	var first *Write
+	for w := range r.running {
+		hangs := w.over && (w.given || now.Sub(w.endedAt) >= returns)
+		if hangs && (first == nil || w.endedAt.Before(first.endedAt)) {
+			first = w
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return fmt.Errorf("the write of generation %v was given up %v ago and has not returned: see what ails the file system of durable_dir", first.Generation, now.Sub(first.endedAt).Round(time.Second))
+}

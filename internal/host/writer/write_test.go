@@ -1,0 +1,211 @@
+package writer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/spool"
+	"github.com/replicad/replicad/replica"
+)
+
+// store is one that a test can hold up: it reads a chunk for each word on goOn.
+type store struct {
+	goOn chan struct{}
+	got  []byte
+	fail error
+}
+
+func (s *store) WriteShard(ctx context.Context, _ string, m replica.Manifest, _ []replica.Region, _ *checkpoint.Frozen, read func(int, []byte) ([]byte, error)) (info replica.ShardInfo, err error) {
+	for i := range m.Chunks {
+		select {
+		case <-s.goOn:
+		case <-time.After(fixture.Patience):
+			return info, errors.New("nobody lets the store go on")
+		}
+		if s.fail != nil {
+			return info, s.fail
+		}
+		b, err := read(i, nil)
+		if err != nil {
+			return info, err
+		}
+		s.got = append(s.got, b...)
+	}
+	return replica.ShardInfo{Part: m.Part, Root: m.Root}, nil
+}
+
+// running is a write on its way.
+type running struct {
+	*node
+	store *store
+	dir   string // of the spool
+	spool *spool.Spool
+	freed chan struct{}
+	ended chan error
+}
+
+// runs begins the newest write. The slot is freed by a message, as by a host's.
+func runs(t *testing.T, n *node, c spool.Config) *running {
+	t.Helper()
+	r := &running{node: n, store: &store{goOn: make(chan struct{}, 1000)}, freed: make(chan struct{}, 1), ended: make(chan error, 1)}
+	if c.Dir != "" {
+		r.dir, c.Owner = c.Dir, "n1"
+	}
+	var err error
+	if r.spool, err = spool.Open(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	w := n.write
+	n.released = r.freed
+	go func() {
+		_, err := w.Run(t.Context(), Tier{Store: r.store, Spool: r.spool}, func(uint64) {})
+		r.ended <- err
+	}()
+	return r
+}
+
+func soon[T any](t *testing.T, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(fixture.Patience):
+		t.Fatalf("waited for %s", what)
+	}
+	return v
+}
+
+func (r *running) goesOn(chunks int) {
+	for range chunks {
+		r.store.goOn <- struct{}{}
+	}
+}
+
+// big is a node that writes a part of several chunks.
+func big(t *testing.T) *node {
+	n := begun(t, 2)
+	if n := len(n.write.readers[0].Manifest().Chunks); n < 2 {
+		t.Fatalf("the part has %d chunks", n)
+	}
+	return n
+}
+
+// The slot is free as soon as its part is in the spool, however long the store takes; the store gets what was in the slot. Nothing is left then.
+func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
+	for what, c := range map[string]spool.Config{"a file": {Dir: t.TempDir()}, "memory": {Memory: 1 << 20}} {
+		n := big(t)
+		r := runs(t, n, c)
+		soon(t, "the slot", r.freed)
+		if n.arena.Free(shm.Place{}); n.arena.Word(shm.Place{}).State() != replica.SlotFree || r.spool.Empty() {
+			t.Errorf("%s: the slot is not free, or the spool empty", what)
+		}
+		n.now = n.now.Add(time.Minute)
+		n.wants(0)
+		man := n.write.readers[0].Manifest()
+		r.goesOn(len(man.Chunks))
+		if err := soon(t, "the end", r.ended); err != nil || !bytes.Equal(r.store.got, make([]byte, man.Bytes)) || !r.spool.Empty() {
+			t.Errorf("%s: %v; %d bytes of %d", what, err, len(r.store.got), man.Bytes)
+		}
+	}
+}
+
+// A byte that the spool's disk has changed fails the write.
+func TestARottenSpool(t *testing.T) {
+	n := big(t)
+	r := runs(t, n, spool.Config{Dir: t.TempDir()})
+	soon(t, "the slot", r.freed)
+	files, err := filepath.Glob(filepath.Join(r.dir, "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("the spool has %q, %v", files, err)
+	}
+	f, err := os.OpenFile(files[0], os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	man := n.write.readers[0].Manifest()
+	if _, err := f.WriteAt([]byte{1}, int64(man.Bytes)-1); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	r.goesOn(len(man.Chunks))
+	if err := soon(t, "the end", r.ended); !errors.Is(err, shm.ErrCorrupt) || !strings.Contains(err.Error(), files[0]) {
+		t.Errorf("it ends with %v", err)
+	}
+	if last := len(man.Chunks) - 1; len(r.store.got) != last*int(man.ChunkBytes) {
+		t.Errorf("the store got %d bytes", len(r.store.got))
+	}
+}
+
+// A spool that other writes have filled skips the next one, and holds no slot. A part that would never fit goes the way that it went without one.
+func TestASpoolWithoutRoom(t *testing.T) {
+	n := big(t)
+	bytes := n.write.readers[0].Manifest().Bytes
+	r := runs(t, n, spool.Config{Dir: t.TempDir(), Most: bytes})
+	soon(t, "the slot", r.freed)
+	first := n.write
+
+	n.arena.Free(shm.Place{Index: 1})
+	n.named(gen9, n.seals(1, gen9).Root)
+	n.step()
+	n.released = make(chan struct{}, 1)
+	if _, err := n.write.Run(t.Context(), Tier{Store: r.store, Spool: r.spool}, nil); !errors.Is(err, spool.ErrFull) {
+		t.Errorf("beside the first it ends with %v", err)
+	}
+	soon(t, "its slot", n.released)
+	if first.end(n.now); !errors.Is(soonError(t, r), holding.ErrDropped) || !r.spool.Empty() {
+		t.Error("the first does not end")
+	}
+
+	n = big(t)
+	r = runs(t, n, spool.Config{Dir: t.TempDir(), Most: bytes - 1})
+	r.goesOn(len(n.write.readers[0].Manifest().Chunks))
+	if err := soon(t, "the end", r.ended); err != nil || uint64(len(r.store.got)) != bytes {
+		t.Errorf("without room: %v, %d bytes", err, len(r.store.got))
+	}
+	if why := n.write.ails(n.now); !strings.Contains(why, "no room") {
+		t.Errorf("of its slot it says %q", why)
+	}
+}
+
+// soonError is how a run ends whose store goes on.
+func soonError(t *testing.T, r *running) error {
+	t.Helper()
+	r.goesOn(1)
+	return soon(t, "the end", r.ended)
+}
+
+// A store that fails leaves nothing in the spool.
+func TestAStoreThatFails(t *testing.T) {
+	n := big(t)
+	r := runs(t, n, spool.Config{Dir: t.TempDir()})
+	soon(t, "the slot", r.freed)
+	r.store.fail = errors.New("no space left")
+	r.goesOn(1)
+	if err := soon(t, "the end", r.ended); err == nil || !r.spool.Empty() {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+// What a commit waits for while a part is copied is said with another remedy.
+func TestASlowSpoolIsNamed(t *testing.T) {
+	w := &Write{bytes: 5 << 20, seenAt: time.Unix(100, 0)}
+	w.read.Store(3 << 20)
+	w.road.Store(&road{through: "/fast/file"})
+	for at, want := range map[time.Time]string{
+		time.Unix(100, 1): "3 of 5 MiB were copied to /fast/file: spool_dir is slow for that. Give it a faster local disk, or the job more slots (--slots)",
+		time.Unix(103, 0): "No byte of it was taken for 3s: see what ails the file system of spool_dir. Give it a faster local disk, or the job more slots (--slots)",
+	} {
+		if got := w.ails(at); got != want {
+			t.Errorf("it says %q, want %q", got, want)
+		}
+	}
+}
