@@ -58,10 +58,11 @@ var walls = map[string]wall{
 	"transfer":                {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go"}},
 	"chaos/netfault":          {2, []string{}, []string{"golang.org/x/sys/unix"}},
 
-	"internal/desk":    {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
-	"internal/mover":   {3, []string{"replica", "internal/checkpoint", "internal/shm", "transfer"}, nil},
-	"internal/memplan": {3, []string{"replica", "recovery", "internal/shm"}, nil},
-	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
+	"internal/durable/catalog": {3, []string{"replica", "internal/checkpoint", "internal/durable/format", "internal/durable/safetensors", "internal/durable/store"}, nil},
+	"internal/desk":            {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
+	"internal/mover":           {3, []string{"replica", "internal/checkpoint", "internal/shm", "transfer"}, nil},
+	"internal/memplan":         {3, []string{"replica", "recovery", "internal/shm"}, nil},
+	"internal/holding":         {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
 	"internal/host/room":     {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},
 	"internal/host/adoption": {5, []string{"replica", "recovery", "internal/holding", "internal/host/room", "internal/session", "internal/shm"}, nil},

@@ -151,6 +151,7 @@ type Trash struct {
 	Who        string             `json:"who"`
 	Why        string             `json:"why"`
 	At         int64              `json:"at"`
+	Nonce      string             `json:"nonce"` // who put the entry, and nobody else, may take it back
 }
 
 // Read says what a whole read of a generation came to. That it was good is in the key.
