@@ -40,13 +40,15 @@ var walls = map[string]wall{
 	"internal/manners":    {1, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/config":     {1, []string{"replica"}, []string{"github.com/goccy/go-yaml"}},
 
+	"internal/durable/retain": {1, []string{"replica"}, nil},
+
 	"internal/session":    {2, []string{"replica", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
 	"internal/control":    {2, []string{"replica", "internal/wire"}, nil},
 	"internal/journal":    {2, []string{"replica", "recovery", "internal/audit", "internal/config"}, []string{"github.com/rs/zerolog", "golang.org/x/sys/unix"}},
 	"internal/preload":    {2, []string{"internal/unixsock"}, []string{"golang.org/x/sys/unix"}},
 	"internal/rendezvous": {2, []string{"replica", "internal/wire"}, nil},
 	"internal/consensus":  {2, []string{"replica", "lock", "internal/atomicfile", "internal/invariant", "internal/wire"}, []string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/go-hclog", "go.etcd.io/bbolt"}},
-	"internal/checkpoint": {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
+	"internal/checkpoint": {2, []string{"replica", "internal/durable/retain", "internal/wire"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/shm":        {2, []string{"replica", "internal/unixsock", "internal/want"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/pki":        {2, []string{"replica"}, nil},
 	"internal/endpoint":   {2, []string{"replica"}, []string{"github.com/quic-go/quic-go", "golang.org/x/net/ipv4", "golang.org/x/sys/unix"}},
