@@ -93,7 +93,7 @@ func keysOf(t testing.TB, s store.Store, prefix, after string) (keys []string) {
 func lists(t testing.TB, s store.Store, prefix, after string, keys ...string) {
 	t.Helper()
 	if got := keysOf(t, s, prefix, after); !slices.Equal(got, keys) {
-		t.Fatalf("list %q after %q: %d keys, %.300q, want %d, %.300q", prefix, after, len(got), got, len(keys), keys)
+		t.Fatalf("list %q after %q: %d keys, %.300s, want %d, %.300s", prefix, after, len(got), fmt.Sprint(got), len(keys), fmt.Sprint(keys))
 	}
 }
 

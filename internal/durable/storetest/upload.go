@@ -6,16 +6,23 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
+// pattern is n bytes of which no page is another's.
 func pattern(n int64) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i*31 ^ i>>8 ^ i>>16)
+	const page = 4096
+	b, fill := make([]byte, n), make([]byte, page)
+	for i := range fill {
+		fill[i] = byte(i*31 ^ i>>8)
+	}
+	for at := 0; at < len(b); at += page {
+		copy(b[at:], fill)
+		copy(b[at:], strconv.Itoa(at))
 	}
 	return b
 }
