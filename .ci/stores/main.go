@@ -89,8 +89,10 @@ func (l listed) ListBucket(ctx context.Context, name string, prefix *gofakes3.Pr
 		if c.Key <= page.Marker {
 			continue
 		}
-		if _, err := l.Backend.HeadObject(ctx, name, c.Key); err != nil {
-			continue
+		if strings.HasPrefix(name, "versioned") {
+			if _, err := l.Backend.HeadObject(ctx, name, c.Key); err != nil {
+				continue
+			}
 		}
 		if n := len(part.Contents); page.MaxKeys > 0 && int64(n) == page.MaxKeys {
 			part.IsTruncated, part.NextMarker = true, part.Contents[n-1].Key

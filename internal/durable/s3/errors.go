@@ -144,12 +144,12 @@ func classOf(code string, status int) class {
 // sentence has the code, what the server says, and what to do. What comes from a server is capped, and is one line of printable text.
 func sentence(r minio.ErrorResponse, tr *trace) string {
 	var b strings.Builder
-	code := oneLine(r.Code)
+	code := strings.TrimPrefix(oneLine(r.Code), fmt.Sprintf("%d ", r.StatusCode)) // the library's own has the status line
 	fmt.Fprintf(&b, "HTTP %d", r.StatusCode)
-	if code != "" && !strings.HasPrefix(code, fmt.Sprint(r.StatusCode)) {
+	if code != "" {
 		fmt.Fprintf(&b, " %s", code)
 	}
-	if text := oneLine(r.Message); text != "" && text != code {
+	if text := oneLine(r.Message); text != "" && text != code && text != oneLine(r.Code) {
 		fmt.Fprintf(&b, ": %s", text)
 	}
 	if r.Region != "" && (strings.Contains(r.Code, "Region") || strings.Contains(r.Code, "Redirect") || strings.Contains(r.Code, "Authorization")) {

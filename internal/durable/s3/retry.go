@@ -64,7 +64,7 @@ func (c *call) again(f *failure) bool {
 	if !f.class.repeats() {
 		return false
 	}
-	wait := waitBefore(c.attempt, f.class)
+	wait := c.s.wait(c.attempt, f.class)
 	if time.Now().Add(wait).After(c.until) {
 		return false
 	}
@@ -104,5 +104,7 @@ func (c *call) fail(f *failure, is ...error) error {
 	if len(is) == 0 {
 		return fmt.Errorf("%s: %w", what, f)
 	}
-	return fmt.Errorf("%s: %w: %w", what, errors.Join(is...), f.err)
+	plain := *f
+	plain.class = fine // is says it in the store's words
+	return fmt.Errorf("%s: %w: %w", what, errors.Join(is...), &plain)
 }

@@ -27,6 +27,7 @@ type Store struct {
 	core      *minio.Core
 	creds     *credentials.Credentials
 	transport *http.Transport
+	wait      func(attempts int, c class) time.Duration // waitBefore; tests have less time
 }
 
 var _ store.Store = (*Store)(nil)
@@ -36,7 +37,7 @@ func Open(settings Settings) (*Store, error) {
 	if err := settings.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{settings: settings.withDefaults(), transport: newTransport()}
+	s := &Store{settings: settings.withDefaults(), transport: newTransport(), wait: waitBefore}
 	s.creds = credentialsOf(s.settings)
 	endpoint, secure := "s3."+s.settings.Region+".amazonaws.com", true
 	if s.settings.Endpoint != "" {

@@ -87,12 +87,14 @@ func connect(t testing.TB, address, bucket string) *Server {
 	return s
 }
 
-// build makes a program of .ci, from modules that `make installs` has fetched.
+// build makes a program of .ci in bin/tools, from modules that `make installs` has fetched. The go command leaves one alone that is as it
+// should be.
 func build(t testing.TB, name string) string {
 	t.Helper()
-	out := filepath.Join(t.TempDir(), name)
+	source := above(t, filepath.Join(".ci", name))
+	out := filepath.Join(source, "..", "..", "bin", "tools", name)
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", out, ".")
-	cmd.Dir = above(t, filepath.Join(".ci", name))
+	cmd.Dir = source
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build .ci/%s (make installs fetches its modules): %v\n%s", name, err, b)
