@@ -38,11 +38,12 @@ var (
 
 // Limits of keys and of small objects.
 const (
-	MaxKey   = 512      // bytes, below the root
-	MaxSmall = 64 << 20 // bytes of an object that is put or got whole
+	MaxKey     = 512      // bytes, below the root
+	MaxSegment = 200      // bytes between two slashes: file systems take names of 255, and a directory puts a prefix before some
+	MaxSmall   = 64 << 20 // bytes of an object that is put or got whole
 )
 
-// Version tells one content of a key from another: an ETag, or a digest of the bytes. It is opaque; empty is none.
+// Version tells one content of a key from another: an ETag, or a digest of the bytes. It is opaque; empty is none, and matches nothing.
 type Version string
 
 // Info is what a store says of an object without reading it.
@@ -50,7 +51,7 @@ type Info struct {
 	Key      string
 	Size     int64     // bytes
 	Modified time.Time // by the store's clock; zero where it says none
-	Version  Version   // empty in lists of stores that do not say it there
+	Version  Version   // empty where the store would have to read the object for it
 	// Checksum is the whole object's SHA-256, where the store has computed or verified it; empty where it has not.
 	Checksum string // hexadecimal
 }
@@ -59,16 +60,18 @@ type Info struct {
 type Pending struct {
 	Key   string
 	ID    string
-	Began time.Time // by the store's clock
+	Began time.Time // by the store's clock; of a directory, when it was last written to
 }
 
 // Store is one root in a store: all keys lie below it, and nothing outside is touched.
 type Store interface {
 	// URL names the root, for people: file:///path or s3://bucket/prefix. It holds no secret.
 	URL() string
-	// PutNew puts a small object where none is, or fails with ErrExists.
+	// PutNew puts a small object where none is, or fails with ErrExists. After a doubtful answer it reads back, and the same bytes there
+	// are its own: a caller whose rivals may write the same bytes puts a nonce in them.
 	PutNew(ctx context.Context, key string, b []byte) (Version, error)
-	// PutUnchanged puts a small object in place of the version was, or fails with ErrChanged.
+	// PutUnchanged puts a small object in place of the version was, or fails with ErrChanged. It fails with ErrDoubtful where a doubtful
+	// answer was followed by a third content: its own may have been there in between.
 	PutUnchanged(ctx context.Context, key string, b []byte, was Version) (Version, error)
 	// Upload begins a large object of size bytes under a key that no other attempt uses. Nothing is seen of it before Complete.
 	Upload(ctx context.Context, key string, size int64) (Upload, error)
@@ -80,7 +83,7 @@ type Store interface {
 	// Stat says what is there, or ErrAbsent.
 	Stat(ctx context.Context, key string) (Info, error)
 	// List calls each for every object whose key begins with prefix, by key, after the key after (empty: from the first). It ends with
-	// each's error. Objects of others below the root that CheckKey refuses are passed over.
+	// each's error, and never lists a prefix that CheckPrefix refuses. Objects of others below the root that CheckKey refuses are passed over.
 	List(ctx context.Context, prefix, after string, each func(Info) error) error
 	// Delete removes an object. One that is not there is no error.
 	Delete(ctx context.Context, key string) error
@@ -105,8 +108,8 @@ type Upload interface {
 	Abort(ctx context.Context) error
 }
 
-// CheckKey tells whether a key may be used: 1 to MaxKey bytes of letters, digits and "-_.=+@" in non-empty segments between slashes,
-// none of them "." or "..".
+// CheckKey tells whether a key may be used: 1 to MaxKey bytes of letters, digits and "-_.=+@" in segments of 1 to MaxSegment bytes between
+// slashes, none of them "." or "..".
 func CheckKey(key string) error {
 	if key == "" || len(key) > MaxKey {
 		return fmt.Errorf("key %.64q: %d bytes, want 1 to %d", key, len(key), MaxKey)
@@ -115,11 +118,25 @@ func CheckKey(key string) error {
 		if seg == "" || seg == "." || seg == ".." {
 			return fmt.Errorf("key %q: segment %q is not allowed", key, seg)
 		}
+		if len(seg) > MaxSegment {
+			return fmt.Errorf("key %q: segment of %d bytes, want at most %d", key, len(seg), MaxSegment)
+		}
 		for _, c := range []byte(seg) {
 			if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-_.=+@", c) >= 0) {
 				return fmt.Errorf("key %q: byte %q is not allowed", key, c)
 			}
 		}
+	}
+	return nil
+}
+
+// CheckPrefix tells whether keys may begin with prefix. The empty one is that of all keys.
+func CheckPrefix(prefix string) error {
+	if prefix == "" || CheckKey(strings.TrimSuffix(prefix, "/")) == nil {
+		return nil
+	}
+	if err := CheckKey(strings.TrimRight(prefix, ".") + "x"); err != nil { // "a/.." may go on as "a/..b"
+		return fmt.Errorf("prefix: %w", err)
 	}
 	return nil
 }
