@@ -42,6 +42,9 @@ func dies(m *memory.Store, n int64, done bool) {
 func TestCrashAtEveryCall(t *testing.T) {
 	for _, lanes := range []int{1, 3} {
 		for _, done := range []bool{false, true} {
+			if lanes > 1 && !done {
+				continue // the same places but one
+			}
 			finished, calls := false, int64(0)
 			for ; !finished; calls++ {
 				if calls > most {

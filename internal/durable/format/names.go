@@ -138,25 +138,30 @@ func (n Name) String() string {
 	return ""
 }
 
+// forms are tried only where a key begins as theirs do: a list has many keys.
 var forms = []struct {
-	kind Kind
-	form *regexp.Regexp
+	kind   Kind
+	begins string
+	form   *regexp.Regexp
 }{
-	{CommitKind, regexp.MustCompile(`^commits/(?P<step>step-[^/]+)\.json$`)},
-	{ClaimKind, regexp.MustCompile(`^epochs/(?P<epoch>\d{6,8})\.json$`)},
-	{SharedKind, regexp.MustCompile(`^frozen/group-(?P<group>\d{1,7})-(?P<root>[0-9a-f]{32})\.(?P<twin>[ab])\.safetensors$`)},
-	{PinKind, regexp.MustCompile(`^pins/(?P<step>step-\d+\.e\d+)-(?P<who>[^/]+)\.json$`)},
-	{ReadKind, regexp.MustCompile(`^reads/(?P<step>step-\d+\.e\d+)\.(?P<at>\d{1,12})\.(?P<how>good|bad)-(?P<who>[^/]+)\.json$`)},
-	{RunKind, regexp.MustCompile(`^run\.json$`)},
-	{ShardKind, regexp.MustCompile(`^(?P<step>step-[^/]+)/(?P<shard>(?:group|private|node)-[^/]+)\.w(?P<write>\d{1,19})\.safetensors$`)},
-	{IndexKind, regexp.MustCompile(`^(?P<step>step-[^/]+)/index\.w(?P<write>\d{1,19})\.json$`)},
-	{SummaryKind, regexp.MustCompile(`^summary\.json$`)},
-	{TrashKind, regexp.MustCompile(`^trash/(?P<step>step-[^/]+)\.json$`)},
+	{CommitKind, CommitPrefix, regexp.MustCompile(`^commits/(?P<step>step-[^/]+)\.json$`)},
+	{ClaimKind, EpochPrefix, regexp.MustCompile(`^epochs/(?P<epoch>\d{6,8})\.json$`)},
+	{SharedKind, FrozenPrefix, regexp.MustCompile(`^frozen/group-(?P<group>\d{1,7})-(?P<root>[0-9a-f]{32})\.(?P<twin>[ab])\.safetensors$`)},
+	{PinKind, PinPrefix, regexp.MustCompile(`^pins/(?P<step>step-\d+\.e\d+)-(?P<who>[^/]+)\.json$`)},
+	{ReadKind, ReadPrefix, regexp.MustCompile(`^reads/(?P<step>step-\d+\.e\d+)\.(?P<at>\d{1,12})\.(?P<how>good|bad)-(?P<who>[^/]+)\.json$`)},
+	{RunKind, RunKey, regexp.MustCompile(`^run\.json$`)},
+	{ShardKind, StepPrefix, regexp.MustCompile(`^(?P<step>step-[^/]+)/(?P<shard>(?:group|private|node)-[^/]+)\.w(?P<write>\d{1,19})\.safetensors$`)},
+	{IndexKind, StepPrefix, regexp.MustCompile(`^(?P<step>step-[^/]+)/index\.w(?P<write>\d{1,19})\.json$`)},
+	{SummaryKind, SummaryKey, regexp.MustCompile(`^summary\.json$`)},
+	{TrashKind, TrashPrefix, regexp.MustCompile(`^trash/(?P<step>step-[^/]+)\.json$`)},
 }
 
 // ParseName reads a key below a run, in exactly the form that is written; anything else is Stray.
 func ParseName(key string) Name {
 	for _, f := range forms {
+		if !strings.HasPrefix(key, f.begins) {
+			continue
+		}
 		m := f.form.FindStringSubmatch(key)
 		if m == nil {
 			continue

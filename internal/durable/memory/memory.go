@@ -6,6 +6,7 @@ package memory
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -43,6 +44,8 @@ type Store struct {
 	Before, After func(Call) error
 	// Now is the store's clock; nil counts a second for each change.
 	Now func() time.Time
+	// Least is the size of an upload's parts, in bytes, where it does not make too many; 0: DefaultPart.
+	Least int64
 
 	mu      sync.Mutex
 	calls   int
@@ -59,8 +62,12 @@ type object struct {
 	sum      string // of uploads; small objects have none, as with stores that don't compute one
 }
 
-// partBytes is small, so that tests have uploads of several parts.
-const partBytes = 1 << 10
+// DefaultPart is small, so that tests have uploads of several parts. An object has at most so many parts and bytes as with S3.
+const (
+	DefaultPart = 1 << 10
+	maxParts    = 10_000
+	maxObject   = 5 << 40
+)
 
 // New returns an empty store.
 func New() *Store {
@@ -77,7 +84,7 @@ func (s *Store) Clone() *Store {
 		c.objects[k] = o
 	}
 	for id, u := range s.pending {
-		c.pending[id] = &upload{s: c, key: u.key, id: u.id, size: u.size, began: u.began, parts: cloneParts(u.parts)}
+		c.pending[id] = &upload{s: c, key: u.key, id: u.id, size: u.size, began: u.began, part: u.part, parts: cloneParts(u.parts)}
 	}
 	return c
 }
@@ -143,6 +150,9 @@ func (s *Store) do(ctx context.Context, verb, key string, act func() error) erro
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if err := checked(verb, key); err != nil {
+		return err
+	}
 	if s.Before != nil {
 		if err := s.Before(call); err != nil {
 			return fmt.Errorf("%s %s: %w", strings.ToLower(verb), key, err)
@@ -162,6 +172,14 @@ func (s *Store) do(ctx context.Context, verb, key string, act func() error) erro
 	return nil
 }
 
+// checked refuses keys and prefixes that no store takes.
+func checked(verb, key string) error {
+	if verb == "List" || verb == "Unfinished" {
+		return store.CheckPrefix(key)
+	}
+	return store.CheckKey(key)
+}
+
 // tickLocked is the time of a change.
 func (s *Store) tickLocked() time.Time {
 	if s.Now != nil {
@@ -173,9 +191,6 @@ func (s *Store) tickLocked() time.Time {
 
 // putLocked refuses a key that is another's directory, or has one for its own.
 func (s *Store) putLocked(key string, b []byte, sum string) (store.Version, error) {
-	if err := store.CheckKey(key); err != nil {
-		return "", err
-	}
 	for k := range s.objects {
 		if strings.HasPrefix(k, key+"/") || strings.HasPrefix(key, k+"/") {
 			return "", fmt.Errorf("%s is there: no key is the directory of another", k)
@@ -323,6 +338,7 @@ type upload struct {
 	key   string
 	id    string
 	size  int64
+	part  int64
 	began time.Time
 	parts map[int][]byte
 	done  *store.Info // guarded by the store's mu
@@ -332,11 +348,12 @@ type upload struct {
 func (s *Store) Upload(ctx context.Context, key string, size int64) (store.Upload, error) {
 	var u *upload
 	err := s.do(ctx, "Upload", key, func() error {
-		if err := store.CheckKey(key); err != nil {
-			return err
+		if size < 0 || size > maxObject {
+			return fmt.Errorf("an object of %d bytes, want 0 to %d", size, int64(maxObject))
 		}
 		s.serial++
-		u = &upload{s: s, key: key, id: fmt.Sprint("u", s.serial), size: size, began: s.tickLocked(), parts: make(map[int][]byte)}
+		part := max(cmp.Or(s.Least, DefaultPart), (size+maxParts-1)/maxParts)
+		u = &upload{s: s, key: key, id: fmt.Sprint("u", s.serial), size: size, part: part, began: s.tickLocked(), parts: make(map[int][]byte)}
 		s.pending[u.id] = u
 		return nil
 	})
@@ -346,14 +363,14 @@ func (s *Store) Upload(ctx context.Context, key string, size int64) (store.Uploa
 	return u, nil
 }
 
-func (u *upload) PartBytes() int64 { return partBytes }
+func (u *upload) PartBytes() int64 { return u.part }
 
 func (u *upload) Part(ctx context.Context, i int, b []byte) error {
 	return u.s.do(ctx, "Part", u.key, func() error {
 		if u.s.pending[u.id] == nil {
 			return fmt.Errorf("%w: the upload is gone", store.ErrAbsent)
 		}
-		if want := min(partBytes, u.size-int64(i)*partBytes); int64(len(b)) != want {
+		if want := min(u.part, u.size-int64(i)*u.part); i < 0 || want <= 0 || int64(len(b)) != want {
 			return fmt.Errorf("part %d has %d bytes, want %d", i, len(b), want)
 		}
 		u.parts[i] = bytes.Clone(b)

@@ -52,13 +52,13 @@ func TestConditions(t *testing.T) {
 }
 
 func TestUpload(t *testing.T) {
-	s, ctx, b := New(), t.Context(), bytes.Repeat([]byte("x"), 2*partBytes+5)
+	s, ctx, b := New(), t.Context(), bytes.Repeat([]byte("x"), 2*DefaultPart+5)
 	u, err := s.Upload(ctx, "big", int64(len(b)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, i := range []int{2, 0, 1, 0} {
-		if err := u.Part(ctx, i, b[i*partBytes:min((i+1)*partBytes, len(b))]); err != nil {
+		if err := u.Part(ctx, i, b[i*DefaultPart:min((i+1)*DefaultPart, len(b))]); err != nil {
 			t.Fatal(err)
 		}
 	}
