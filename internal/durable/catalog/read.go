@@ -235,3 +235,19 @@ func regionOf(m replica.Manifest, regions []replica.Region, name string, chunk f
 	}
 	return out, nil
 }
+
+// Regions reads the regions of a part that are asked for, by name, each checked.
+func Regions(sh checkpoint.ShardReader, want func(replica.Region) bool) (map[string][]byte, error) {
+	out, m := make(map[string][]byte), sh.Manifest()
+	for _, r := range sh.Regions() {
+		if !safetensors.Belongs(r, m.Part.Kind) || !want(r) {
+			continue
+		}
+		b, err := regionOf(m, sh.Regions(), r.Name, sh.ReadChunk)
+		if err != nil {
+			return nil, err
+		}
+		out[r.Name] = b
+	}
+	return out, nil
+}
