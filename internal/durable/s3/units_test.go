@@ -99,6 +99,9 @@ func TestValidate(t *testing.T) {
 	if err := good.Validate(); err != nil {
 		t.Error(err)
 	}
+	if err := (Settings{Bucket: "bucket", Prefix: strings.Repeat("a/", 255) + "bb"}).Validate(); err == nil {
+		t.Error("a prefix of 512 bytes is taken: names of 1,025 would follow")
+	}
 	bad := Settings{Bucket: "No", Prefix: "../x", Endpoint: "http://user:passw0rd@h/", Region: "x y", Checksum: "crc", AccessKey: "k", PartBytes: 1, Stall: -1}
 	err := bad.Validate()
 	for _, want := range []string{"bucket", "prefix", "endpoint", "region", "checksum", "secret key", "part of", "stall"} {
