@@ -39,7 +39,7 @@ func TestProgressNotTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := &notices{}
 		send := func(c slowly) error {
-			w := &watched{next: c, stall: defaultStall, notice: told.note}
+			w := &watched{next: c, stall: defaultStall, notice: told.note, closing: context.Background()}
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://store/k", strings.NewReader(strings.Repeat("x", 1000)))
 			if err != nil {
 				t.Fatal(err)

@@ -47,6 +47,7 @@ func Rows() []Row {
 		{"symbolic links, pipes and directories are no objects", planted},
 		{"calls end when their context does", contexts},
 		{"calls end when the store does not answer", stalls},
+		{"calls end when the store is closed", closes},
 		{"the probe passes, and leaves nothing", probes},
 		{"no secret is shown", secrets},
 	}
@@ -647,6 +648,32 @@ func stalls(t *testing.T, b Bed) {
 	}
 	end()
 	reads(t, s, "k", "x")
+}
+
+func closes(t *testing.T, b Bed) {
+	s := b.Open(t)
+	put(t, s, "k", "x")
+	var g sync.WaitGroup
+	if b.Stall != nil {
+		end := b.Stall(t)
+		defer end()
+		began := make(chan struct{})
+		g.Go(func() {
+			close(began)
+			if _, _, err := s.Get(context.WithoutCancel(ctxOf(t)), "k", 10); err == nil {
+				t.Error("a call that waited for the store ends without an error")
+			}
+		})
+		<-began
+	}
+	want(t, "close", s.Close(), nil)
+	want(t, "close again", s.Close(), nil)
+	g.Wait()
+	for name, err := range every(ctxOf(t), s) {
+		if err == nil || errors.Is(err, store.ErrAbsent) || errors.Is(err, store.ErrChanged) {
+			t.Errorf("%s after the close: %v", name, err)
+		}
+	}
 }
 
 func probes(t *testing.T, b Bed) {
