@@ -2,17 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/replicad/replicad/internal/durable/directory"
+	"github.com/replicad/replicad/internal/durable"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
-// openStore opens the store that a URL or a path names.
+// openStore opens the store that a URL or a path names. What a URL does not say, the environment does, as for Amazon's own tools.
 func openStore(ctx context.Context, url string) (store.Store, error) {
-	dir, ok := directoryOf(url)
-	if !ok {
-		return nil, fmt.Errorf("%s: this program opens directories alone", url)
-	}
-	return directory.Open(ctx, dir)
+	return durable.Open(ctx, url, durable.Settings{})
 }

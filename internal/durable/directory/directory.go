@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -26,6 +25,7 @@ type Store struct {
 	gate *gate
 	wrap func(disk) disk // what tests put between a tree and the kernel
 
+	close sync.Once
 	mu    sync.Mutex // guards the rest
 	tree  *tree
 	moved error // that the path came to name another directory, until a write was told
@@ -43,7 +43,7 @@ func open(ctx context.Context, dir string, wrap func(disk) disk) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, gate: &gate{dir: dir}, wrap: wrap}
+	s := &Store{dir: dir, gate: &gate{dir: dir, closing: make(chan struct{})}, wrap: wrap}
 	if s.tree, err = openTree(ctx, s.gate, wrap); err != nil {
 		return nil, fmt.Errorf("directory %s: %w", dir, err)
 	}
@@ -53,14 +53,16 @@ func open(ctx context.Context, dir string, wrap func(disk) disk) (*Store, error)
 // URL names the directory.
 func (s *Store) URL() string { return (&url.URL{Scheme: "file", Path: s.dir}).String() }
 
-// Close closes the directory. Uploads that are open stay so until they are completed or aborted.
-func (s *Store) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.tree.Close(); !errors.Is(err, os.ErrClosed) {
-		return err
-	}
-	return nil
+// Close closes the directory, and ends calls that wait for a kernel that does not answer. Uploads that are open keep their files until they
+// are aborted, or forgotten.
+func (s *Store) Close() (err error) {
+	s.close.Do(func() {
+		close(s.gate.closing)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		err = s.tree.Close()
+	})
+	return err
 }
 
 // Silent says since when, and in which call, the file system has not answered; empty: it answers, as far as is known.

@@ -25,7 +25,8 @@ const (
 // abandoned knowingly, and end when the call returns or the process ends. They touch nothing but the buffer that they were given.
 // While no call is answered the next ones are refused at once, but for one now and then that finds out.
 type gate struct {
-	dir string
+	dir     string
+	closing chan struct{} // closed when the store is
 
 	mu        sync.Mutex // guards the rest
 	silent    bool       // the last call that ended was given up for the file system's fault
@@ -57,6 +58,9 @@ func through[T any](ctx context.Context, g *gate, patience time.Duration, what s
 	if ctx.Err() != nil {
 		return none, ended(ctx)
 	}
+	if g.closed() {
+		return none, errClosed
+	}
 	if err := g.admit(); err != nil {
 		return none, err
 	}
@@ -69,7 +73,7 @@ func through[T any](ctx context.Context, g *gate, patience time.Duration, what s
 			}
 		}
 	}()
-	stop := ctx.Done()
+	stop, closing := ctx.Done(), g.closing
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	for {
@@ -77,7 +81,10 @@ func through[T any](ctx context.Context, g *gate, patience time.Duration, what s
 		case <-p.done:
 			return p.value, p.err
 		case <-stop:
-			stop = nil
+			stop, closing = nil, nil
+			timer.Reset(stopPatience)
+		case <-closing:
+			stop, closing = nil, nil
 			timer.Reset(stopPatience)
 		case <-timer.C:
 			if err := giveUp(ctx, g, p, what); err != nil {
@@ -114,6 +121,9 @@ func giveUp[T any](ctx context.Context, g *gate, p *passage[T], what string) err
 	if ctx.Err() != nil {
 		return fmt.Errorf("directory %s: %w: %s has not returned: %w", g.dir, errAbandoned, what, ended(ctx))
 	}
+	if g.closed() {
+		return fmt.Errorf("directory %s: %w: %s has not returned: %w", g.dir, errAbandoned, what, errClosed)
+	}
 	now := time.Now()
 	if !g.silent {
 		g.silent, g.stuck, g.since = true, what, now
@@ -124,6 +134,17 @@ func giveUp[T any](ctx context.Context, g *gate, p *passage[T], what string) err
 
 // errAbandoned marks a call that may still be carried out, and still read or write the buffer that it was given.
 var errAbandoned = errors.New("given up")
+
+var errClosed = errors.New("the store is closed")
+
+func (g *gate) closed() bool {
+	select {
+	case <-g.closing:
+		return true
+	default:
+		return false
+	}
+}
 
 const remedy = "see to its mount and the server behind it; what waits for it goes on by itself once it answers"
 

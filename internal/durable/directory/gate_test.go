@@ -64,7 +64,7 @@ func TestSilentFileSystem(t *testing.T) {
 // A caller that gives up waits no longer, and says nothing of the file system: a slow one is not a silent one.
 func TestCallersThatGiveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{dir: "/mnt/durable"}
+		g := &gate{dir: "/mnt/durable", closing: make(chan struct{})}
 		gone := make(chan struct{})
 		call := func() (struct{}, error) { <-gone; return struct{}{}, nil }
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -105,7 +105,7 @@ func (c *closer) Close() error {
 // What a call opened after nobody waited for it is closed, and no more calls stand than the cap allows.
 func TestLateCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{dir: "/mnt/durable"}
+		g := &gate{dir: "/mnt/durable", closing: make(chan struct{})}
 		gone, closed := make(chan struct{}), new(closer)
 		for n := 0; g.stand() < maxAbandoned; n++ {
 			_, err := through(t.Context(), g, lookPatience, "opening x", func() (*closer, error) { <-gone; return closed, nil })

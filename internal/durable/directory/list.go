@@ -36,7 +36,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, each func(store.
 
 // walk goes through the objects, or through what is unfinished, by key.
 type walk struct {
-	ctx           context.Context //nolint:containedctx // of the one call that made it
+	ctx           context.Context // of the one call that made it
 	tree          *tree
 	prefix, after string
 	object        func(store.Info) error    // nil: they are not looked for

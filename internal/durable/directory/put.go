@@ -89,7 +89,7 @@ func (t *tree) put(ctx context.Context, key string, b []byte, place func(temp st
 		return err
 	}
 	if err = place(temp); errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: what was written was removed before it had its name: %v", store.ErrDoubtful, err)
+		err = fmt.Errorf("%w: what was written was removed before it had its name", store.ErrDoubtful)
 	}
 	return err
 }

@@ -3,7 +3,6 @@ package directory
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -146,7 +145,7 @@ func FuzzTempName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		base, id, ok := parseTemp(name)
 		if ok && (tempName(base, id) != name && !strings.ContainsAny(base, "/.") || !validID(id)) {
-			t.Fatal(fmt.Sprintf("%q: %q %q", name, base, id))
+			t.Fatalf("%q: %q %q", name, base, id)
 		}
 		if ok && store.CheckKey(name) == nil {
 			t.Fatalf("%q is a key and a temporary name", name)

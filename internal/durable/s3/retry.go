@@ -31,7 +31,7 @@ func waitBefore(attempts int, c class) time.Duration {
 // call is one call of a caller: its requests, one after the other.
 type call struct {
 	s       *Store
-	ctx     context.Context //nolint:containedctx // of the one call that it is
+	ctx     context.Context // of the one call that it is
 	trace   *trace
 	until   time.Time // no attempt begins later
 	attempt int
@@ -46,6 +46,9 @@ func (s *Store) begin(ctx context.Context, op, key string) *call {
 func (c *call) once(do func(ctx context.Context) error) *failure {
 	if c.ctx.Err() != nil {
 		return judge(c.ctx, c.trace, c.ctx.Err())
+	}
+	if c.s.closing.Err() != nil {
+		return &failure{class: refused, text: errClosed.Error(), err: errClosed}
 	}
 	f := judge(c.ctx, c.trace, do(c.ctx))
 	switch {
@@ -73,10 +76,10 @@ func (c *call) again(f *failure) bool {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
 	case <-c.ctx.Done():
-		return true // the next request says so
+	case <-c.s.closing.Done():
 	}
+	return true // the next request says what has ended
 }
 
 // repeat makes requests of which each may be made twice, until one is answered for good.

@@ -28,7 +28,11 @@ type Store struct {
 	creds     *credentials.Credentials
 	transport *http.Transport
 	wait      func(attempts int, c class) time.Duration // waitBefore; tests have less time
+	closing   context.Context                           // ends with the store
+	end       context.CancelFunc
 }
+
+var errClosed = errors.New("the store is closed")
 
 var _ store.Store = (*Store)(nil)
 
@@ -38,6 +42,7 @@ func Open(settings Settings) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{settings: settings.withDefaults(), transport: newTransport(), wait: waitBefore}
+	s.closing, s.end = context.WithCancel(context.Background())
 	s.creds = credentialsOf(s.settings)
 	endpoint, secure := "s3."+s.settings.Region+".amazonaws.com", true
 	if s.settings.Endpoint != "" {
@@ -54,7 +59,7 @@ func Open(settings Settings) (*Store, error) {
 	var err error
 	s.core, err = minio.NewCore(endpoint, &minio.Options{
 		Creds: s.creds, Secure: secure, Region: s.settings.Region, BucketLookup: lookup,
-		Transport:  &watched{next: s.transport, stall: s.settings.Stall, notice: s.settings.Notice},
+		Transport:  &watched{next: s.transport, stall: s.settings.Stall, notice: s.settings.Notice, closing: s.closing},
 		MaxRetries: 1,
 	})
 	if err != nil {
@@ -78,8 +83,9 @@ func (s *Store) GoString() string { return s.URL() }
 // Format prints the URL, whatever is asked for.
 func (s *Store) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.URL()) }
 
-// Close closes idle connections. Calls under way end by their own contexts.
+// Close ends the calls under way, and closes the connections.
 func (s *Store) Close() error {
+	s.end()
 	s.transport.CloseIdleConnections()
 	return nil
 }

@@ -59,6 +59,7 @@ type Notice struct {
 }
 
 const (
+	mostName        = 1024 // bytes of an object's name in S3
 	defaultStall    = 30 * time.Second
 	defaultPatience = 20 * time.Second
 	defaultRegion   = "us-east-1"
@@ -97,6 +98,9 @@ func (s Settings) Validate() error {
 	if s.Prefix != "" {
 		if err := store.CheckKey(s.Prefix); err != nil {
 			bad("prefix: %w", err)
+		}
+		if most := mostName - 1 - store.MaxKey; len(s.Prefix) > most {
+			bad("prefix of %d bytes: want at most %d", len(s.Prefix), most)
 		}
 	}
 	if s.Endpoint != "" {

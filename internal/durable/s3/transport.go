@@ -55,9 +55,10 @@ func traced(ctx context.Context, t *trace) context.Context {
 
 // watched gives up requests that do not move, and looks at answers before the library does.
 type watched struct {
-	next   http.RoundTripper
-	stall  time.Duration
-	notice func(Notice)
+	next    http.RoundTripper
+	stall   time.Duration
+	notice  func(Notice)
+	closing context.Context // of the store
 }
 
 // RoundTrip sends one request.
@@ -75,7 +76,7 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := w.next.RoundTrip(r)
 	if err != nil {
 		m.stop()
-		if cause := context.Cause(ctx); errors.Is(cause, errStalled) {
+		if cause := context.Cause(ctx); errors.Is(cause, errStalled) || errors.Is(cause, errClosed) {
 			err = cause
 		}
 		cancel(nil)
@@ -133,6 +134,7 @@ type movement struct {
 	early *time.Timer // of the notice
 	stall time.Duration
 	first time.Duration // until the notice
+	apart func() bool   // from the end of the store
 	ended bool
 }
 
@@ -141,6 +143,7 @@ func (w *watched) watch(tr *trace, cancel context.CancelCauseFunc) *movement {
 	still := func(d time.Duration) error { return fmt.Errorf("%w for %v", errStalled, d) }
 	m.timer = time.AfterFunc(m.stall, func() { cancel(still(m.stall)) })
 	m.early = time.AfterFunc(m.first, func() { w.notice(Notice{Op: tr.op, Key: tr.key, Err: still(m.first)}) })
+	m.apart = context.AfterFunc(w.closing, func() { cancel(errClosed) })
 	return m
 }
 
@@ -159,6 +162,7 @@ func (m *movement) stop() {
 	m.ended = true
 	m.timer.Stop()
 	m.early.Stop()
+	m.apart()
 }
 
 // moving is a request's body: it moves when the connection takes of it.
@@ -176,7 +180,7 @@ func (b *moving) Read(p []byte) (int, error) {
 type answer struct {
 	body   io.ReadCloser
 	moves  *movement
-	ctx    context.Context //nolint:containedctx // of the one request that it answers
+	ctx    context.Context // of the one request that it answers
 	cancel context.CancelCauseFunc
 }
 
@@ -185,7 +189,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	if n > 0 {
 		a.moves.move()
 	}
-	if cause := context.Cause(a.ctx); err != nil && errors.Is(cause, errStalled) {
+	if cause := context.Cause(a.ctx); err != nil && (errors.Is(cause, errStalled) || errors.Is(cause, errClosed)) {
 		err = cause
 	}
 	return n, err

@@ -39,7 +39,7 @@ func TestProgressNotTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := &notices{}
 		send := func(c slowly) error {
-			w := &watched{next: c, stall: defaultStall, notice: told.note}
+			w := &watched{next: c, stall: defaultStall, notice: told.note, closing: context.Background()}
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://store/k", strings.NewReader(strings.Repeat("x", 1000)))
 			if err != nil {
 				t.Fatal(err)
@@ -98,6 +98,9 @@ func TestValidate(t *testing.T) {
 	good := Settings{Bucket: "lm-checkpoints", Prefix: "a/b", Endpoint: "http://127.0.0.1:9000", Region: "eu-west-1", AccessKey: "k", SecretKey: "s"}
 	if err := good.Validate(); err != nil {
 		t.Error(err)
+	}
+	if err := (Settings{Bucket: "bucket", Prefix: strings.Repeat("a/", 255) + "bb"}).Validate(); err == nil {
+		t.Error("a prefix of 512 bytes is taken: names of 1,025 would follow")
 	}
 	bad := Settings{Bucket: "No", Prefix: "../x", Endpoint: "http://user:passw0rd@h/", Region: "x y", Checksum: "crc", AccessKey: "k", PartBytes: 1, Stall: -1}
 	err := bad.Validate()

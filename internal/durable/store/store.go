@@ -85,7 +85,8 @@ type Store interface {
 	// List calls each for every object whose key begins with prefix, by key, after the key after (empty: from the first). It ends with
 	// each's error, and never lists a prefix that CheckPrefix refuses. Objects of others below the root that CheckKey refuses are passed over.
 	List(ctx context.Context, prefix, after string, each func(Info) error) error
-	// Delete removes an object. One that is not there is no error.
+	// Delete removes an object. One that is not there is no error. Its key is not used again: some servers that keep versions take the mark
+	// of a deletion for an object (docs/stores.md).
 	Delete(ctx context.Context, key string) error
 	// Unfinished lists uploads of keys that begin with prefix, of any writer, that were neither completed nor aborted.
 	Unfinished(ctx context.Context, prefix string) ([]Pending, error)

@@ -20,8 +20,9 @@ import (
 // Rows are the cases, in the order of the table.
 func Rows() []Row {
 	return []Row{
-		{"put if absent: new, there, after a deletion", putNew},
+		{"put if absent: new, there", putNew},
 		{"put if unchanged: right, wrong, none, no key", putUnchanged},
+		{"a deleted key is as if it never was", deleted},
 		{"each content has its own version", versions},
 		{"racers: 20 keys x 16, one wins each", racers},
 		{"no lost update: 8 x 10 increments", increments},
@@ -46,6 +47,7 @@ func Rows() []Row {
 		{"symbolic links, pipes and directories are no objects", planted},
 		{"calls end when their context does", contexts},
 		{"calls end when the store does not answer", stalls},
+		{"calls end when the store is closed", closes},
 		{"the probe passes, and leaves nothing", probes},
 		{"no secret is shown", secrets},
 	}
@@ -108,10 +110,35 @@ func putNew(t *testing.T, b Bed) {
 	_, err = s.PutNew(ctxOf(t), "a/b.json", []byte("one"))
 	want(t, "put the same again", err, store.ErrExists)
 	reads(t, b.Open(t), "a/b.json", "one")
-	want(t, "delete", s.Delete(ctxOf(t), "a/b.json"), nil)
-	want(t, "delete what is gone", s.Delete(ctxOf(t), "a/b.json"), nil)
-	put(t, s, "a/b.json", "three")
-	reads(t, s, "a/b.json", "three")
+}
+
+func deleted(t *testing.T, b Bed) {
+	s := b.Open(t)
+	first := put(t, s, "d/k", "one")
+	second, err := s.PutUnchanged(ctxOf(t), "d/k", []byte("two"), first)
+	want(t, "put if unchanged", err, nil)
+	for range 2 {
+		want(t, "delete", s.Delete(ctxOf(t), "d/k"), nil)
+		lists(t, s, "", "")
+		_, _, err := s.Get(ctxOf(t), "d/k", 100)
+		want(t, "get", err, store.ErrAbsent)
+		_, err = s.Stat(ctxOf(t), "d/k")
+		want(t, "stat", err, store.ErrAbsent)
+	}
+	_, err = s.PutNew(ctxOf(t), "d/k", []byte("three"))
+	if b.KeepsDeleted {
+		want(t, "put if absent: the fault is mended, tell docs/stores.md", err, store.ErrExists)
+		*b.says = "no"
+		return
+	}
+	want(t, "put if absent", err, nil)
+	reads(t, s, "d/k", "three")
+	want(t, "delete", s.Delete(ctxOf(t), "d/k"), nil)
+	for _, was := range []store.Version{first, second} {
+		_, err = s.PutUnchanged(ctxOf(t), "d/k", []byte("four"), was)
+		want(t, "put if unchanged", err, store.ErrChanged)
+	}
+	lists(t, s, "", "")
 }
 
 func putUnchanged(t *testing.T, b Bed) {
@@ -130,12 +157,6 @@ func putUnchanged(t *testing.T, b Bed) {
 	}
 	lists(t, s, "", "", "last.json")
 	reads(t, b.Open(t), "last.json", "two")
-	want(t, "delete", s.Delete(ctxOf(t), "last.json"), nil)
-	_, err = s.PutUnchanged(ctxOf(t), "last.json", []byte("three"), second)
-	want(t, "after a deletion", err, store.ErrChanged)
-	put(t, s, "last.json", "four")
-	reads(t, s, "last.json", "four")
-	lists(t, s, "", "", "last.json")
 }
 
 func versions(t *testing.T, b Bed) {
@@ -627,6 +648,32 @@ func stalls(t *testing.T, b Bed) {
 	}
 	end()
 	reads(t, s, "k", "x")
+}
+
+func closes(t *testing.T, b Bed) {
+	s := b.Open(t)
+	put(t, s, "k", "x")
+	var g sync.WaitGroup
+	if b.Stall != nil {
+		end := b.Stall(t)
+		defer end()
+		began := make(chan struct{})
+		g.Go(func() {
+			close(began)
+			if _, _, err := s.Get(context.WithoutCancel(ctxOf(t)), "k", 10); err == nil {
+				t.Error("a call that waited for the store ends without an error")
+			}
+		})
+		<-began
+	}
+	want(t, "close", s.Close(), nil)
+	want(t, "close again", s.Close(), nil)
+	g.Wait()
+	for name, err := range every(ctxOf(t), s) {
+		if err == nil || errors.Is(err, store.ErrAbsent) || errors.Is(err, store.ErrChanged) {
+			t.Errorf("%s after the close: %v", name, err)
+		}
+	}
 }
 
 func probes(t *testing.T, b Bed) {

@@ -31,10 +31,11 @@ const (
 
 // Server is an S3 server behind a proxy that spoils requests (.ci/stores).
 type Server struct {
-	URL    string
-	Bucket string
-	client *minio.Client
-	roots  atomic.Int64
+	URL          string
+	Bucket       string
+	KeepsDeleted bool // see Bed
+	client       *minio.Client
+	roots        atomic.Int64
 }
 
 // Fault is what happens to the next requests that match: .ci/stores has the kinds. An empty field matches all.
@@ -265,11 +266,13 @@ func freeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// StartVersity starts a versitygw on a directory, behind the proxy.
-func StartVersity(t testing.TB, program string) *Server {
+// StartVersity starts a versitygw on a directory, behind the proxy, with one bucket: "plain", "versioned", or "locked", which keeps all
+// versions for a day whatever is asked.
+func StartVersity(t testing.TB, bucket string) *Server {
 	t.Helper()
-	address, dir := freeAddress(t), Scratch(t)
-	cmd := exec.Command(program, "--port", address, "posix", dir)
+	program := above(t, filepath.Join("bin", "tools", "versitygw"))
+	address, dir, old := freeAddress(t), Scratch(t), Scratch(t)
+	cmd := exec.Command(program, "--port", address, "posix", "--versioning-dir", old, dir)
 	cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+Access, "ROOT_SECRET_KEY="+Secret)
 	log, err := os.Create(filepath.Join(t.TempDir(), "versitygw.log"))
 	if err != nil {
@@ -285,8 +288,17 @@ func StartVersity(t testing.TB, program string) *Server {
 		_ = log.Close()
 	})
 	await(t, address)
-	s := start(t, "plain", "-to", "http://"+address)
-	if err := s.client.MakeBucket(t.Context(), s.Bucket, minio.MakeBucketOptions{}); err != nil {
+	s := start(t, bucket, "-to", "http://"+address)
+	s.KeepsDeleted = bucket != "plain" // versitygw 1.8.0 takes the marker of a deletion for an object
+	err = s.client.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{ObjectLocking: bucket == "locked"})
+	if err == nil && bucket == "versioned" {
+		err = s.client.EnableVersioning(t.Context(), bucket)
+	}
+	if err == nil && bucket == "locked" {
+		mode, days, unit := minio.Governance, uint(1), minio.Days
+		err = s.client.SetBucketObjectLockConfig(t.Context(), bucket, &mode, &days, &unit)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return s
