@@ -10,9 +10,9 @@ import (
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
-	"github.com/replicad/replicad/internal/durable/directory"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/storetest"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -21,7 +21,7 @@ const ckptJob = durabletest.JobName
 // writeGeneration does what a job does for one generation.
 func writeGeneration(t *testing.T, dir string, step replica.Step, id byte) {
 	t.Helper()
-	st, err := directory.Open(t.Context(), dir)
+	st, err := openStore(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,4 +242,31 @@ func TestCkptOldLayout(t *testing.T) {
 	if rows := ckptRows(t, dir); len(rows) != 2 || rows[0].Old == rows[1].Old {
 		t.Errorf("%+v", rows)
 	}
+}
+
+// TestCkptOnS3: the same on a bucket, whose server is told by the environment.
+func TestCkptOnS3(t *testing.T) {
+	srv := storetest.Start(t)
+	t.Setenv("AWS_ENDPOINT_URL_S3", srv.URL)
+	t.Setenv("AWS_ACCESS_KEY_ID", storetest.Access)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", storetest.Secret)
+	t.Setenv("AWS_REGION", "us-east-1")
+	root := "s3://" + srv.Bucket + "/ckpt"
+	for _, step := range []replica.Step{10, 20, 30} {
+		writeGeneration(t, root, step, 0)
+	}
+	for _, where := range []string{root, root + "/" + ckptJob} {
+		if rows := ckptRows(t, where); len(rows) != 3 || rows[0].Step != 30 || rows[0].Metrics["loss"] != 70 {
+			t.Errorf("%s: %+v", where, rows)
+		}
+	}
+	expect(t, exitOK, []string{"verify", root, "--all", "-q"}, "step 10", "step 20", "step 30")
+	expect(t, exitOK, []string{"pin", root + "@10", "--as", "ada"}, "pinned step 10")
+	expect(t, exitOK, []string{"prune", root, "--keep", "1", "--grace", "1ns"}, "deleted: "+ckptJob+" step 20")
+	expect(t, exitOK, []string{"show", root + "/" + ckptJob + "@10", "--tensors"}, "weight", "ada")
+	dir := t.TempDir()
+	expect(t, exitOK, []string{"cp", root, dir}, "copied step 30")
+	expect(t, exitOK, []string{"diff", root, dir}, "equal")
+	expect(t, exitOK, []string{"verify", dir}, "good")
+	expect(t, exitFailed, []string{"ls", "s3://" + srv.Bucket + "/other"}, "no checkpoints")
 }
