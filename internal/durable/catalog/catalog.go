@@ -54,6 +54,7 @@ type Catalog struct {
 	now   func() time.Time
 	pause func(context.Context, time.Duration) error
 	lanes int
+	block int64 // how much of an object is read at once, in bytes
 
 	mu sync.Mutex
 	// Guarded by mu, by the key of the first twin: frozen files that were seen whole since the start or the last failed read, and those of
@@ -64,7 +65,7 @@ type Catalog struct {
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
-	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, frozen: make(map[string]format.Written), suspect: make(map[string]bool)}
+	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool)}
 	if c.who == "" {
 		c.who = "user-" + fmt.Sprint(os.Getuid())
 	}

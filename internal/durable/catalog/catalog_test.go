@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +30,9 @@ var (
 
 // over is a catalog that waits for nothing.
 func over(st store.Store, lanes int) *Catalog {
-	return New(st, Options{Who: "ada", Host: "h", Lanes: lanes, Now: func() time.Time { return now }, Pause: func(ctx context.Context, _ time.Duration) error { return ctx.Err() }})
+	c := New(st, Options{Who: "ada", Host: "h", Lanes: lanes, Now: func() time.Time { return now }, Pause: func(ctx context.Context, _ time.Duration) error { return ctx.Err() }})
+	c.block = 1 << 10 // parts have several
+	return c
 }
 
 func gen(step replica.Step) replica.Generation { return replica.Generation{Epoch: 1, Step: step} }
@@ -440,7 +444,14 @@ func counting(m *memory.Store) *paged { return &paged{Store: m} }
 
 type paged struct {
 	store.Store
-	requests int
+	requests      int
+	bytes, ranges atomic.Int64
+}
+
+func (p *paged) ReadRange(ctx context.Context, key string, off int64, b []byte) error {
+	p.bytes.Add(int64(len(b)))
+	p.ranges.Add(1)
+	return p.Store.ReadRange(ctx, key, off, b)
 }
 
 func (p *paged) Get(ctx context.Context, key string, most int64) ([]byte, store.Version, error) {
@@ -638,3 +649,52 @@ func TestNumbers(t *testing.T) {
 }
 
 func parsed(name string) format.Name { return format.ParseName(name) }
+
+// TestPartsAreReadOnce: chunks in order take each byte from the store once, in blocks, and from several goroutines the same bytes.
+func TestPartsAreReadOnce(t *testing.T) {
+	m := memory.New()
+	mustWrite(t, over(m, 1), gen(2), 1)
+	for _, lanes := range []int{1, 4} {
+		p := counting(m)
+		c := over(p, lanes)
+		found, _ := find(t, c)
+		sh, err := c.OpenShard(t.Context(), found[0], replica.OfGroup(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.bytes.Store(0)
+		p.ranges.Store(0)
+		want := durabletest.Make(gen(2), 1).Groups[0]
+		var buf []byte
+		for i := range want.Manifest.Chunks {
+			if buf, err = sh.ReadChunk(i, buf); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sh.Close()
+		if got := p.bytes.Load(); got > int64(len(want.Bytes)) || p.ranges.Load() > int64(len(want.Bytes))/c.block+1 {
+			t.Errorf("%d lanes: %d bytes in %d requests, of a part of %d", lanes, got, p.ranges.Load(), len(want.Bytes))
+		}
+		if sh, err = c.OpenShard(t.Context(), found[0], replica.OfGroup(0)); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for w := range 4 {
+			wg.Go(func() {
+				for k := range want.Manifest.Chunks {
+					i := (k*(w+1) + 5*w) % len(want.Manifest.Chunks)
+					b, err := sh.ReadChunk(i, nil)
+					off, n := replica.ChunkSpan(i, want.Manifest.Bytes, want.Manifest.ChunkBytes)
+					if err != nil || !bytes.Equal(b, want.Bytes[off:off+n]) {
+						t.Errorf("chunk %d: %v", i, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		sh.Close()
+		if b, err := sh.ReadChunk(0, nil); err != nil || len(b) == 0 {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+}

@@ -46,6 +46,7 @@ type reader struct {
 	data  uint64   // where the part's bytes begin in the file
 	p     *format.Packed
 	first atomic.Int32 // which of keys is tried first
+	ahead *ahead       // nil: each chunk is a request
 }
 
 func (c *Catalog) reader(r Run, f format.File, head uint64, p *format.Packed) *reader {
@@ -93,6 +94,9 @@ func (c *Catalog) open(ctx context.Context, f Found, part replica.Part) (*reader
 	p, _ := o.Part(part)
 	rd := c.reader(f.Run, file, o.Head, p)
 	rd.ctx = ctx
+	if size := p.Layout.Size(); size > 0 {
+		rd.ahead = c.ahead(ctx, f.Run.Under(file.Key), rd.data, size)
+	}
 	return rd, nil
 }
 
@@ -117,10 +121,28 @@ func (c *Catalog) belongs(f Found, file format.File, o *format.Object) error {
 
 func (rd *reader) Manifest() replica.Manifest { return rd.p.Manifest }
 func (rd *reader) Regions() []replica.Region  { return rd.p.Regions }
-func (rd *reader) Close()                     {}
+
+// Close ends what is read ahead. Chunks can still be read.
+func (rd *reader) Close() {
+	if rd.ahead != nil {
+		rd.ahead.close()
+	}
+}
 
 // ReadChunk reads chunk i into dst, grown if it is too short, and checks it against its digest.
-func (rd *reader) ReadChunk(i int, dst []byte) ([]byte, error) { return rd.chunk(rd.ctx, i, dst) }
+func (rd *reader) ReadChunk(i int, dst []byte) ([]byte, error) {
+	if m := &rd.p.Manifest; rd.ahead != nil && i >= 0 && i < len(m.Chunks) {
+		_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+		if uint64(cap(dst)) < n {
+			dst = make([]byte, n)
+		}
+		dst = dst[:n]
+		if err := rd.try(rd.keys[0], i, dst, rd.ahead.read); err == nil {
+			return dst, nil
+		}
+	}
+	return rd.chunk(rd.ctx, i, dst) // by itself, from the twin too
+}
 
 func (rd *reader) chunk(ctx context.Context, i int, dst []byte) ([]byte, error) {
 	m := &rd.p.Manifest
@@ -141,7 +163,10 @@ func (rd *reader) chunk(ctx context.Context, i int, dst []byte) ([]byte, error) 
 				dst = make([]byte, n) // a call that failed may still write to the former one
 			}
 			used = true
-			return rd.try(ctx, rd.keys[which], i, dst)
+			key := rd.keys[which]
+			return rd.try(key, i, dst, func(from uint64, b []byte) error {
+				return rd.c.st.ReadRange(ctx, rd.run.Under(key), int64(rd.data+from), b)
+			})
 		})
 		if err == nil {
 			rd.first.Store(int32(which))
@@ -156,7 +181,7 @@ func (rd *reader) chunk(ctx context.Context, i int, dst []byte) ([]byte, error) 
 }
 
 // try reads a chunk from one file: what lies in it of the chunk is one range, which the gaps are put into.
-func (rd *reader) try(ctx context.Context, key string, i int, dst []byte) error {
+func (rd *reader) try(key string, i int, dst []byte, read func(from uint64, b []byte) error) error {
 	m := &rd.p.Manifest
 	from, size, err := extent(rd.p, i)
 	if err != nil {
@@ -164,7 +189,7 @@ func (rd *reader) try(ctx context.Context, key string, i int, dst []byte) error 
 	}
 	packed := dst[uint64(len(dst))-size:]
 	if size > 0 {
-		if err := rd.c.st.ReadRange(ctx, rd.run.Under(key), int64(rd.data+from), packed); err != nil {
+		if err := read(from, packed); err != nil {
 			return fmt.Errorf("%s: chunk %d: %w", key, i, err)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// block is how much of an object is read at once, in bytes.
-const block = 8 << 20
+// blockBytes is how much of an object is read at once.
+const blockBytes = 8 << 20
 
 // filler gives the next bytes of something, in order.
 type filler interface{ fill(b []byte) error }
@@ -45,14 +45,14 @@ func (c *Catalog) stream(ctx context.Context, key string, size int64) *stream {
 	s := &stream{queue: make(chan chan piece, c.lanes-1), stop: cancel}
 	s.wg.Go(func() {
 		defer close(s.queue)
-		for off := int64(0); off < size; off += block {
+		for off := int64(0); off < size; off += c.block {
 			got := make(chan piece, 1)
 			select {
 			case s.queue <- got:
 			case <-ctx.Done():
 				return
 			}
-			n := min(block, size-off)
+			n := min(c.block, size-off)
 			s.wg.Go(func() {
 				var p piece
 				p.err = c.again(ctx, func() error {
