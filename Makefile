@@ -28,6 +28,8 @@ PURE       := .*/replicad/(replica|lock|recovery|rng)
 LONGEST    := $(addprefix ./internal/,trouble sim leader importwall)
 GOTEST      = $(BIN)/tools/gotestsum --format standard-quiet
 GOTESTS    := -shuffle=on -vet=off -timeout 8m
+# The server of objects that tests start: in memory, behind a proxy that spoils requests.
+STORES      = $(GO) build -C .ci/stores -buildvcs=false -o $(BIN)/tools/stores .
 CAMPAIGN   ?=
 LOCK       ?=
 HOSTILE    ?=
@@ -54,7 +56,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -70,10 +72,10 @@ py-setup: ## .venv with the pinned Python tools and torch
 	.ci/py-setup $(VENV)
 
 # pip waits for a network and a disk while Go compiles. Where everything is there already, neither does anything.
-installs: set-up ## py-setup, and the tools of lint and unit, side by side
+installs: set-up ## py-setup, the tools of lint and unit, and the stores that tests start, side by side
 	@mkdir -p $(BIN)/tools
 	.ci/py-setup $(VENV) & py=$$!; go=0; \
-	{ $(GO) build -C .ci/lint -buildvcs=false -o $(BIN)/tools/ tool && $(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ gotest.tools/gotestsum; } || go=$$?; \
+	{ $(GO) build -C .ci/lint -buildvcs=false -o $(BIN)/tools/ tool && $(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ gotest.tools/gotestsum && $(STORES); } || go=$$?; \
 	wait $$py && exit $$go
 
 py-lock: ## write the lists of Python packages with hashes, python/requirements-*.txt, from requirements-*.in; flags in LOCK="--upgrade"
@@ -111,6 +113,7 @@ py-check: py-setup ## format, lint and types of the Python package and its tests
 unit: set-up ## all Go tests, with the race detector but for rules without goroutines, in random order; the 40 slowest in bin/slowest-go.txt
 	@mkdir -p $(BIN)/tools $(BIN)/unit && rm -f $(BIN)/unit/*.json
 	$(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ gotest.tools/gotestsum
+	$(STORES)
 	CGO_ENABLED=1 $(GOTEST) --jsonfile $(BIN)/unit/race.json -- -race $(GOTESTS) $(LONGEST) $$($(GO) list ./... | grep -vxE '$(PURE)')
 	$(GOTEST) --jsonfile $(BIN)/unit/pure.json -- $(GOTESTS) ./internal/sim $$($(GO) list ./... | grep -xE '$(PURE)')
 	@cat $(BIN)/unit/*.json | $(BIN)/tools/gotestsum tool slowest --num 40 --threshold 100ms >$(BIN)/slowest-go.txt
@@ -171,7 +174,13 @@ test: installs build check py-check unit c-test py-test demo-test chaos-test ## 
 	@echo "make test: passed"
 
 test-all: SKIP :=
-test-all: test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
+test-all: test store-test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
+
+store-test: set-up ## the suite of stores on a directory, gofakes3 and versitygw, with versions and Object Lock; its table in docs/stores.md
+	@mkdir -p $(BIN)/tools
+	$(STORES)
+	$(GO) build -C .ci/versitygw -buildvcs=false -o $(BIN)/tools/ tool
+	$(GO) test -count=1 -vet=off ./internal/durable -run 'TestStores|TestTable' -stores -table $(CURDIR)/docs/stores.md
 
 demo: build ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="..."
 	$(BIN)/replicad demo $(DEMO)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fxamacker/cbor/v2"
 
+	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -94,16 +95,16 @@ func FuzzManifest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		l, err := newLayout(&got.Manifest, got.Regions)
+		l, err := safetensors.NewLayout(&got.Manifest, got.Regions)
 		if err != nil {
 			return
 		}
 		for i := range got.Manifest.Chunks {
 			off, n := replica.ChunkSpan(i, got.Manifest.Bytes, got.Manifest.ChunkBytes)
 			next := uint64(0)
-			err := l.spans(off, n, func(from, to, at uint64, gap bool) error {
-				if from != next || to <= from || to > n || !gap && at+to-from > l.size() {
-					t.Fatalf("chunk %d of %d bytes has a piece from %d to %d, at %d of %d", i, n, from, to, at, l.size())
+			err := l.Spans(off, n, func(from, to, at uint64, gap bool) error {
+				if from != next || to <= from || to > n || !gap && at+to-from > l.Size() {
+					t.Fatalf("chunk %d of %d bytes has a piece from %d to %d, at %d of %d", i, n, from, to, at, l.Size())
 				}
 				next = to
 				return nil
@@ -112,10 +113,10 @@ func FuzzManifest(f *testing.F) {
 				t.Fatalf("chunk %d: pieces up to %d of %d: %v", i, next, n, err)
 			}
 		}
-		if head, err := appendHeader(metadata(&got.Manifest), l.tensors); err == nil {
-			h, err := parseHeader(head[8:], l.size())
+		if head, err := safetensors.AppendHeader(metadata(&got.Manifest), l.Tensors); err == nil {
+			h, err := safetensors.ParseHeader(head[8:], l.Size())
 			if err == nil {
-				err = l.matches(h)
+				err = l.Matches(h)
 			}
 			if err != nil {
 				t.Fatalf("the header that is written for %+v: %v", got, err)

@@ -2,9 +2,6 @@ package checkpoint
 
 // Limits of what is read from disk.
 const (
-	// maxHeader bounds a safetensors header, in bytes, as the safetensors library does. Whatever regions a rank may register fit: a
-	// job that can be captured can be written.
-	maxHeader = 100_000_000
 	// maxManifest and maxMarker bound the frames beside the shards, in bytes. A marker lists every part of a job: some
 	// 150 bytes each.
 	maxManifest = 64 << 20

@@ -10,6 +10,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -25,7 +26,7 @@ type ShardReader interface {
 
 type shard struct {
 	rec   *sideRecord
-	l     layout
+	l     safetensors.Layout
 	f     source
 	name  string
 	data  uint64 // where the tensors' bytes begin
@@ -66,7 +67,7 @@ func (s *Store) openShard(f Found, part replica.Part) (_ *shard, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLayout(&rec.Manifest, rec.Regions)
+	l, err := safetensors.NewLayout(&rec.Manifest, rec.Regions)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
@@ -106,26 +107,26 @@ func (sh *shard) readHeader(info replica.ShardInfo, size int64) error {
 	if _, err := sh.f.ReadAt(length[:], 0); err != nil {
 		return err
 	}
-	n, err := headerLength(length)
+	n, err := safetensors.HeaderLength(length)
 	if err != nil {
 		return err
 	}
 	if n > info.Bytes-8 {
-		return badFormat("header of %d bytes in a file of %d", n, info.Bytes)
+		return fmt.Errorf("%w: header of %d bytes in a file of %d", safetensors.ErrFormat, n, info.Bytes)
 	}
 	b := make([]byte, n)
 	if _, err := sh.f.ReadAt(b, 8); err != nil {
 		return err
 	}
-	h, err := parseHeader(b, info.Bytes-8-n)
+	h, err := safetensors.ParseHeader(b, info.Bytes-8-n)
 	if err != nil {
 		return err
 	}
-	sh.data = h.size
-	if h.metadata["root"] != info.Root.String() {
-		return fmt.Errorf("header is of root %q, want %v", h.metadata["root"], info.Root)
+	sh.data = h.Size
+	if h.Metadata["root"] != info.Root.String() {
+		return fmt.Errorf("header is of root %q, want %v", h.Metadata["root"], info.Root)
 	}
-	return sh.l.matches(h)
+	return sh.l.Matches(h)
 }
 
 func (sh *shard) Manifest() replica.Manifest { return sh.rec.Manifest }
@@ -143,7 +144,7 @@ func (sh *shard) ReadChunk(i int, dst []byte) ([]byte, error) {
 	}
 	dst = dst[:n]
 	first := int64(-1) // where in the file the chunk begins, for the error
-	err := sh.l.spans(off, n, func(from, to, at uint64, gap bool) error {
+	err := sh.l.Spans(off, n, func(from, to, at uint64, gap bool) error {
 		if gap {
 			clear(dst[from:to])
 			return nil
@@ -218,7 +219,7 @@ func (s *Store) verify(ctx context.Context, f Found, info replica.ShardInfo) err
 			return err
 		}
 		off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
-		err = sh.l.spans(off, n, func(from, to, _ uint64, gap bool) error {
+		err = sh.l.Spans(off, n, func(from, to, _ uint64, gap bool) error {
 			if !gap { // the file has tensors in the order of the part, and nothing between them
 				_, _ = h.Write(buf[from:to])
 			}

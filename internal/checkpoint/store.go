@@ -12,6 +12,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -155,7 +156,7 @@ func (t *tree) writeShard(ctx context.Context, jobName string, m *replica.Manife
 	if got := hash(m.RootInput()); got != m.Root {
 		return replica.ShardInfo{}, fmt.Errorf("manifest says root %v and hashes to %v", m.Root, got)
 	}
-	l, err := newLayout(m, regions)
+	l, err := safetensors.NewLayout(m, regions)
 	if err != nil {
 		return replica.ShardInfo{}, err
 	}
@@ -172,11 +173,11 @@ func (t *tree) writeShard(ctx context.Context, jobName string, m *replica.Manife
 		return replica.ShardInfo{}, err
 	}
 	t.removeTemps(path.Dir(full), path.Base(full)+".")
-	head, err := appendHeader(metadata(m), l.tensors)
+	head, err := safetensors.AppendHeader(metadata(m), l.Tensors)
 	if err != nil {
 		return replica.ShardInfo{}, err
 	}
-	info.Bytes = uint64(len(head)) + l.size()
+	info.Bytes = uint64(len(head)) + l.Size()
 	err = t.writeFile(full+shardExt, t.disk.rename, func(w io.Writer) error {
 		h := xxh3.New()
 		if err := writeTensors(ctx, io.MultiWriter(w, h), head, m, l, read); err != nil {
@@ -206,7 +207,7 @@ func metadata(m *replica.Manifest) map[string]string {
 
 // writeTensors writes header and data chunk by chunk. Each chunk is checked on the way: what could not be read back as the
 // manifest says is not written at all.
-func writeTensors(ctx context.Context, w io.Writer, head []byte, m *replica.Manifest, l layout, read func(int, []byte) ([]byte, error)) error {
+func writeTensors(ctx context.Context, w io.Writer, head []byte, m *replica.Manifest, l safetensors.Layout, read func(int, []byte) ([]byte, error)) error {
 	if _, err := w.Write(head); err != nil {
 		return err
 	}
@@ -223,7 +224,7 @@ func writeTensors(ctx context.Context, w io.Writer, head []byte, m *replica.Mani
 		if got := hash(b); uint64(len(b)) != n || got != m.Chunks[i] {
 			return fmt.Errorf("read chunk %d: %w: %d bytes with digest %v, want %d with %v", i, ErrCorrupt, len(b), got, n, m.Chunks[i])
 		}
-		err = l.spans(off, n, func(from, to, _ uint64, gap bool) error {
+		err = l.Spans(off, n, func(from, to, _ uint64, gap bool) error {
 			if gap {
 				return checkGap(off+from, b[from:to])
 			}
@@ -300,3 +301,5 @@ func (t *tree) removeTemps(dir, base string) {
 		}
 	}
 }
+
+func hash(b []byte) replica.Digest { return safetensors.Hash(b) }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/leakcheck"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -62,7 +63,7 @@ func makePart(g replica.Geometry, part replica.Part, gen replica.Generation, fro
 	b := make([]byte, size)
 	rng := rand.New(rand.NewPCG(uint64(part.Kind)<<32|uint64(part.Index), uint64(gen.Step)))
 	for _, r := range g.Regions {
-		if belongs(r, part.Kind) {
+		if safetensors.Belongs(r, part.Kind) {
 			for i := range r.Bytes {
 				b[r.Offset+i] = byte(rng.Uint32())
 			}

@@ -1,4 +1,6 @@
-package checkpoint
+// Package safetensors reads and writes what every file of the durable tier is: a safetensors header, strictly, and where the regions of a
+// part lie behind it. Bytes alone: nothing here opens a file. It imports replica and xxh3.
+package safetensors
 
 import (
 	"bytes"
@@ -13,41 +15,46 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// tensor is an entry of a safetensors header; begin and end count from the end of the header.
-type tensor struct {
-	name       string
-	dtype      replica.DType
-	shape      []uint64
-	begin, end uint64
+// MaxHeader bounds a safetensors header, in bytes, as the safetensors library does. Whatever regions a rank may register fit: a job that can
+// be captured can be written.
+const MaxHeader = 100_000_000
+
+// Tensor is an entry of a safetensors header; Begin and End count from the end of the header.
+type Tensor struct {
+	Name       string
+	DType      replica.DType
+	Shape      []uint64
+	Begin, End uint64
 }
 
-// header is a parsed safetensors header: tensors in order of their bytes.
-type header struct {
-	metadata map[string]string
-	tensors  []tensor
-	size     uint64 // of the length field and header together: where the data begins
+// Header is a parsed safetensors header: tensors in order of their bytes.
+type Header struct {
+	Metadata map[string]string
+	Tensors  []Tensor
+	Size     uint64 // of the length field and header together: where the data begins
 }
 
-var errFormat = errors.New("not a safetensors file that replicad accepts")
+// ErrFormat marks bytes that are no header, or one with holes, overlaps or numbers that lie.
+var ErrFormat = errors.New("not a safetensors file that replicad accepts")
 
 func badFormat(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", errFormat, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", ErrFormat, fmt.Sprintf(format, args...))
 }
 
-// headerLength reads the first 8 bytes.
-func headerLength(b [8]byte) (uint64, error) {
+// HeaderLength reads the first 8 bytes.
+func HeaderLength(b [8]byte) (uint64, error) {
 	n := binary.LittleEndian.Uint64(b[:])
-	if n < 2 || n > maxHeader {
-		return 0, badFormat("header of %d bytes, want 2 to %d", n, maxHeader)
+	if n < 2 || n > MaxHeader {
+		return 0, badFormat("header of %d bytes, want 2 to %d", n, MaxHeader)
 	}
 	return n, nil
 }
 
-// parseHeader reads the header's JSON strictly; data is the length of what follows it. Refused are: duplicate keys,
+// ParseHeader reads the header's JSON strictly; data is the length of what follows it. Refused are: duplicate keys,
 // unknown fields and types, shapes whose product overflows or is not what the offsets say, holes, overlaps (of empty
 // tensors too), bytes that belong to no tensor, and metadata that is not string to string.
-func parseHeader(b []byte, data uint64) (*header, error) {
-	if len(b) < 2 || len(b) > maxHeader || b[0] != '{' {
+func ParseHeader(b []byte, data uint64) (*Header, error) {
+	if len(b) < 2 || len(b) > MaxHeader || b[0] != '{' {
 		return nil, badFormat("header of %d bytes does not begin with {", len(b))
 	}
 	if !utf8.Valid(b) || !json.Valid(b) {
@@ -58,21 +65,21 @@ func parseHeader(b []byte, data uint64) (*header, error) {
 	}
 	p := parser{json.NewDecoder(bytes.NewReader(b))}
 	p.UseNumber()
-	h := &header{size: 8 + uint64(len(b))}
+	h := &Header{Size: 8 + uint64(len(b))}
 	err := p.object(func(key string) error {
 		if key == "__metadata__" {
-			h.metadata = make(map[string]string)
+			h.Metadata = make(map[string]string)
 			return p.object(func(k string) error {
 				v, err := p.text()
-				h.metadata[k] = v
+				h.Metadata[k] = v
 				return err
 			})
 		}
-		if len(h.tensors) >= replica.MaxRegions {
+		if len(h.Tensors) >= replica.MaxRegions {
 			return badFormat("more than %d tensors", replica.MaxRegions)
 		}
 		t, err := p.tensor(key)
-		h.tensors = append(h.tensors, t)
+		h.Tensors = append(h.Tensors, t)
 		return err
 	})
 	if err != nil {
@@ -82,26 +89,26 @@ func parseHeader(b []byte, data uint64) (*header, error) {
 }
 
 // check compares shapes with offsets, and offsets with each other and the file.
-func (h *header) check(data uint64) error {
-	slices.SortStableFunc(h.tensors, func(a, b tensor) int {
-		if a.begin != b.begin {
-			return cmpUint(a.begin, b.begin)
+func (h *Header) check(data uint64) error {
+	slices.SortStableFunc(h.Tensors, func(a, b Tensor) int {
+		if a.Begin != b.Begin {
+			return cmpUint(a.Begin, b.Begin)
 		}
-		return cmpUint(a.end, b.end)
+		return cmpUint(a.End, b.End)
 	})
 	at := uint64(0)
-	for _, t := range h.tensors {
+	for _, t := range h.Tensors {
 		n, ok := t.bytes()
 		if !ok {
-			return badFormat("tensor %q: shape %v overflows", t.name, t.shape)
+			return badFormat("tensor %q: shape %v overflows", t.Name, t.Shape)
 		}
-		if t.end < t.begin || t.end-t.begin != n {
-			return badFormat("tensor %q: offsets [%d, %d], but shape %v of %v has %d bytes", t.name, t.begin, t.end, t.shape, t.dtype, n)
+		if t.End < t.Begin || t.End-t.Begin != n {
+			return badFormat("tensor %q: offsets [%d, %d], but shape %v of %v has %d bytes", t.Name, t.Begin, t.End, t.Shape, t.DType, n)
 		}
-		if t.begin != at {
-			return badFormat("tensor %q begins at %d, the one before ends at %d", t.name, t.begin, at)
+		if t.Begin != at {
+			return badFormat("tensor %q begins at %d, the one before ends at %d", t.Name, t.Begin, at)
 		}
-		at = t.end
+		at = t.End
 	}
 	if at != data {
 		return badFormat("tensors end at %d, the file has %d bytes of data", at, data)
@@ -109,9 +116,9 @@ func (h *header) check(data uint64) error {
 	return nil
 }
 
-func (t tensor) bytes() (uint64, bool) {
-	n := t.dtype.Size()
-	for _, d := range t.shape {
+func (t Tensor) bytes() (uint64, bool) {
+	n := t.DType.Size()
+	for _, d := range t.Shape {
 		if d != 0 && n > (1<<62)/d {
 			return 0, false
 		}
@@ -201,20 +208,20 @@ func (p parser) numbers(most int) ([]uint64, error) {
 	return list, p.delim(']')
 }
 
-func (p parser) tensor(name string) (tensor, error) {
-	t := tensor{name: name}
+func (p parser) tensor(name string) (Tensor, error) {
+	t := Tensor{Name: name}
 	var offsets []uint64
 	err := p.object(func(key string) (err error) {
 		switch key {
 		case "dtype":
 			var s string
 			if s, err = p.text(); err == nil {
-				if t.dtype, err = replica.ParseDType(s); err != nil {
+				if t.DType, err = replica.ParseDType(s); err != nil {
 					err = badFormat("tensor %q: %v", name, err)
 				}
 			}
 		case "shape":
-			t.shape, err = p.numbers(replica.MaxDims)
+			t.Shape, err = p.numbers(replica.MaxDims)
 		case "data_offsets":
 			offsets, err = p.numbers(2)
 		default:
@@ -225,15 +232,15 @@ func (p parser) tensor(name string) (tensor, error) {
 	if err != nil {
 		return t, err
 	}
-	if t.dtype == 0 || t.shape == nil || len(offsets) != 2 {
+	if t.DType == 0 || t.Shape == nil || len(offsets) != 2 {
 		return t, badFormat("tensor %q: dtype, shape and two data_offsets are needed", name)
 	}
-	t.begin, t.end = offsets[0], offsets[1]
+	t.Begin, t.End = offsets[0], offsets[1]
 	return t, nil
 }
 
-// appendHeader makes length field and header, padded so that the data begins at a multiple of 64 bytes.
-func appendHeader(metadata map[string]string, tensors []tensor) ([]byte, error) {
+// AppendHeader makes length field and header, padded so that the data begins at a multiple of 64 bytes.
+func AppendHeader(metadata map[string]string, tensors []Tensor) ([]byte, error) {
 	if metadata == nil {
 		metadata = map[string]string{} // null would not be read back
 	}
@@ -246,23 +253,23 @@ func appendHeader(metadata map[string]string, tensors []tensor) ([]byte, error) 
 	}
 	b.Write(meta)
 	for _, t := range tensors {
-		name, err := json.Marshal(t.name)
+		name, err := json.Marshal(t.Name)
 		if err != nil {
 			return nil, err
 		}
-		shape, err := json.Marshal(append([]uint64{}, t.shape...))
+		shape, err := json.Marshal(append([]uint64{}, t.Shape...))
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(&b, `,%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, t.dtype, shape, t.begin, t.end)
+		fmt.Fprintf(&b, `,%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, t.DType, shape, t.Begin, t.End)
 	}
 	b.WriteByte('}')
 	for b.Len()%64 != 0 {
 		b.WriteByte(' ')
 	}
 	out := b.Bytes()
-	if len(out)-8 > maxHeader {
-		return nil, fmt.Errorf("safetensors header of %d bytes for %d regions, at most %d: use fewer regions or shorter names", len(out)-8, len(tensors), maxHeader)
+	if len(out)-8 > MaxHeader {
+		return nil, fmt.Errorf("safetensors header of %d bytes for %d regions, at most %d: use fewer regions or shorter names", len(out)-8, len(tensors), MaxHeader)
 	}
 	binary.LittleEndian.PutUint64(out, uint64(len(out)-8))
 	return out, nil

@@ -1,13 +1,9 @@
-package checkpoint
+package safetensors
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -63,7 +59,7 @@ var hostile = map[string]struct {
 
 func TestHostileHeaders(t *testing.T) {
 	for name, c := range hostile {
-		if h, err := parseHeader([]byte(c.json), c.data); !errors.Is(err, errFormat) {
+		if h, err := ParseHeader([]byte(c.json), c.data); !errors.Is(err, ErrFormat) {
 			t.Errorf("%s: parsed as %+v, %v", name, h, err)
 		}
 	}
@@ -73,13 +69,13 @@ func TestHostileHeaders(t *testing.T) {
 		fmt.Fprintf(&bloat, `"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},`, i)
 	}
 	bloat.WriteString(`"z":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`)
-	if _, err := parseHeader([]byte(bloat.String()), 0); !errors.Is(err, errFormat) {
+	if _, err := ParseHeader([]byte(bloat.String()), 0); !errors.Is(err, ErrFormat) {
 		t.Errorf("100,001 entries in %d bytes: %v", bloat.Len(), err)
 	}
-	for _, n := range []uint64{0, 1, maxHeader + 1, 1 << 63} {
+	for _, n := range []uint64{0, 1, MaxHeader + 1, 1 << 63} {
 		var b [8]byte
 		binary.LittleEndian.PutUint64(b[:], n)
-		if _, err := headerLength(b); !errors.Is(err, errFormat) {
+		if _, err := HeaderLength(b); !errors.Is(err, ErrFormat) {
 			t.Errorf("header of %d bytes: %v", n, err)
 		}
 	}
@@ -93,7 +89,7 @@ func TestGoodHeaders(t *testing.T) {
 		`{"a":{"dtype":"U8","shape":[0,7],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"c":{"dtype":"F64","shape":[0],"data_offsets":[1,1]}}`: 1,
 		`{"data_offsets":{"shape":[1],"data_offsets":[0,2],"dtype":"BF16"}}`:                                                                                               2,
 	} {
-		if _, err := parseHeader([]byte(text), data); err != nil {
+		if _, err := ParseHeader([]byte(text), data); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -105,73 +101,22 @@ func FuzzHeader(f *testing.F) {
 	}
 	f.Add([]byte(`{"__metadata__":{"k":"v"},"b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}} `), uint64(6))
 	f.Fuzz(func(t *testing.T, b []byte, data uint64) {
-		h, err := parseHeader(b, data)
+		h, err := ParseHeader(b, data)
 		if err != nil {
 			return
 		}
-		again, err := appendHeader(h.metadata, h.tensors)
+		again, err := AppendHeader(h.Metadata, h.Tensors)
 		if err != nil {
 			t.Fatal(err)
 		}
-		h2, err := parseHeader(again[8:], data)
+		h2, err := ParseHeader(again[8:], data)
 		if err != nil {
 			t.Fatalf("%s is written as %s, which is refused: %v", b, again[8:], err)
 		}
-		if len(h.tensors) != len(h2.tensors) || len(h.tensors) > 0 && !reflect.DeepEqual(h.tensors, h2.tensors) {
-			t.Fatalf("%+v came back as %+v", h.tensors, h2.tensors)
+		if len(h.Tensors) != len(h2.Tensors) || len(h.Tensors) > 0 && !reflect.DeepEqual(h.Tensors, h2.Tensors) {
+			t.Fatalf("%+v came back as %+v", h.Tensors, h2.Tensors)
 		}
 	})
-}
-
-var writeGolden = flag.Bool("write-golden", false, "write the golden generation if it doesn't exist yet; existing files are never changed")
-
-// TestGolden reads generations that earlier programs wrote: v1 has a marker that nothing orders.
-func TestGolden(t *testing.T) {
-	for _, version := range []uint32{markerUnordered, markerVersion} {
-		t.Run(fmt.Sprintf("v%d", version), func(t *testing.T) { readsGolden(t, version) })
-	}
-}
-
-func readsGolden(t *testing.T, version uint32) {
-	g, gen := testRegions(t), replica.Generation{Epoch: 3, Step: 1234}
-	golden := filepath.Join("testdata", fmt.Sprintf("v%d", version))
-	if _, err := os.Stat(golden); *writeGolden && errors.Is(err, os.ErrNotExist) {
-		if err := os.MkdirAll(golden, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := writeGeneration(t.Context(), open(t, golden), g, gen); err != nil {
-			t.Fatal(err)
-		}
-	}
-	dir := t.TempDir() // Open writes a probe: not into the source tree
-	if err := os.CopyFS(dir, os.DirFS(golden)); err != nil {
-		t.Fatal(err)
-	}
-	s := open(t, dir)
-	found, skipped := find(t, s, job)
-	if len(found) != 1 || len(skipped) != 0 || found[0].Generation != gen {
-		t.Fatalf("found %v, skipped %v", found, skipped)
-	}
-	checkWhole(t, s, g, found[0])
-	if m := found[0].Marker; m.Version != version || (m.Written > 0) != (version > markerUnordered) {
-		t.Errorf("the marker is of version %d, written at %d", m.Version, m.Written)
-	}
-
-	// And this program writes the same bytes.
-	fresh := open(t, t.TempDir())
-	if err := writeGeneration(t.Context(), fresh, g, gen); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"group-0.safetensors", "private-1.safetensors"} {
-		was, err := os.ReadFile(filepath.Join(dir, found[0].Path, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		is, err := os.ReadFile(filepath.Join(fresh.dir, found[0].Path, name))
-		if err != nil || !bytes.Equal(was, is) {
-			t.Errorf("%s is written differently now: %v", name, err)
-		}
-	}
 }
 
 // TestLongestHeader: a job whose regions are taken can be written, so their header has room, however long and however oddly they are
@@ -183,19 +128,15 @@ func TestLongestHeader(t *testing.T) {
 		if err := r.Check(); err != nil || len(r.Shape) != replica.MaxDims {
 			t.Fatalf("%q: %v", char, err)
 		}
-		one := tensor{r.Name, r.DType, r.Shape, 1<<64 - 1, 1<<64 - 1}
-		b, err := appendHeader(nil, []tensor{one, one})
+		one := Tensor{r.Name, r.DType, r.Shape, 1<<64 - 1, 1<<64 - 1}
+		b, err := AppendHeader(nil, []Tensor{one, one})
 		if err != nil {
 			t.Fatal(err)
 		}
 		longest = max(longest, len(b)/2)
 	}
-	m := replica.Manifest{Part: replica.OfRank(replica.MaxRanks), Generation: replica.Generation{Epoch: replica.MaxEpoch, Step: replica.MaxStep}}
-	rest, err := appendHeader(metadata(&m), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := longest*replica.MaxRegions + len(rest); n > maxHeader {
-		t.Errorf("%d regions may make a header of %d bytes, and %d are the most", replica.MaxRegions, n, maxHeader)
+	const rest = 4 << 10 // of metadata that names the part
+	if n := longest*replica.MaxRegions + rest; n > MaxHeader {
+		t.Errorf("%d regions may make a header of %d bytes, and %d are the most", replica.MaxRegions, n, MaxHeader)
 	}
 }

@@ -1,0 +1,365 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/replica"
+	"github.com/spf13/cobra"
+)
+
+const ckptLong = `List, verify, compare, keep, copy and delete durable checkpoints, without a daemon.
+
+WHERE is a root, with or without a job and a run below it: a directory, file:///ckpt, s3://bucket/ckpt,
+/ckpt/lm, s3://bucket/ckpt/lm/20261125T1716Z-4385b34d. @STEP behind it names a generation (@1200; of an
+epoch: @1200.e2). Without it the newest one that is whole is meant. Directories that older daemons wrote
+are read too; pin, unpin and prune are for the present layout alone.`
+
+// newCkpt has the verbs on generations in stores. One more is a line here.
+func newCkpt(std stdio) *cobra.Command {
+	c := ckpt{std}
+	g := group("ckpt", "List, verify, compare, keep, copy and delete durable checkpoints",
+		c.ls(), c.show(), c.verify(), c.diff(), c.pin(), c.unpin(), c.prune(), c.cp(), c.log(), c.wait())
+	g.Long = ckptLong
+	return g
+}
+
+type ckpt struct{ std stdio }
+
+// tier is what generations are read from: a store, or a directory of the former layout.
+type tier interface {
+	URL() string
+	Jobs(ctx context.Context) ([]string, error)
+	List(ctx context.Context, job string) ([]catalog.Listed, error)
+	Find(ctx context.Context, job string, id replica.JobID) ([]catalog.Found, []catalog.Skipped, error)
+	OpenShard(ctx context.Context, f catalog.Found, part replica.Part) (checkpoint.ShardReader, error)
+	Verify(ctx context.Context, f catalog.Found, progress func(read, of uint64)) ([]catalog.Fault, error)
+}
+
+// where is what an argument names.
+type where struct {
+	cat   *catalog.Catalog // nil: the directory has the former layout alone
+	old   *catalog.Old     // nil: it has none of that
+	job   string           // empty: every one
+	run   string           // empty: every one
+	at    *replica.Generation
+	epoch bool // at names the epoch too
+	close func()
+}
+
+// tiers lists what there is to read.
+func (w *where) tiers() (list []tier) {
+	if w.cat != nil {
+		list = append(list, w.cat)
+	}
+	if w.old != nil {
+		list = append(list, w.old)
+	}
+	return list
+}
+
+// parseWhere takes an argument apart: the root with job and run, and the generation.
+func parseWhere(arg string) (root string, at *replica.Generation, epoch bool, err error) {
+	root, tail, named := strings.Cut(arg, "@")
+	if !named || strings.Contains(tail, "/") {
+		return arg, nil, false, nil
+	}
+	step, e, epoch := strings.Cut(tail, ".e")
+	g := replica.Generation{}
+	s, err := strconv.ParseUint(step, 10, 38)
+	if err == nil && epoch {
+		var n uint64
+		n, err = strconv.ParseUint(e, 10, 24)
+		g.Epoch = replica.Epoch(n)
+	}
+	if err != nil {
+		return "", nil, false, coded(exitUsage, fmt.Errorf("%s: @%s names no generation: want @STEP, as @1200, or @1200.e2", arg, tail))
+	}
+	g.Step = replica.Step(s)
+	return root, &g, epoch, nil
+}
+
+// parent cuts the last name off a URL or path; ok is false where there is none to cut.
+func parent(url string) (above, name string, ok bool) {
+	url = strings.TrimRight(url, "/")
+	i := strings.LastIndex(url, "/")
+	if i <= 0 || strings.HasSuffix(url[:i+1], "//") {
+		return url, "", false
+	}
+	return url[:i], url[i+1:], true
+}
+
+// find opens what an argument names: the root is the longest beginning of it that has the format's mark. make says that a root without one
+// is taken, and marked by the first write.
+func (c ckpt) find(ctx context.Context, arg string, who string, anew bool) (w *where, err error) {
+	root, at, epoch, err := parseWhere(arg)
+	if err != nil {
+		return nil, err
+	}
+	w = &where{at: at, epoch: epoch, close: func() {}}
+	var names []string
+	for url := root; ; {
+		if len(names) <= 2 && (len(names) == 0 || replica.CheckName(names[0]) == nil) {
+			ok, err := c.open(ctx, w, url, names, who)
+			if err != nil || ok {
+				return w, err
+			}
+		}
+		above, name, ok := parent(url)
+		if !ok || len(names) == 2 {
+			break
+		}
+		url, names = above, append([]string{name}, names...)
+	}
+	if !anew {
+		return nil, fmt.Errorf("%s: no checkpoints of replicad's are there, nor in what lies above it", root)
+	}
+	st, err := openStore(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	w.cat, w.close = catalog.New(st, catalog.Options{Who: who}), func() { st.Close() }
+	return w, nil
+}
+
+// open tries one beginning of an argument as the root; names are what follows it.
+func (c ckpt) open(ctx context.Context, w *where, url string, names []string, who string) (bool, error) {
+	dir, local := directoryOf(url)
+	if local {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			return false, nil //nolint:nilerr // what lies above may be the root; where nothing is, find says so
+		}
+	}
+	st, err := openStore(ctx, url)
+	if err != nil {
+		return false, err
+	}
+	cat := catalog.New(st, catalog.Options{Who: who})
+	marked, err := cat.Marked(ctx)
+	if err == nil && marked {
+		w.cat, w.close = cat, func() { st.Close() }
+	} else if cerr := st.Close(); err != nil || cerr != nil {
+		return false, errors.Join(err, cerr)
+	}
+	if local && oldRuns(dir, names) {
+		old, err := catalog.OpenOld(ctx, dir)
+		if err != nil {
+			w.close()
+			return false, err
+		}
+		was := w.close
+		w.old, w.close = old, func() { was(); old.Close() }
+	}
+	if w.cat == nil && w.old == nil {
+		return false, nil
+	}
+	if len(names) > 0 {
+		w.job = names[0]
+	}
+	if len(names) > 1 {
+		w.run = names[1]
+	}
+	return true, nil
+}
+
+// directoryOf is the directory that a URL or path names.
+func directoryOf(url string) (string, bool) {
+	if dir, ok := strings.CutPrefix(url, "file://"); ok {
+		return dir, true
+	}
+	return url, !strings.Contains(url, "://")
+}
+
+// oldRuns tells whether runs of the former layout lie below a directory, under these names where there are any.
+func oldRuns(dir string, names []string) bool {
+	pattern := []string{dir, "*", "????????-????-????-????-????????????"}
+	copy(pattern[1:], names)
+	found, err := filepath.Glob(filepath.Join(pattern...))
+	return err == nil && len(found) > 0
+}
+
+// jobs lists the jobs that are meant, of one tier.
+func (w *where) jobs(ctx context.Context, t tier) ([]string, error) {
+	if w.job != "" {
+		return []string{w.job}, nil
+	}
+	return t.Jobs(ctx)
+}
+
+// list says what there is.
+func (w *where) list(ctx context.Context) (list []catalog.Listed, err error) {
+	for _, t := range w.tiers() {
+		jobs, err := w.jobs(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		for _, job := range jobs {
+			rows, err := t.List(ctx, job)
+			if err != nil {
+				return nil, err
+			}
+			for _, l := range rows {
+				if w.run == "" || l.Run.Run == w.run {
+					list = append(list, l)
+				}
+			}
+		}
+	}
+	return list, nil
+}
+
+// one finds the generation that is meant, and what it is read from. What was passed over on the way is told.
+func (c ckpt) one(ctx context.Context, w *where) (t tier, f catalog.Found, err error) {
+	if w.at != nil {
+		return w.named(ctx)
+	}
+	for _, t := range w.tiers() {
+		jobs, err := w.jobs(ctx, t)
+		if err != nil {
+			return nil, f, err
+		}
+		if len(jobs) > 1 {
+			return nil, f, coded(exitUsage, fmt.Errorf("%s has the jobs %s: say which, as %s", t.URL(), strings.Join(jobs, ", "), path.Join(t.URL(), jobs[0])))
+		}
+		for _, job := range jobs {
+			found, skipped, err := t.Find(ctx, job, replica.JobID{})
+			if err != nil {
+				return nil, f, err
+			}
+			for _, f := range found {
+				if w.run != "" && f.Run.Run != w.run {
+					continue
+				}
+				for _, s := range skipped {
+					if s.Run.Run == f.Run.Run && s.State == catalog.Damaged && s.Generation.Compare(f.Generation) > 0 {
+						fmt.Fprintf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, s.Reason)
+					}
+				}
+				return t, f, nil
+			}
+		}
+	}
+	return nil, f, fmt.Errorf("no generation that is whole: see `replicad ckpt ls`")
+}
+
+// named finds the generation behind @.
+func (w *where) named(ctx context.Context) (t tier, f catalog.Found, err error) {
+	l, err := w.listed(ctx)
+	if err != nil {
+		return nil, f, err
+	}
+	if !l.Old {
+		f, err = w.cat.Get(ctx, l.Run, l.Generation)
+		return w.cat, f, err
+	}
+	found, skipped, err := w.old.Find(ctx, l.Run.Job, l.Run.ID)
+	if err != nil {
+		return nil, f, err
+	}
+	for _, f := range found {
+		if f.Generation == l.Generation {
+			return w.old, f, nil
+		}
+	}
+	for _, s := range skipped {
+		if s.Generation == l.Generation {
+			return nil, f, fmt.Errorf("generation %v of job %s: %s", l.Generation, l.Run.Job, s.Reason)
+		}
+	}
+	return nil, f, fmt.Errorf("generation %v of job %s: %w", l.Generation, l.Run.Job, catalog.ErrNone)
+}
+
+// listed is the line of the generation behind @: of the newest run, and in it of the newest epoch.
+func (w *where) listed(ctx context.Context) (l catalog.Listed, err error) {
+	if w.at == nil {
+		return l, coded(exitUsage, errors.New("say which generation: WHERE@STEP"))
+	}
+	list, err := w.list(ctx)
+	if err != nil {
+		return l, err
+	}
+	job := ""
+	for _, l := range list {
+		if job == "" {
+			job = l.Run.Job
+		}
+		if l.Run.Job != job {
+			return l, coded(exitUsage, fmt.Errorf("there are several jobs: say which, as WHERE/%s@%d", job, w.at.Step))
+		}
+	}
+	for _, l := range list {
+		if l.Generation.Step == w.at.Step && (!w.epoch || l.Generation.Epoch == w.at.Epoch) && l.State != catalog.Unfinished {
+			return l, nil
+		}
+	}
+	return l, fmt.Errorf("there is no generation of step %d: see `replicad ckpt ls`", w.at.Step)
+}
+
+// present refuses what only the present layout has.
+func (w *where) present(verb string) error {
+	if w.cat == nil {
+		return fmt.Errorf("%s: the directory has the layout of older daemons: copy it with `replicad ckpt cp` first, %s is for the present layout", w.old.URL(), verb)
+	}
+	return nil
+}
+
+// writeJSON prints a value for programs.
+func (c ckpt) writeJSON(v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.std.out, "%s\n", b)
+	return err
+}
+
+// common are the flags of every verb.
+type common struct {
+	json bool
+	who  string
+}
+
+func (f *common) add(cmd *cobra.Command, writes bool) *cobra.Command {
+	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	if writes {
+		cmd.Flags().StringVar(&f.who, "as", "", "your name in pins and in the log (default: user and number)")
+	}
+	return cmd
+}
+
+// age is for people.
+func age(since time.Time) string {
+	if since.IsZero() || since.Unix() <= 0 {
+		return "-"
+	}
+	switch d := time.Since(since); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.0f s", max(d.Seconds(), 0))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%.0f h", d.Hours())
+	default:
+		return fmt.Sprintf("%.0f d", d.Hours()/24)
+	}
+}
+
+// metrics are for people.
+func metrics(m map[string]format.Metric) string {
+	var out []string
+	for _, k := range sortedKeys(m) {
+		out = append(out, fmt.Sprintf("%s=%.5g", k, float64(m[k])))
+	}
+	return dash(strings.Join(out, " "))
+}

@@ -1,0 +1,276 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/user"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/retain"
+	"github.com/replicad/replicad/replica"
+	"github.com/spf13/cobra"
+)
+
+// defaultWho is the user's name.
+func defaultWho() string {
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		return u.Username
+	}
+	return "somebody"
+}
+
+func (c ckpt) cp() *cobra.Command {
+	var f common
+	all := false
+	cmd := f.add(&cobra.Command{
+		Use:   "cp WHERE[@STEP] ROOT",
+		Short: "Copy a generation to another root, every byte checked",
+		Long: ckptLong + `
+
+The copy keeps job and run; its commit comes last. What is there already is not copied again. A generation
+in the layout of older daemons comes out in the present one.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			w, err := c.find(ctx, args[0], f.name(), false)
+			if err != nil {
+				return err
+			}
+			defer w.close()
+			st, err := openStore(ctx, args[1])
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			to := catalog.New(st, catalog.Options{Who: f.name()})
+			var list []catalog.Found
+			if all {
+				for _, t := range w.tiers() {
+					found, _, err := w.every(ctx, t)
+					if err != nil {
+						return err
+					}
+					list = append(list, found...)
+				}
+				slices.Reverse(list) // the newest last: until it is there, what is there is older and whole
+			} else {
+				_, found, err := c.one(ctx, w)
+				if err != nil {
+					return err
+				}
+				list = append(list, found)
+			}
+			rows := []verdict{}
+			for _, found := range list {
+				if err := c.copy(ctx, w, found, to); err != nil {
+					return err
+				}
+				rows = append(rows, verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Good: true, Bytes: found.Bytes})
+				if !f.json {
+					fmt.Fprintf(c.std.out, "copied step %d of %s to %s, %s\n", found.Generation.Step, found.Job, to.URL(), size(found.Bytes))
+				}
+			}
+			if f.json {
+				return c.writeJSON(rows)
+			}
+			return nil
+		},
+	}, true)
+	cmd.Flags().BoolVar(&all, "all", false, "every generation that is whole")
+	return cmd
+}
+
+func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.Catalog) error {
+	var source interface {
+		URL() string
+		Copy(ctx context.Context, f catalog.Found, to *catalog.Catalog) error
+	} = w.cat
+	if f.Old() {
+		source = w.old
+	}
+	if err := source.Copy(ctx, f, to); err != nil {
+		return err
+	}
+	return to.Log(ctx, f.Job, format.Log{Verb: "cp", Run: f.Run.Run, Generations: []replica.Generation{f.Generation}, Why: "from " + source.URL()})
+}
+
+// policy are the flags of prune.
+type policy struct {
+	retain.Policy
+	metric string
+	every  uint64
+	runs   int
+	grace  time.Duration
+}
+
+func (c ckpt) prune() *cobra.Command {
+	var f common
+	p := policy{grace: 24 * time.Hour}
+	dry := false
+	cmd := f.add(&cobra.Command{
+		Use:   "prune WHERE",
+		Short: "Delete generations that no rule keeps, and what nobody needs",
+		Long: ckptLong + `
+
+Keeps what any rule keeps, and never deletes the last good generation. Each deletion leaves a line in
+` + "`ckpt log`" + `. What broken-off writes left goes when it is older than the grace.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w, err := c.find(cmd.Context(), args[0], f.name(), false)
+			if err != nil {
+				return err
+			}
+			defer w.close()
+			if err := w.present("prune"); err != nil {
+				return err
+			}
+			p.Every, p.Runs = replica.Step(p.every), p.runs
+			return c.pruned(cmd.Context(), w, p, dry, f.json)
+		},
+	}, true)
+	fl := cmd.Flags()
+	fl.IntVar(&p.Last, "keep", 3, "so many of the newest good ones of each run")
+	fl.Uint64Var(&p.every, "every", 0, "and those of each multiple of so many steps")
+	fl.BoolVar(&p.EachEpoch, "each-epoch", false, "and the newest of each epoch of the loader")
+	fl.IntVar(&p.Best, "best", 0, "and so many by --metric")
+	fl.StringVar(&p.metric, "metric", "loss", "which metric --best goes by")
+	fl.BoolVar(&p.Largest, "largest", false, "the largest metric is the best, not the smallest")
+	fl.DurationVar(&p.Younger, "younger", 0, "and those that are younger")
+	fl.IntVar(&p.runs, "keep-runs", 3, "former runs that go by these rules; of older ones nothing stays")
+	fl.DurationVar(&p.grace, "grace", p.grace, "how old what no commit names must be; longer than a write takes")
+	fl.BoolVar(&dry, "dry-run", false, "say what and why, delete nothing")
+	return cmd
+}
+
+// pruneRow is a line of `ckpt prune --json`.
+type pruneRow struct {
+	lsRow
+	Kept   bool   `json:"kept"`
+	Reason string `json:"reason"`
+	Error  string `json:"error,omitempty"`
+}
+
+func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) error {
+	jobs, err := w.jobs(ctx, w.cat)
+	if err != nil {
+		return err
+	}
+	rows := []pruneRow{}
+	var failed error
+	for _, job := range jobs {
+		list, err := w.cat.List(ctx, job)
+		if err != nil {
+			return err
+		}
+		gens, err := judged(ctx, w.cat, list, p.metric)
+		if err != nil {
+			return err
+		}
+		for i, v := range retain.Decide(gens, p.Policy) {
+			l := list[i]
+			if w.run != "" && l.Run.Run != w.run || l.State == catalog.Unfinished || l.State == catalog.Deleting {
+				continue // the sweep's
+			}
+			row := pruneRow{lsRow: rowOf(l), Kept: v.Keep, Reason: v.Why}
+			if !v.Keep && !dry {
+				if err := w.cat.Delete(ctx, l.Run, l.Generation, v.Why); err != nil {
+					row.Error, failed = err.Error(), errors.Join(failed, err)
+				}
+			}
+			rows = append(rows, row)
+		}
+		if !dry {
+			if err := c.swept(ctx, w, job, p.grace); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(c.printPruned(rows, dry, asJSON), failed)
+}
+
+// judged says of each line what the rule asks.
+func judged(ctx context.Context, cat *catalog.Catalog, list []catalog.Listed, metric string) (gens []retain.Generation, err error) {
+	states := map[catalog.State]retain.State{catalog.Good: retain.Good, catalog.Unread: retain.Unread, catalog.Damaged: retain.Damaged}
+	runs := make(map[string]int)
+	for _, l := range list {
+		if _, ok := runs[l.Run.Run]; !ok {
+			runs[l.Run.Run] = len(runs)
+		}
+		state, ok := states[l.State]
+		if !ok {
+			state = retain.Unfinished
+		}
+		g := retain.Generation{Step: l.Row.Position.Step, Epoch: l.Row.Position.Epoch, Run: runs[l.Run.Run], Size: l.Row.Bytes, State: state}
+		if l.Row.Generation == (replica.Generation{}) || l.Row.Position == (replica.Position{}) {
+			g.Step, g.Epoch = l.Generation.Step, l.Generation.Epoch
+		}
+		if l.Row.At > 0 {
+			g.Age = time.Since(time.UnixMilli(l.Row.At))
+		}
+		if m, ok := l.Row.Metrics[metric]; ok {
+			g.Metric, g.Measured = float64(m), true
+		}
+		if l.Row.Loader != nil {
+			g.LoaderEpoch, g.Loads = *l.Row.Loader, true
+		}
+		g.Pinned = l.Row.Keep != ""
+		if len(l.Pins) > 0 {
+			pins, err := cat.Pinned(ctx, l.Run, l.Generation)
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range pins {
+				g.Pinned, g.Open = g.Pinned || p.Until == 0, g.Open || p.Until != 0
+			}
+		}
+		gens = append(gens, g)
+	}
+	return gens, nil
+}
+
+// swept removes what nobody needs from the runs of a job.
+func (c ckpt) swept(ctx context.Context, w *where, job string, grace time.Duration) error {
+	runs, err := w.cat.Runs(ctx, job)
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		if w.run != "" && r.Run != w.run {
+			continue
+		}
+		s, err := w.cat.Sweep(ctx, r, grace)
+		if err != nil {
+			return err
+		}
+		if n := len(s.Objects) + s.Uploads + len(s.Finished); n > 0 {
+			fmt.Fprintf(c.std.err, "swept from run %s of %s: %d objects, %d unfinished uploads; %d deletions finished\n", r.Run, job, len(s.Objects), s.Uploads, len(s.Finished))
+		}
+	}
+	return nil
+}
+
+func (c ckpt) printPruned(rows []pruneRow, dry, asJSON bool) error {
+	if asJSON {
+		return c.writeJSON(rows)
+	}
+	for _, r := range rows {
+		what := "kept"
+		switch {
+		case !r.Kept && dry:
+			what = "would delete"
+		case !r.Kept && r.Error != "":
+			what = "NOT deleted"
+		case !r.Kept:
+			what = "deleted"
+		}
+		fmt.Fprintf(c.std.out, "%s: %s step %d of %s, %s: %s\n", what, r.Job, r.Step, r.Run, size(r.Bytes), r.Reason)
+		if r.Error != "" {
+			fmt.Fprintf(c.std.out, "  %s\n", r.Error)
+		}
+	}
+	return nil
+}

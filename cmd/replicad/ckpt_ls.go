@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/replica"
+	"github.com/spf13/cobra"
+)
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// lsRow is a line of `ckpt ls --json`.
+type lsRow struct {
+	Job      string                   `json:"job"`
+	Run      string                   `json:"run"`
+	Step     replica.Step             `json:"step"`
+	Epoch    replica.Epoch            `json:"epoch"`
+	Position replica.Position         `json:"position"`
+	State    catalog.State            `json:"state"`
+	Why      string                   `json:"why,omitempty"`
+	Bytes    uint64                   `json:"bytes"`
+	Written  *time.Time               `json:"written,omitempty"`
+	Read     *time.Time               `json:"read,omitempty"`
+	Metrics  map[string]format.Metric `json:"metrics,omitempty"`
+	Loader   *uint64                  `json:"loader_epoch,omitempty"`
+	Pinned   []string                 `json:"pinned,omitempty"`
+	Keep     string                   `json:"keep,omitempty"`
+	Old      bool                     `json:"former_layout,omitempty"`
+}
+
+func rowOf(l catalog.Listed) lsRow {
+	r := lsRow{Job: l.Run.Job, Run: l.Run.Run, Step: l.Generation.Step, Epoch: l.Generation.Epoch, Position: l.Row.Position, State: l.State, Why: l.Why,
+		Bytes: l.Row.Bytes, Metrics: l.Row.Metrics, Loader: l.Row.Loader, Keep: l.Row.Keep, Old: l.Old}
+	if l.Row.At > 0 {
+		at := time.UnixMilli(l.Row.At)
+		r.Written = &at
+	}
+	if !l.Read.IsZero() {
+		r.Read = &l.Read
+	}
+	for _, p := range l.Pins {
+		r.Pinned = append(r.Pinned, p.Who)
+	}
+	return r
+}
+
+func (c ckpt) ls() *cobra.Command {
+	var f common
+	return f.add(&cobra.Command{
+		Use:   "ls WHERE",
+		Short: "List generations: step, age, size, metrics, run, state",
+		Long: ckptLong + `
+
+States: good (the newest whole read found every byte), unread, damaged (the newest whole read failed),
+unfinished (no commit: being written, or broken off), deleting. READ says when a generation was last read
+whole. ` + "`ckpt verify`" + ` reads one.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w, err := c.find(cmd.Context(), args[0], "", false)
+			if err != nil {
+				return err
+			}
+			defer w.close()
+			list, err := w.list(cmd.Context())
+			if err != nil {
+				return err
+			}
+			rows := []lsRow{}
+			for _, l := range list {
+				if w.at == nil || l.Generation.Step == w.at.Step {
+					rows = append(rows, rowOf(l))
+				}
+			}
+			if f.json {
+				return c.writeJSON(rows)
+			}
+			return c.printRows(rows)
+		},
+	}, false)
+}
+
+func (c ckpt) printRows(rows []lsRow) error {
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(c.std.out, "no generations")
+		return err
+	}
+	t := tabwriter.NewWriter(c.std.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "JOB\tSTEP\tEPOCH\tAGE\tSIZE\tSTATE\tREAD\tMETRICS\tPINNED\tRUN\n")
+	for _, r := range rows {
+		written, read := "-", "-"
+		if r.Written != nil {
+			written = age(*r.Written)
+		}
+		if r.Read != nil {
+			read = age(*r.Read) + " ago"
+		}
+		state := string(r.State)
+		if r.Keep != "" {
+			r.Pinned = append(r.Pinned, r.Keep)
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Job, r.Step, r.Epoch, written, size(r.Bytes), state, read, metrics(r.Metrics), dash(strings.Join(r.Pinned, ", ")), r.Run)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if r.Why != "" {
+			fmt.Fprintf(c.std.out, "%s step %d: %s\n", r.Job, r.Step, r.Why)
+		}
+	}
+	return nil
+}
+
+func (c ckpt) log() *cobra.Command {
+	var f common
+	most := 100
+	cmd := f.add(&cobra.Command{
+		Use:   "log WHERE",
+		Short: "Print who pinned, copied, deleted and swept what, and why",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w, err := c.find(cmd.Context(), args[0], "", false)
+			if err != nil {
+				return err
+			}
+			defer w.close()
+			if err := w.present("the log"); err != nil {
+				return err
+			}
+			jobs, err := w.jobs(cmd.Context(), w.cat)
+			if err != nil {
+				return err
+			}
+			all := make(map[string][]format.Log)
+			for _, job := range jobs {
+				lines, unreadable, err := w.cat.Logs(cmd.Context(), job, most)
+				if err != nil {
+					return err
+				}
+				all[job] = append([]format.Log{}, lines...)
+				if unreadable > 0 {
+					fmt.Fprintf(c.std.err, "job %s: %d lines of the log cannot be read\n", job, unreadable)
+				}
+			}
+			if f.json {
+				return c.writeJSON(all)
+			}
+			for _, job := range jobs {
+				for _, l := range all[job] {
+					var steps []string
+					for _, g := range l.Generations {
+						steps = append(steps, fmt.Sprint(g.Step))
+					}
+					fmt.Fprintf(c.std.out, "%s  %s  %s@%s  %s %s  %s\n", time.UnixMilli(l.At).UTC().Format(time.RFC3339), job, replica.Line(l.Who, 80), replica.Line(l.Host, 80), replica.Line(l.Verb, 80), strings.Join(steps, ","), replica.Line(l.Why, 200))
+				}
+			}
+			return nil
+		},
+	}, false)
+	cmd.Flags().IntVarP(&most, "lines", "n", most, "how many of the newest lines")
+	return cmd
+}
+
+func (c ckpt) wait() *cobra.Command {
+	var f common
+	var newer uint64
+	every, most := 5*time.Second, time.Duration(0)
+	cmd := f.add(&cobra.Command{
+		Use:   "wait WHERE --newer STEP",
+		Short: "Wait until a newer generation is committed and whole",
+		Long: "Ends when the job has a generation beyond the step whose files are all there, and prints it. It is not read:\n" +
+			"`ckpt verify` does that.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			if most > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeoutCause(ctx, most, fmt.Errorf("no generation beyond step %d within %v", newer, most))
+				defer cancel()
+			}
+			for {
+				l, err := c.beyond(ctx, args[0], replica.Step(newer))
+				if err != nil && !errors.Is(err, catalog.ErrNone) {
+					return err
+				}
+				if err == nil {
+					if f.json {
+						return c.writeJSON(rowOf(l))
+					}
+					return c.printRows([]lsRow{rowOf(l)})
+				}
+				t := time.NewTimer(every)
+				select {
+				case <-t.C:
+				case <-ctx.Done():
+					t.Stop()
+					return context.Cause(ctx)
+				}
+			}
+		},
+	}, false)
+	cmd.Flags().Uint64Var(&newer, "newer", 0, "the step that is known already")
+	cmd.Flags().DurationVar(&every, "every", every, "how often to look")
+	cmd.Flags().DurationVar(&most, "timeout", 0, "give up after this long (0: never)")
+	return cmd
+}
+
+// beyond finds the newest generation beyond a step; ErrNone: there is none yet.
+func (c ckpt) beyond(ctx context.Context, arg string, step replica.Step) (l catalog.Listed, err error) {
+	w, err := c.find(ctx, arg, "", false)
+	if err != nil {
+		return l, err
+	}
+	defer w.close()
+	list, err := w.list(ctx)
+	if err != nil {
+		return l, err
+	}
+	for _, l := range list {
+		if l.Generation.Step <= step || l.State != catalog.Good && l.State != catalog.Unread {
+			continue
+		}
+		if l.Old {
+			return l, nil
+		}
+		if _, err := w.cat.Get(ctx, l.Run, l.Generation); err == nil {
+			return l, nil
+		}
+	}
+	return l, catalog.ErrNone
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/replica"
+	"github.com/spf13/cobra"
+)
+
+// shown is what `ckpt show --json` prints.
+type shown struct {
+	URL        string                     `json:"url"`
+	Commit     format.Commit              `json:"commit"`
+	Files      []format.File              `json:"files"`
+	Tensors    []format.Tensor            `json:"tensors"`
+	Beyond     []format.Beyond            `json:"beyond,omitempty"`
+	Pins       []format.Pin               `json:"pins,omitempty"`
+	Generators map[string][]string        `json:"generators,omitempty"` // by rank
+	Loaders    map[string]json.RawMessage `json:"loaders,omitempty"`    // by rank
+}
+
+func (c ckpt) show() *cobra.Command {
+	var f common
+	tensors := false
+	cmd := f.add(&cobra.Command{
+		Use:   "show WHERE[@STEP]",
+		Short: "Show a generation: sizes, tensors, provenance, metrics, notes, generators, the loader's place",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w, err := c.find(cmd.Context(), args[0], "", false)
+			if err != nil {
+				return err
+			}
+			defer w.close()
+			t, found, err := c.one(cmd.Context(), w)
+			if err != nil {
+				return err
+			}
+			s := shown{URL: t.URL(), Commit: found.Commit, Files: found.Index.Files, Tensors: found.Index.Tensors, Beyond: found.Index.Beyond}
+			if err := s.own(cmd.Context(), t, found); err != nil {
+				return err
+			}
+			if !found.Old() {
+				if s.Pins, err = w.cat.Pinned(cmd.Context(), found.Run, found.Generation); err != nil {
+					return err
+				}
+			}
+			if f.json {
+				return c.writeJSON(s)
+			}
+			return c.printShown(s, tensors)
+		},
+	}, false)
+	cmd.Flags().BoolVar(&tensors, "tensors", false, "name every tensor; otherwise their number and size")
+	return cmd
+}
+
+// maxOwn bounds the ranks whose own state is read: they say much the same.
+const maxOwn = 8
+
+// own reads what the first ranks keep of their generators and loaders.
+func (s *shown) own(ctx context.Context, t tier, f catalog.Found) error {
+	s.Generators, s.Loaders = make(map[string][]string), make(map[string]json.RawMessage)
+	for rank := range min(f.Layout.World, maxOwn) {
+		sh, err := t.OpenShard(ctx, f, replica.OfRank(replica.Rank(rank)))
+		if err != nil {
+			return err
+		}
+		regions, err := catalog.Regions(sh, func(r replica.Region) bool { return r.Kind == replica.Private && r.DType == replica.U8 })
+		sh.Close()
+		if err != nil {
+			return err
+		}
+		for _, b := range regions {
+			if states, ok := format.Generators(b); ok {
+				for _, g := range states {
+					s.Generators[fmt.Sprint(rank)] = append(s.Generators[fmt.Sprint(rank)], g.String())
+				}
+			}
+			if l, ok := format.Loaders(b); ok {
+				s.Loaders[fmt.Sprint(rank)] = l
+			}
+		}
+	}
+	return nil
+}
+
+func (c ckpt) printShown(s shown, tensors bool) error {
+	com := s.Commit
+	t := tabwriter.NewWriter(c.std.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "job\t%s, run %v\n", com.Job, com.Run)
+	fmt.Fprintf(t, "generation\tstep %d of epoch %d, at position %v\n", com.Generation.Step, com.Generation.Epoch, com.Position)
+	fmt.Fprintf(t, "written\t%s (%s ago), write %d of cluster %v\n", time.UnixMilli(com.At).UTC().Format(time.RFC3339), age(time.UnixMilli(com.At)), com.Write, com.Cluster)
+	fmt.Fprintf(t, "size\t%s in %d files\n", size(com.Bytes), com.Files)
+	fmt.Fprintf(t, "ranks\t%d in %d groups\n", com.Layout.World, com.Layout.NumGroups())
+	fmt.Fprintf(t, "lineage\t%v\n", com.Lineage)
+	if len(com.Metrics) > 0 {
+		fmt.Fprintf(t, "metrics\t%s\n", metrics(com.Metrics))
+	}
+	for _, m := range []struct {
+		what string
+		of   map[string]string
+	}{{"note", com.Notes}, {"from", com.Provenance}} {
+		for _, k := range sortedKeys(m.of) {
+			fmt.Fprintf(t, "%s\t%s = %s\n", m.what, replica.Line(k, 127), replica.Line(m.of[k], 300))
+		}
+	}
+	for _, l := range com.Lacks {
+		fmt.Fprintf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), replica.Line(l.Text, 300))
+	}
+	if com.Keep != "" {
+		fmt.Fprintf(t, "kept\t%s\n", replica.Line(com.Keep, 300))
+	}
+	for _, p := range s.Pins {
+		until := ""
+		if p.Until > 0 {
+			until = ", until " + time.Unix(p.Until, 0).UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(t, "pinned\tby %s: %s%s\n", p.Who, replica.Line(p.Why, 300), until)
+	}
+	for _, rank := range sortedKeys(s.Generators) {
+		fmt.Fprintf(t, "generators\trank %s: %s\n", rank, replica.Line(fmt.Sprint(s.Generators[rank]), 300))
+	}
+	for _, rank := range sortedKeys(s.Loaders) {
+		fmt.Fprintf(t, "loaders\trank %s: %s\n", rank, replica.Line(string(s.Loaders[rank]), 300))
+	}
+	fmt.Fprintf(t, "tensors\t%s\n", tensorTotals(s.Tensors))
+	if err := t.Flush(); err != nil || !tensors {
+		return err
+	}
+	fmt.Fprintf(t, "\nTENSOR\tTYPE\tSHAPE\tCLASS\tPLACEMENTS\tPIECES\n")
+	for _, x := range s.Tensors {
+		shape := "?"
+		if x.Shape != nil {
+			shape = fmt.Sprint(x.Shape)
+		}
+		place := "-"
+		if len(x.Placements) > 0 {
+			place = fmt.Sprintf("%v over %v", x.Placements, x.Mesh)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\n", replica.Line(x.Name, 127), x.DType, shape, x.Class, replica.Line(place, 120), len(x.Pieces))
+	}
+	return t.Flush()
+}
+
+// tensorTotals says how many there are, and how large, by class.
+func tensorTotals(list []format.Tensor) string {
+	count, bytes := make(map[string]int), make(map[string]uint64)
+	for _, x := range list {
+		count[x.Class]++
+		for _, p := range x.Pieces {
+			bytes[x.Class] += p.Bytes
+		}
+	}
+	text := ""
+	for _, k := range sortedKeys(count) {
+		if text != "" {
+			text += ", "
+		}
+		text += fmt.Sprintf("%d %s (%s)", count[k], k, size(bytes[k]))
+	}
+	return dash(text)
+}

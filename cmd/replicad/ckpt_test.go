@@ -1,0 +1,272 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/storetest"
+	"github.com/replicad/replicad/replica"
+)
+
+const ckptJob = durabletest.JobName
+
+// writeGeneration does what a job does for one generation.
+func writeGeneration(t *testing.T, dir string, step replica.Step, id byte) {
+	t.Helper()
+	st, err := openStore(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	c := catalog.New(st, catalog.Options{Who: "daemon"})
+	made := durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2)
+	run := durabletest.Job
+	run[15] = id
+	r, err := c.Begin(t.Context(), format.Run{Job: ckptJob, ID: run, Began: time.Date(2026, 11, 25, 17, 16+int(id), 0, 0, time.UTC).UnixMilli()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Claim(t.Context(), r, 1, durabletest.Cluster, "f"); err != nil {
+		t.Fatal(err)
+	}
+	a := catalog.Attempt{Run: r, Generation: made.Generation, Write: 17}
+	roots := make(map[replica.Part]replica.Digest)
+	of := func(p durabletest.Part) catalog.Part {
+		p.Manifest.Job = run
+		if p.Manifest.Part.Kind != replica.FrozenPart {
+			roots[p.Manifest.Part] = p.Manifest.Root
+		}
+		return catalog.Part{Manifest: p.Manifest, Regions: p.Regions, Read: p.Read}
+	}
+	var files []format.Written
+	for i, p := range made.Groups {
+		f, err := c.WriteFrozen(t.Context(), r, of(made.Frozen[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := c.WriteGroup(t.Context(), a, of(p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f, w)
+	}
+	w, err := c.WriteObject(t.Context(), a, catalog.NodeObject("b"), of(made.Private[0]), of(made.Private[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := format.Commit{Position: replica.Position{Epoch: 1, Step: step}, Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}}, Metrics: map[string]format.Metric{"loss": format.Metric(100 - step)},
+		Notes: map[string]string{"lr": "0.1"}, Provenance: map[string]string{"torch": "2.15"}}
+	if _, err := c.Commit(t.Context(), a, catalog.Fleet{Cluster: durabletest.Cluster, Name: "f"}, said, roots, append(files, w)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ckptRows runs `ckpt ls --json`.
+func ckptRows(t *testing.T, args ...string) (rows []lsRow) {
+	t.Helper()
+	code, out, errout := try(t, append([]string{"ckpt", "ls", "--json"}, args...)...)
+	if code != exitOK {
+		t.Fatalf("code %d: %s", code, errout)
+	}
+	if err := json.Unmarshal([]byte(out), &rows); err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+// expect runs a command and looks for texts in what it prints.
+func expect(t *testing.T, code int, args []string, texts ...string) string {
+	t.Helper()
+	got, out, errout := try(t, append([]string{"ckpt"}, args...)...)
+	if got != code {
+		t.Errorf("%v: code %d: %s%s", args, got, out, errout)
+	}
+	for _, want := range texts {
+		if !strings.Contains(out+errout, want) {
+			t.Errorf("%v: no %q in: %s%s", args, want, out, errout)
+		}
+	}
+	return out
+}
+
+// bend flips a bit in the middle of a file.
+func bend(t *testing.T, pattern ...string) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(pattern...))
+	if err != nil || len(names) != 1 {
+		t.Fatal(names, err)
+	}
+	b, err := os.ReadFile(names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-20] ^= 1
+	if err := os.WriteFile(names[0], b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCkpt(t *testing.T) {
+	dir := t.TempDir()
+	for _, step := range []replica.Step{10, 20, 30} {
+		writeGeneration(t, dir, step, 0)
+	}
+	for _, where := range []string{dir, "file://" + dir, filepath.Join(dir, ckptJob), filepath.Join(dir, ckptJob, "20261125T1716Z-ab010203")} {
+		if rows := ckptRows(t, where); len(rows) != 3 || rows[0].Step != 30 || rows[0].State != catalog.Unread || rows[0].Bytes == 0 || rows[0].Metrics["loss"] != 70 {
+			t.Errorf("%s: %+v", where, rows)
+		}
+	}
+	expect(t, exitOK, []string{"ls", dir}, "STEP", "unread", "loss=70", ckptJob)
+	expect(t, exitOK, []string{"show", dir + "@20", "--tensors"}, "step 20 of epoch 1", "lr = 0.1", "torch = 2.15", "weight", "[10 7]", "shard(0)", "python's generator", `"epoch":3`)
+	expect(t, exitOK, []string{"show", dir + "@20", "--json"}, `"sgd"`, `"sha256"`)
+	expect(t, exitOK, []string{"verify", dir}, "step 30", "good", "100 %")
+	if rows := ckptRows(t, dir); rows[0].State != catalog.Good || rows[0].Read == nil || rows[1].State != catalog.Unread {
+		t.Errorf("%+v", rows)
+	}
+	expect(t, exitOK, []string{"diff", dir + "@20", dir + "@20"}, "equal")
+	expect(t, exitFailed, []string{"diff", dir + "@20", dir + "@30"}, "elements differ", "differences between step 20 and step 30")
+	expect(t, exitFailed, []string{"show", dir + "@25"}, "no generation of step 25")
+	expect(t, exitUsage, []string{"show", dir + "@x"}, "@STEP")
+	expect(t, exitUsage, []string{"pin", dir}, "WHERE@STEP")
+	expect(t, exitFailed, []string{"ls", filepath.Join(dir, "nothing", "there", "at", "all")}, "no checkpoints")
+
+	expect(t, exitOK, []string{"pin", dir + "@10", "--as", "Ada", "--why", "paper"}, "pinned step 10")
+	if rows := ckptRows(t, dir); len(rows[2].Pinned) != 1 || rows[2].Pinned[0] != "ada" {
+		t.Errorf("%+v", rows[2])
+	}
+	expect(t, exitOK, []string{"prune", dir, "--keep", "1", "--dry-run"}, "would delete: "+ckptJob+" step 20", "kept: "+ckptJob+" step 10", "kept: "+ckptJob+" step 30")
+	if rows := ckptRows(t, dir); len(rows) != 3 {
+		t.Errorf("a dry run deletes: %+v", rows)
+	}
+	expect(t, exitOK, []string{"prune", dir, "--keep", "1"}, "deleted: "+ckptJob+" step 20")
+	if rows := ckptRows(t, dir); len(rows) != 2 {
+		t.Errorf("%+v", rows)
+	}
+	expect(t, exitOK, []string{"unpin", dir + "@10", "--as", "ada"}, "unpinned step 10")
+	expect(t, exitFailed, []string{"unpin", dir + "@10", "--as", "ada"}, "has not pinned it")
+	expect(t, exitOK, []string{"log", dir}, "pin 10  paper", "delete 20", "unpin 10")
+
+	other := t.TempDir()
+	expect(t, exitOK, []string{"cp", dir + "@10", other}, "copied step 10")
+	expect(t, exitOK, []string{"cp", dir, other, "--all"}, "copied step 30")
+	expect(t, exitOK, []string{"verify", other, "--all", "-q"}, "step 10", "step 30")
+	expect(t, exitOK, []string{"diff", dir + "@10", other + "@10"}, "equal")
+	expect(t, exitOK, []string{"log", other}, "cp 30  from file://"+dir)
+	expect(t, exitOK, []string{"wait", dir, "--newer", "20"}, "30")
+	expect(t, exitFailed, []string{"wait", dir, "--newer", "30", "--every", "1ms", "--timeout", "20ms"}, "no generation beyond step 30")
+}
+
+// TestCkptDamage: a damaged generation is named with file and chunk, is listed so, and is never preferred to a good one.
+func TestCkptDamage(t *testing.T) {
+	dir := t.TempDir()
+	writeGeneration(t, dir, 10, 0)
+	writeGeneration(t, dir, 20, 0)
+	expect(t, exitOK, []string{"verify", dir + "@10"}, "good")
+	bend(t, dir, ckptJob, "*", "step-00000020.e1", "group-1.*")
+	expect(t, exitFailed, []string{"verify", dir + "@20"}, "DAMAGED", "step-00000020.e1/group-1.w17.safetensors: chunk", "digest")
+	rows := ckptRows(t, dir)
+	if rows[0].State != catalog.Damaged || !strings.Contains(rows[0].Why, "group-1") || rows[1].State != catalog.Good {
+		t.Errorf("%+v", rows)
+	}
+	expect(t, exitOK, []string{"prune", dir, "--keep", "1"}, "kept: "+ckptJob+" step 10")
+	if rows := ckptRows(t, dir); rows[len(rows)-1].Step != 10 {
+		t.Errorf("%+v", rows)
+	}
+	bend(t, dir, ckptJob, "*", "frozen", "group-0-*.a.safetensors")
+	expect(t, exitOK, []string{"verify", dir + "@10", "--repair"}, "its twin is whole")
+	expect(t, exitOK, []string{"verify", dir + "@10", "--json"}, `"good": true`)
+	bend(t, dir, ckptJob, "*", "commits", "step-00000010.*")
+	expect(t, exitFailed, []string{"show", dir + "@10"}, "step-00000010.e1.json: corrupt")
+}
+
+// TestCkptSeveralRuns: the run that began last comes first, and each is named.
+func TestCkptSeveralRuns(t *testing.T) {
+	dir := t.TempDir()
+	writeGeneration(t, dir, 50, 0)
+	writeGeneration(t, dir, 10, 1)
+	rows := ckptRows(t, dir)
+	if len(rows) != 2 || rows[0].Step != 10 || rows[1].Step != 50 {
+		t.Errorf("%+v", rows)
+	}
+	expect(t, exitOK, []string{"show", dir}, "step 10 of epoch 1")
+	expect(t, exitOK, []string{"show", filepath.Join(dir, ckptJob, rows[1].Run)}, "step 50 of epoch 1")
+	expect(t, exitOK, []string{"prune", dir, "--keep-runs", "1"}, "kept: "+ckptJob+" step 50")
+}
+
+// TestCkptOldLayout: what older daemons wrote is listed, shown, verified, compared and copied.
+func TestCkptOldLayout(t *testing.T) {
+	dir := t.TempDir()
+	s, err := checkpoint.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	g := replica.Generation{Epoch: 1, Step: 40}
+	made := durabletest.Make(g, 2)
+	m := checkpoint.Marker{JobName: ckptJob, Job: durabletest.Job, Generation: g, Position: replica.Position(g), Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}}}
+	for i, p := range append(made.Groups, made.Private...) {
+		var along *checkpoint.Frozen
+		if i < len(made.Groups) {
+			along = &checkpoint.Frozen{Manifest: made.Frozen[i].Manifest, Regions: made.Frozen[i].Regions, Read: made.Frozen[i].Read}
+		}
+		info, err := s.WriteShard(t.Context(), ckptJob, p.Manifest, p.Regions, along, p.Read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Shards = append(m.Shards, info)
+	}
+	if err := s.WriteMarker(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	for _, where := range []string{dir, filepath.Join(dir, ckptJob)} {
+		if rows := ckptRows(t, where); len(rows) != 1 || rows[0].Step != 40 || !rows[0].Old {
+			t.Errorf("%s: %+v", where, rows)
+		}
+	}
+	expect(t, exitOK, []string{"show", dir, "--tensors"}, "step 40", "[10 7]", "python's generator")
+	expect(t, exitOK, []string{"verify", dir}, "good")
+	expect(t, exitFailed, []string{"prune", dir}, "ckpt cp")
+	other := t.TempDir()
+	expect(t, exitOK, []string{"cp", dir, other}, "copied step 40")
+	expect(t, exitOK, []string{"diff", dir, other}, "equal")
+	expect(t, exitOK, []string{"verify", other}, "good")
+	expect(t, exitOK, []string{"cp", dir, dir}, "copied step 40") // both layouts in one root
+	if rows := ckptRows(t, dir); len(rows) != 2 || rows[0].Old == rows[1].Old {
+		t.Errorf("%+v", rows)
+	}
+}
+
+// TestCkptOnS3: the same on a bucket, whose server is told by the environment.
+func TestCkptOnS3(t *testing.T) {
+	srv := storetest.Start(t)
+	t.Setenv("AWS_ENDPOINT_URL_S3", srv.URL)
+	t.Setenv("AWS_ACCESS_KEY_ID", storetest.Access)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", storetest.Secret)
+	t.Setenv("AWS_REGION", "us-east-1")
+	root := "s3://" + srv.Bucket + "/ckpt"
+	for _, step := range []replica.Step{10, 20, 30} {
+		writeGeneration(t, root, step, 0)
+	}
+	for _, where := range []string{root, root + "/" + ckptJob} {
+		if rows := ckptRows(t, where); len(rows) != 3 || rows[0].Step != 30 || rows[0].Metrics["loss"] != 70 {
+			t.Errorf("%s: %+v", where, rows)
+		}
+	}
+	expect(t, exitOK, []string{"verify", root, "--all", "-q"}, "step 10", "step 20", "step 30")
+	expect(t, exitOK, []string{"pin", root + "@10", "--as", "ada"}, "pinned step 10")
+	expect(t, exitOK, []string{"prune", root, "--keep", "1", "--grace", "1ns"}, "deleted: "+ckptJob+" step 20")
+	expect(t, exitOK, []string{"show", root + "/" + ckptJob + "@10", "--tensors"}, "weight", "ada")
+	dir := t.TempDir()
+	expect(t, exitOK, []string{"cp", root, dir}, "copied step 30")
+	expect(t, exitOK, []string{"diff", root, dir}, "equal")
+	expect(t, exitOK, []string{"verify", dir}, "good")
+	expect(t, exitFailed, []string{"ls", "s3://" + srv.Bucket + "/other"}, "no checkpoints")
+}

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+	"github.com/spf13/cobra"
+)
+
+// verdict is a line of `ckpt verify --json`.
+type verdict struct {
+	Job    string          `json:"job"`
+	Run    string          `json:"run"`
+	Step   replica.Step    `json:"step"`
+	Epoch  replica.Epoch   `json:"epoch"`
+	Good   bool            `json:"good"`
+	Bytes  uint64          `json:"bytes"`
+	Faults []catalog.Fault `json:"faults,omitempty"`
+	Error  string          `json:"error,omitempty"`
+}
+
+// leaseTime is how long a command keeps what it reads, at most.
+const leaseTime = 24 * time.Hour
+
+func (c ckpt) verify() *cobra.Command {
+	var f common
+	var all, repair, quiet, unmarked bool
+	cmd := f.add(&cobra.Command{
+		Use:   "verify WHERE[@STEP]",
+		Short: "Read a generation whole, every byte against its digests",
+		Long: ckptLong + `
+
+Reads every file against its SHA-256 and every chunk against its digest, several at once, and records what
+came of it beside the generation: ls, prune and daemons believe that. A file is named with the chunk that
+differs. Ends with 1 where a generation is damaged.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w, err := c.find(cmd.Context(), args[0], f.who, false)
+			if err != nil {
+				return err
+			}
+			defer w.close()
+			type work struct {
+				t tier
+				f catalog.Found
+			}
+			var todo []work
+			out := []verdict{}
+			if !all {
+				t, found, err := c.one(cmd.Context(), w)
+				if err != nil {
+					return err
+				}
+				todo = append(todo, work{t, found})
+			} else {
+				for _, t := range w.tiers() {
+					found, skipped, err := w.every(cmd.Context(), t)
+					if err != nil {
+						return err
+					}
+					for _, f := range found {
+						todo = append(todo, work{t, f})
+					}
+					for _, s := range skipped {
+						if s.State == catalog.Damaged {
+							out = append(out, verdict{Job: s.Run.Job, Run: s.Run.Run, Step: s.Generation.Step, Epoch: s.Generation.Epoch, Error: s.Reason})
+						}
+					}
+				}
+			}
+			for _, x := range todo {
+				v, err := c.verify1(cmd.Context(), w, x.t, x.f, !quiet && !f.json, repair, !unmarked)
+				if err != nil {
+					return err
+				}
+				out = append(out, v)
+			}
+			return c.printVerdicts(out, f.json)
+		},
+	}, true)
+	cmd.Flags().BoolVar(&all, "all", false, "every generation of the job")
+	cmd.Flags().BoolVar(&repair, "repair", false, "write a frozen part that rotted anew from its twin")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress")
+	cmd.Flags().BoolVar(&unmarked, "no-record", false, "do not record what came of it")
+	return cmd
+}
+
+// every finds all generations that an argument means, of one tier.
+func (w *where) every(ctx context.Context, t tier) (found []catalog.Found, skipped []catalog.Skipped, err error) {
+	jobs, err := w.jobs(ctx, t)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, job := range jobs {
+		f, s, err := t.Find(ctx, job, replica.JobID{})
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, x := range f {
+			if w.run == "" || x.Run.Run == w.run {
+				found = append(found, x)
+			}
+		}
+		for _, x := range s {
+			if w.run == "" || x.Run.Run == w.run {
+				skipped = append(skipped, x)
+			}
+		}
+	}
+	return found, skipped, nil
+}
+
+// verify1 reads one generation, and records what came of it where the store takes that.
+func (c ckpt) verify1(ctx context.Context, w *where, t tier, found catalog.Found, tell, repair, record bool) (v verdict, err error) {
+	v = verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Bytes: found.Bytes}
+	var progress func(read, of uint64)
+	if tell {
+		progress = c.progress(fmt.Sprintf("step %d", v.Step))
+	}
+	if !found.Old() && record {
+		end, err := w.cat.Lease(ctx, found.Run, found.Generation, "ckpt verify", leaseTime)
+		switch {
+		case err == nil:
+			defer func() {
+				if eerr := end(context.WithoutCancel(ctx)); eerr != nil {
+					err = errors.Join(err, eerr)
+				}
+			}()
+		case errors.Is(err, store.ErrRefused):
+			record = false // read alone is allowed here
+			fmt.Fprintf(c.std.err, "not recorded: %v\n", err)
+		default:
+			return v, err
+		}
+	}
+	faults, bad := t.Verify(ctx, found, progress)
+	if ctx.Err() != nil {
+		return v, context.Cause(ctx)
+	}
+	v.Faults, v.Good = faults, bad == nil
+	if bad != nil {
+		if len(faults) == 0 {
+			return v, bad // the store did not answer: nothing is known of the generation
+		}
+		v.Error = bad.Error()
+	}
+	if found.Old() {
+		return v, nil
+	}
+	if repair && len(faults) > 0 {
+		if err := w.cat.Repair(ctx, found, faults); err != nil {
+			return v, err
+		}
+	}
+	if record {
+		err = w.cat.MarkRead(ctx, found, bad)
+	}
+	return v, err
+}
+
+// progress tells how far a read is, each tenth of it.
+func (c ckpt) progress(what string) func(read, of uint64) {
+	var mu sync.Mutex
+	told, began := uint64(0), time.Now()
+	return func(read, of uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if tenth := read * 10 / max(of, 1); tenth > told {
+			told = tenth
+			fmt.Fprintf(c.std.err, "%s: %d %% of %s, %s/s\n", what, 10*tenth, size(of), size(uint64(float64(read)/max(time.Since(began).Seconds(), 0.001))))
+		}
+	}
+}
+
+func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
+	bad := 0
+	for _, v := range list {
+		if !v.Good {
+			bad++
+		}
+	}
+	if asJSON {
+		if err := c.writeJSON(list); err != nil {
+			return err
+		}
+	} else {
+		for _, v := range list {
+			state := "good"
+			if !v.Good {
+				state = "DAMAGED"
+			}
+			fmt.Fprintf(c.std.out, "%s step %d of %s: %s, %s\n", v.Job, v.Step, v.Run, state, size(v.Bytes))
+			for _, f := range v.Faults {
+				twin := ""
+				if f.Twin {
+					twin = " (its twin is whole: `ckpt verify --repair` writes it anew)"
+				}
+				fmt.Fprintf(c.std.out, "  %s%s\n", f.What, twin)
+			}
+			if len(v.Faults) == 0 && v.Error != "" {
+				fmt.Fprintf(c.std.out, "  %s\n", v.Error)
+			}
+		}
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d of %d generations are damaged", bad, len(list))
+	}
+	return nil
+}
+
+func (c ckpt) diff() *cobra.Command {
+	var f common
+	cmd := f.add(&cobra.Command{
+		Use:   "diff WHERE[@STEP] WHERE[@STEP]",
+		Short: "Compare two generations, tensor by tensor",
+		Long: "Names tensors that are missing in the second, extra in it, or of another shape or type, and says of the\n" +
+			"others how many elements differ and by how much at most. Ends with 1 where anything differs.",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var ts [2]tier
+			var fs [2]catalog.Found
+			for i, arg := range args {
+				w, err := c.find(cmd.Context(), arg, "", false)
+				if err != nil {
+					return err
+				}
+				defer w.close()
+				if ts[i], fs[i], err = c.one(cmd.Context(), w); err != nil {
+					return err
+				}
+			}
+			list, err := catalog.Diff(cmd.Context(), ts[0], fs[0], ts[1], fs[1])
+			if err != nil {
+				return err
+			}
+			if f.json {
+				if err := c.writeJSON(append([]catalog.Difference{}, list...)); err != nil {
+					return err
+				}
+			} else {
+				for _, d := range list {
+					fmt.Fprintf(c.std.out, "%s (%d)\n", replica.Line(d.String(), 400), d.Index)
+				}
+			}
+			if len(list) > 0 {
+				return fmt.Errorf("%d differences between step %d and step %d", len(list), fs[0].Generation.Step, fs[1].Generation.Step)
+			}
+			if !f.json {
+				fmt.Fprintf(c.std.out, "equal: %d tensors, %s\n", len(fs[0].Index.Tensors), size(fs[0].Bytes))
+			}
+			return nil
+		},
+	}, false)
+	return cmd
+}
+
+func (c ckpt) pin() *cobra.Command {
+	var f common
+	var why string
+	var long time.Duration
+	cmd := f.add(&cobra.Command{
+		Use:   "pin WHERE@STEP",
+		Short: "Keep a generation, for good or for some time",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.changePin(cmd.Context(), args[0], &f, "pin", why, func(w *where, l catalog.Listed) error {
+				var until time.Time
+				if long > 0 {
+					until = time.Now().Add(long)
+				}
+				return w.cat.Pin(cmd.Context(), l.Run, l.Generation, f.name(), why, until)
+			})
+		},
+	}, true)
+	cmd.Flags().StringVar(&why, "why", "", "what it is kept for")
+	cmd.Flags().DurationVar(&long, "for", 0, "how long (0: until it is unpinned)")
+	return cmd
+}
+
+func (c ckpt) unpin() *cobra.Command {
+	var f common
+	return f.add(&cobra.Command{
+		Use:   "unpin WHERE@STEP",
+		Short: "Let a pinned generation go by the rules of retention",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.changePin(cmd.Context(), args[0], &f, "unpin", "", func(w *where, l catalog.Listed) error {
+				return w.cat.Unpin(cmd.Context(), l.Run, l.Generation, f.name())
+			})
+		},
+	}, true)
+}
+
+// name is under which somebody pins.
+func (f *common) name() string {
+	if f.who != "" {
+		return f.who
+	}
+	return defaultWho()
+}
+
+// changePin carries out a change of a pin, and leaves a line in the log.
+func (c ckpt) changePin(ctx context.Context, arg string, f *common, verb, why string, change func(w *where, l catalog.Listed) error) error {
+	w, err := c.find(ctx, arg, f.name(), false)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	if err := w.present(verb); err != nil {
+		return err
+	}
+	l, err := w.listed(ctx)
+	if err != nil {
+		return err
+	}
+	if l.Old {
+		return fmt.Errorf("step %d lies in the layout of older daemons: copy it with `replicad ckpt cp` first", l.Generation.Step)
+	}
+	if err := change(w, l); err != nil {
+		return err
+	}
+	if err := w.cat.Log(ctx, l.Run.Job, format.Log{Verb: verb, Run: l.Run.Run, Generations: []replica.Generation{l.Generation}, Why: why}); err != nil {
+		return err
+	}
+	if f.json {
+		return c.writeJSON(rowOf(l))
+	}
+	_, err = fmt.Fprintf(c.std.out, "%sned step %d of %s, run %s, as %s\n", verb, l.Generation.Step, l.Run.Job, l.Run.Run, format.Who(f.name()))
+	return err
+}

@@ -1,0 +1,251 @@
+// Package catalog is the durable tier over any store: it writes generations, finds, reads, verifies, keeps, copies and deletes them.
+//
+// A generation exists from the moment that its COMMIT does. Parts lie under names that no other attempt has; then comes the index, then
+// COMMIT, put if absent, and last.json, a hint. A list is the truth; hints save requests where they agree with it. Nothing is believed for
+// its time. After every answer that leaves open what was done, the catalog reads back: its own bytes there are success.
+//
+// One fleet owns an epoch, by a claim that is put if absent. A fleet that finds a newer claim of another commits no more.
+//
+// Deleting goes by trash entry, COMMIT, files, entry; whoever finds an entry may finish it. What no COMMIT names is swept when it is older
+// than a grace, by the store's own times.
+//
+// A Catalog may be used by several goroutines. It keeps no truth of its own: all of it can be made anew over the same store. The package
+// imports format, safetensors, store, checkpoint (whose directories it lists too, see Old) and replica; it must not know any store by name.
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/store"
+)
+
+var (
+	// ErrCommitted marks a second, different COMMIT of a generation.
+	ErrCommitted = errors.New("already has another commit")
+	// ErrFenced marks what a fleet may not do any more: another one claimed the epoch, or a later one.
+	ErrFenced = errors.New("another fleet owns the run")
+	// ErrPinned marks a generation that somebody keeps, or reads.
+	ErrPinned = errors.New("pinned")
+	// ErrNone: there is no such job, run or generation.
+	ErrNone = errors.New("not there")
+)
+
+// Options of a catalog. The zero value is for programs that only read.
+type Options struct {
+	Who   string                                     // in pins, reads and the log; the user's name where empty
+	Host  string                                     // in the log; this host where empty
+	Now   func() time.Time                           // for what is written for people, and the ends of pins
+	Pause func(context.Context, time.Duration) error // between tries; nil waits
+	Lanes int                                        // requests at once for one thing: parts of an upload, blocks, files [4]
+}
+
+// Catalog is the tier over one root.
+type Catalog struct {
+	st    store.Store
+	who   string
+	host  string
+	now   func() time.Time
+	pause func(context.Context, time.Duration) error
+	lanes int
+	block int64 // how much of an object is read at once, in bytes
+
+	mu sync.Mutex
+	// Guarded by mu, by the key of the first twin: frozen files that were seen whole since the start or the last failed read, and those of
+	// which a read failed since.
+	frozen  map[string]format.Written
+	suspect map[string]bool
+}
+
+// New makes a catalog over a store, which stays the caller's to close.
+func New(st store.Store, o Options) *Catalog {
+	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool)}
+	if c.who == "" {
+		c.who = "user-" + fmt.Sprint(os.Getuid())
+	}
+	if c.host == "" {
+		c.host, _ = os.Hostname() // a log without it is still one
+	}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	if c.pause == nil {
+		c.pause = pause
+	}
+	if c.lanes <= 0 {
+		c.lanes = 4
+	}
+	return c
+}
+
+// URL names the root, for people.
+func (c *Catalog) URL() string { return c.st.URL() }
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// tries is how often a request is made whose answer leaves open what was done. The store itself tries more patiently; these are for answers
+// that only somebody who knows what he asked for can tell from success.
+const (
+	tries      = 4
+	firstPause = 50 * time.Millisecond
+)
+
+// unclear tells whether a request may be made again.
+func unclear(err error) bool {
+	return errors.Is(err, store.ErrDoubtful) || errors.Is(err, store.ErrSlowDown)
+}
+
+// again makes a request until its answer is clear.
+func (c *Catalog) again(ctx context.Context, ask func() error) (err error) {
+	for i := range tries {
+		if err = ask(); !unclear(err) {
+			return err
+		}
+		if i+1 < tries {
+			if perr := c.pause(ctx, firstPause<<i); perr != nil {
+				return errors.Join(err, perr)
+			}
+		}
+	}
+	return err
+}
+
+// get reads a small object.
+func (c *Catalog) get(ctx context.Context, key string) (b []byte, v store.Version, err error) {
+	err = c.again(ctx, func() (err error) {
+		b, v, err = c.st.Get(ctx, key, format.MaxDocument)
+		return err
+	})
+	return b, v, err
+}
+
+// putOnce puts an object where none is. there is what lies in its place, if that is something else.
+func (c *Catalog) putOnce(ctx context.Context, key string, b []byte) (there []byte, err error) {
+	err = c.again(ctx, func() error {
+		_, err := c.st.PutNew(ctx, key, b)
+		if err == nil || !unclear(err) && !errors.Is(err, store.ErrExists) {
+			return err
+		}
+		got, _, gerr := c.st.Get(ctx, key, format.MaxDocument)
+		switch {
+		case gerr == nil && bytes.Equal(got, b):
+			return nil // an answer was lost, or somebody put the very same
+		case gerr == nil:
+			there = got
+			return fmt.Errorf("%s: %w", key, store.ErrExists)
+		case errors.Is(gerr, store.ErrAbsent) && errors.Is(err, store.ErrExists):
+			return fmt.Errorf("%w: %s was there and is gone", store.ErrDoubtful, key)
+		case unclear(gerr):
+			return gerr
+		}
+		return err
+	})
+	return there, err
+}
+
+// swap changes a hint: change gets what is there, nil for nothing or for what cannot be read, and returns nil to leave it.
+func (c *Catalog) swap(ctx context.Context, key string, change func(was []byte) ([]byte, error)) error {
+	for range tries {
+		was, v, err := c.get(ctx, key)
+		if err != nil && !errors.Is(err, store.ErrAbsent) {
+			return err
+		}
+		absent := err != nil
+		b, err := change(was)
+		if err != nil || b == nil {
+			return err
+		}
+		if absent {
+			_, err = c.st.PutNew(ctx, key, b)
+		} else {
+			_, err = c.st.PutUnchanged(ctx, key, b, v)
+		}
+		if err == nil || !unclear(err) && !errors.Is(err, store.ErrExists) && !errors.Is(err, store.ErrChanged) {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: %w: others change it", key, store.ErrChanged)
+}
+
+// remove deletes an object. What is gone is no error.
+func (c *Catalog) remove(ctx context.Context, key string) error {
+	return c.again(ctx, func() error { return c.st.Delete(ctx, key) })
+}
+
+// errStop ends a list early.
+var errStop = errors.New("seen enough")
+
+func (c *Catalog) list(ctx context.Context, prefix, after string, each func(store.Info) error) error {
+	err := c.again(ctx, func() error {
+		return c.st.List(ctx, prefix, after, func(info store.Info) error {
+			after = info.Key // a list that breaks off goes on behind it
+			return each(info)
+		})
+	})
+	if errors.Is(err, errStop) {
+		return nil
+	}
+	return err
+}
+
+// each calls do for 0 to n-1, some at once, and returns the first error.
+func (c *Catalog) each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, c.lanes)
+	for i := range n {
+		turn <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-turn }()
+			if err := do(ctx, i); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// root makes sure that the root is of a format that this program knows, and marks it where nothing does.
+func (c *Catalog) root(ctx context.Context) error {
+	b, err := format.SealRoot()
+	if err != nil {
+		return err
+	}
+	there, err := c.putOnce(ctx, format.RootKey, b)
+	if there != nil {
+		return format.ParseRoot(there)
+	}
+	return err
+}
+
+// Marked tells whether the root has this format's mark.
+func (c *Catalog) Marked(ctx context.Context) (bool, error) {
+	b, _, err := c.get(ctx, format.RootKey)
+	if errors.Is(err, store.ErrAbsent) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, format.ParseRoot(b)
+}

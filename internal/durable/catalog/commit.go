@@ -1,0 +1,251 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// Fleet is who commits: the claim of the epoch must be its.
+type Fleet struct {
+	Cluster replica.ClusterID
+	Name    string
+}
+
+// Commit makes a generation exist, from files that are all written: index, COMMIT, hints. It is the last step, and may be made again: the
+// same commit is no error, another is ErrCommitted. roots are those that the job has committed; said is what COMMIT has beside them.
+func (c *Catalog) Commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written) (*format.Commit, error) {
+	com, err := c.commit(ctx, a, fleet, said, roots, files)
+	if err != nil {
+		return nil, fmt.Errorf("commit generation %v of job %s: %w", a.Generation, a.Run.Job, err)
+	}
+	return com, nil
+}
+
+func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written) (*format.Commit, error) {
+	if err := c.owns(ctx, a.Run, a.Generation.Epoch, fleet.Cluster, fleet.Name); err != nil {
+		return nil, err
+	}
+	files = slices.Clone(files)
+	slices.SortFunc(files, func(a, b format.Written) int { return cmp.Compare(a.File.Key, b.File.Key) })
+	if err := c.each(ctx, len(files), func(ctx context.Context, i int) error { return c.there(ctx, a.Run, &files[i]) }); err != nil {
+		return nil, err
+	}
+	if err := fits(files, roots); err != nil {
+		return nil, err
+	}
+	layouts, err := c.layouts(ctx, a.Run, files)
+	if err != nil {
+		return nil, err
+	}
+	x := format.NewIndex(a.Run.Job, a.Run.ID, a.Generation, a.Write, files, layouts)
+	com, b, xb, err := c.seal(a, fleet, said, x)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := format.ParseIndex(xb, com); err != nil { // nobody could read it back
+		return nil, err
+	}
+	if _, err := format.ParseCommit(b, a.Run.Place, a.Run.ID, a.Generation); err != nil {
+		return nil, err
+	}
+	if there, err := c.putOnce(ctx, a.Run.Under(com.Index.Key), xb); err != nil || there != nil {
+		return nil, cmp.Or(err, fmt.Errorf("index of write %d: %w", a.Write, ErrCommitted))
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	there, err := c.putOnce(ctx, a.Run.Key(format.Name{Kind: format.CommitKind, Generation: a.Generation}), b)
+	if there != nil {
+		other, perr := format.ParseCommit(there, a.Run.Place, a.Run.ID, a.Generation)
+		if perr == nil && !other.Same(com) {
+			perr = c.sameRoots(ctx, a.Run, other, roots)
+		}
+		if perr != nil {
+			return nil, errors.Join(ErrCommitted, perr)
+		}
+		com, b = other, there
+	} else if err != nil {
+		return nil, err
+	}
+	c.hint(ctx, a.Run, com, b)
+	return com, nil
+}
+
+// sameRoots tells whether a COMMIT is of the very parts, in the files of an earlier try: then that one had come through, and this one's files
+// are named by nobody.
+func (c *Catalog) sameRoots(ctx context.Context, r Run, com *format.Commit, roots map[replica.Part]replica.Digest) error {
+	b, _, err := c.get(ctx, r.Under(com.Index.Key))
+	if err != nil {
+		return err
+	}
+	x, err := format.ParseIndex(b, com)
+	if err != nil {
+		return err
+	}
+	for p, root := range roots {
+		if at, ok := x.Part(p); !ok || at.Root != root {
+			return fmt.Errorf("write %d has %v with root %v, the job %v", com.Write, p, at.Root, root)
+		}
+	}
+	return nil
+}
+
+// seal fills COMMIT in and writes it and its index as bytes.
+func (c *Catalog) seal(a Attempt, fleet Fleet, said format.Commit, x *format.Index) (com *format.Commit, b, xb []byte, err error) {
+	if xb, err = x.Seal(); err != nil {
+		return nil, nil, nil, err
+	}
+	com = &said
+	com.Job, com.Run, com.Generation, com.Write, com.Cluster = a.Run.Job, a.Run.ID, a.Generation, a.Write, fleet.Cluster
+	com.Index = format.Ref{Key: format.Name{Kind: format.IndexKind, Generation: a.Generation, Write: a.Write}.String(), Bytes: uint64(len(xb)), SHA256: format.Sum(xb)}
+	com.Files, com.Bytes, com.Frozen = len(x.Files), 0, nil
+	for _, f := range x.Files {
+		com.Bytes += f.Bytes
+		if f.Twin != "" {
+			com.Frozen = append(com.Frozen, f.Key, f.Twin)
+		}
+	}
+	if com.At == 0 {
+		com.At = c.now().UnixMilli()
+	}
+	b, err = com.Seal()
+	return com, b, xb, err
+}
+
+// there looks at a file that somebody wrote: its size, its checksum where the store has one, and its header.
+func (c *Catalog) there(ctx context.Context, r Run, w *format.Written) error {
+	keys := []string{w.File.Key}
+	if w.File.Twin != "" {
+		keys = append(keys, w.File.Twin)
+	}
+	for _, key := range keys {
+		var info store.Info
+		err := c.again(ctx, func() (err error) {
+			info, err = c.st.Stat(ctx, r.Under(key))
+			return err
+		})
+		if err != nil {
+			c.doubt(r, format.ParseName(key))
+			return err
+		}
+		if info.Size != int64(w.File.Bytes) || info.Checksum != "" && info.Checksum != w.File.SHA256 {
+			c.doubt(r, format.ParseName(key))
+			return fmt.Errorf("%s: %w: %d bytes, SHA-256 %s; its writer said %d, %s", key, store.ErrCorrupt, info.Size, info.Checksum, w.File.Bytes, w.File.SHA256)
+		}
+	}
+	if w.Object != nil {
+		return nil
+	}
+	o, err := c.object(ctx, r, w.File, w.File.Key)
+	w.Object = o
+	return err
+}
+
+// object reads the header of a file.
+func (c *Catalog) object(ctx context.Context, r Run, f format.File, key string) (*format.Object, error) {
+	if n := f.Header; n < 8 || n > f.Bytes {
+		return nil, fmt.Errorf("%s: a header of %d bytes in %d", key, n, f.Bytes)
+	}
+	var head []byte
+	err := c.again(ctx, func() error {
+		head = make([]byte, f.Header) // not used again after an error
+		return c.st.ReadRange(ctx, r.Under(key), 0, head)
+	})
+	if err != nil {
+		return nil, err
+	}
+	o, err := format.ParseObject(head, f.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return o, nil
+}
+
+// fits compares what lies in files with what the job has committed.
+func fits(files []format.Written, roots map[replica.Part]replica.Digest) error {
+	seen := make(map[replica.Part]bool)
+	for _, w := range files {
+		for _, p := range w.Object.Parts {
+			m := p.Manifest
+			if want, ok := roots[m.Part]; (!ok || want != m.Root) && m.Part.Kind != replica.FrozenPart {
+				return fmt.Errorf("%s: %v has root %v, the job's is %v", w.File.Key, m.Part, m.Root, want)
+			}
+			seen[m.Part] = true
+		}
+	}
+	for p := range roots {
+		if !seen[p] {
+			return fmt.Errorf("no file has %v", p)
+		}
+	}
+	return nil
+}
+
+// layouts reads how the groups' tensors lie over the ranks, where they say so. A layout of another version, or one that is no layout, says
+// nothing: the tensors are there all the same.
+func (c *Catalog) layouts(ctx context.Context, r Run, files []format.Written) (map[uint32]map[string]format.Shard, error) {
+	out := make(map[uint32]map[string]format.Shard)
+	for _, w := range files {
+		for i := range w.Object.Parts {
+			p := &w.Object.Parts[i]
+			if p.Manifest.Part.Kind != replica.FrozenPart {
+				continue
+			}
+			rd := c.reader(r, w.File, w.Object.Head, p)
+			b, err := rd.region(ctx, format.LayoutRegion)
+			if errors.Is(err, ErrNone) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			if l, err := format.ParseLayout(b); err == nil {
+				out[p.Manifest.Part.Index] = l
+			}
+		}
+	}
+	return out, nil
+}
+
+// maxSummary bounds the rows that the hint keeps: the newest.
+const maxSummary = 1 << 14
+
+// hint writes what saves requests. What fails here costs requests.
+func (c *Catalog) hint(ctx context.Context, r Run, com *format.Commit, b []byte) {
+	_ = c.swap(ctx, r.Job+"/"+format.LastKey, func(was []byte) ([]byte, error) {
+		if h, err := format.ParseHint(was); err == nil && h.Run == r.Run && newer(h.Position, h.Generation, com.Position, com.Generation) > 0 {
+			return nil, nil // it never moves back
+		}
+		h := format.Hint{Run: r.Run, Generation: com.Generation, Position: com.Position, SHA256: format.Sum(b)}
+		return h.Seal()
+	})
+	_ = c.summarize(ctx, r.Place, func(rows []format.Row) []format.Row {
+		rows = slices.DeleteFunc(rows, func(row format.Row) bool { return row.Generation == com.Generation })
+		rows = append(rows, com.Row())
+		return rows[max(0, len(rows)-maxSummary):]
+	})
+}
+
+// newer compares two generations of a run: by position, then by name.
+func newer(p replica.Position, g replica.Generation, q replica.Position, h replica.Generation) int {
+	return cmp.Or(cmp.Compare(p.Epoch, q.Epoch), cmp.Compare(p.Step, q.Step), g.Compare(h))
+}
+
+// summarize changes the rows of a run's summary.
+func (c *Catalog) summarize(ctx context.Context, p format.Place, change func([]format.Row) []format.Row) error {
+	return c.swap(ctx, p.Under(format.SummaryKey), func(was []byte) ([]byte, error) {
+		s, err := format.ParseSummary(was, p)
+		if err != nil {
+			s = &format.Summary{Run: p.Run}
+		}
+		s.Rows = change(s.Rows)
+		return s.Seal()
+	})
+}

@@ -1,0 +1,475 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+var errCrash = errors.New("power is gone")
+
+// most is far above the calls that any of these takes.
+const most = 1000
+
+// dies lets a store's client die: the call of number n is the last that is made; where done is set it is carried out, and nobody hears the
+// answer. What is after it fails.
+func dies(m *memory.Store, n int64, done bool) {
+	var calls atomic.Int64
+	m.Before = func(memory.Call) error {
+		if at := calls.Add(1) - 1; at > n || at == n && !done {
+			return errCrash
+		}
+		return nil
+	}
+	m.After = func(memory.Call) error {
+		if calls.Load() > n {
+			return errCrash
+		}
+		return nil
+	}
+}
+
+// TestCrashAtEveryCall stops the writer of a second generation after each call, done or not, one request at a time and several. What is
+// found afterwards is whole, the first generation is always found, a writer that starts again finishes, and what the dead one left is swept.
+func TestCrashAtEveryCall(t *testing.T) {
+	for _, lanes := range []int{1, 3} {
+		for _, done := range []bool{false, true} {
+			if lanes > 1 && !done {
+				continue // the same places but one
+			}
+			finished, calls := false, int64(0)
+			for ; !finished; calls++ {
+				if calls > most {
+					t.Fatal("the writer never finishes")
+				}
+				m := memory.New()
+				mustWrite(t, over(m, lanes), gen(2), 2)
+				dies(m, calls, done)
+				_, err := write(t.Context(), over(m, lanes), gen(4), 2, 17)
+				finished = err == nil && int64(m.Calls()) < most && !died(m)
+				what := fmt.Sprintf("%d lanes, stopped at call %d (done: %v): %v", lanes, calls, done, err)
+				after := m.Clone()
+				c := over(after, lanes)
+				found, _ := find(t, c)
+				if len(found) == 0 || found[len(found)-1].Generation != gen(2) || err == nil && len(found) != 2 {
+					t.Fatalf("%s: found %d", what, len(found))
+				}
+				for _, f := range found {
+					checkWhole(t, c, f, 2)
+				}
+				again(t, after, lanes, what)
+			}
+			t.Logf("%d lanes, done %v: %d places to stop at", lanes, done, calls)
+		}
+	}
+}
+
+// died tells whether the store's client was stopped.
+func died(m *memory.Store) bool {
+	_, err := m.Stat(context.Background(), "x")
+	return errors.Is(err, errCrash)
+}
+
+// again writes once more what was broken off, as another attempt, sweeps, and compares.
+func again(t *testing.T, m *memory.Store, lanes int, what string) {
+	t.Helper()
+	c := over(m, lanes)
+	com, err := write(t.Context(), c, gen(4), 2, 18)
+	if err != nil {
+		t.Fatalf("%s: writing again: %v", what, err)
+	}
+	found, _ := find(t, c)
+	if len(found) != 2 {
+		t.Fatalf("%s: %d are found after writing again", what, len(found))
+	}
+	m.Age(time.Hour)
+	if _, err := c.Sweep(t.Context(), found[0].Run, time.Minute); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	checkWhole(t, c, found[0], 2)
+	for _, key := range m.Keys() {
+		p, name, ok := split(key)
+		if ok && parsed(name).OfGeneration() && parsed(name).Generation == gen(4) && parsed(name).Write != 0 && parsed(name).Write != com.Write {
+			t.Fatalf("%s: left over: %s of %v", what, key, p)
+		}
+	}
+	if up, err := m.Unfinished(t.Context(), ""); err != nil || len(up) != 0 {
+		t.Fatalf("%s: left over: %v, %v", what, up, err)
+	}
+}
+
+// TestDoubtAtEveryCall has one call's answer lost, done or not, and all others come through: the write finishes, once.
+func TestDoubtAtEveryCall(t *testing.T) {
+	for _, done := range []bool{false, true} {
+		for n := int64(0); ; n++ {
+			m := memory.New()
+			mustWrite(t, over(m, 1), gen(2), 2)
+			var calls atomic.Int64
+			m.Before = func(memory.Call) error {
+				if calls.Add(1)-1 == n && !done {
+					return store.ErrDoubtful
+				}
+				return nil
+			}
+			m.After = func(memory.Call) error {
+				if calls.Load()-1 == n && done {
+					return store.ErrDoubtful
+				}
+				return nil
+			}
+			com, err := write(t.Context(), over(m, 1), gen(4), 2, 17)
+			if err != nil || com.Write != 17 {
+				t.Fatalf("call %d (done: %v): %v", n, done, err)
+			}
+			c := over(m.Clone(), 1)
+			found, _ := find(t, c)
+			if len(found) != 2 {
+				t.Fatalf("call %d (done: %v): found %d", n, done, len(found))
+			}
+			checkWhole(t, c, found[0], 2)
+			if calls.Load() <= n {
+				t.Logf("done %v: %d answers", done, n)
+				break
+			}
+		}
+	}
+}
+
+// TestCrashWhileDeleting stops a deletion after each call: the other generation is always whole, this one is found whole or not at all, and
+// the next sweep finishes what was begun.
+func TestCrashWhileDeleting(t *testing.T) {
+	for _, done := range []bool{false, true} {
+		for n := int64(0); ; n++ {
+			m := memory.New()
+			c := over(m, 1)
+			mustWrite(t, c, gen(2), 2)
+			mustWrite(t, c, gen(4), 2)
+			found, _ := find(t, c)
+			r := found[0].Run
+			dies(m, n, done)
+			err := over(m, 1).Delete(t.Context(), r, gen(2), "test")
+			stopped := died(m)
+			after := m.Clone()
+			d := over(after, 1)
+			found, _ = find(t, d)
+			if len(found) == 0 || found[0].Generation != gen(4) || err == nil && len(found) != 1 {
+				t.Fatalf("call %d (done: %v): %d are found: %v", n, done, len(found), err)
+			}
+			for _, f := range found {
+				checkWhole(t, d, f, 2)
+			}
+			after.Age(time.Hour)
+			if _, err := d.Sweep(t.Context(), r, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			begun := len(find0(t, d)) == 1
+			for _, key := range after.Keys() {
+				if _, name, ok := split(key); ok && begun && parsed(name).OfGeneration() && parsed(name).Generation == gen(2) {
+					t.Fatalf("call %d (done: %v): left over: %s", n, done, key)
+				}
+			}
+			checkWhole(t, d, find0(t, d)[0], 2)
+			if !stopped {
+				break
+			}
+		}
+	}
+}
+
+func find0(t *testing.T, c *Catalog) []Found {
+	t.Helper()
+	found, skipped := find(t, c)
+	if len(skipped) != 0 {
+		t.Fatalf("skipped %v", skipped)
+	}
+	return found
+}
+
+// TestPinAgainstDelete lets somebody pin a generation at each call of a deletion, and one delete it at each call of a pin, with a second one
+// who deletes: a pin that was taken keeps the generation, and it is whole.
+func TestPinAgainstDelete(t *testing.T) {
+	for deleters := 1; deleters <= 2; deleters++ {
+		for n := int64(0); ; n++ {
+			m := memory.New()
+			c := over(m, 1)
+			mustWrite(t, c, gen(2), 1)
+			mustWrite(t, c, gen(4), 1)
+			found, _ := find(t, c)
+			r := found[0].Run
+			var calls atomic.Int64
+			var inside atomic.Bool
+			var pinErr error
+			m.Before = func(memory.Call) error {
+				if inside.Load() || calls.Add(1)-1 != n {
+					return nil
+				}
+				inside.Store(true)
+				defer inside.Store(false)
+				if deleters == 2 {
+					half := &stops{Store: m, left: 3}
+					_ = over(half, 1).Delete(t.Context(), r, gen(2), "the other one, which dies in between")
+				}
+				pinErr = over(m, 1).Pin(t.Context(), r, gen(2), "bob", "reads", time.Time{})
+				return nil
+			}
+			err := c.Delete(t.Context(), r, gen(2), "test")
+			if calls.Load() <= n {
+				break
+			}
+			d := over(m.Clone(), 1)
+			if pinErr == nil {
+				if err == nil && len(mustGet(t, d, r)) == 0 {
+					t.Fatalf("%d deleters, call %d: pinned, and deleted", deleters, n)
+				}
+				f, gerr := d.Get(t.Context(), r, gen(2))
+				if gerr != nil {
+					t.Fatalf("%d deleters, call %d: pinned, and then: %v (delete: %v)", deleters, n, gerr, err)
+				}
+				checkWhole(t, d, f, 1)
+			} else if !errors.Is(pinErr, ErrNone) {
+				t.Fatalf("%d deleters, call %d: %v", deleters, n, pinErr)
+			}
+		}
+	}
+}
+
+func mustGet(t *testing.T, c *Catalog, r Run) (list []Found) {
+	t.Helper()
+	if f, err := c.Get(t.Context(), r, gen(2)); err == nil {
+		list = append(list, f)
+	}
+	return list
+}
+
+// stops is a client that dies after some calls that change the store.
+type stops struct {
+	store.Store
+	left int
+}
+
+func (s *stops) PutNew(ctx context.Context, key string, b []byte) (store.Version, error) {
+	if s.left--; s.left < 0 {
+		return "", errCrash
+	}
+	return s.Store.PutNew(ctx, key, b)
+}
+
+func (s *stops) Delete(ctx context.Context, key string) error {
+	if s.left--; s.left < 0 {
+		return errCrash
+	}
+	return s.Store.Delete(ctx, key)
+}
+
+// TestDeleteAtEveryCallOfAPin is the other way round.
+func TestDeleteAtEveryCallOfAPin(t *testing.T) {
+	for n := int64(0); ; n++ {
+		m := memory.New()
+		c := over(m, 1)
+		mustWrite(t, c, gen(2), 1)
+		found, _ := find(t, c)
+		r := found[0].Run
+		var calls atomic.Int64
+		var inside atomic.Bool
+		var delErr error
+		m.Before = func(memory.Call) error {
+			if inside.Load() || calls.Add(1)-1 != n {
+				return nil
+			}
+			inside.Store(true)
+			defer inside.Store(false)
+			delErr = over(m, 1).Delete(t.Context(), r, gen(2), "test")
+			return nil
+		}
+		err := c.Pin(t.Context(), r, gen(2), "bob", "reads", time.Time{})
+		if calls.Load() <= n {
+			break
+		}
+		left := mustGet(t, over(m.Clone(), 1), r)
+		if err == nil && len(left) == 0 || errors.Is(delErr, ErrPinned) && len(left) == 0 || delErr == nil && err == nil {
+			t.Fatalf("call %d: pin %v, delete %v, left %d", n, err, delErr, len(left))
+		}
+	}
+}
+
+// TestCopyCrash stops a copy after each call of the target: the target has the generation whole or not at all, and the next copy finishes.
+func TestCopyCrash(t *testing.T) {
+	src := memory.New()
+	c := over(src, 1)
+	mustWrite(t, c, gen(2), 2)
+	found, _ := find(t, c)
+	for n := int64(0); ; n++ {
+		dst := memory.New()
+		dies(dst, n, n%2 == 0)
+		err := c.Copy(t.Context(), found[0], over(dst, 1))
+		stopped := died(dst)
+		d := over(dst.Clone(), 1)
+		copied, _, ferr := d.Find(t.Context(), durabletest.JobName, replica.JobID{})
+		if ferr != nil || err == nil && len(copied) != 1 {
+			t.Fatalf("call %d: %v, %v", n, err, ferr)
+		}
+		for _, f := range copied {
+			checkWhole(t, d, f, 2)
+		}
+		if err := c.Copy(t.Context(), found[0], d); err != nil {
+			t.Fatalf("call %d: again: %v", n, err)
+		}
+		copied, _ = find(t, d)
+		checkWhole(t, d, copied[0], 2)
+		if !stopped {
+			break
+		}
+	}
+	if pins, err := c.Pinned(t.Context(), found[0].Run, gen(2)); err != nil || len(pins) != 0 {
+		t.Errorf("the copies' leases stay: %v, %v", pins, err)
+	}
+}
+
+// TestCopyHealsFromTheTwin: a copy takes frozen parts from whichever twin is whole, and completes nothing else.
+func TestCopyHealsFromTheTwin(t *testing.T) {
+	src := memory.New()
+	c := over(src, 1)
+	mustWrite(t, c, gen(2), 1)
+	found, _ := find(t, c)
+	src.Bend(found[0].Run.Under(found[0].Frozen[0]), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+	dst := memory.New()
+	d := over(dst, 1)
+	if err := c.Copy(t.Context(), found[0], d); err != nil {
+		t.Fatal(err)
+	}
+	copied, _ := find(t, d)
+	checkWhole(t, d, copied[0], 1)
+	src.Bend(found[0].Run.Under(found[0].Index.Files[1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+	if err := c.Copy(t.Context(), found[0], over(memory.New(), 1)); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("a damaged source: %v", err)
+	}
+}
+
+// TestFrozenIsMended: a twin that rotted, or went, is written anew from memory by the first write of another daemon life, and after a read
+// that failed.
+func TestFrozenIsMended(t *testing.T) {
+	m := memory.New()
+	c := over(m, 1)
+	mustWrite(t, c, gen(2), 1)
+	found, _ := find(t, c)
+	a, b := found[0].Run.Under(found[0].Frozen[0]), found[0].Run.Under(found[0].Frozen[1])
+	m.Bend(a, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+	m.Bend(b, func([]byte) []byte { return nil })
+	if _, err := over(m, 1).OpenShard(t.Context(), found[0], replica.FrozenOf(0)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Verify(t.Context(), found[0], nil); err == nil {
+		t.Error("verified with both twins bad")
+	}
+	mustWrite(t, c, gen(4), 1)
+	for _, f := range find0(t, c) {
+		checkWhole(t, c, f, 1)
+	}
+}
+
+// TestSweepSpares: what is younger than the grace stays, and so does everything where a COMMIT can't be read.
+func TestSweepSpares(t *testing.T) {
+	m := memory.New()
+	c := over(m, 1)
+	mustWrite(t, c, gen(2), 1)
+	found, _ := find(t, c)
+	r := found[0].Run
+	made := durabletest.Make(gen(4), 1)
+	if _, err := c.WriteGroup(t.Context(), Attempt{r, gen(4), 18}, part(made.Groups[0])); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Upload(t.Context(), r.Under("step-00000004.e1/node-b.w18.safetensors"), 10); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := c.Sweep(t.Context(), r, time.Hour); err != nil || len(s.Objects) != 0 || s.Uploads != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	m.Age(2 * time.Hour)
+	broken := m.Clone()
+	broken.Bend(r.Under("commits/step-00000002.e1.json"), func(b []byte) []byte { return b[:10] })
+	for st, want := range map[*memory.Store]int{m: 1, broken: 1} {
+		s, err := over(st, 1).Sweep(t.Context(), r, time.Hour)
+		if err != nil || len(s.Objects) != want || s.Uploads != 1 {
+			t.Errorf("%+v, %v", s, err)
+		}
+	}
+	checkWhole(t, c, find0(t, c)[0], 1)
+	log, unreadable, err := c.Logs(t.Context(), durabletest.JobName, 10)
+	if err != nil || unreadable != 0 || len(log) != 2 || log[0].Verb != "sweep" || log[0].Who != "ada" {
+		t.Errorf("%+v, %d, %v", log, unreadable, err)
+	}
+}
+
+// TestPinsEnd: a lease keeps a generation until it ends, and no longer.
+func TestPinsEnd(t *testing.T) {
+	m := memory.New()
+	c := over(m, 1)
+	mustWrite(t, c, gen(2), 1)
+	found, _ := find(t, c)
+	r := found[0].Run
+	end, err := c.Lease(t.Context(), r, gen(2), "loads", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Delete(t.Context(), r, gen(2), "test"); !errors.Is(err, ErrPinned) {
+		t.Errorf("leased, and deleted: %v", err)
+	}
+	if found, _ := find(t, c); len(found) != 1 {
+		t.Error("a deletion that was refused leaves something behind")
+	}
+	late := New(m, Options{Who: "late", Now: func() time.Time { return now.Add(2 * time.Hour) }})
+	if pins, err := late.Pinned(t.Context(), r, gen(2)); err != nil || len(pins) != 0 {
+		t.Errorf("an hour later: %v, %v", pins, err)
+	}
+	if err := end(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := c.Unpin(t.Context(), r, gen(2), "nobody"); !errors.Is(err, ErrNone) {
+		t.Error(err)
+	}
+	if err := c.Delete(t.Context(), r, gen(2), "test"); err != nil {
+		t.Error(err)
+	}
+	if err := c.Pin(t.Context(), r, gen(2), "ada", "", time.Time{}); !errors.Is(err, ErrNone) {
+		t.Errorf("pinned what is gone: %v", err)
+	}
+}
+
+// TestMarkedReads: what a read came to is what a list says, until the next one.
+func TestMarkedReads(t *testing.T) {
+	m := memory.New()
+	at := now
+	c := New(m, Options{Who: "Ada L.", Now: func() time.Time { return at }})
+	mustWrite(t, c, gen(2), 1)
+	found, _ := find(t, c)
+	for _, step := range []struct {
+		err  error
+		want State
+	}{{nil, Good}, {errors.New("step-00000002.e1/group-0.w17.safetensors: chunk 9"), Damaged}, {nil, Good}} {
+		at = at.Add(time.Minute)
+		if err := c.MarkRead(t.Context(), found[0], step.err); err != nil {
+			t.Fatal(err)
+		}
+		list, err := c.List(t.Context(), durabletest.JobName)
+		if err != nil || len(list) != 1 || list[0].State != step.want || !list[0].Read.Equal(at) || (step.err != nil) != (list[0].Why != "") {
+			t.Errorf("%+v, %v", list, err)
+		}
+	}
+	n := 0
+	for _, key := range m.Keys() {
+		if _, name, ok := split(key); ok && parsed(name).Kind == parsed("reads/step-00000002.e1.1.good-a.json").Kind {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d records of reads", n)
+	}
+}

@@ -1,0 +1,211 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// Skipped is a generation that Find passed over.
+type Skipped struct {
+	Run        Run
+	Generation replica.Generation
+	State      State // Damaged, Unfinished or Deleting
+	Reason     string
+}
+
+// Find lists the generations of a run whose files are all there, and what it passed over and why; with a zero id those of every run of the
+// name, the last run first. Within a run the newest position comes first, and behind all others what a later epoch left aside.
+//
+// An error means that the store did not answer: what lies there is not known then, and an older generation must not pass for the newest.
+func (c *Catalog) Find(ctx context.Context, job string, id replica.JobID) (found []Found, skipped []Skipped, err error) {
+	return c.find(ctx, job, id, 0)
+}
+
+// Newest is Find up to the first generation that is whole.
+func (c *Catalog) Newest(ctx context.Context, job string, id replica.JobID) (f Found, skipped []Skipped, err error) {
+	found, skipped, err := c.find(ctx, job, id, 1)
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("job %s in %s: no generation: %w", job, c.st.URL(), ErrNone)
+	}
+	if err != nil {
+		return f, skipped, err
+	}
+	return found[0], skipped, nil
+}
+
+func (c *Catalog) find(ctx context.Context, job string, id replica.JobID, most int) (found []Found, skipped []Skipped, err error) {
+	runs, err := c.Runs(ctx, job)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, r := range runs {
+		if id != (replica.JobID{}) && r.ID != id && !(r.ID == (replica.JobID{}) && strings.HasSuffix(r.Run, id.String()[:8])) {
+			continue
+		}
+		f, s, err := c.findIn(ctx, r, id, most-len(found))
+		if err != nil {
+			return nil, nil, fmt.Errorf("find generations of job %s in %s: %w", job, c.st.URL(), err)
+		}
+		found, skipped = append(found, f...), append(skipped, s...)
+		if most > 0 && len(found) >= most {
+			break
+		}
+	}
+	return found, skipped, nil
+}
+
+// findIn looks at one run. most is how many are wanted; 0 or less: all.
+func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int) (found []Found, skipped []Skipped, err error) {
+	b, _, err := c.book(ctx, r.Job, r.Job+"/"+r.Run)
+	if err != nil || b == nil || b.place != r.Place {
+		return nil, nil, err
+	}
+	if r.ID == (replica.JobID{}) {
+		r.ID = id // run.json is damaged: each COMMIT says it too
+	}
+	var coms []*format.Commit
+	for g := range b.commits {
+		if b.trash[g] {
+			skipped = append(skipped, Skipped{r, g, Deleting, "it is being deleted"})
+			continue
+		}
+		coms = append(coms, &format.Commit{Generation: g})
+	}
+	reasons := make([]error, len(coms))
+	err = c.each(ctx, len(coms), func(ctx context.Context, i int) error {
+		com, err := c.readCommit(ctx, r, coms[i].Generation)
+		if err == nil {
+			coms[i] = com
+			return nil
+		}
+		reasons[i] = err
+		return fatal(err)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	var whole []*format.Commit
+	for i, com := range coms {
+		if reasons[i] == nil {
+			whole = append(whole, com)
+		} else {
+			skipped = append(skipped, Skipped{r, com.Generation, Damaged, reasons[i].Error()})
+		}
+	}
+	for g, n := range b.loose {
+		skipped = append(skipped, Skipped{r, g, Unfinished, fmt.Sprintf("%d objects and no commit: it was never finished", n)})
+	}
+	for _, f := range inOrder(r, whole) {
+		if most > 0 && len(found) == most {
+			break
+		}
+		if f.Run.ID == (replica.JobID{}) {
+			f.Run.ID = f.Commit.Run
+		}
+		x, err := c.files(ctx, f)
+		if ferr := fatal(err); ferr != nil {
+			return nil, nil, ferr
+		}
+		if err != nil {
+			skipped = append(skipped, Skipped{r, f.Generation, Damaged, err.Error()})
+			continue
+		}
+		f.Index = x
+		found = append(found, f)
+	}
+	slices.SortFunc(skipped, func(a, b Skipped) int { return b.Generation.Compare(a.Generation) })
+	return found, skipped, nil
+}
+
+// fatal returns an error that leaves open what lies in the store; nil for those that say it.
+func fatal(err error) error {
+	if err == nil || errors.Is(err, format.ErrCorrupt) || errors.Is(err, format.ErrNewer) || errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrAbsent) {
+		return nil
+	}
+	return err
+}
+
+// inOrder sorts the commits of a run: newest position first, and behind all what is no ancestor of the newest.
+func inOrder(r Run, coms []*format.Commit) (list []Found) {
+	slices.SortFunc(coms, func(a, b *format.Commit) int { return newer(b.Position, b.Generation, a.Position, a.Generation) })
+	for _, com := range coms {
+		f := Found{Commit: *com, Run: r}
+		newest := coms[0]
+		f.Abandoned = com != newest && len(newest.Lineage) > 0 && (!newest.Lineage.Valid(com.Generation) || slices.Contains(newest.Condemned, com.Generation))
+		list = append(list, f)
+	}
+	slices.SortStableFunc(list, func(a, b Found) int {
+		return cmp.Compare(map[bool]int{true: 1}[a.Abandoned], map[bool]int{true: 1}[b.Abandoned])
+	})
+	return list
+}
+
+// files reads the index of a generation and tells whether every file is there with its size.
+func (c *Catalog) files(ctx context.Context, f Found) (*format.Index, error) {
+	key := f.Run.Under(f.Commit.Index.Key)
+	b, _, err := c.get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	x, err := format.ParseIndex(b, &f.Commit)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	sizes := make(map[string]store.Info)
+	prefix := f.Run.Prefix()
+	each := func(info store.Info) error {
+		sizes[strings.TrimPrefix(info.Key, prefix)] = info
+		return nil
+	}
+	if err := c.list(ctx, f.Run.Under(format.StepName(f.Generation))+"/", "", each); err != nil {
+		return nil, err
+	}
+	if len(f.Frozen) > 0 {
+		if err := c.list(ctx, prefix+format.FrozenPrefix, "", each); err != nil {
+			return nil, err
+		}
+	}
+	for _, file := range x.Files {
+		err := sized(sizes, file.Key, file)
+		if err != nil && file.Twin != "" {
+			err = sized(sizes, file.Twin, file) // either serves
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return x, nil
+}
+
+func sized(sizes map[string]store.Info, key string, file format.File) error {
+	info, ok := sizes[key]
+	if !ok {
+		return fmt.Errorf("%s is missing: %w", key, store.ErrAbsent)
+	}
+	if info.Size != int64(file.Bytes) || info.Checksum != "" && info.Checksum != file.SHA256 {
+		return fmt.Errorf("%s: %w: %d bytes, the index says %d, or another SHA-256", key, store.ErrCorrupt, info.Size, file.Bytes)
+	}
+	return nil
+}
+
+// Get finds one generation of a run, whole or not: the error says why not.
+func (c *Catalog) Get(ctx context.Context, r Run, g replica.Generation) (f Found, err error) {
+	com, err := c.readCommit(ctx, r, g)
+	if err == nil {
+		f = Found{Commit: *com, Run: r}
+		f.Run.ID = com.Run
+		f.Index, err = c.files(ctx, f)
+	}
+	if err != nil {
+		return f, fmt.Errorf("generation %v of job %s in %s: %w", g, r.Job, c.st.URL(), err)
+	}
+	return f, nil
+}

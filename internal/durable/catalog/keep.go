@@ -1,0 +1,211 @@
+package catalog
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// Pin keeps a generation until it is unpinned, or, with a time, until then: a lease of somebody who reads. A pin of the same name takes the
+// place of the former. It counts once this has returned without an error: a generation that is being deleted is refused.
+func (c *Catalog) Pin(ctx context.Context, r Run, g replica.Generation, who, why string, until time.Time) error {
+	p := format.Pin{Generation: g, Who: format.Who(who), Why: replica.Line(why, format.MaxText), At: c.now().Unix()}
+	if !until.IsZero() {
+		p.Until = until.Unix()
+	}
+	key := r.Key(format.Name{Kind: format.PinKind, Generation: g, Who: p.Who})
+	err := c.swap(ctx, key, func([]byte) ([]byte, error) { return p.Seal() })
+	if err == nil {
+		// Whoever deletes puts its entry first and looks for pins then: one of the two sees the other.
+		if err = c.undisturbed(ctx, r, g); err != nil {
+			err = errors.Join(err, c.remove(ctx, key))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("pin generation %v of job %s: %w", g, r.Job, err)
+	}
+	return nil
+}
+
+// undisturbed tells whether a generation is committed, and nobody is deleting it.
+func (c *Catalog) undisturbed(ctx context.Context, r Run, g replica.Generation) error {
+	stat := func(k format.Kind) error {
+		return c.again(ctx, func() error {
+			_, err := c.st.Stat(ctx, r.Key(format.Name{Kind: k, Generation: g}))
+			return err
+		})
+	}
+	if err := stat(format.TrashKind); err == nil {
+		return fmt.Errorf("it is being deleted: %w", ErrNone)
+	} else if !errors.Is(err, store.ErrAbsent) {
+		return err
+	}
+	err := stat(format.CommitKind)
+	if errors.Is(err, store.ErrAbsent) {
+		return fmt.Errorf("it is not committed: %w", ErrNone)
+	}
+	return err
+}
+
+// Unpin lets a generation go. One that is not pinned under the name is ErrNone.
+func (c *Catalog) Unpin(ctx context.Context, r Run, g replica.Generation, who string) error {
+	key := r.Key(format.Name{Kind: format.PinKind, Generation: g, Who: format.Who(who)})
+	err := c.again(ctx, func() error {
+		_, err := c.st.Stat(ctx, key)
+		return err
+	})
+	if errors.Is(err, store.ErrAbsent) {
+		err = fmt.Errorf("%s has not pinned it: %w", format.Who(who), ErrNone)
+	}
+	if err == nil {
+		err = c.remove(ctx, key)
+	}
+	if err != nil {
+		return fmt.Errorf("unpin generation %v of job %s: %w", g, r.Job, err)
+	}
+	return nil
+}
+
+// Lease keeps a generation while somebody reads it, for so long at most. end gives it up.
+func (c *Catalog) Lease(ctx context.Context, r Run, g replica.Generation, why string, most time.Duration) (end func(context.Context) error, err error) {
+	who := format.Who("reader-" + c.who[:min(len(c.who), 32)] + "-" + strings.ToLower(rand.Text()[:8]))
+	if err := c.Pin(ctx, r, g, who, why, c.now().Add(most)); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return c.Unpin(ctx, r, g, who) }, nil
+}
+
+// pinned lists the pins of a generation that have not ended. One that cannot be read counts: it may be for good.
+func (c *Catalog) pinned(ctx context.Context, r Run, g replica.Generation) (list []format.Pin, err error) {
+	prefix := r.Prefix()
+	var names []format.Name
+	err = c.list(ctx, r.Under(format.PinPrefix+format.StepName(g))+"-", "", func(info store.Info) error {
+		if n := format.ParseName(strings.TrimPrefix(info.Key, prefix)); n.Kind == format.PinKind && n.Generation == g {
+			names = append(names, n)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range names {
+		b, _, err := c.get(ctx, r.Key(n))
+		if errors.Is(err, store.ErrAbsent) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		p, err := format.ParsePin(b, n)
+		if err != nil {
+			p = &format.Pin{Generation: g, Who: n.Who, Why: err.Error()}
+		}
+		if p.Until == 0 || time.Unix(p.Until, 0).After(c.now()) {
+			list = append(list, *p)
+		}
+	}
+	return list, nil
+}
+
+// Pinned lists the pins of a generation that have not ended.
+func (c *Catalog) Pinned(ctx context.Context, r Run, g replica.Generation) ([]format.Pin, error) {
+	return c.pinned(ctx, r, g)
+}
+
+// MarkRead records what a whole read of a generation came to: nil, or why it failed. Older records of it go.
+func (c *Catalog) MarkRead(ctx context.Context, f Found, failed error) error {
+	said := format.Read{Generation: f.Generation, Who: c.who, At: c.now().Unix(), Write: f.Write}
+	if failed != nil {
+		said.Error = replica.Line(failed.Error(), format.MaxText)
+	}
+	n := format.Name{Kind: format.ReadKind, Generation: f.Generation, At: said.At, Good: failed == nil, Who: format.Who(c.who)}
+	b, err := said.Seal()
+	if err != nil {
+		return err
+	}
+	var old []format.Name
+	prefix := f.Run.Prefix()
+	err = c.list(ctx, f.Run.Under(format.ReadPrefix+format.StepName(f.Generation))+".", "", func(info store.Info) error {
+		if o := format.ParseName(strings.TrimPrefix(info.Key, prefix)); o.Kind == format.ReadKind && o.Generation == f.Generation && o.At <= n.At && o != n {
+			old = append(old, o)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := c.putOnce(ctx, f.Run.Key(n), b); err != nil && !errors.Is(err, store.ErrExists) {
+		return err
+	}
+	for _, o := range old {
+		err = errors.Join(err, c.remove(ctx, f.Run.Key(o)))
+	}
+	return err
+}
+
+// logForm orders the log's lines by name.
+const logForm = "20060102T150405.000Z"
+
+// Log writes a line of who did what.
+func (c *Catalog) Log(ctx context.Context, job string, l format.Log) error {
+	_, err := c.log(ctx, job, l)
+	return err
+}
+
+func (c *Catalog) log(ctx context.Context, job string, l format.Log) (key string, err error) {
+	now := c.now()
+	l.Who, l.Host, l.At, l.Why = c.who, c.host, now.UnixMilli(), replica.Line(l.Why, format.MaxText)
+	b, err := l.Seal()
+	if err != nil {
+		return "", err
+	}
+	key = job + "/" + format.LogPrefix + now.UTC().Format(logForm) + "-" + format.Who(l.Verb) + "-" + strings.ToLower(rand.Text()[:8]) + ".json"
+	if _, err := c.putOnce(ctx, key, b); err != nil {
+		return "", fmt.Errorf("log %s of job %s: %w", l.Verb, job, err)
+	}
+	return key, nil
+}
+
+// Logs reads the newest lines of the log, the oldest of them first. Lines that cannot be read are counted.
+func (c *Catalog) Logs(ctx context.Context, job string, most int) (list []format.Log, unreadable int, err error) {
+	if err := replica.CheckName(job); err != nil {
+		return nil, 0, err
+	}
+	var keys []string
+	err = c.list(ctx, job+"/"+format.LogPrefix, "", func(info store.Info) error {
+		keys = append(keys, info.Key)
+		if len(keys) > 2*most {
+			keys = slices.Clone(keys[len(keys)-most:])
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	keys = keys[max(0, len(keys)-most):]
+	lines := make([]*format.Log, len(keys))
+	err = c.each(ctx, len(keys), func(ctx context.Context, i int) error {
+		b, _, err := c.get(ctx, keys[i])
+		if err != nil {
+			return fatal(err)
+		}
+		lines[i], _ = format.ParseLog(b) // counted below
+		return nil
+	})
+	for _, l := range lines {
+		if l == nil {
+			unreadable++
+			continue
+		}
+		list = append(list, *l)
+	}
+	return list, unreadable, err
+}

@@ -1,0 +1,259 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// State is what is known of a generation without reading it.
+type State string
+
+// The states of a generation.
+const (
+	Good       State = "good"       // the newest whole read of it found every byte
+	Unread     State = "unread"     // committed; nobody has read it whole yet
+	Damaged    State = "damaged"    // the newest whole read of it failed, or its COMMIT cannot be read
+	Unfinished State = "unfinished" // objects without a COMMIT
+	Deleting   State = "deleting"   // somebody began to delete it
+)
+
+// Listed is a generation as a list shows it.
+type Listed struct {
+	Run        Run
+	Generation replica.Generation
+	State      State
+	Row        format.Row // of COMMIT; zero where there is none
+	Why        string     // of damaged ones
+	Read       time.Time  // when it was last read whole; zero: never
+	Pins       []Keeper
+	Objects    int // of unfinished ones
+	Old        bool
+}
+
+// Keeper is a pin by its name alone; whether it has ended its content says.
+type Keeper struct {
+	Who   string
+	Since time.Time // by the store's clock
+}
+
+// book is what listing says of one run.
+type book struct {
+	place   format.Place
+	commits map[replica.Generation]store.Info
+	claims  []replica.Epoch
+	pins    map[replica.Generation][]Keeper
+	reads   map[replica.Generation]format.Name // the newest of each
+	records []format.Name                      // all reads
+	trash   map[replica.Generation]bool
+	loose   map[replica.Generation]int // objects behind the newest commit, by generation
+}
+
+// open reads what listing says of the first run behind from, in three ranges of keys; next is where the run after it is looked for, empty
+// where there is none.
+func (c *Catalog) book(ctx context.Context, job, from string) (b *book, next string, err error) {
+	b = &book{commits: make(map[replica.Generation]store.Info), pins: make(map[replica.Generation][]Keeper), reads: make(map[replica.Generation]format.Name),
+		trash: make(map[replica.Generation]bool), loose: make(map[replica.Generation]int)}
+	newest := ""
+	err = c.list(ctx, job+"/"+format.RunsBegin, from, func(info store.Info) error {
+		p, name, ok := split(info.Key)
+		switch {
+		case !ok:
+			return nil // nothing of ours
+		case b.place == (format.Place{}):
+			b.place = p
+		case p != b.place:
+			return errStop
+		}
+		if name >= format.FrozenPrefix {
+			return errStop
+		}
+		if n := format.ParseName(name); n.Kind == format.CommitKind {
+			b.commits[n.Generation], newest = info, max(newest, format.StepName(n.Generation))
+		} else if n.Kind == format.ClaimKind {
+			b.claims = append(b.claims, n.Epoch)
+		}
+		return nil
+	})
+	if err != nil || b.place == (format.Place{}) {
+		return nil, "", err
+	}
+	prefix := b.place.Prefix()
+	err = c.list(ctx, prefix, prefix+format.PinPrefix[:1], func(info store.Info) error {
+		name := strings.TrimPrefix(info.Key, prefix)
+		if name >= format.StepPrefix {
+			return errStop
+		}
+		b.note(format.ParseName(name), info)
+		return nil
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	err = c.list(ctx, job+"/"+format.RunsBegin, prefix+max(newest+"0", format.StepPrefix), func(info store.Info) error {
+		p, name, ok := split(info.Key)
+		if !ok {
+			return nil
+		}
+		if p != b.place {
+			next = after(b.place)
+			return errStop
+		}
+		b.note(format.ParseName(name), info)
+		return nil
+	})
+	return b, next, err
+}
+
+// note takes one key of a run.
+func (b *book) note(n format.Name, info store.Info) {
+	switch n.Kind {
+	case format.PinKind:
+		b.pins[n.Generation] = append(b.pins[n.Generation], Keeper{n.Who, info.Modified})
+	case format.ReadKind:
+		b.records = append(b.records, n)
+		if was, ok := b.reads[n.Generation]; !ok || n.At >= was.At {
+			b.reads[n.Generation] = n
+		}
+	case format.TrashKind:
+		b.trash[n.Generation] = true
+	case format.ShardKind, format.IndexKind:
+		if _, committed := b.commits[n.Generation]; !committed {
+			b.loose[n.Generation]++
+		}
+	case format.Stray, format.CommitKind, format.ClaimKind, format.SharedKind, format.RunKind, format.SummaryKind:
+	}
+}
+
+// List says what there is of a name, by listing and by hints: the last run first, and in it the newest generation. A COMMIT is read only
+// where the summary does not have it. Unfinished generations are those behind the newest commit; Sweep finds all.
+func (c *Catalog) List(ctx context.Context, job string) (list []Listed, err error) {
+	if err := replica.CheckName(job); err != nil {
+		return nil, err
+	}
+	from := ""
+	for {
+		b, next, err := c.book(ctx, job, from)
+		if err != nil {
+			return nil, fmt.Errorf("list job %s in %s: %w", job, c.st.URL(), err)
+		}
+		if b == nil {
+			break
+		}
+		rows, err := c.rows(ctx, b, next != "" || from != "")
+		if err != nil {
+			return nil, fmt.Errorf("list job %s in %s: %w", job, c.st.URL(), err)
+		}
+		list = append(list, rows...)
+		if from = next; next == "" {
+			break
+		}
+	}
+	slices.SortStableFunc(list, func(a, b Listed) int {
+		return cmp.Or(cmp.Compare(b.Run.Order, a.Run.Order), cmp.Compare(b.Run.Run, a.Run.Run), newer(b.Row.Position, b.Generation, a.Row.Position, a.Generation))
+	})
+	return list, nil
+}
+
+// rows makes the lines of one run. Its own words and its claim are read only where there is another run to be ordered against.
+func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Listed, err error) {
+	r := Run{Place: b.place}
+	if several {
+		if r, err = c.run(ctx, b.place, append([]replica.Epoch{}, b.claims...)); err != nil {
+			return nil, err
+		}
+	}
+	known := make(map[replica.Generation]format.Row)
+	if len(b.commits) > 0 {
+		raw, _, err := c.get(ctx, b.place.Under(format.SummaryKey))
+		if err != nil && !errors.Is(err, store.ErrAbsent) {
+			return nil, err
+		}
+		if s, err := format.ParseSummary(raw, b.place); err == nil {
+			for _, row := range s.Rows {
+				known[row.Generation] = row
+			}
+		}
+	}
+	for g := range b.commits {
+		row, ok := known[g]
+		l := Listed{Run: r, Generation: g, State: Unread, Row: row, Pins: b.pins[g]}
+		if !ok {
+			l.State = ""
+		}
+		if read, ok := b.reads[g]; ok {
+			l.State, l.Read = Good, time.Unix(read.At, 0)
+			if !read.Good {
+				l.State = Damaged
+			}
+		}
+		list = append(list, l)
+	}
+	err = c.each(ctx, len(list), func(ctx context.Context, i int) error {
+		l := &list[i]
+		_, ok := known[l.Generation]
+		if !ok {
+			com, err := c.readCommit(ctx, r, l.Generation)
+			switch {
+			case errors.Is(err, store.ErrAbsent):
+				l.State, l.Why = Deleting, "its commit went while it was listed"
+			case err != nil && !errors.Is(err, format.ErrCorrupt) && !errors.Is(err, format.ErrNewer):
+				return err
+			case err != nil:
+				l.State, l.Why = Damaged, err.Error()
+			default:
+				l.Row = com.Row()
+				l.State = cmp.Or(l.State, Unread)
+			}
+		}
+		if b.trash[l.Generation] {
+			l.State = Deleting
+		}
+		if l.State == Damaged && l.Why == "" {
+			l.Why = c.whyBad(ctx, b.place, b.reads[l.Generation])
+		}
+		return nil
+	})
+	for g, n := range b.loose {
+		state := Unfinished
+		if b.trash[g] {
+			state = Deleting
+		}
+		list = append(list, Listed{Run: r, Generation: g, State: state, Objects: n, Row: format.Row{Generation: g}})
+	}
+	return list, err
+}
+
+// whyBad is what a read that failed found.
+func (c *Catalog) whyBad(ctx context.Context, p format.Place, n format.Name) string {
+	b, _, err := c.get(ctx, p.Key(n))
+	if err != nil {
+		return ""
+	}
+	said, err := format.ParseRead(b, n)
+	if err != nil {
+		return ""
+	}
+	return said.Error
+}
+
+func (c *Catalog) readCommit(ctx context.Context, r Run, g replica.Generation) (*format.Commit, error) {
+	key := r.Key(format.Name{Kind: format.CommitKind, Generation: g})
+	b, _, err := c.get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	com, err := format.ParseCommit(b, r.Place, r.ID, g)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return com, nil
+}

@@ -1,0 +1,207 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/safetensors"
+	"github.com/replicad/replicad/replica"
+)
+
+// Old reads a directory of the former layout, internal/checkpoint's, as the catalog of a store shows its own.
+type Old struct {
+	st  *checkpoint.Store
+	dir string
+}
+
+// OpenOld opens a directory. ctx bounds how long its file system is waited for.
+func OpenOld(ctx context.Context, dir string) (*Old, error) {
+	st, err := checkpoint.Open(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Old{st, dir}, nil
+}
+
+// Close closes the directory.
+func (o *Old) Close() error { return o.st.Close() }
+
+// URL names the directory.
+func (o *Old) URL() string { return "file://" + o.dir }
+
+// Jobs lists the names that have runs of the former layout.
+func (o *Old) Jobs(_ context.Context) (jobs []string, err error) {
+	entries, err := os.ReadDir(o.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if replica.CheckName(e.Name()) != nil || !e.IsDir() {
+			continue
+		}
+		runs, err := os.ReadDir(path.Join(o.dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(runs, func(r os.DirEntry) bool { return oldRun(r.Name()) }) {
+			jobs = append(jobs, e.Name())
+		}
+	}
+	return jobs, nil
+}
+
+func oldRun(name string) bool {
+	id, err := replica.ParseUUID(name)
+	return err == nil && replica.JobID(id).String() == name
+}
+
+// Find lists the generations of a name, as checkpoint.Store does.
+func (o *Old) Find(ctx context.Context, job string, id replica.JobID) (found []Found, skipped []Skipped, err error) {
+	list, passed, err := o.st.Find(job, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, m := range list {
+		f, err := o.found(ctx, m)
+		if err != nil {
+			return nil, nil, err
+		}
+		found = append(found, f)
+	}
+	for _, s := range passed {
+		if s.Why == checkpoint.Stray {
+			continue
+		}
+		dir, gen := path.Split(s.Path)
+		uuid, err := replica.ParseUUID(path.Base(dir))
+		if err != nil {
+			continue
+		}
+		state := map[checkpoint.SkipKind]State{checkpoint.Unfinished: Unfinished}[s.Why]
+		k := Skipped{Run: oldPlace(job, replica.JobID(uuid)), State: cmp.Or(state, Damaged), Reason: s.Reason}
+		if _, err := fmt.Sscanf(gen, "%d-%d", &k.Generation.Epoch, &k.Generation.Step); err == nil {
+			skipped = append(skipped, k)
+		}
+	}
+	return found, skipped, nil
+}
+
+func oldPlace(job string, id replica.JobID) Run {
+	return Run{Place: format.Place{Job: job, Run: id.String()}, ID: id}
+}
+
+// found says of a marker what COMMIT and index would say.
+func (o *Old) found(_ context.Context, m checkpoint.Found) (f Found, err error) {
+	com := format.Commit{Job: m.JobName, Run: m.Job, Cluster: m.Cluster, Owner: m.Owner, Generation: m.Generation, Position: m.Position, Write: 1, Layout: m.Layout, Options: m.Options,
+		Lineage: m.Lineage, Condemned: m.Condemned, Geometries: m.Geometries, Recipe: m.Recipe, Grown: m.Grown, Lacks: m.Lacks, At: int64(m.Written)}
+	var files []format.Written
+	layouts := make(map[uint32]map[string]format.Shard)
+	for _, s := range m.Shards {
+		w, lay, err := o.file(m, s)
+		if err != nil {
+			return f, err
+		}
+		com.Files++
+		com.Bytes += s.Bytes
+		files = append(files, w)
+		if lay != nil {
+			layouts[s.Part.Index] = lay
+		}
+	}
+	run := oldPlace(m.JobName, m.Job)
+	run.Order, run.Owner = m.Written, m.Owner
+	return Found{Commit: com, Run: run, Index: format.NewIndex(m.JobName, m.Job, m.Generation, 1, files, layouts), old: &m}, nil
+}
+
+func (o *Old) file(m checkpoint.Found, s replica.ShardInfo) (w format.Written, lay map[string]format.Shard, err error) {
+	sh, err := o.st.OpenShard(m, s.Part)
+	if err != nil {
+		return w, nil, err
+	}
+	defer sh.Close()
+	man := sh.Manifest()
+	l, err := safetensors.NewLayout(&man, sh.Regions())
+	if err != nil {
+		return w, nil, err
+	}
+	p := format.Packed{Manifest: man, Regions: sh.Regions(), Layout: l}
+	head := s.Bytes - l.Size()
+	w = format.Written{File: format.File{Key: s.File, Bytes: s.Bytes, Header: head}, Object: &format.Object{Parts: []format.Packed{p}, Head: head, Data: l.Size()}}
+	if s.Part.Kind == replica.FrozenPart {
+		if b, err := regionOf(man, l.Regions, format.LayoutRegion, sh.ReadChunk); err == nil {
+			lay, _ = format.ParseLayout(b) // one that cannot be read says nothing
+		}
+	}
+	return w, lay, nil
+}
+
+// List says what there is of a name.
+func (o *Old) List(ctx context.Context, job string) (list []Listed, err error) {
+	if _, err := os.Stat(path.Join(o.dir, job)); replica.CheckName(job) != nil || errors.Is(err, os.ErrNotExist) {
+		return nil, replica.CheckName(job)
+	}
+	found, skipped, err := o.st.Find(job, replica.JobID{})
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range found {
+		row := format.Row{Generation: m.Generation, Position: m.Position, Write: 1, At: int64(m.Written)}
+		for _, s := range m.Shards {
+			row.Bytes += s.Bytes
+		}
+		run := oldPlace(job, m.Job)
+		run.Order, run.Owner = m.Written, m.Owner
+		list = append(list, Listed{Run: run, Generation: m.Generation, State: Unread, Row: row, Old: true})
+	}
+	for _, s := range skipped {
+		dir, gen := path.Split(s.Path)
+		uuid, err := replica.ParseUUID(path.Base(dir))
+		var g replica.Generation
+		if n, serr := fmt.Sscanf(gen, "%d-%d", &g.Epoch, &g.Step); s.Why == checkpoint.Stray || err != nil || serr != nil || n != 2 {
+			continue
+		}
+		state := Damaged
+		if s.Why == checkpoint.Unfinished {
+			state = Unfinished
+		}
+		list = append(list, Listed{Run: oldPlace(job, replica.JobID(uuid)), Generation: g, State: state, Why: s.Reason, Row: format.Row{Generation: g}, Old: true})
+	}
+	return list, nil
+}
+
+// OpenShard opens a part.
+func (o *Old) OpenShard(_ context.Context, f Found, part replica.Part) (checkpoint.ShardReader, error) {
+	return o.st.OpenShard(*f.old, part)
+}
+
+// Verify reads a generation whole. progress hears of nothing but its end.
+func (o *Old) Verify(ctx context.Context, f Found, progress func(read, of uint64)) ([]Fault, error) {
+	err := o.st.Verify(ctx, *f.old)
+	if progress != nil && err == nil {
+		progress(f.Bytes, f.Bytes)
+	}
+	if err != nil {
+		return []Fault{{Key: strings.TrimPrefix(f.old.Path, f.Job+"/"), What: err.Error()}}, err
+	}
+	return nil, nil
+}
+
+// Copy writes a generation into a store, in the present layout.
+func (o *Old) Copy(ctx context.Context, f Found, to *Catalog) error {
+	if f.At == 0 {
+		f.At = time.Unix(0, 0).UnixMilli() // a marker of the first version said no time
+	}
+	if err := importOld(ctx, o, f, to); err != nil {
+		return fmt.Errorf("copy generation %v of job %s to %s: %w", f.Generation, f.Job, to.URL(), err)
+	}
+	return nil
+}

@@ -1,0 +1,278 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/safetensors"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// Found is a generation that is committed and whose files are all there.
+type Found struct {
+	format.Commit
+	Run   Run
+	Index *format.Index
+	// Abandoned: a later epoch of the run began before it. It is no ancestor of what is newest.
+	Abandoned bool
+
+	old *checkpoint.Found // of a directory of the former layout
+}
+
+// Old tells whether the generation has the former layout.
+func (f *Found) Old() bool { return f.old != nil }
+
+// Shards lists its parts as the daemons name them.
+func (f *Found) Shards() (list []replica.ShardInfo) {
+	for _, p := range f.Index.Parts {
+		file := f.Index.Files[p.File]
+		list = append(list, replica.ShardInfo{Part: p.Part, File: file.Key, Bytes: file.Bytes, Root: p.Root})
+	}
+	return list
+}
+
+// reader reads one part of a file. Several goroutines may call ReadChunk.
+type reader struct {
+	c     *Catalog
+	ctx   context.Context // of whoever opened it: checkpoint.ShardReader's calls have none
+	run   Run
+	keys  []string // the file, and its twin
+	data  uint64   // where the part's bytes begin in the file
+	p     *format.Packed
+	first atomic.Int32 // which of keys is tried first
+	ahead *ahead       // nil: each chunk is a request
+}
+
+func (c *Catalog) reader(r Run, f format.File, head uint64, p *format.Packed) *reader {
+	rd := &reader{c: c, run: r, keys: []string{f.Key}, data: head + p.At, p: p}
+	if f.Twin != "" {
+		rd.keys = append(rd.keys, f.Twin)
+	}
+	return rd
+}
+
+// OpenShard opens a part of a generation. Bytes are checked as they are read; of a frozen part either twin serves. Calls of the reader end
+// with ctx.
+func (c *Catalog) OpenShard(ctx context.Context, f Found, part replica.Part) (checkpoint.ShardReader, error) {
+	rd, err := c.open(ctx, f, part)
+	if err != nil {
+		return nil, fmt.Errorf("open %v of generation %v of job %s: %w", part, f.Generation, f.Job, err)
+	}
+	return rd, nil
+}
+
+func (c *Catalog) open(ctx context.Context, f Found, part replica.Part) (*reader, error) {
+	at, ok := f.Index.Part(part)
+	if !ok {
+		return nil, errors.New("the index does not list it")
+	}
+	file := f.Index.Files[at.File]
+	o, err := c.object(ctx, f.Run, file, file.Key)
+	if err == nil {
+		err = c.belongs(f, file, o)
+	}
+	if err != nil && file.Twin != "" {
+		c.doubt(f.Run, format.ParseName(file.Key))
+		var twinErr error
+		if o, twinErr = c.object(ctx, f.Run, file, file.Twin); twinErr == nil {
+			twinErr = c.belongs(f, file, o)
+		}
+		if twinErr == nil {
+			err = nil
+			file.Key, file.Twin = file.Twin, ""
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, _ := o.Part(part)
+	rd := c.reader(f.Run, file, o.Head, p)
+	rd.ctx = ctx
+	if size := p.Layout.Size(); size > 0 {
+		rd.ahead = c.ahead(ctx, f.Run.Under(file.Key), rd.data, size)
+	}
+	return rd, nil
+}
+
+// belongs tells whether a file has the parts that its generation's index lists in it, and no others.
+func (c *Catalog) belongs(f Found, file format.File, o *format.Object) error {
+	n := 0
+	for _, at := range f.Index.Parts {
+		if f.Index.Files[at.File].Key != file.Key {
+			continue
+		}
+		n++
+		p, ok := o.Part(at.Part)
+		if !ok || p.Manifest.Root != at.Root || p.Manifest.Job != f.Commit.Run || at.Part.Kind != replica.FrozenPart && p.Manifest.Generation != f.Generation {
+			return fmt.Errorf("%s: %w: it has not %v with root %v", file.Key, store.ErrCorrupt, at.Part, at.Root)
+		}
+	}
+	if n != len(o.Parts) || o.Head != file.Header {
+		return fmt.Errorf("%s: %w: it has %d parts, the index lists %d", file.Key, store.ErrCorrupt, len(o.Parts), n)
+	}
+	return nil
+}
+
+func (rd *reader) Manifest() replica.Manifest { return rd.p.Manifest }
+func (rd *reader) Regions() []replica.Region  { return rd.p.Regions }
+
+// Close ends what is read ahead. Chunks can still be read.
+func (rd *reader) Close() {
+	if rd.ahead != nil {
+		rd.ahead.close()
+	}
+}
+
+// ReadChunk reads chunk i into dst, grown if it is too short, and checks it against its digest.
+func (rd *reader) ReadChunk(i int, dst []byte) ([]byte, error) {
+	if m := &rd.p.Manifest; rd.ahead != nil && i >= 0 && i < len(m.Chunks) {
+		_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+		if uint64(cap(dst)) < n {
+			dst = make([]byte, n)
+		}
+		dst = dst[:n]
+		if err := rd.try(rd.keys[0], i, dst, rd.ahead.read); err == nil {
+			return dst, nil
+		}
+	}
+	return rd.chunk(rd.ctx, i, dst) // by itself, from the twin too
+}
+
+func (rd *reader) chunk(ctx context.Context, i int, dst []byte) ([]byte, error) {
+	m := &rd.p.Manifest
+	if i < 0 || i >= len(m.Chunks) {
+		return nil, fmt.Errorf("%s: chunk %d of %d", rd.keys[0], i, len(m.Chunks))
+	}
+	_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+	if uint64(cap(dst)) < n {
+		dst = make([]byte, n)
+	}
+	dst = dst[:n]
+	var errs []error
+	used, first := false, int(rd.first.Load())
+	for k := range rd.keys {
+		which := (first + k) % len(rd.keys)
+		err := rd.c.again(ctx, func() error {
+			if used {
+				dst = make([]byte, n) // a call that failed may still write to the former one
+			}
+			used = true
+			key := rd.keys[which]
+			return rd.try(key, i, dst, func(from uint64, b []byte) error {
+				return rd.c.st.ReadRange(ctx, rd.run.Under(key), int64(rd.data+from), b)
+			})
+		})
+		if err == nil {
+			rd.first.Store(int32(which))
+			return dst, nil
+		}
+		if len(rd.keys) > 1 {
+			rd.c.doubt(rd.run, format.ParseName(rd.keys[which]))
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// try reads a chunk from one file: what lies in it of the chunk is one range, which the gaps are put into.
+func (rd *reader) try(key string, i int, dst []byte, read func(from uint64, b []byte) error) error {
+	m := &rd.p.Manifest
+	from, size, err := extent(rd.p, i)
+	if err != nil {
+		return err
+	}
+	packed := dst[uint64(len(dst))-size:]
+	if size > 0 {
+		if err := read(from, packed); err != nil {
+			return fmt.Errorf("%s: chunk %d: %w", key, i, err)
+		}
+	}
+	if err := scatter(rd.p, i, dst, packed); err != nil {
+		return err
+	}
+	if got := safetensors.Hash(dst); got != m.Chunks[i] {
+		return fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", key, i, rd.data+from, store.ErrCorrupt, got, m.Chunks[i])
+	}
+	return nil
+}
+
+// extent is what a part's bytes in the file a chunk takes: where they begin, behind the part's own beginning, and how many they are.
+func extent(p *format.Packed, i int) (from, size uint64, err error) {
+	m, first := &p.Manifest, true
+	off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+	err = p.Layout.Spans(off, n, func(a, b, at uint64, gap bool) error {
+		if gap {
+			return nil
+		}
+		if first {
+			from, first = at, false
+		}
+		size += b - a
+		return nil
+	})
+	return from, size, err
+}
+
+// scatter puts the tensors' bytes of a chunk where they belong, and zeros between them. packed may be the end of dst: bytes only move down.
+func scatter(p *format.Packed, i int, dst, packed []byte) error {
+	off, n := replica.ChunkSpan(i, p.Manifest.Bytes, p.Manifest.ChunkBytes)
+	return p.Layout.Spans(off, n, func(a, b, _ uint64, gap bool) error {
+		if gap {
+			clear(dst[a:b])
+			return nil
+		}
+		copy(dst[a:b], packed[:b-a])
+		packed = packed[b-a:]
+		return nil
+	})
+}
+
+// region reads one region of the part, checked.
+func (rd *reader) region(ctx context.Context, name string) ([]byte, error) {
+	return regionOf(rd.p.Manifest, rd.p.Layout.Regions, name, func(i int, dst []byte) ([]byte, error) { return rd.chunk(ctx, i, dst) })
+}
+
+// regionOf reads a region through the chunks that it lies in.
+func regionOf(m replica.Manifest, regions []replica.Region, name string, chunk func(i int, dst []byte) ([]byte, error)) ([]byte, error) {
+	i := slices.IndexFunc(regions, func(r replica.Region) bool { return r.Name == name && safetensors.Belongs(r, m.Part.Kind) })
+	if i < 0 {
+		return nil, fmt.Errorf("region %q of %v: %w", name, m.Part, ErrNone)
+	}
+	r := regions[i]
+	var out, buf []byte
+	for at := r.Offset; at < r.Offset+r.Bytes; {
+		i := int(at / uint64(m.ChunkBytes))
+		b, err := chunk(i, buf)
+		if err != nil {
+			return nil, err
+		}
+		buf = b
+		off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+		end := min(off+n, r.Offset+r.Bytes)
+		out = append(out, b[at-off:end-off]...)
+		at = end
+	}
+	return out, nil
+}
+
+// Regions reads the regions of a part that are asked for, by name, each checked.
+func Regions(sh checkpoint.ShardReader, want func(replica.Region) bool) (map[string][]byte, error) {
+	out, m := make(map[string][]byte), sh.Manifest()
+	for _, r := range sh.Regions() {
+		if !safetensors.Belongs(r, m.Part.Kind) || !want(r) {
+			continue
+		}
+		b, err := regionOf(m, sh.Regions(), r.Name, sh.ReadChunk)
+		if err != nil {
+			return nil, err
+		}
+		out[r.Name] = b
+	}
+	return out, nil
+}

@@ -1,0 +1,231 @@
+package catalog
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// Delete deletes a generation: trash entry, COMMIT, files, entry. A pinned one is ErrPinned. What it broke off at, the next Delete of the
+// same generation or Sweep finishes. Frozen parts stay until Sweep finds that no generation needs them.
+func (c *Catalog) Delete(ctx context.Context, r Run, g replica.Generation, why string) error {
+	if _, err := c.log(ctx, r.Job, format.Log{Verb: "delete", Run: r.Run, Generations: []replica.Generation{g}, Why: why}); err != nil {
+		return err
+	}
+	if err := c.delete(ctx, r, g, why); err != nil {
+		return fmt.Errorf("delete generation %v of job %s: %w", g, r.Job, err)
+	}
+	return nil
+}
+
+func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why string) error {
+	t := format.Trash{Generation: g, Who: c.who, Why: replica.Line(why, format.MaxText), At: c.now().Unix(), Nonce: rand.Text()}
+	b, err := t.Seal()
+	if err != nil {
+		return err
+	}
+	entry, commit := r.Key(format.Name{Kind: format.TrashKind, Generation: g}), r.Key(format.Name{Kind: format.CommitKind, Generation: g})
+	there, err := c.putOnce(ctx, entry, b)
+	if err != nil && there == nil {
+		return err
+	}
+	pins, err := c.pinned(ctx, r, g)
+	if err != nil {
+		return err
+	}
+	if len(pins) > 0 {
+		err := fmt.Errorf("%w by %s: %s", ErrPinned, pins[0].Who, pins[0].Why)
+		if there == nil {
+			// It stays. Another's entry is not taken back: he may have looked for pins before this one was put, and go on.
+			err = errors.Join(err, c.remove(ctx, entry))
+		}
+		return err
+	}
+	if err := c.remove(ctx, commit); err != nil {
+		return err
+	}
+	if err := c.below(ctx, r, g); err != nil {
+		return err
+	}
+	_ = c.summarize(ctx, r.Place, func(rows []format.Row) []format.Row { // a hint
+		return slices.DeleteFunc(rows, func(row format.Row) bool { return row.Generation == g })
+	})
+	return c.remove(ctx, entry)
+}
+
+// below removes what a generation had beside COMMIT and trash entry.
+func (c *Catalog) below(ctx context.Context, r Run, g replica.Generation) error {
+	var keys []string
+	prefix := r.Prefix()
+	note := func(info store.Info) error {
+		if n := format.ParseName(strings.TrimPrefix(info.Key, prefix)); n.OfGeneration() && n.Generation == g {
+			keys = append(keys, info.Key)
+		}
+		return nil
+	}
+	for _, p := range []string{format.StepName(g) + "/", format.ReadPrefix + format.StepName(g) + ".", format.PinPrefix + format.StepName(g) + "-"} {
+		if err := c.list(ctx, prefix+p, "", note); err != nil {
+			return err
+		}
+	}
+	return c.each(ctx, len(keys), func(ctx context.Context, i int) error { return c.remove(ctx, keys[i]) })
+}
+
+// Swept is what Sweep did.
+type Swept struct {
+	Finished []replica.Generation // deletions that somebody had broken off
+	Objects  []string             // that no COMMIT names
+	Uploads  int                  // that were never completed
+}
+
+// Sweep finishes deletions, and removes what is older than the grace, by the store's own times, and named by no COMMIT: objects of attempts
+// that failed, frozen parts, unfinished uploads. The grace must be longer than a write's deadline and a request's timeout. Where a COMMIT
+// or an index cannot be read, what it might name stays.
+func (c *Catalog) Sweep(ctx context.Context, r Run, grace time.Duration) (s Swept, err error) {
+	if s, err = c.sweep(ctx, r, grace); err != nil {
+		return s, fmt.Errorf("sweep run %s of job %s: %w", r.Run, r.Job, err)
+	}
+	return s, nil
+}
+
+func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swept, err error) {
+	prefix := r.Prefix()
+	var all []store.Info
+	err = c.list(ctx, prefix, "", func(info store.Info) error {
+		all = append(all, info)
+		return nil
+	})
+	if err != nil {
+		return s, err
+	}
+	uploads, err := c.st.Unfinished(ctx, prefix)
+	if err != nil {
+		return s, err
+	}
+	var loose []store.Info
+	for _, info := range all {
+		if n := format.ParseName(strings.TrimPrefix(info.Key, prefix)); n.Kind == format.TrashKind {
+			if err := c.delete(ctx, r, n.Generation, "a deletion was broken off"); errors.Is(err, ErrPinned) {
+				loose = append(loose, info) // who put the entry died before he took it back
+			} else if err != nil {
+				return s, err
+			}
+			s.Finished = append(s.Finished, n.Generation)
+		}
+	}
+	named, attempts, unknown, err := c.named(ctx, r, all)
+	if err != nil {
+		return s, err
+	}
+	for _, info := range all {
+		name := strings.TrimPrefix(info.Key, prefix)
+		if n := format.ParseName(name); !named[name] && !attempts[n.Generation] && (n.Kind == format.ShardKind || n.Kind == format.IndexKind || n.Kind == format.SharedKind && !unknown && superseded(named, n)) {
+			loose = append(loose, info)
+		}
+	}
+	if len(loose)+len(uploads) == 0 {
+		return s, nil
+	}
+	now, err := c.storeTime(ctx, r, fmt.Sprintf("%d objects and %d uploads that no commit names", len(loose), len(uploads)))
+	if err != nil {
+		return s, err
+	}
+	for _, info := range loose {
+		if now.Sub(info.Modified) < grace || info.Modified.IsZero() {
+			continue
+		}
+		if err := c.remove(ctx, info.Key); err != nil {
+			return s, err
+		}
+		s.Objects = append(s.Objects, info.Key)
+	}
+	for _, u := range uploads {
+		if now.Sub(u.Began) < grace {
+			continue
+		}
+		if err := c.again(ctx, func() error { return c.st.AbortPending(ctx, u) }); err != nil {
+			return s, err
+		}
+		s.Uploads++
+	}
+	return s, nil
+}
+
+// superseded tells whether commits name another frozen part of the same group. The first one of a group may be waiting for its commit, and is
+// written once for all tries.
+func superseded(named map[string]bool, n format.Name) bool {
+	for key := range named {
+		if o := format.ParseName(key); o.Kind == format.SharedKind && o.Group == n.Group && o.Root != n.Root {
+			return true
+		}
+	}
+	return false
+}
+
+// storeTime is what the store's clock says: of a line of the log, which the sweep leaves anyway.
+func (c *Catalog) storeTime(ctx context.Context, r Run, why string) (time.Time, error) {
+	key, err := c.log(ctx, r.Job, format.Log{Verb: "sweep", Run: r.Run, Why: why})
+	if err != nil {
+		return time.Time{}, err
+	}
+	var info store.Info
+	err = c.again(ctx, func() (err error) {
+		info, err = c.st.Stat(ctx, key)
+		return err
+	})
+	if err == nil && info.Modified.IsZero() {
+		err = errors.New("the store says no times: nothing can be told to be older than the grace")
+	}
+	return info.Modified, err
+}
+
+// named lists what COMMITs name. Of generations in attempts nothing may go, since their COMMIT or index cannot be read; unknown: so it is
+// with some generation, whose frozen parts nobody knows.
+func (c *Catalog) named(ctx context.Context, r Run, all []store.Info) (named map[string]bool, attempts map[replica.Generation]bool, unknown bool, err error) {
+	named, attempts = make(map[string]bool), make(map[replica.Generation]bool)
+	prefix := r.Prefix()
+	for _, info := range all {
+		n := format.ParseName(strings.TrimPrefix(info.Key, prefix))
+		if n.Kind != format.CommitKind {
+			continue
+		}
+		com, err := c.readCommit(ctx, r, n.Generation)
+		if errors.Is(err, store.ErrAbsent) {
+			continue // its deletion was finished just now
+		}
+		var x *format.Index
+		if err == nil {
+			var b []byte
+			if b, _, err = c.get(ctx, r.Under(com.Index.Key)); err == nil {
+				x, err = format.ParseIndex(b, com)
+			}
+		}
+		if ferr := fatal(err); ferr != nil {
+			return nil, nil, false, ferr
+		}
+		if err != nil {
+			attempts[n.Generation] = true
+			unknown = unknown || com == nil
+		}
+		if com != nil {
+			named[com.Index.Key] = true
+			for _, key := range com.Frozen {
+				named[key] = true
+			}
+		}
+		if x != nil {
+			for _, f := range x.Files {
+				named[f.Key] = true
+			}
+		}
+	}
+	return named, attempts, unknown, nil
+}

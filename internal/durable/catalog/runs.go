@@ -1,0 +1,292 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// Run is one run of a job's name.
+type Run struct {
+	format.Place
+	ID replica.JobID // zero where run.json cannot be read; commits say it too
+	// Order is the run's among those of the name: whoever begins or takes up a run makes it the last.
+	Order uint64
+	Owner uint32
+}
+
+// after is the key behind which the next run begins: "0" comes after "/".
+func after(p format.Place) string { return p.Job + "/" + p.Run + "0" }
+
+// places lists where the runs of a name lie. Foreign names are passed over in the same list.
+func (c *Catalog) places(ctx context.Context, job string) (list []format.Place, err error) {
+	if err := replica.CheckName(job); err != nil {
+		return nil, err
+	}
+	from := ""
+	for {
+		var found format.Place
+		err := c.list(ctx, job+"/"+format.RunsBegin, from, func(info store.Info) error {
+			if p, _, ok := split(info.Key); ok {
+				found = p
+				return errStop
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list the runs of job %s in %s: %w", job, c.st.URL(), err)
+		}
+		if found == (format.Place{}) {
+			return list, nil
+		}
+		list = append(list, found)
+		from = after(found)
+	}
+}
+
+// split takes the key of a run's object apart.
+func split(key string) (p format.Place, name string, ok bool) {
+	job, rest, _ := strings.Cut(key, "/")
+	run, name, ok := strings.Cut(rest, "/")
+	p = format.Place{Job: job, Run: run}
+	return p, name, ok && p.Check() == nil
+}
+
+// Jobs lists the names that have runs.
+func (c *Catalog) Jobs(ctx context.Context) (jobs []string, err error) {
+	from := ""
+	for {
+		found := ""
+		err := c.list(ctx, "", from, func(info store.Info) error {
+			if p, _, ok := split(info.Key); ok {
+				found = p.Job
+				return errStop
+			}
+			return nil
+		})
+		if err != nil || found == "" {
+			return jobs, err
+		}
+		jobs = append(jobs, found)
+		from = found + "0"
+	}
+}
+
+// Runs lists the runs of a name, the last one first.
+func (c *Catalog) Runs(ctx context.Context, job string) ([]Run, error) {
+	places, err := c.places(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	runs := make([]Run, len(places))
+	err = c.each(ctx, len(places), func(ctx context.Context, i int) (err error) {
+		runs[i], err = c.run(ctx, places[i], nil)
+		return err
+	})
+	slices.SortStableFunc(runs, func(a, b Run) int {
+		return cmp.Or(cmp.Compare(b.Order, a.Order), strings.Compare(b.Run, a.Run))
+	})
+	return runs, err
+}
+
+// run reads what a run says of itself, and its newest claim. claims are its epochs where they were listed before.
+func (c *Catalog) run(ctx context.Context, p format.Place, claims []replica.Epoch) (r Run, err error) {
+	r.Place = p
+	b, _, err := c.get(ctx, p.Under(format.RunKey))
+	if err == nil {
+		if said, err := format.ParseRun(b, p); err == nil {
+			r.ID, r.Order, r.Owner = said.ID, said.Order, said.Owner
+		}
+	} else if !errors.Is(err, store.ErrAbsent) {
+		return r, err
+	}
+	if claims == nil {
+		if claims, err = c.epochs(ctx, p); err != nil {
+			return r, err
+		}
+	}
+	if len(claims) == 0 || r.ID == (replica.JobID{}) {
+		return r, nil
+	}
+	claim, err := c.claim(ctx, r, slices.Max(claims))
+	if err != nil && !errors.Is(err, format.ErrCorrupt) {
+		return r, err
+	}
+	if err == nil {
+		r.Order = max(r.Order, claim.Order)
+	}
+	return r, nil
+}
+
+func (c *Catalog) epochs(ctx context.Context, p format.Place) (list []replica.Epoch, err error) {
+	err = c.list(ctx, p.Under("epochs")+"/", "", func(info store.Info) error {
+		if n := format.ParseName(strings.TrimPrefix(info.Key, p.Prefix())); n.Kind == format.ClaimKind {
+			list = append(list, n.Epoch)
+		}
+		return nil
+	})
+	return list, err
+}
+
+func (c *Catalog) claim(ctx context.Context, r Run, e replica.Epoch) (*format.Claim, error) {
+	b, _, err := c.get(ctx, r.Key(format.Name{Kind: format.ClaimKind, Epoch: e}))
+	if err != nil {
+		return nil, err
+	}
+	return format.ParseClaim(b, r.ID, e)
+}
+
+// Begin gives a run its place, or finds the one that it has. A new one is the last of its name.
+func (c *Catalog) Begin(ctx context.Context, said format.Run) (r Run, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("begin run %v of job %s in %s: %w", said.ID, said.Job, c.st.URL(), err)
+		}
+	}()
+	if err := c.root(ctx); err != nil {
+		return r, err
+	}
+	runs, err := c.Runs(ctx, said.Job)
+	if err != nil {
+		return r, err
+	}
+	last := uint64(0)
+	for _, other := range runs {
+		if other.ID == said.ID {
+			return other, nil
+		}
+		last = max(last, other.Order)
+	}
+	if said.Began == 0 {
+		said.Began = c.now().UnixMilli()
+	}
+	said.Order = last + 1
+	r = Run{Place: format.Place{Job: said.Job, Run: format.RunName(time.UnixMilli(said.Began), said.ID)}, ID: said.ID, Order: said.Order, Owner: said.Owner}
+	if err := r.Check(); err != nil {
+		return r, err
+	}
+	b, err := said.Seal()
+	if err != nil {
+		return r, err
+	}
+	there, err := c.putOnce(ctx, r.Under(format.RunKey), b)
+	if there == nil {
+		return r, err
+	}
+	other, err := format.ParseRun(there, r.Place)
+	if err == nil && other.ID != said.ID {
+		err = fmt.Errorf("%s is the directory of run %v: begin again in a minute", r.Run, other.ID)
+	}
+	if err == nil {
+		r.Order = other.Order
+	}
+	return r, err
+}
+
+// Claim makes a fleet the owner of an epoch of a run, and the run the last of its name. Who loses gets ErrFenced, with the winner's name.
+func (c *Catalog) Claim(ctx context.Context, r Run, e replica.Epoch, cluster replica.ClusterID, fleet string) error {
+	if err := c.claimed(ctx, r, e, cluster, fleet); err != nil {
+		return fmt.Errorf("claim epoch %d of run %s of job %s: %w", e, r.Run, r.Job, err)
+	}
+	return nil
+}
+
+func (c *Catalog) claimed(ctx context.Context, r Run, e replica.Epoch, cluster replica.ClusterID, fleet string) error {
+	if err := c.owns(ctx, r, e, cluster, fleet); err == nil || !errors.Is(err, ErrNone) {
+		return err
+	}
+	runs, err := c.Runs(ctx, r.Job)
+	if err != nil {
+		return err
+	}
+	order := uint64(1)
+	for _, other := range runs {
+		switch {
+		case other.Place == r.Place:
+			order = max(order, other.Order)
+		case other.Order >= order:
+			order = other.Order + 1
+		}
+	}
+	claim := format.Claim{Run: r.ID, Epoch: e, Cluster: cluster, Fleet: fleet, Order: order, At: c.now().UnixMilli()}
+	b, err := claim.Seal()
+	if err != nil {
+		return err
+	}
+	there, err := c.putOnce(ctx, r.Key(format.Name{Kind: format.ClaimKind, Epoch: e}), b)
+	if there == nil {
+		return err
+	}
+	other, err := format.ParseClaim(there, r.ID, e)
+	if err != nil {
+		return err
+	}
+	return foreign(other, cluster, fleet)
+}
+
+func foreign(claim *format.Claim, cluster replica.ClusterID, fleet string) error {
+	if claim.Cluster == cluster && claim.Fleet == fleet {
+		return nil
+	}
+	return fmt.Errorf("%w: %s (cluster %v) has claimed epoch %d: let that one go on, or begin a new run from a generation (--from)", ErrFenced, claim.Fleet, claim.Cluster, claim.Epoch)
+}
+
+// owns tells whether a fleet may commit in an epoch: it has claimed it, and nobody else a later one. ErrNone: nobody has claimed it.
+func (c *Catalog) owns(ctx context.Context, r Run, e replica.Epoch, cluster replica.ClusterID, fleet string) error {
+	epochs, err := c.epochs(ctx, r.Place)
+	if err != nil {
+		return err
+	}
+	mine := false
+	for _, other := range epochs {
+		if other < e {
+			continue
+		}
+		claim, err := c.claim(ctx, r, other)
+		if err != nil {
+			return err
+		}
+		if err := foreign(claim, cluster, fleet); err != nil {
+			return err
+		}
+		mine = mine || other == e
+	}
+	if !mine {
+		return fmt.Errorf("nobody has claimed epoch %d: %w", e, ErrNone)
+	}
+	return nil
+}
+
+// at finds the run of a name that has an id; a zero id is the last run's.
+func (c *Catalog) at(ctx context.Context, job string, id replica.JobID) (Run, error) {
+	runs, err := c.Runs(ctx, job)
+	if err != nil {
+		return Run{}, err
+	}
+	for _, r := range runs {
+		if r.ID == id || id == (replica.JobID{}) {
+			return r, nil
+		}
+	}
+	return Run{}, fmt.Errorf("run %v of job %s in %s: %w", id, job, c.st.URL(), ErrNone)
+}
+
+// Holds tells whether a generation is committed; the error says why not.
+func (c *Catalog) Holds(ctx context.Context, job string, id replica.JobID, g replica.Generation) error {
+	r, err := c.at(ctx, job, id)
+	if err != nil {
+		return err
+	}
+	return c.again(ctx, func() error {
+		_, err := c.st.Stat(ctx, r.Key(format.Name{Kind: format.CommitKind, Generation: g}))
+		return err
+	})
+}

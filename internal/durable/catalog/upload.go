@@ -1,0 +1,129 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/store"
+)
+
+// ends is how many bytes of either end of an object are read back where neither the store's answer nor its checksum tells that it is ours.
+const ends = 64 << 10
+
+// abortPatience is how long an upload that failed may take to be aborted. What stays is swept.
+const abortPatience = 10 * time.Second
+
+// upload puts a large object. fill gives its next bytes, in order; parts go up some at once, while the next is filled. An error of fill ends
+// it, and nothing of the object is seen.
+func (c *Catalog) upload(ctx context.Context, key string, size int64, fill func(b []byte) error) (sum [32]byte, err error) {
+	var u store.Upload
+	err = c.again(ctx, func() (err error) {
+		u, err = c.st.Upload(ctx, key, size)
+		return err
+	})
+	if err != nil {
+		return sum, err
+	}
+	first, last, sum, err := c.parts(ctx, u, size, fill)
+	if err == nil {
+		err = c.complete(ctx, u, key, size, sum, first, last)
+	}
+	if err != nil {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortPatience)
+		defer cancel()
+		if aerr := u.Abort(late); aerr != nil {
+			err = errors.Join(err, fmt.Errorf("abort the upload: %w", aerr))
+		}
+	}
+	return sum, err
+}
+
+// parts fills and puts the parts. It remembers both ends of the object.
+func (c *Catalog) parts(ctx context.Context, u store.Upload, size int64, fill func(b []byte) error) (first, last []byte, sum [32]byte, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	free := make(chan []byte, c.lanes)
+	for range c.lanes {
+		free <- nil
+	}
+	h, part := sha256.New(), u.PartBytes()
+	for i := 0; int64(i)*part < size && ctx.Err() == nil; i++ {
+		n := min(part, size-int64(i)*part)
+		b := <-free
+		if int64(cap(b)) < n {
+			b = make([]byte, n)
+		}
+		b = b[:n]
+		if err := fill(b); err != nil {
+			cancel(err)
+			break
+		}
+		_, _ = h.Write(b) // it returns no error
+		if i == 0 {
+			first = bytes.Clone(b[:min(n, ends)])
+		}
+		last = tail(last, b)
+		wg.Go(func() {
+			if err := c.again(ctx, func() error { return u.Part(ctx, i, b) }); err != nil {
+				cancel(err)
+			}
+			free <- b
+		})
+	}
+	wg.Wait()
+	return first, last, [32]byte(h.Sum(nil)), context.Cause(ctx)
+}
+
+// tail is the end of what was written so far.
+func tail(was, b []byte) []byte {
+	all := append(was, b[max(0, len(b)-ends):]...)
+	return all[max(0, len(all)-ends):]
+}
+
+// complete makes the object exist, and reads back where the answer does not say whether it does.
+func (c *Catalog) complete(ctx context.Context, u store.Upload, key string, size int64, sum [32]byte, first, last []byte) error {
+	err := c.again(ctx, func() error {
+		_, err := u.Complete(ctx, sum)
+		if err == nil || errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrRefused) {
+			return err
+		}
+		info, serr := c.st.Stat(ctx, key)
+		if serr != nil {
+			return err // it is not there, or nobody can tell: once more, if that may help
+		}
+		if mine, rerr := c.mine(ctx, info, size, sum, first, last); mine || rerr != nil {
+			return rerr
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("complete %s: %w", key, err)
+	}
+	return nil
+}
+
+// mine tells whether an object is the one that was uploaded.
+func (c *Catalog) mine(ctx context.Context, info store.Info, size int64, sum [32]byte, first, last []byte) (bool, error) {
+	if info.Size != size {
+		return false, nil
+	}
+	if info.Checksum != "" {
+		return info.Checksum == fmt.Sprintf("%x", sum), nil
+	}
+	for off, want := range map[int64][]byte{0: first, size - int64(len(last)): last} {
+		got := make([]byte, len(want))
+		if err := c.st.ReadRange(ctx, info.Key, off, got); err != nil {
+			return false, err
+		}
+		if !bytes.Equal(got, want) {
+			return false, nil
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,205 @@
+package catalog
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/safetensors"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// Fault is a file that is not what its index says.
+type Fault struct {
+	Key  string `json:"key"` // below the run
+	What string `json:"what"`
+	// Twin: the file's twin is whole, and the generation readable.
+	Twin bool `json:"twin,omitempty"`
+}
+
+// Verify reads a generation whole: every file against its SHA-256, every chunk against its digest, both twins of frozen parts. progress
+// hears how many bytes of how many were read, from several goroutines. An error means that a byte of the generation cannot be had; faults
+// alone, that a twin is bad.
+func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of uint64)) (faults []Fault, err error) {
+	if f.old != nil {
+		return nil, errors.New("a generation of the former layout: Old.Verify reads it")
+	}
+	type work struct {
+		file format.File
+		key  string
+	}
+	var todo []work
+	var total, done uint64
+	for _, file := range f.Index.Files {
+		todo = append(todo, work{file, file.Key})
+		total += file.Bytes
+		if file.Twin != "" {
+			todo = append(todo, work{file, file.Twin})
+			total += file.Bytes
+		}
+	}
+	var mu sync.Mutex // guards done and bad
+	bad := make(map[string]error)
+	err = c.each(ctx, len(todo), func(ctx context.Context, i int) error {
+		w := todo[i]
+		err := c.verify(ctx, f, w.file, w.key, func(n uint64) {
+			mu.Lock()
+			defer mu.Unlock()
+			done += n
+			if progress != nil {
+				progress(done, total)
+			}
+		})
+		if ferr := fatal(err); ferr != nil || ctx.Err() != nil {
+			return errors.Join(ferr, context.Cause(ctx))
+		}
+		if err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			bad[w.key] = err
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("verify generation %v of job %s: %w", f.Generation, f.Job, err)
+	}
+	var lost []error
+	for _, w := range todo {
+		why := bad[w.key]
+		if why == nil {
+			continue
+		}
+		other := w.file.Twin
+		if w.key == other {
+			other = w.file.Key
+		}
+		whole := other != "" && bad[other] == nil
+		faults = append(faults, Fault{w.key, why.Error(), whole})
+		c.doubt(f.Run, format.ParseName(w.key))
+		if !whole {
+			lost = append(lost, why)
+		}
+	}
+	if len(lost) > 0 {
+		return faults, fmt.Errorf("verify generation %v of job %s: %w", f.Generation, f.Job, errors.Join(lost...))
+	}
+	return faults, nil
+}
+
+// verify reads one file.
+func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key string, read func(n uint64)) error {
+	var info store.Info
+	err := c.again(ctx, func() (err error) {
+		info, err = c.st.Stat(ctx, f.Run.Under(key))
+		return err
+	})
+	if err == nil && info.Size != int64(file.Bytes) {
+		err = fmt.Errorf("%s: %w: %d bytes, the index says %d", key, store.ErrCorrupt, info.Size, file.Bytes)
+	}
+	if err != nil {
+		return err
+	}
+	o, err := c.object(ctx, f.Run, file, key)
+	if err != nil {
+		return err
+	}
+	if err := c.belongs(f, file, o); err != nil {
+		return err
+	}
+	s := c.stream(ctx, f.Run.Under(key), int64(file.Bytes))
+	defer s.close()
+	h := sha256.New()
+	take := func(b []byte) error {
+		if err := s.fill(b); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		_, _ = h.Write(b) // it returns no error
+		read(uint64(len(b)))
+		return nil
+	}
+	if err := take(make([]byte, o.Head)); err != nil {
+		return err
+	}
+	for i := range o.Parts {
+		if err := chunks(key, o.Head, &o.Parts[i], take); err != nil {
+			return err
+		}
+	}
+	if got := fmt.Sprintf("%x", h.Sum(nil)); got != file.SHA256 {
+		return fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", key, store.ErrCorrupt, got, file.SHA256)
+	}
+	return nil
+}
+
+// chunks reads the chunks of a part in order, and checks each.
+func chunks(key string, head uint64, p *format.Packed, take func(b []byte) error) error {
+	m := &p.Manifest
+	dst := make([]byte, min(uint64(m.ChunkBytes), m.Bytes))
+	for i := range m.Chunks {
+		_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+		from, size, err := extent(p, i)
+		if err != nil {
+			return err
+		}
+		packed := dst[n-size : n]
+		if err := take(packed); err != nil {
+			return err
+		}
+		if err := scatter(p, i, dst[:n], packed); err != nil {
+			return err
+		}
+		if got := safetensors.Hash(dst[:n]); got != m.Chunks[i] {
+			return fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", key, i, head+p.At+from, store.ErrCorrupt, got, m.Chunks[i])
+		}
+	}
+	return nil
+}
+
+// Repair writes bad twins anew from those that are whole.
+func (c *Catalog) Repair(ctx context.Context, f Found, faults []Fault) error {
+	for _, fault := range faults {
+		if !fault.Twin {
+			continue
+		}
+		for _, file := range f.Index.Files {
+			good := file.Key
+			if fault.Key == file.Key {
+				good = file.Twin
+			} else if fault.Key != file.Twin {
+				continue
+			}
+			if err := c.remove(ctx, f.Run.Under(fault.Key)); err != nil {
+				return err
+			}
+			if err := c.transfer(ctx, f.Run.Under(good), c, f.Run.Under(fault.Key), file); err != nil {
+				return fmt.Errorf("repair %s from %s: %w", fault.Key, good, err)
+			}
+		}
+	}
+	return nil
+}
+
+// transfer copies an object whose bytes are known, between stores or within one. Other bytes are never completed.
+func (c *Catalog) transfer(ctx context.Context, from string, to *Catalog, key string, file format.File) error {
+	s := c.stream(ctx, from, int64(file.Bytes))
+	defer s.close()
+	h, left := sha256.New(), int64(file.Bytes)
+	_, err := to.upload(ctx, key, int64(file.Bytes), func(b []byte) error {
+		if err := s.fill(b); err != nil {
+			return err
+		}
+		_, _ = h.Write(b) // it returns no error
+		if left -= int64(len(b)); left > 0 {
+			return nil
+		}
+		if got := fmt.Sprintf("%x", h.Sum(nil)); got != file.SHA256 {
+			return fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", from, store.ErrCorrupt, got, file.SHA256)
+		}
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,146 @@
+package format
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/rng"
+)
+
+// capsule layout: magic, length of the text, the text, padding, blobs.
+const (
+	capsuleMagic = "RPCAP001"
+	capsuleAlign = 64
+)
+
+// Capsule reads what replicad's Python package keeps small state in: a tree of plain values, of which some name blobs. Bytes before the first
+// magic are passed over where there are exactly 8: the length that a region of changing size begins with.
+func Capsule(b []byte) (text []byte, blob func(at, n uint64) ([]byte, bool), ok bool) {
+	if len(b) >= 16 && string(b[8:16]) == capsuleMagic {
+		n := binary.LittleEndian.Uint64(b)
+		if n > uint64(len(b)-8) {
+			return nil, nil, false
+		}
+		b = b[8 : 8+n]
+	}
+	if len(b) < 16 || string(b[:8]) != capsuleMagic {
+		return nil, nil, false
+	}
+	n := binary.LittleEndian.Uint64(b[8:])
+	if n > uint64(len(b)-16) {
+		return nil, nil, false
+	}
+	blobs := b[min((16+n+capsuleAlign-1)/capsuleAlign*capsuleAlign, uint64(len(b))):]
+	return b[16 : 16+n], func(at, n uint64) ([]byte, bool) {
+		if at > uint64(len(blobs)) || n > uint64(len(blobs))-at {
+			return nil, false
+		}
+		return blobs[at : at+n], true
+	}, true
+}
+
+// LayoutRegion is the frozen region that says how a group's tensors lie over the ranks.
+const LayoutRegion = "replicad.layout"
+
+// layoutVersion is of what that region holds.
+const layoutVersion = 1
+
+// Shard is what replicad.layout says of one tensor: the whole, and where the group's piece lies in it.
+type Shard struct {
+	Shape      []uint64 `json:"shape"`
+	Local      []uint64 `json:"local"`
+	At         []uint64 `json:"offset"` // null where torch does not say
+	Placements []string `json:"placements"`
+	Mesh       []uint64 `json:"mesh"`
+}
+
+// maxShards bounds the tensors of a layout.
+const maxShards = replica.MaxRegions
+
+// ParseLayout reads the bytes of a group's replicad.layout.
+func ParseLayout(b []byte) (map[string]Shard, error) {
+	text, _, ok := Capsule(b)
+	if !ok {
+		return nil, corrupt("%s: %d bytes are no capsule", LayoutRegion, len(b))
+	}
+	var l struct {
+		Version int              `json:"version"`
+		Tensors map[string]Shard `json:"tensors"`
+	}
+	if err := json.Unmarshal(text, &l); err != nil {
+		return nil, corrupt("%s: %w", LayoutRegion, err)
+	}
+	if l.Version != layoutVersion {
+		return nil, fmt.Errorf("%s: %w: version %d, this program reads %d", LayoutRegion, ErrNewer, l.Version, layoutVersion)
+	}
+	if len(l.Tensors) > maxShards {
+		return nil, corrupt("%s: %d tensors, at most %d", LayoutRegion, len(l.Tensors), maxShards)
+	}
+	for name, s := range l.Tensors {
+		if err := s.check(); err != nil {
+			return nil, corrupt("%s: %.128q: %w", LayoutRegion, name, err)
+		}
+	}
+	return l.Tensors, nil
+}
+
+func (s Shard) check() error {
+	if max(len(s.Shape), len(s.Local), len(s.At), len(s.Placements), len(s.Mesh)) > 2*replica.MaxDims {
+		return fmt.Errorf("more than %d dimensions", 2*replica.MaxDims)
+	}
+	for _, n := range slices.Concat(s.Shape, s.Local, s.At, s.Mesh) {
+		if n > maxSpan {
+			return fmt.Errorf("a dimension of %d", n)
+		}
+	}
+	for _, p := range s.Placements {
+		if len(p) > replica.MaxNameBytes {
+			return fmt.Errorf("placement %.64q", p)
+		}
+	}
+	return nil
+}
+
+// Generators are the states of a rank's random number generators, if the private region holds any.
+func Generators(region []byte) (rng.States, bool) {
+	text, blob, ok := Capsule(region)
+	if !ok {
+		return nil, false
+	}
+	var own struct {
+		RNG *struct {
+			At uint64 `json:"at"`
+			N  uint64 `json:"n"`
+		} `json:"rng"`
+	}
+	if json.Unmarshal(text, &own) != nil || own.RNG == nil {
+		return nil, false
+	}
+	b, ok := blob(own.RNG.At, own.RNG.N)
+	if !ok {
+		return nil, false
+	}
+	states, err := rng.Parse(b)
+	return states, err == nil
+}
+
+// maxLoaders bounds the text of loaders' states that are shown.
+const maxLoaders = 4096
+
+// Loaders is what a rank's data loaders say of where they are, as the text of the region has it.
+func Loaders(region []byte) (json.RawMessage, bool) {
+	text, _, ok := Capsule(region)
+	if !ok {
+		return nil, false
+	}
+	var own struct {
+		Data json.RawMessage `json:"data"`
+	}
+	if json.Unmarshal(text, &own) != nil || len(own.Data) <= len("{}") || len(own.Data) > maxLoaders {
+		return nil, false
+	}
+	return own.Data, true
+}

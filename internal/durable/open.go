@@ -1,0 +1,138 @@
+// Package durable is the durable tier: what is kept on directories and object stores, and outlives the job. Open finds the store of a URL;
+// what a store is, package store says.
+package durable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/replicad/replicad/internal/durable/directory"
+	"github.com/replicad/replicad/internal/durable/s3"
+	"github.com/replicad/replicad/internal/durable/store"
+)
+
+// Settings are what a URL does not say. The zero value takes all of it from the environment, as Amazon's own tools do.
+type Settings struct {
+	// Endpoint of a server that is not Amazon's: http://HOST:PORT or https://HOST. Empty: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon's.
+	Endpoint string
+	// Region is where the bucket is. Empty: AWS_REGION, AWS_DEFAULT_REGION, or us-east-1. The server refuses a wrong one and names its own.
+	Region string
+	// Addressing is "path" (http://HOST/BUCKET/KEY) or "virtual" (http://BUCKET.HOST/KEY). Empty: path where there is an endpoint.
+	Addressing string
+	// AccessKey, SecretKey and SessionToken. Empty: AWS_ACCESS_KEY_ID and its like, ~/.aws, or the machine's or container's role.
+	AccessKey    string
+	SecretKey    s3.Secret
+	SessionToken s3.Secret
+	// Checksum is "sha256", "md5" or "none": see docs/stores.md. Empty: sha256.
+	Checksum string
+	// PartBytes is the least size of an upload's parts. 0: 16 MiB.
+	PartBytes int64
+	// Notice is told of requests that fail and will be repeated, or do not move. It must not block.
+	Notice func(s3.Notice)
+}
+
+// Open opens the store that a URL names: file:///DIRECTORY, a plain path, or s3://BUCKET/PREFIX. It asks an S3 server for nothing: store.Probe does.
+func Open(ctx context.Context, where string, settings Settings) (store.Store, error) {
+	p, err := parse(where)
+	if err != nil {
+		return nil, err
+	}
+	if p.bucket == "" {
+		return directory.Open(ctx, p.dir)
+	}
+	s, err := s3Settings(p, settings, os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := s3.Open(s)
+	if err != nil {
+		return nil, fmt.Errorf("s3://%s/%s: %w", p.bucket, p.prefix, err)
+	}
+	return opened, nil
+}
+
+// place is what a URL says.
+type place struct {
+	dir            string
+	bucket, prefix string
+}
+
+// parse reads a URL or a path. No error shows more of a URL than its scheme, since people write passwords into them.
+func parse(where string) (place, error) {
+	scheme, _, isURL := strings.Cut(where, "://")
+	switch {
+	case where == "":
+		return place{}, errors.New("the store has no name: want file:///DIRECTORY, a path, or s3://BUCKET/PREFIX")
+	case strings.ContainsRune(where, 0):
+		return place{}, errors.New("the store's name has a NUL in it")
+	case !isURL:
+		return place{dir: filepath.Clean(where)}, nil
+	}
+	u, err := url.Parse(where)
+	if err != nil {
+		return place{}, fmt.Errorf("the store's URL (%.10q://...) cannot be parsed", scheme)
+	}
+	if u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+		return place{}, fmt.Errorf("the store's URL (%.10q://...) has more than a place: keys, tokens and regions are settings, or come from the environment", scheme)
+	}
+	switch u.Scheme {
+	case "file":
+		if u.Host != "" && u.Host != "localhost" || !filepath.IsAbs(u.Path) || strings.ContainsRune(u.Path, 0) {
+			return place{}, errors.New("the store's URL names a file of another host, or no whole path: want file:///DIRECTORY")
+		}
+		return place{dir: filepath.Clean(u.Path)}, nil
+	case "s3":
+		return parseS3(u)
+	}
+	return place{}, fmt.Errorf("stores of the scheme %.10q are not known: want file:///DIRECTORY, a path, or s3://BUCKET/PREFIX", scheme)
+}
+
+func parseS3(u *url.URL) (place, error) {
+	p := place{bucket: u.Host, prefix: strings.Trim(u.Path, "/")}
+	if p.bucket == "" || u.Port() != "" {
+		return place{}, errors.New("the store's URL names no bucket: want s3://BUCKET/PREFIX; the server's address is the setting endpoint")
+	}
+	if p.prefix != "" {
+		if err := store.CheckKey(p.prefix); err != nil {
+			return place{}, fmt.Errorf("the store's prefix: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// s3Settings joins what a URL, the settings and the environment say.
+func s3Settings(p place, s Settings, env func(string) string) (s3.Settings, error) {
+	first := func(list ...string) string {
+		for _, x := range list {
+			if x != "" {
+				return x
+			}
+		}
+		return ""
+	}
+	out := s3.Settings{
+		Bucket: p.bucket, Prefix: p.prefix,
+		Endpoint:  strings.TrimSuffix(first(s.Endpoint, env("AWS_ENDPOINT_URL_S3"), env("AWS_ENDPOINT_URL")), "/"),
+		Region:    first(s.Region, env("AWS_REGION"), env("AWS_DEFAULT_REGION")),
+		Checksum:  s.Checksum,
+		PartBytes: s.PartBytes,
+		AccessKey: s.AccessKey, SecretKey: s.SecretKey, SessionToken: s.SessionToken,
+		Notice: s.Notice,
+	}
+	switch s.Addressing {
+	case "", "path":
+	case "virtual":
+		out.VirtualHost = true
+	default:
+		return s3.Settings{}, fmt.Errorf("addressing %q: want path or virtual", s.Addressing)
+	}
+	if s.Addressing == "path" && out.Endpoint == "" {
+		return s3.Settings{}, errors.New("addressing by path needs an endpoint: Amazon's buckets are named by their hosts")
+	}
+	return out, nil
+}

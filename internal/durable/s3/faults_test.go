@@ -1,0 +1,332 @@
+package s3
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/durable/storetest"
+)
+
+// notices keeps what a store tells on its way.
+type notices struct {
+	mu   sync.Mutex
+	list []Notice
+	on   func(Notice)
+}
+
+func (n *notices) note(x Notice) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.list = append(n.list, x)
+	if n.on != nil {
+		n.on(x)
+	}
+}
+
+func (n *notices) take() []Notice {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	list := n.list
+	n.list = nil
+	return list
+}
+
+func xmlError(code, more string) string {
+	return "<?xml version=\"1.0\"?>\n<Error><Code>" + code + "</Code><Message>as the test wants it</Message>" + more + "</Error>"
+}
+
+// TestAnswers: what each answer of a server comes to when it comes once, and when it always comes.
+func TestAnswers(t *testing.T) {
+	srv := storetest.Start(t)
+	for i, tc := range []struct {
+		name   string
+		fault  storetest.Fault
+		once   error // of a put that is answered so once
+		always error // of one that is always answered so
+		text   string
+	}{
+		{"slow down", storetest.Fault{Status: 503, Body: xmlError("SlowDown", "")}, nil, store.ErrSlowDown, "HTTP 503 SlowDown"},
+		{"503 in HTML", storetest.Fault{Status: 503, Body: "<html><body>Service Unavailable</body></html>"}, nil, store.ErrSlowDown, "HTTP 503"},
+		{"429 without a body", storetest.Fault{Status: 429}, nil, store.ErrSlowDown, "HTTP 429"},
+		{"internal error", storetest.Fault{Status: 500, Body: xmlError("InternalError", "")}, nil, store.ErrDoubtful, "HTTP 500 InternalError: as the test wants it"},
+		{"502 in HTML", storetest.Fault{Status: 502, Body: "<html>\n<h1>Bad Gateway\x1b[31m</h1></html>"}, nil, store.ErrDoubtful, "HTTP 502"},
+		{"504", storetest.Fault{Status: 504}, nil, store.ErrDoubtful, "HTTP 504"},
+		{"an error in 200", storetest.Fault{Status: 200, Body: xmlError("InternalError", ""), Header: map[string]string{"ETag": `"x"`}}, nil, store.ErrDoubtful, "InternalError"},
+		{"HTML in 200", storetest.Fault{Status: 200, Body: "<!DOCTYPE html><html>log in</html>", Header: map[string]string{"ETag": `"x"`}}, nil, store.ErrDoubtful, "HTML"},
+		{"200 without an ETag", storetest.Fault{Status: 200}, nil, store.ErrDoubtful, "ETag"},
+		{"conflict", storetest.Fault{Status: 409, Body: xmlError("ConditionalRequestConflict", "")}, nil, store.ErrDoubtful, "ConditionalRequestConflict"},
+		{"another region", storetest.Fault{Status: 400, Body: xmlError("AuthorizationHeaderMalformed", "<Region>eu-west-9</Region>")}, store.ErrRefused, store.ErrRefused, "its region is eu-west-9"},
+		{"invalid region", storetest.Fault{Status: 400, Body: xmlError("InvalidRegion", "<Region>eu-west-9</Region>")}, store.ErrRefused, store.ErrRefused, "set the region"},
+		{"redirect", storetest.Fault{Status: 301, Body: xmlError("PermanentRedirect", "<Endpoint>b.s3.eu-west-9.amazonaws.com</Endpoint>"), Header: map[string]string{"Location": "http://127.0.0.1:1/"}}, store.ErrRefused, store.ErrRefused, "elsewhere"},
+		{"redirect of a portal", storetest.Fault{Status: 302, Header: map[string]string{"Location": "http://127.0.0.1:1/login"}}, store.ErrRefused, store.ErrRefused, "HTTP 302"},
+		{"skewed clock", storetest.Fault{Status: 403, Body: xmlError("RequestTimeTooSkewed", ""), Header: map[string]string{"Date": "Mon, 02 Jan 2006 15:04:05 GMT"}}, store.ErrRefused, store.ErrRefused, "clock is wrong"},
+		{"access denied", storetest.Fault{Status: 403, Body: xmlError("AccessDenied", "")}, store.ErrRefused, store.ErrRefused, "docs/stores.md"},
+		{"bucket gone", storetest.Fault{Status: 404, Body: xmlError("NoSuchBucket", "")}, store.ErrRefused, store.ErrRefused, "make the bucket"},
+		{"quota", storetest.Fault{Status: 403, Body: xmlError("QuotaExceeded", "")}, store.ErrRefused, store.ErrRefused, "quota is used up"},
+		{"full", storetest.Fault{Status: 507, Body: xmlError("XMinioStorageFull", "")}, store.ErrRefused, store.ErrRefused, "store is full"},
+		{"not implemented", storetest.Fault{Status: 501, Body: xmlError("NotImplemented", "")}, store.ErrRefused, store.ErrRefused, "checksum"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			told := &notices{}
+			s := client(t, srv, fmt.Sprintf("answers-%d", i), func(s *Settings) { s.Notice = told.note })
+			f := tc.fault
+			f.Kind, f.Method, f.Times = "answer", http.MethodPut, 1
+			srv.Spoil(t, f)
+			_, err := s.PutNew(t.Context(), "once", []byte("x"))
+			if !errors.Is(err, tc.once) || tc.once == nil && err != nil {
+				t.Errorf("once: %v, want %v", err, tc.once)
+			}
+			if n := len(told.take()); (n > 0) != (tc.once == nil) {
+				t.Errorf("%d notices of an answer that ends with %v", n, tc.once)
+			}
+			f.Times = 0
+			srv.Spoil(t, f)
+			s = client(t, srv, fmt.Sprintf("answers-%d", i), func(s *Settings) { s.Patience = 50 * time.Millisecond })
+			_, err = s.PutNew(t.Context(), "always", []byte("x"))
+			srv.Clear(t)
+			if !errors.Is(err, tc.always) || !strings.Contains(err.Error(), tc.text) {
+				t.Errorf("always: %v, want %v and %q", err, tc.always, tc.text)
+			}
+			if text := err.Error(); !strings.Contains(text, "put always in s3://plain/answers-") || strings.ContainsAny(text, "\n\x1b") || strings.Contains(text, storetest.Secret) {
+				t.Errorf("%q names no object, or is more than a line", text)
+			}
+		})
+	}
+}
+
+// TestBucketThatIsGone: no object of it is merely absent.
+func TestBucketThatIsGone(t *testing.T) {
+	srv := storetest.Start(t)
+	s := client(t, srv, "lm", func(s *Settings) { s.Bucket = "another" })
+	_, newErr := s.PutNew(t.Context(), "k", []byte("x"))
+	_, changeErr := s.PutUnchanged(t.Context(), "k", []byte("x"), "none")
+	_, _, getErr := s.Get(t.Context(), "k", 10)
+	_, statErr := s.Stat(t.Context(), "k")
+	_, upErr := s.Upload(t.Context(), "k", 10)
+	_, unfinishedErr := s.Unfinished(t.Context(), "")
+	for what, err := range map[string]error{"put": newErr, "change": changeErr, "get": getErr, "stat": statErr, "upload": upErr, "unfinished": unfinishedErr,
+		"read": s.ReadRange(t.Context(), "k", 0, make([]byte, 1)), "list": s.List(t.Context(), "", "", func(store.Info) error { return nil }), "delete": s.Delete(t.Context(), "k")} {
+		if !errors.Is(err, store.ErrRefused) || errors.Is(err, store.ErrAbsent) || !strings.Contains(err.Error(), "make the bucket") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestCredentialsThatExpire are fetched anew, in the middle of an upload.
+func TestCredentialsThatExpire(t *testing.T) {
+	srv := storetest.Start(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", "OLDKEY")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "old")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	told := &notices{on: func(Notice) {
+		_ = os.Setenv("AWS_ACCESS_KEY_ID", storetest.Access)
+		_ = os.Setenv("AWS_SECRET_ACCESS_KEY", storetest.Secret)
+	}}
+	s := client(t, srv, "lm", func(s *Settings) { s.AccessKey, s.SecretKey, s.Notice = "", "", told.note })
+	srv.Spoil(t, storetest.Fault{Kind: "answer", Access: "OLDKEY", Status: 400, Body: xmlError("ExpiredToken", "")})
+	text := bytes.Repeat([]byte("x"), 1000)
+	u, err := s.Upload(t.Context(), "u", 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Part(t.Context(), 0, text); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.Complete(t.Context(), sha256.Sum256(text)); err != nil {
+		t.Fatal(err)
+	}
+	if list := told.take(); len(list) != 1 || !strings.Contains(list[0].Err.Error(), "ExpiredToken") {
+		t.Errorf("told %+v", list)
+	}
+}
+
+// TestNoCredentials: nobody goes on as nobody.
+func TestNoCredentials(t *testing.T) {
+	srv := storetest.Start(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", t.TempDir()+"/none")
+	t.Setenv("AWS_CONFIG_FILE", t.TempDir()+"/none")
+	s := client(t, srv, "lm", func(s *Settings) { s.AccessKey, s.SecretKey = "", "" })
+	before := len(srv.Requests(t))
+	_, err := s.PutNew(t.Context(), "k", []byte("x"))
+	if !errors.Is(err, store.ErrRefused) || !strings.Contains(err.Error(), "AWS_ACCESS_KEY_ID") {
+		t.Errorf("without credentials: %v", err)
+	}
+	if n := len(srv.Requests(t)) - before; n != 0 {
+		t.Errorf("%d requests were sent", n)
+	}
+}
+
+func half(b []byte) int { return len(b) / 2 }
+
+// TestStalls: a part of which nothing moves is given up and sent again, and is told of before.
+func TestStalls(t *testing.T) {
+	srv := storetest.Start(t)
+	told := &notices{}
+	s := client(t, srv, "lm", func(s *Settings) { s.Notice, s.Stall = told.note, 500*time.Millisecond })
+	text := bytes.Repeat([]byte("0123456789abcdef"), leastPart/16)
+	u, err := s.Upload(t.Context(), "u", int64(len(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Spoil(t, storetest.Fault{Kind: "stall-request", Query: "partNumber=1", Times: 1, Bytes: 100_000})
+	if err := u.Part(t.Context(), 0, text); err != nil {
+		t.Fatal(err)
+	}
+	list := told.take()
+	if !slices.ContainsFunc(list, func(n Notice) bool { return n.Attempt == 0 && errors.Is(n.Err, errStalled) && n.Key == "u" }) {
+		t.Errorf("not told before it was given up: %+v", list)
+	}
+	if !slices.ContainsFunc(list, func(n Notice) bool {
+		return n.Attempt == 1 && errors.Is(n.Err, errStalled) && errors.Is(n.Err, store.ErrDoubtful)
+	}) {
+		t.Errorf("not told when it was given up: %+v", list)
+	}
+	if _, err := u.Complete(t.Context(), sha256.Sum256(text)); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []storetest.Fault{
+		{Kind: "stall-answer", Bytes: half(text)}, {Kind: "cut-answer", Bytes: half(text)}, {Kind: "stall"}, {Kind: "cut-answer"}, {Kind: "lose-request"}, {Kind: "answer", Status: 500},
+	} {
+		f.Method, f.Key, f.Times = http.MethodGet, "lm/u", 1
+		srv.Spoil(t, f)
+		got := make([]byte, len(text))
+		if err := s.ReadRange(t.Context(), "u", 0, got); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("%s after %d bytes: %v", f.Kind, f.Bytes, err)
+		}
+	}
+	var ranges []string
+	for _, r := range srv.Requests(t) {
+		if r.Method == http.MethodGet && strings.HasSuffix(r.Path, "lm/u") {
+			ranges = append(ranges, r.Header.Get("Range"))
+		}
+	}
+	if want := fmt.Sprintf("bytes=0-%d", len(text)-1); ranges[0] != want || ranges[1] == want || !strings.HasSuffix(ranges[1], want[len("bytes=0"):]) {
+		t.Errorf("%q: the second one should go on where the first broke off", ranges[:2])
+	}
+	srv.Spoil(t, storetest.Fault{Kind: "stall"})
+	s = client(t, srv, "lm", func(s *Settings) { s.Stall, s.Patience = 100*time.Millisecond, 200*time.Millisecond })
+	if _, err := s.PutNew(t.Context(), "k", []byte("x")); !errors.Is(err, store.ErrDoubtful) || !errors.Is(err, errStalled) {
+		t.Errorf("a server that never answers: %v", err)
+	}
+}
+
+// TestDamage: bytes that change on their way are found out by the server, and by the reader.
+func TestDamage(t *testing.T) {
+	srv := storetest.Start(t)
+	for _, checksum := range []string{"sha256", "md5", "none"} {
+		s := client(t, srv, "lm-"+checksum, func(s *Settings) { s.Checksum = checksum })
+		text := bytes.Repeat([]byte("0123456789abcdef"), 1000)
+		for _, query := range []string{"-", "partNumber="} {
+			srv.Spoil(t, storetest.Fault{Kind: "flip-request", Method: http.MethodPut, Query: query, Times: 1, Bytes: 777})
+		}
+		if _, err := s.PutNew(t.Context(), "k", text); err != nil {
+			t.Fatalf("%s: %v", checksum, err)
+		}
+		u, err := s.Upload(t.Context(), "u", int64(len(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := u.Part(t.Context(), 0, text); err != nil {
+			t.Fatalf("%s: %v", checksum, err)
+		}
+		if _, err := u.Complete(t.Context(), sha256.Sum256(text)); err != nil {
+			t.Fatalf("%s: %v", checksum, err)
+		}
+		for _, key := range []string{"k", "u"} {
+			if b, _, err := s.Get(t.Context(), key, 1<<20); err != nil || !bytes.Equal(b, text) {
+				t.Errorf("%s: %s: %v, %d bytes", checksum, key, err, len(b))
+			}
+		}
+		damaged := 0
+		for _, r := range srv.Requests(t) {
+			if r.Fault == "flip-request" && r.Status == http.StatusBadRequest {
+				damaged++
+			}
+		}
+		if want := 2 * (1 + slices.Index([]string{"sha256", "md5", "none"}, checksum)); damaged != want {
+			t.Errorf("%s: %d damaged requests were refused by now, want %d", checksum, damaged, want)
+		}
+	}
+}
+
+// TestOneRequestForOneAttempt: the library repeats nothing, sends no trailers, and signs the whole body.
+func TestOneRequestForOneAttempt(t *testing.T) {
+	srv := storetest.Start(t)
+	told := &notices{}
+	s := client(t, srv, "lm", func(s *Settings) { s.Patience, s.Notice = 200*time.Millisecond, told.note })
+	srv.Spoil(t, storetest.Fault{Kind: "answer", Method: http.MethodPut, Status: 503, Body: xmlError("SlowDown", "")})
+	if _, err := s.PutNew(t.Context(), "k", []byte("x")); !errors.Is(err, store.ErrSlowDown) {
+		t.Error(err)
+	}
+	attempts := 1 + len(told.take())
+	srv.Clear(t)
+	if _, err := s.PutNew(t.Context(), "k", []byte("x")); err != nil {
+		t.Error(err)
+	}
+	u, err := s.Upload(t.Context(), "u", 4)
+	if err == nil {
+		err = u.Part(t.Context(), 0, []byte("text"))
+	}
+	if err == nil {
+		_, err = u.Complete(t.Context(), sha256.Sum256([]byte("text")))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	puts := 0
+	for _, r := range srv.Requests(t) {
+		if r.Method != http.MethodPut {
+			continue
+		}
+		if strings.HasSuffix(r.Path, "/k") {
+			puts++
+		}
+		if r.Header.Get("X-Amz-Trailer") != "" || r.Header.Get("Content-Encoding") != "" || r.Header.Get("X-Amz-Decoded-Content-Length") != "" {
+			t.Errorf("trailers: %v", r.Header)
+		}
+		if len(r.Header.Get("X-Amz-Content-Sha256")) != 64 || r.Header.Get(shaHeader) == "" {
+			t.Errorf("digests: %v", r.Header)
+		}
+	}
+	if puts != attempts+1 {
+		t.Errorf("%d requests of %d attempts", puts, attempts+1)
+	}
+}
+
+// TestThirdContent: a change whose answer is lost, and after which somebody else's content is there, is doubtful.
+func TestThirdContent(t *testing.T) {
+	srv := storetest.Start(t)
+	s, other := client(t, srv, "lm"), client(t, srv, "lm")
+	v, err := s.PutNew(t.Context(), "k", []byte("one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := &notices{}
+	told.on = func(Notice) { // ours has been carried out by now
+		_, now, err := other.Get(t.Context(), "k", 10)
+		if err == nil {
+			_, err = other.PutUnchanged(t.Context(), "k", []byte("three"), now)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	s = client(t, srv, "lm", func(s *Settings) { s.Notice = told.note })
+	srv.Spoil(t, storetest.Fault{Kind: "lose-answer", Method: http.MethodPut, Times: 1}, storetest.Fault{Kind: "answer", Method: http.MethodGet, Times: 1, Status: 500})
+	if _, err := s.PutUnchanged(t.Context(), "k", []byte("two"), v); !errors.Is(err, store.ErrDoubtful) {
+		t.Errorf("%v, want %v", err, store.ErrDoubtful)
+	}
+}
