@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader"
 	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/spool"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -147,7 +149,7 @@ func (m *machine) serve() {
 	if err != nil {
 		m.w.t.Fatal(err)
 	}
-	d.host = host.New(host.Config{Daemon: &c, Cluster: m.w.cluster, Self: d.self, Journal: log, Audit: audit, Sessions: d, Processes: m.w, Keeper: kept, Dial: d.dial, Hears: d.hears, Store: store})
+	d.host = host.New(host.Config{Daemon: &c, Cluster: m.w.cluster, Self: d.self, Journal: log, Audit: audit, Sessions: d, Processes: m.w, Keeper: kept, Dial: d.dial, Hears: d.hears, Store: store, Spool: d.spool()})
 	if err := d.host.Adopt(); err != nil {
 		m.w.t.Errorf("node %s: %v", m.name, err)
 		return
@@ -181,6 +183,19 @@ func (d *daemon) disk() (*checkpoint.Store, error) {
 	store.Pace(func(bytes int) { d.pause(time.Duration(float64(bytes) / weights * float64(d.m.w.writes))) })
 	d.track(store)
 	return store, nil
+}
+
+// spool is what durable writes go through on every other machine; nil: they hold their slots. The directory of an episode is in memory, if it can be.
+func (d *daemon) spool() *spool.Spool {
+	if d.m.w.durable == 0 || d.m.w.dice("spool of "+string(d.m.name), 0).rng.IntN(2) == 0 {
+		return nil
+	}
+	s, err := spool.Open(d.ctx, spool.Config{Dir: filepath.Join(d.m.w.disk, "..", "spool"), Owner: d.m.name, Epoch: d.life()})
+	if err != nil {
+		d.m.w.t.Error(err)
+		return nil
+	}
+	return s
 }
 
 // life is a number that no two daemons of a cluster have in common.

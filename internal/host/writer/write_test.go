@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/spool"
 	"github.com/replicad/replicad/replica"
@@ -25,7 +26,12 @@ type store struct {
 	fail error
 }
 
-func (s *store) WriteShard(ctx context.Context, _ string, m replica.Manifest, _ []replica.Region, _ *checkpoint.Frozen, read func(int, []byte) ([]byte, error)) (info replica.ShardInfo, err error) {
+func (s *store) WriteShard(ctx context.Context, name string, m replica.Manifest, regions []replica.Region, frozen *checkpoint.Frozen, read func(int, []byte) ([]byte, error)) (info replica.ShardInfo, err error) {
+	if frozen != nil {
+		if _, err := s.WriteShard(ctx, name, frozen.Manifest, regions, nil, frozen.Read); err != nil {
+			return info, err
+		}
+	}
 	for i := range m.Chunks {
 		select {
 		case <-s.goOn:
@@ -116,6 +122,28 @@ func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 			t.Errorf("%s: %v; %d bytes of %d", what, err, len(r.store.got), man.Bytes)
 		}
 	}
+}
+
+// The frozen part is read where it lies, also once the slot is free.
+func TestAFrozenPartIsWrittenAlong(t *testing.T) {
+	n := newNode(t, 2)
+	n.arena = roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, true), Slots: 2})
+	frozen := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Frozen}, gen5, replica.Digest{})
+	info := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Slot}, gen5, frozen.Root)
+	n.named(gen5, info.Root)
+	n.wants(0, write5)
+	r := runs(t, n, spool.Config{Dir: t.TempDir()})
+	soon(t, "the slot", r.freed)
+	n.now = n.now.Add(lookEvery)
+	n.wants(0)
+	if n.held() || n.arena.Readers(shm.Place{Kind: shm.Frozen}) != 1 {
+		t.Error("the slot is held, or the frozen part is not")
+	}
+	r.goesOn(len(frozen.Digests) + len(info.Digests))
+	if err := soon(t, "the end", r.ended); err != nil || uint64(len(r.store.got)) != frozen.Bytes+info.Bytes {
+		t.Errorf("it ends with %v, %d bytes", err, len(r.store.got))
+	}
+	soon(t, "the frozen part", r.freed)
 }
 
 // A byte that the spool's disk has changed fails the write.
