@@ -100,41 +100,48 @@ func parent(url string) (above, name string, ok bool) {
 	return url[:i], url[i+1:], true
 }
 
-// find opens what an argument names: the root is the longest beginning of it that has the format's mark. make says that a root without one
-// is taken, and marked by the first write.
-func (c ckpt) find(ctx context.Context, arg string, who string, anew bool) (w *where, err error) {
+// find opens what an argument names. The root is the longest beginning of it that has the format's mark or runs of the former layout; where
+// there is none, one that has runs: somebody has copied those alone.
+func (c ckpt) find(ctx context.Context, arg string, who string) (w *where, err error) {
 	root, at, epoch, err := parseWhere(arg)
 	if err != nil {
 		return nil, err
 	}
 	w = &where{at: at, epoch: epoch, close: func() {}}
-	var names []string
-	for url := root; ; {
-		if len(names) <= 2 && (len(names) == 0 || replica.CheckName(names[0]) == nil) {
-			ok, err := c.open(ctx, w, url, names, who)
-			if err != nil || ok {
-				return w, err
+	for _, unmarked := range []bool{false, true} {
+		var names []string
+		for url := root; ; {
+			if len(names) == 0 || replica.CheckName(names[0]) == nil {
+				ok, err := c.open(ctx, w, url, names, who, unmarked)
+				if err != nil || ok {
+					return w, err
+				}
 			}
+			above, name, ok := parent(url)
+			if !ok || len(names) == 2 {
+				break
+			}
+			url, names = above, append([]string{name}, names...)
 		}
-		above, name, ok := parent(url)
-		if !ok || len(names) == 2 {
-			break
-		}
-		url, names = above, append([]string{name}, names...)
 	}
-	if !anew {
-		return nil, fmt.Errorf("%s: no checkpoints of replicad's are there, nor in what lies above it", root)
+	return nil, fmt.Errorf("%s: no checkpoints of replicad's are there, nor in what lies above it", root)
+}
+
+// isRoot tells whether a root is one: by its mark, or, where that does not count, by what lies below it.
+func isRoot(ctx context.Context, cat *catalog.Catalog, names []string, unmarked bool) (bool, error) {
+	if !unmarked {
+		return cat.Marked(ctx)
 	}
-	st, err := openStore(ctx, root)
-	if err != nil {
-		return nil, err
+	if len(names) == 0 {
+		jobs, err := cat.Jobs(ctx)
+		return len(jobs) > 0, err
 	}
-	w.cat, w.close = catalog.New(st, catalog.Options{Who: who}), func() { st.Close() }
-	return w, nil
+	runs, err := cat.Runs(ctx, names[0])
+	return len(runs) > 0, err
 }
 
 // open tries one beginning of an argument as the root; names are what follows it.
-func (c ckpt) open(ctx context.Context, w *where, url string, names []string, who string) (bool, error) {
+func (c ckpt) open(ctx context.Context, w *where, url string, names []string, who string, unmarked bool) (bool, error) {
 	dir, local := directoryOf(url)
 	if local {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
@@ -146,13 +153,13 @@ func (c ckpt) open(ctx context.Context, w *where, url string, names []string, wh
 		return false, err
 	}
 	cat := catalog.New(st, catalog.Options{Who: who})
-	marked, err := cat.Marked(ctx)
-	if err == nil && marked {
+	ok, err := isRoot(ctx, cat, names, unmarked)
+	if err == nil && ok {
 		w.cat, w.close = cat, func() { st.Close() }
 	} else if cerr := st.Close(); err != nil || cerr != nil {
 		return false, errors.Join(err, cerr)
 	}
-	if local && oldRuns(dir, names) {
+	if local && !unmarked && oldRuns(dir, names) {
 		old, err := catalog.OpenOld(ctx, dir)
 		if err != nil {
 			w.close()
@@ -184,6 +191,11 @@ func directoryOf(url string) (string, bool) {
 // oldRuns tells whether runs of the former layout lie below a directory, under these names where there are any.
 func oldRuns(dir string, names []string) bool {
 	pattern := []string{dir, "*", "????????-????-????-????-????????????"}
+	if len(names) > 1 {
+		if _, err := replica.ParseUUID(names[1]); err != nil {
+			return false
+		}
+	}
 	copy(pattern[1:], names)
 	found, err := filepath.Glob(filepath.Join(pattern...))
 	return err == nil && len(found) > 0

@@ -65,7 +65,7 @@ unfinished (no commit: being written, or broken off), deleting. READ says when a
 whole. ` + "`ckpt verify`" + ` reads one.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], "", false)
+			w, err := c.find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}
@@ -128,7 +128,7 @@ func (c ckpt) log() *cobra.Command {
 		Short: "Print who pinned, copied, deleted and swept what, and why",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], "", false)
+			w, err := c.find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}
@@ -216,7 +216,7 @@ func (c ckpt) wait() *cobra.Command {
 
 // beyond finds the newest generation beyond a step; ErrNone: there is none yet.
 func (c ckpt) beyond(ctx context.Context, arg string, step replica.Step) (l catalog.Listed, err error) {
-	w, err := c.find(ctx, arg, "", false)
+	w, err := c.find(ctx, arg, "")
 	if err != nil {
 		return l, err
 	}

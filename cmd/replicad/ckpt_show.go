@@ -33,7 +33,7 @@ func (c ckpt) show() *cobra.Command {
 		Short: "Show a generation: sizes, tensors, provenance, metrics, notes, generators, the loader's place",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], "", false)
+			w, err := c.find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}

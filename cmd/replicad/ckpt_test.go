@@ -270,3 +270,22 @@ func TestCkptOnS3(t *testing.T) {
 	expect(t, exitOK, []string{"verify", dir}, "good")
 	expect(t, exitFailed, []string{"ls", "s3://" + srv.Bucket + "/other"}, "no checkpoints")
 }
+
+// TestCkptCopiedByOthers: a run's directory that somebody copied is read where it lies, without the root's mark.
+func TestCkptCopiedByOthers(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	writeGeneration(t, dir, 10, 0)
+	writeGeneration(t, dir, 20, 0)
+	run := ckptRows(t, dir)[0].Run
+	if err := os.CopyFS(filepath.Join(other, ckptJob, run), os.DirFS(filepath.Join(dir, ckptJob, run))); err != nil {
+		t.Fatal(err)
+	}
+	for _, where := range []string{other, filepath.Join(other, ckptJob), filepath.Join(other, ckptJob, run)} {
+		if rows := ckptRows(t, where); len(rows) != 2 || rows[0].Step != 20 {
+			t.Errorf("%s: %+v", where, rows)
+		}
+	}
+	expect(t, exitOK, []string{"verify", other, "--all", "-q"}, "step 10", "step 20")
+	expect(t, exitOK, []string{"diff", dir + "@10", other + "@10"}, "equal")
+	expect(t, exitFailed, []string{"ls", t.TempDir()}, "no checkpoints")
+}

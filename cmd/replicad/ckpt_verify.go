@@ -42,7 +42,7 @@ came of it beside the generation: ls, prune and daemons believe that. A file is 
 differs. Ends with 1 where a generation is damaged.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], f.who, false)
+			w, err := c.find(cmd.Context(), args[0], f.who)
 			if err != nil {
 				return err
 			}
@@ -227,7 +227,7 @@ func (c ckpt) diff() *cobra.Command {
 			var ts [2]tier
 			var fs [2]catalog.Found
 			for i, arg := range args {
-				w, err := c.find(cmd.Context(), arg, "", false)
+				w, err := c.find(cmd.Context(), arg, "")
 				if err != nil {
 					return err
 				}
@@ -308,7 +308,7 @@ func (f *common) name() string {
 
 // changePin carries out a change of a pin, and leaves a line in the log.
 func (c ckpt) changePin(ctx context.Context, arg string, f *common, verb, why string, change func(w *where, l catalog.Listed) error) error {
-	w, err := c.find(ctx, arg, f.name(), false)
+	w, err := c.find(ctx, arg, f.name())
 	if err != nil {
 		return err
 	}
