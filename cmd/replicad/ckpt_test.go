@@ -34,7 +34,8 @@ func writeGeneration(t *testing.T, dir string, step replica.Step, id byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Claim(t.Context(), r, 1, durabletest.Cluster, "f"); err != nil {
+	fleet := catalog.Fleet{Cluster: durabletest.Cluster, Name: "f", Epoch: 1}
+	if err := c.Claim(t.Context(), r, fleet); err != nil {
 		t.Fatal(err)
 	}
 	a := catalog.Attempt{Run: r, Generation: made.Generation, Write: 17}
@@ -64,7 +65,7 @@ func writeGeneration(t *testing.T, dir string, step replica.Step, id byte) {
 	}
 	said := format.Commit{Position: replica.Position{Epoch: 1, Step: step}, Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}}, Metrics: map[string]format.Metric{"loss": format.Metric(100 - step)},
 		Notes: map[string]string{"lr": "0.1"}, Provenance: map[string]string{"torch": "2.15"}}
-	if _, err := c.Commit(t.Context(), a, catalog.Fleet{Cluster: durabletest.Cluster, Name: "f"}, said, roots, append(files, w)); err != nil {
+	if _, err := c.Commit(t.Context(), a, fleet, said, roots, append(files, w)); err != nil {
 		t.Fatal(err)
 	}
 }

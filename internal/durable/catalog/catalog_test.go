@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 var (
-	fleet = Fleet{durabletest.Cluster, "fleet-1"}
+	fleet = Fleet{durabletest.Cluster, "fleet-1", 1}
 	began = time.Date(2026, 11, 25, 17, 16, 0, 0, time.UTC)
 	now   = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 )
@@ -41,11 +41,17 @@ func part(p durabletest.Part) Part { return Part{p.Manifest, p.Regions, p.Read} 
 
 // write does what a job does for a generation, as attempt n.
 func write(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64) (*format.Commit, error) {
+	fleet := fleet
+	fleet.Epoch = g.Epoch
+	return writeAs(ctx, c, g, groups, n, fleet)
+}
+
+func writeAs(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64, fleet Fleet) (*format.Commit, error) {
 	r, err := c.Begin(ctx, format.Run{Job: durabletest.JobName, ID: durabletest.Job, Owner: 7, Began: began.UnixMilli()})
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Claim(ctx, r, g.Epoch, fleet.Cluster, fleet.Name); err != nil {
+	if err := c.Claim(ctx, r, fleet); err != nil {
 		return nil, err
 	}
 	made := durabletest.Make(g, groups)
@@ -72,7 +78,7 @@ func write(ctx context.Context, c *Catalog, g replica.Generation, groups int, n 
 	for _, p := range made.Private {
 		roots[p.Manifest.Part] = p.Manifest.Root
 	}
-	said := format.Commit{Position: replica.Position(g), Owner: 7, Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}, {Epoch: 2, Start: 90}}, Geometries: []replica.Digest{{3}},
+	said := format.Commit{Position: replica.Position{Epoch: fleet.Epoch, Step: g.Step}, Owner: 7, Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}, {Epoch: 2, Start: 90}}, Geometries: []replica.Digest{{3}},
 		Metrics: map[string]format.Metric{"loss": format.Metric(g.Step) / 4}, Notes: map[string]string{"lr": "0.1"}}
 	return c.Commit(ctx, a, fleet, said, roots, append(files, w))
 }
@@ -365,13 +371,13 @@ func TestFence(t *testing.T) {
 		t.Fatal(runs, err)
 	}
 	r := runs[0]
-	if err := c.Claim(t.Context(), r, 2, fleet.Cluster, "fleet-2"); err != nil {
+	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Claim(t.Context(), r, 2, fleet.Cluster, "fleet-2"); err != nil {
+	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil {
 		t.Errorf("its own claim again: %v", err)
 	}
-	if err := c.Claim(t.Context(), r, 2, fleet.Cluster, fleet.Name); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "fleet-2") || !strings.Contains(err.Error(), "--from") {
+	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, fleet.Name, 2}); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "fleet-2") || !strings.Contains(err.Error(), "--from") {
 		t.Errorf("a claimed epoch: %v", err)
 	}
 	if _, err := write(t.Context(), c, gen(4), 1, 18); !errors.Is(err, ErrFenced) {
@@ -379,6 +385,10 @@ func TestFence(t *testing.T) {
 	}
 	if found, _ := find(t, c); len(found) != 1 {
 		t.Errorf("found %d", len(found))
+	}
+	// What was restored keeps its name of an earlier epoch: the epoch that counts is the job's present one.
+	if com, err := writeAs(t.Context(), c, gen(6), 1, 19, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil || com.Position.Epoch != 2 {
+		t.Errorf("the fleet that owns the run: %v", err)
 	}
 }
 
@@ -411,7 +421,7 @@ func TestRunsOfAName(t *testing.T) {
 	if got := order(); got != "321" {
 		t.Errorf("order %s", got)
 	}
-	if err := c.Claim(t.Context(), runs[1], 4, fleet.Cluster, "f"); err != nil {
+	if err := c.Claim(t.Context(), runs[1], Fleet{fleet.Cluster, "f", 4}); err != nil {
 		t.Fatal(err)
 	}
 	if got := order(); got != "231" {

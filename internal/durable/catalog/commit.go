@@ -12,10 +12,12 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// Fleet is who commits: the claim of the epoch must be its.
+// Fleet is who owns an epoch of a run, and commits in it. The epoch is the job's present one: a generation that was restored in it keeps
+// the name that it has from an earlier one.
 type Fleet struct {
 	Cluster replica.ClusterID
-	Name    string
+	Name    string // unique, so that two fleets of one cluster are told apart: for people, and a nonce
+	Epoch   replica.Epoch
 }
 
 // Commit makes a generation exist, from files that are all written: index, COMMIT, hints. It is the last step, and may be made again: the
@@ -29,7 +31,7 @@ func (c *Catalog) Commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 }
 
 func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written) (*format.Commit, error) {
-	if err := c.owns(ctx, a.Run, a.Generation.Epoch, fleet.Cluster, fleet.Name); err != nil {
+	if err := c.owns(ctx, a.Run, fleet); err != nil {
 		return nil, err
 	}
 	files = slices.Clone(files)

@@ -140,8 +140,8 @@ func importOld(ctx context.Context, o *Old, f Found, to *Catalog) error {
 		return err
 	}
 	a := Attempt{Run: r, Generation: f.Generation, Write: f.Write}
-	fleet := Fleet{f.Cluster, "copied"}
-	if err := to.Claim(ctx, r, f.Generation.Epoch, fleet.Cluster, fleet.Name); err != nil {
+	fleet := Fleet{f.Cluster, "copied", f.Position.Epoch}
+	if err := to.Claim(ctx, r, fleet); err != nil {
 		return err
 	}
 	var files []format.Written

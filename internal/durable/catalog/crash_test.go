@@ -72,6 +72,28 @@ func TestCrashAtEveryCall(t *testing.T) {
 	}
 }
 
+// TestCrashOfTheFirst is the same in a store that has nothing yet.
+func TestCrashOfTheFirst(t *testing.T) {
+	for calls, finished := int64(0), false; !finished; calls++ {
+		m := memory.New()
+		dies(m, calls, calls%2 == 0)
+		_, err := write(t.Context(), over(m, 1), gen(4), 1, 17)
+		finished = !died(m)
+		c := over(m.Clone(), 1)
+		found, _, ferr := c.Find(t.Context(), durabletest.JobName, durabletest.Job)
+		if ferr != nil || err == nil && len(found) != 1 {
+			t.Fatalf("call %d: %d found, %v, %v", calls, len(found), err, ferr)
+		}
+		if _, err := c.List(t.Context(), durabletest.JobName); err != nil {
+			t.Fatalf("call %d: %v", calls, err)
+		}
+		if _, err := write(t.Context(), c, gen(4), 1, 18); err != nil {
+			t.Fatalf("call %d: writing again: %v", calls, err)
+		}
+		checkWhole(t, c, find0(t, c)[0], 1)
+	}
+}
+
 // died tells whether the store's client was stopped.
 func died(m *memory.Store) bool {
 	_, err := m.Stat(context.Background(), "x")
