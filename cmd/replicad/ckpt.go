@@ -285,6 +285,9 @@ func (w *where) named(ctx context.Context) (t tier, f catalog.Found, err error) 
 		}
 	}
 	for _, s := range skipped {
+		if s.Generation == l.Generation && s.Whole != nil {
+			return w.old, *s.Whole, nil
+		}
 		if s.Generation == l.Generation {
 			return nil, f, fmt.Errorf("generation %v of job %s: %s", l.Generation, l.Run.Job, s.Reason)
 		}

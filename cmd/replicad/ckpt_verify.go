@@ -69,7 +69,9 @@ differs. Ends with 1 where a generation is damaged.`,
 						todo = append(todo, work{t, f})
 					}
 					for _, s := range skipped {
-						if s.State == catalog.Damaged {
+						if s.Whole != nil {
+							todo = append(todo, work{t, *s.Whole}) // it may have been mended since
+						} else if s.State == catalog.Damaged {
 							out = append(out, verdict{Job: s.Run.Job, Run: s.Run.Run, Step: s.Generation.Step, Epoch: s.Generation.Epoch, Error: s.Reason})
 						}
 					}

@@ -324,6 +324,32 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// TestOneBadReadIsNoDamage: a byte that a read got wrong and the next one right says nothing of the generation.
+func TestOneBadReadIsNoDamage(t *testing.T) {
+	m := memory.New()
+	c := over(m, 1)
+	mustWrite(t, c, gen(2), 1)
+	found, _ := find(t, c)
+	d := over(&flipping{Store: m, at: 5}, 1)
+	if faults, err := d.Verify(t.Context(), found[0], nil); err != nil || len(faults) != 0 {
+		t.Errorf("%v, %v", faults, err)
+	}
+}
+
+// flipping spoils what one read returns.
+type flipping struct {
+	store.Store
+	at int
+}
+
+func (f *flipping) ReadRange(ctx context.Context, key string, off int64, b []byte) error {
+	err := f.Store.ReadRange(ctx, key, off, b)
+	if f.at--; f.at == 0 {
+		b[len(b)/2] ^= 1
+	}
+	return err
+}
+
 // TestSwapped: an object of one generation in the place of another's is refused.
 func TestSwapped(t *testing.T) {
 	m := memory.New()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -483,6 +484,10 @@ func TestMarkedReads(t *testing.T) {
 		list, err := c.List(t.Context(), durabletest.JobName)
 		if err != nil || len(list) != 1 || list[0].State != step.want || !list[0].Read.Equal(at) || (step.err != nil) != (list[0].Why != "") {
 			t.Errorf("%+v, %v", list, err)
+		}
+		again, skipped := find(t, c)
+		if len(again)+len(skipped) != 1 || (len(again) == 1) != (step.err == nil) || step.err != nil && (skipped[0].Whole == nil || !strings.Contains(skipped[0].Reason, "chunk 9")) {
+			t.Errorf("found %d, skipped %+v", len(again), skipped)
 		}
 	}
 	n := 0

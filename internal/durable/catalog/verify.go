@@ -54,6 +54,9 @@ func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of ui
 				progress(done, total)
 			}
 		})
+		if err != nil && fatal(err) == nil {
+			err = c.verify(ctx, f, w.file, w.key, func(uint64) {}) // what memory or the network did to one read the next does not repeat
+		}
 		if ferr := fatal(err); ferr != nil || ctx.Err() != nil {
 			return errors.Join(ferr, context.Cause(ctx))
 		}
