@@ -42,7 +42,7 @@ came of it beside the generation: ls, prune and daemons believe that. A file is 
 differs. Ends with 1 where a generation is damaged.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], f.who)
+			w, err := c.find(cmd.Context(), args[0], f.name())
 			if err != nil {
 				return err
 			}

@@ -398,6 +398,25 @@ func TestFrozenIsMended(t *testing.T) {
 	}
 }
 
+// TestFrozenOfAnotherCluster: a fleet with another pki that goes on with a run shares its frozen parts, and harms no generation that names them.
+func TestFrozenOfAnotherCluster(t *testing.T) {
+	m := memory.New()
+	mustWrite(t, over(m, 1), gen(2), 1)
+	before := m.Keys()
+	c := over(m, 1)
+	found, _ := find(t, c)
+	p := part(durabletest.Make(gen(4), 1).Frozen[0])
+	p.Manifest.Cluster, p.Manifest.Era, p.Manifest.Incarnation = replica.ClusterID{9}, 7, 8
+	w, err := c.WriteFrozen(t.Context(), found[0].Run, p)
+	if err != nil || w.File.Key != found[0].Frozen[0] {
+		t.Fatal(w.File, err)
+	}
+	if after := m.Keys(); len(after) != len(before) {
+		t.Errorf("%v, was %v", after, before)
+	}
+	checkWhole(t, c, find0(t, c)[0], 1)
+}
+
 // TestSweepSpares: what is younger than the grace stays, and so does everything where a COMMIT can't be read.
 func TestSweepSpares(t *testing.T) {
 	m := memory.New()
