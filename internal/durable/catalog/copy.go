@@ -82,7 +82,7 @@ func (c *Catalog) copy(ctx context.Context, f Found, to *Catalog) (err error) {
 // copyFile takes one file, from its twin where it is bad.
 func (c *Catalog) copyFile(ctx context.Context, f Found, file format.File, key string, to *Catalog) error {
 	full := f.Run.Under(key)
-	if err := to.whole(ctx, full, file, false); err == nil {
+	if err := to.whole(ctx, full, file); err == nil {
 		return nil
 	} else if !errors.Is(err, store.ErrAbsent) && !errors.Is(err, store.ErrCorrupt) {
 		return err

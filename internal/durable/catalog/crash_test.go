@@ -1,7 +1,9 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,7 +12,9 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -415,6 +419,53 @@ func TestFrozenOfAnotherCluster(t *testing.T) {
 		t.Errorf("%v, was %v", after, before)
 	}
 	checkWhole(t, c, find0(t, c)[0], 1)
+}
+
+// TestFrozenOfAnotherProgram: a file that has the very part stays as it is, though this program would write another header. What a newer
+// program wrote in a way that this one can't read is not touched.
+func TestFrozenOfAnotherProgram(t *testing.T) {
+	clean := memory.New()
+	mustWrite(t, over(clean, 1), gen(2), 1)
+	found, _ := find(t, over(clean, 1))
+	r, keys := found[0].Run, found[0].Frozen
+	rewrite := func(m *memory.Store, change func(meta map[string]string)) {
+		for _, key := range keys {
+			m.Replace(r.Under(key), func(b []byte) []byte {
+				n := 8 + binary.LittleEndian.Uint64(b)
+				h, err := safetensors.ParseHeader(b[8:n], uint64(len(b))-n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				change(h.Metadata)
+				head, err := safetensors.AppendHeader(h.Metadata, h.Tensors)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return append(head, b[n:]...)
+			})
+		}
+	}
+	m := clean.Clone()
+	rewrite(m, func(meta map[string]string) { meta["by"] = strings.Repeat("another program ", 10) })
+	was, _, err := m.Get(t.Context(), r.Under(keys[0]), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := over(m, 1)
+	mustWrite(t, c, gen(4), 1)
+	if is, _, err := m.Get(t.Context(), r.Under(keys[0]), 1<<20); err != nil || !bytes.Equal(is, was) {
+		t.Errorf("the file was replaced: %v", err)
+	}
+	f, err := c.Get(t.Context(), r, gen(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkWhole(t, c, f, 1)
+	m = clean.Clone()
+	rewrite(m, func(meta map[string]string) { meta["version"] = "99" })
+	if _, err := write(t.Context(), over(m, 1), gen(4), 1, 17); !errors.Is(err, format.ErrNewer) {
+		t.Errorf("over a newer program's file: %v", err)
+	}
 }
 
 // TestSweepSpares: what is younger than the grace stays, and so does everything where a COMMIT can't be read.
