@@ -74,11 +74,16 @@ whole. ` + "`ckpt verify`" + ` reads one.`,
 			if err != nil {
 				return err
 			}
+			if w.at != nil {
+				l, err := w.listed(cmd.Context())
+				if err != nil {
+					return err
+				}
+				list = []catalog.Listed{l}
+			}
 			rows := []lsRow{}
 			for _, l := range list {
-				if w.at == nil || l.Generation.Step == w.at.Step {
-					rows = append(rows, rowOf(l))
-				}
+				rows = append(rows, rowOf(l))
 			}
 			if f.json {
 				return c.writeJSON(rows)
