@@ -2,6 +2,8 @@ package s3
 
 import (
 	"context"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -143,8 +145,20 @@ func TestValidate(t *testing.T) {
 	if strings.Contains(err.Error(), "passw0rd") {
 		t.Errorf("%v shows a password", err)
 	}
-	if text := fmt.Sprintf("%v %+v %#v %s", good, good, good, good.SecretKey); strings.Contains(strings.ReplaceAll(text, "hidden", ""), `"s"`) || strings.Contains(text, "SecretKey:s ") {
-		t.Errorf("%s shows the secret", text)
+}
+
+func TestSecretsAreHidden(t *testing.T) {
+	s := Settings{SecretKey: "passw0rd", SessionToken: "t0ken"}
+	text := fmt.Sprintf("%v %+v %#v %s %q %x %d %v", s, s, s, s.SecretKey, s.SecretKey, s.SecretKey, s.SecretKey, []any{&s, s.SessionToken})
+	b, err := json.Marshal(map[string]any{"key": s.SecretKey, "token": s.SessionToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text += string(b)
+	for _, secret := range []string{"passw0rd", "t0ken", hex.EncodeToString([]byte("passw0rd"))} {
+		if strings.Contains(text, secret) {
+			t.Errorf("%s shows %s", text, secret)
+		}
 	}
 }
 
