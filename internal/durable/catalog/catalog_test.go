@@ -634,6 +634,24 @@ func TestHintsLie(t *testing.T) {
 	}
 }
 
+// TestBest: best.json names the generation with the best metric, whichever came last.
+func TestBest(t *testing.T) {
+	for largest, want := range map[bool]replica.Step{false: 2, true: 8} { // the loss of a step is a quarter of it
+		m := memory.New()
+		c := New(m, Options{Best: "loss", Largest: largest})
+		for _, step := range []replica.Step{4, 2, 8, 6} {
+			mustWrite(t, c, gen(step), 1)
+		}
+		b, _, err := m.Get(t.Context(), durabletest.JobName+"/"+format.BestKey, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, err := format.ParseHint(b); err != nil || h.Generation.Step != want || h.Metric != "loss" {
+			t.Errorf("%+v, %v", h, err)
+		}
+	}
+}
+
 func TestDiff(t *testing.T) {
 	m := memory.New()
 	c := over(m, 4)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/replicad/replicad/internal/durable/format"
@@ -228,10 +229,27 @@ func (c *Catalog) hint(ctx context.Context, r Run, com *format.Commit, b []byte)
 		h := format.Hint{Run: r.Run, Generation: com.Generation, Position: com.Position, SHA256: format.Sum(b)}
 		return h.Seal()
 	})
+	c.hintBest(ctx, r, com, b)
 	_ = c.summarize(ctx, r.Place, func(rows []format.Row) []format.Row {
 		rows = slices.DeleteFunc(rows, func(row format.Row) bool { return row.Generation == com.Generation })
 		rows = append(rows, com.Row())
 		return rows[max(0, len(rows)-maxSummary):]
+	})
+}
+
+// hintBest moves best.json where a commit has a better metric.
+func (c *Catalog) hintBest(ctx context.Context, r Run, com *format.Commit, b []byte) {
+	value, ok := com.Metrics[c.best]
+	if !ok || math.IsNaN(float64(value)) {
+		return
+	}
+	_ = c.swap(ctx, r.Job+"/"+format.BestKey, func(was []byte) ([]byte, error) {
+		h, err := format.ParseHint(was)
+		if err == nil && h.Run == r.Run && h.Metric == c.best && (c.most && h.Value >= value || !c.most && h.Value <= value) {
+			return nil, nil
+		}
+		h = &format.Hint{Run: r.Run, Generation: com.Generation, Position: com.Position, SHA256: format.Sum(b), Metric: c.best, Value: value}
+		return h.Seal()
 	})
 }
 
