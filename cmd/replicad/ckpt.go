@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -22,9 +23,10 @@ import (
 const ckptLong = `List, verify, compare, keep, copy and delete durable checkpoints, without a daemon.
 
 WHERE is a root, with or without a job and a run below it: a directory, file:///ckpt, s3://bucket/ckpt,
-/ckpt/lm, s3://bucket/ckpt/lm/20261125T1716Z-4385b34d. @STEP behind it names a generation (@1200; of an
-epoch: @1200.e2). Without it the newest one that is whole is meant. Directories that older daemons wrote
-are read too; pin, unpin and prune are for the present layout alone.`
+/ckpt/lm, s3://bucket/ckpt/lm/20261125T1716Z-4385b34d. @STEP behind it names a generation: @1200, with an
+epoch @1200.e2, or the best by a metric @best:loss, @best:accuracy:max. Without it the command takes the
+newest generation that is whole. The commands also read directories that older daemons wrote. pin, unpin
+and prune change the present layout alone.`
 
 // newCkpt has the verbs on generations in stores. One more is a line here.
 func newCkpt(std stdio) *cobra.Command {
@@ -53,8 +55,7 @@ type where struct {
 	old   *catalog.Old     // nil: it has none of that
 	job   string           // empty: every one
 	run   string           // empty: every one
-	at    *replica.Generation
-	epoch bool // at names the epoch too
+	at    *pick            // nil: the newest that is whole
 	close func()
 }
 
@@ -69,25 +70,68 @@ func (w *where) tiers() (list []tier) {
 	return list
 }
 
+// pick names a generation of a place.
+type pick struct {
+	replica.Generation
+	epoch   bool   // the epoch counts too
+	best    string // instead: the metric that it is the best by
+	largest bool   // of best: the largest value is the best
+}
+
+func (p pick) String() string {
+	switch {
+	case p.best != "":
+		return "with the metric " + p.best
+	case p.epoch:
+		return fmt.Sprintf("of step %d, epoch %d", p.Step, p.Epoch)
+	}
+	return fmt.Sprintf("of step %d", p.Step)
+}
+
+// of finds the generation in a list whose newest come first.
+func (p pick) of(list []catalog.Listed) (l catalog.Listed, ok bool) {
+	for _, c := range list {
+		m, measured := c.Row.Metrics[p.best]
+		switch {
+		case c.State == catalog.Unfinished || c.State == catalog.Deleting:
+		case p.best == "":
+			if c.Generation.Step == p.Step && (!p.epoch || c.Generation.Epoch == p.Epoch) {
+				return c, true
+			}
+		case measured && c.State != catalog.Damaged && !math.IsNaN(float64(m)):
+			if old := l.Row.Metrics[p.best]; !ok || p.largest && m > old || !p.largest && m < old {
+				l, ok = c, true
+			}
+		}
+	}
+	return l, ok
+}
+
 // parseWhere takes an argument apart: the root with job and run, and the generation.
-func parseWhere(arg string) (root string, at *replica.Generation, epoch bool, err error) {
+func parseWhere(arg string) (root string, at *pick, err error) {
 	root, tail, named := strings.Cut(arg, "@")
 	if !named || strings.Contains(tail, "/") {
-		return arg, nil, false, nil
+		return arg, nil, nil
+	}
+	if metric, ok := strings.CutPrefix(tail, "best:"); ok {
+		metric, largest := strings.CutSuffix(metric, ":max")
+		if metric != "" {
+			return root, &pick{best: metric, largest: largest}, nil
+		}
 	}
 	step, e, epoch := strings.Cut(tail, ".e")
-	g := replica.Generation{}
+	p := pick{epoch: epoch}
 	s, err := strconv.ParseUint(step, 10, 38)
 	if err == nil && epoch {
 		var n uint64
 		n, err = strconv.ParseUint(e, 10, 24)
-		g.Epoch = replica.Epoch(n)
+		p.Epoch = replica.Epoch(n)
 	}
 	if err != nil {
-		return "", nil, false, coded(exitUsage, fmt.Errorf("%s: @%s names no generation: want @STEP, as @1200, or @1200.e2", arg, tail))
+		return "", nil, coded(exitUsage, fmt.Errorf("%s: @%s names no generation: want @STEP, as @1200, @1200.e2, @best:METRIC or @best:METRIC:max", arg, tail))
 	}
-	g.Step = replica.Step(s)
-	return root, &g, epoch, nil
+	p.Step = replica.Step(s)
+	return root, &p, nil
 }
 
 // parent cuts the last name off a URL or path; ok is false where there is none to cut.
@@ -100,41 +144,48 @@ func parent(url string) (above, name string, ok bool) {
 	return url[:i], url[i+1:], true
 }
 
-// find opens what an argument names: the root is the longest beginning of it that has the format's mark. make says that a root without one
-// is taken, and marked by the first write.
-func (c ckpt) find(ctx context.Context, arg string, who string, anew bool) (w *where, err error) {
-	root, at, epoch, err := parseWhere(arg)
+// find opens what an argument names. The root is the longest beginning of it that has the format's mark or runs of the former layout; where
+// there is none, one that has runs: somebody has copied those alone.
+func (c ckpt) find(ctx context.Context, arg string, who string) (w *where, err error) {
+	root, at, err := parseWhere(arg)
 	if err != nil {
 		return nil, err
 	}
-	w = &where{at: at, epoch: epoch, close: func() {}}
-	var names []string
-	for url := root; ; {
-		if len(names) <= 2 && (len(names) == 0 || replica.CheckName(names[0]) == nil) {
-			ok, err := c.open(ctx, w, url, names, who)
-			if err != nil || ok {
-				return w, err
+	w = &where{at: at, close: func() {}}
+	for _, unmarked := range []bool{false, true} {
+		var names []string
+		for url := root; ; {
+			if len(names) == 0 || replica.CheckName(names[0]) == nil {
+				ok, err := c.open(ctx, w, url, names, who, unmarked)
+				if err != nil || ok {
+					return w, err
+				}
 			}
+			above, name, ok := parent(url)
+			if !ok || len(names) == 2 {
+				break
+			}
+			url, names = above, append([]string{name}, names...)
 		}
-		above, name, ok := parent(url)
-		if !ok || len(names) == 2 {
-			break
-		}
-		url, names = above, append([]string{name}, names...)
 	}
-	if !anew {
-		return nil, fmt.Errorf("%s: no checkpoints of replicad's are there, nor in what lies above it", root)
+	return nil, fmt.Errorf("%s: no checkpoints of replicad's are there, nor in what lies above it", root)
+}
+
+// isRoot tells whether a root is one: by its mark, or, where that does not count, by what lies below it.
+func isRoot(ctx context.Context, cat *catalog.Catalog, names []string, unmarked bool) (bool, error) {
+	if !unmarked {
+		return cat.Marked(ctx)
 	}
-	st, err := openStore(ctx, root)
-	if err != nil {
-		return nil, err
+	if len(names) == 0 {
+		jobs, err := cat.Jobs(ctx)
+		return len(jobs) > 0, err
 	}
-	w.cat, w.close = catalog.New(st, catalog.Options{Who: who}), func() { st.Close() }
-	return w, nil
+	runs, err := cat.Runs(ctx, names[0])
+	return len(runs) > 0, err
 }
 
 // open tries one beginning of an argument as the root; names are what follows it.
-func (c ckpt) open(ctx context.Context, w *where, url string, names []string, who string) (bool, error) {
+func (c ckpt) open(ctx context.Context, w *where, url string, names []string, who string, unmarked bool) (bool, error) {
 	dir, local := directoryOf(url)
 	if local {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
@@ -146,13 +197,13 @@ func (c ckpt) open(ctx context.Context, w *where, url string, names []string, wh
 		return false, err
 	}
 	cat := catalog.New(st, catalog.Options{Who: who})
-	marked, err := cat.Marked(ctx)
-	if err == nil && marked {
+	ok, err := isRoot(ctx, cat, names, unmarked)
+	if err == nil && ok {
 		w.cat, w.close = cat, func() { st.Close() }
 	} else if cerr := st.Close(); err != nil || cerr != nil {
 		return false, errors.Join(err, cerr)
 	}
-	if local && oldRuns(dir, names) {
+	if local && !unmarked && oldRuns(dir, names) {
 		old, err := catalog.OpenOld(ctx, dir)
 		if err != nil {
 			w.close()
@@ -184,6 +235,11 @@ func directoryOf(url string) (string, bool) {
 // oldRuns tells whether runs of the former layout lie below a directory, under these names where there are any.
 func oldRuns(dir string, names []string) bool {
 	pattern := []string{dir, "*", "????????-????-????-????-????????????"}
+	if len(names) > 1 {
+		if _, err := replica.ParseUUID(names[1]); err != nil {
+			return false
+		}
+	}
 	copy(pattern[1:], names)
 	found, err := filepath.Glob(filepath.Join(pattern...))
 	return err == nil && len(found) > 0
@@ -273,6 +329,9 @@ func (w *where) named(ctx context.Context) (t tier, f catalog.Found, err error) 
 		}
 	}
 	for _, s := range skipped {
+		if s.Generation == l.Generation && s.Whole != nil {
+			return w.old, *s.Whole, nil
+		}
 		if s.Generation == l.Generation {
 			return nil, f, fmt.Errorf("generation %v of job %s: %s", l.Generation, l.Run.Job, s.Reason)
 		}
@@ -295,15 +354,13 @@ func (w *where) listed(ctx context.Context) (l catalog.Listed, err error) {
 			job = l.Run.Job
 		}
 		if l.Run.Job != job {
-			return l, coded(exitUsage, fmt.Errorf("there are several jobs: say which, as WHERE/%s@%d", job, w.at.Step))
+			return l, coded(exitUsage, fmt.Errorf("there are several jobs: say which, as WHERE/%s", job))
 		}
 	}
-	for _, l := range list {
-		if l.Generation.Step == w.at.Step && (!w.epoch || l.Generation.Epoch == w.at.Epoch) && l.State != catalog.Unfinished {
-			return l, nil
-		}
+	if l, ok := w.at.of(list); ok {
+		return l, nil
 	}
-	return l, fmt.Errorf("there is no generation of step %d: see `replicad ckpt ls`", w.at.Step)
+	return l, fmt.Errorf("there is no generation %v: see `replicad ckpt ls`", w.at)
 }
 
 // present refuses what only the present layout has.

@@ -36,7 +36,7 @@ in the layout of older daemons comes out in the present one.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			w, err := c.find(ctx, args[0], f.name(), false)
+			w, err := c.find(ctx, args[0], f.name())
 			if err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ Keeps what any rule keeps, and never deletes the last good generation. Each dele
 ` + "`ckpt log`" + `. What broken-off writes left goes when it is older than the grace.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], f.name(), false)
+			w, err := c.find(cmd.Context(), args[0], f.name())
 			if err != nil {
 				return err
 			}

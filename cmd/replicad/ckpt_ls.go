@@ -65,7 +65,7 @@ unfinished (no commit: being written, or broken off), deleting. READ says when a
 whole. ` + "`ckpt verify`" + ` reads one.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], "", false)
+			w, err := c.find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}
@@ -74,11 +74,16 @@ whole. ` + "`ckpt verify`" + ` reads one.`,
 			if err != nil {
 				return err
 			}
+			if w.at != nil {
+				l, err := w.listed(cmd.Context())
+				if err != nil {
+					return err
+				}
+				list = []catalog.Listed{l}
+			}
 			rows := []lsRow{}
 			for _, l := range list {
-				if w.at == nil || l.Generation.Step == w.at.Step {
-					rows = append(rows, rowOf(l))
-				}
+				rows = append(rows, rowOf(l))
 			}
 			if f.json {
 				return c.writeJSON(rows)
@@ -128,7 +133,7 @@ func (c ckpt) log() *cobra.Command {
 		Short: "Print who pinned, copied, deleted and swept what, and why",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], "", false)
+			w, err := c.find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}
@@ -216,7 +221,7 @@ func (c ckpt) wait() *cobra.Command {
 
 // beyond finds the newest generation beyond a step; ErrNone: there is none yet.
 func (c ckpt) beyond(ctx context.Context, arg string, step replica.Step) (l catalog.Listed, err error) {
-	w, err := c.find(ctx, arg, "", false)
+	w, err := c.find(ctx, arg, "")
 	if err != nil {
 		return l, err
 	}

@@ -33,7 +33,7 @@ func (c ckpt) show() *cobra.Command {
 		Short: "Show a generation: sizes, tensors, provenance, metrics, notes, generators, the loader's place",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], "", false)
+			w, err := c.find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}
@@ -63,6 +63,9 @@ func (c ckpt) show() *cobra.Command {
 
 // maxOwn bounds the ranks whose own state is read: they say much the same.
 const maxOwn = 8
+
+// maxEpochs bounds the epochs that are printed: the newest.
+const maxEpochs = 5
 
 // own reads what the first ranks keep of their generators and loaders.
 func (s *shown) own(ctx context.Context, t tier, f catalog.Found) error {
@@ -99,7 +102,9 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 	fmt.Fprintf(t, "written\t%s (%s ago), write %d of cluster %v\n", time.UnixMilli(com.At).UTC().Format(time.RFC3339), age(time.UnixMilli(com.At)), com.Write, com.Cluster)
 	fmt.Fprintf(t, "size\t%s in %d files\n", size(com.Bytes), com.Files)
 	fmt.Fprintf(t, "ranks\t%d in %d groups\n", com.Layout.World, com.Layout.NumGroups())
-	fmt.Fprintf(t, "lineage\t%v\n", com.Lineage)
+	for _, o := range com.Lineage[max(0, len(com.Lineage)-maxEpochs):] {
+		fmt.Fprintf(t, "epoch %d\tfrom step %d\n", o.Epoch, o.Start)
+	}
 	if len(com.Metrics) > 0 {
 		fmt.Fprintf(t, "metrics\t%s\n", metrics(com.Metrics))
 	}

@@ -34,7 +34,8 @@ func writeGeneration(t *testing.T, dir string, step replica.Step, id byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Claim(t.Context(), r, 1, durabletest.Cluster, "f"); err != nil {
+	fleet := catalog.Fleet{Cluster: durabletest.Cluster, Name: "f", Epoch: 1}
+	if err := c.Claim(t.Context(), r, fleet); err != nil {
 		t.Fatal(err)
 	}
 	a := catalog.Attempt{Run: r, Generation: made.Generation, Write: 17}
@@ -64,7 +65,7 @@ func writeGeneration(t *testing.T, dir string, step replica.Step, id byte) {
 	}
 	said := format.Commit{Position: replica.Position{Epoch: 1, Step: step}, Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}}, Metrics: map[string]format.Metric{"loss": format.Metric(100 - step)},
 		Notes: map[string]string{"lr": "0.1"}, Provenance: map[string]string{"torch": "2.15"}}
-	if _, err := c.Commit(t.Context(), a, catalog.Fleet{Cluster: durabletest.Cluster, Name: "f"}, said, roots, append(files, w)); err != nil {
+	if _, err := c.Commit(t.Context(), a, fleet, said, roots, append(files, w)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -134,6 +135,10 @@ func TestCkpt(t *testing.T) {
 	expect(t, exitOK, []string{"diff", dir + "@20", dir + "@20"}, "equal")
 	expect(t, exitFailed, []string{"diff", dir + "@20", dir + "@30"}, "elements differ", "differences between step 20 and step 30")
 	expect(t, exitFailed, []string{"show", dir + "@25"}, "no generation of step 25")
+	expect(t, exitOK, []string{"show", dir + "@best:loss"}, "step 30 of")
+	expect(t, exitOK, []string{"show", dir + "@best:loss:max"}, "step 10 of")
+	expect(t, exitOK, []string{"ls", dir + "@20.e1"}, "loss=80")
+	expect(t, exitFailed, []string{"show", dir + "@best:acc"}, "no generation with the metric acc")
 	expect(t, exitUsage, []string{"show", dir + "@x"}, "@STEP")
 	expect(t, exitUsage, []string{"pin", dir}, "WHERE@STEP")
 	expect(t, exitFailed, []string{"ls", filepath.Join(dir, "nothing", "there", "at", "all")}, "no checkpoints")
@@ -269,4 +274,23 @@ func TestCkptOnS3(t *testing.T) {
 	expect(t, exitOK, []string{"diff", root, dir}, "equal")
 	expect(t, exitOK, []string{"verify", dir}, "good")
 	expect(t, exitFailed, []string{"ls", "s3://" + srv.Bucket + "/other"}, "no checkpoints")
+}
+
+// TestCkptCopiedByOthers: a run's directory that somebody copied is read where it lies, without the root's mark.
+func TestCkptCopiedByOthers(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	writeGeneration(t, dir, 10, 0)
+	writeGeneration(t, dir, 20, 0)
+	run := ckptRows(t, dir)[0].Run
+	if err := os.CopyFS(filepath.Join(other, ckptJob, run), os.DirFS(filepath.Join(dir, ckptJob, run))); err != nil {
+		t.Fatal(err)
+	}
+	for _, where := range []string{other, filepath.Join(other, ckptJob), filepath.Join(other, ckptJob, run)} {
+		if rows := ckptRows(t, where); len(rows) != 2 || rows[0].Step != 20 {
+			t.Errorf("%s: %+v", where, rows)
+		}
+	}
+	expect(t, exitOK, []string{"verify", other, "--all", "-q"}, "step 10", "step 20")
+	expect(t, exitOK, []string{"diff", dir + "@10", other + "@10"}, "equal")
+	expect(t, exitFailed, []string{"ls", t.TempDir()}, "no checkpoints")
 }

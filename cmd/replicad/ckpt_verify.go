@@ -42,7 +42,7 @@ came of it beside the generation: ls, prune and daemons believe that. A file is 
 differs. Ends with 1 where a generation is damaged.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], f.who, false)
+			w, err := c.find(cmd.Context(), args[0], f.name())
 			if err != nil {
 				return err
 			}
@@ -69,7 +69,9 @@ differs. Ends with 1 where a generation is damaged.`,
 						todo = append(todo, work{t, f})
 					}
 					for _, s := range skipped {
-						if s.State == catalog.Damaged {
+						if s.Whole != nil {
+							todo = append(todo, work{t, *s.Whole}) // it may have been mended since
+						} else if s.State == catalog.Damaged {
 							out = append(out, verdict{Job: s.Run.Job, Run: s.Run.Run, Step: s.Generation.Step, Epoch: s.Generation.Epoch, Error: s.Reason})
 						}
 					}
@@ -227,7 +229,7 @@ func (c ckpt) diff() *cobra.Command {
 			var ts [2]tier
 			var fs [2]catalog.Found
 			for i, arg := range args {
-				w, err := c.find(cmd.Context(), arg, "", false)
+				w, err := c.find(cmd.Context(), arg, "")
 				if err != nil {
 					return err
 				}
@@ -308,7 +310,7 @@ func (f *common) name() string {
 
 // changePin carries out a change of a pin, and leaves a line in the log.
 func (c ckpt) changePin(ctx context.Context, arg string, f *common, verb, why string, change func(w *where, l catalog.Listed) error) error {
-	w, err := c.find(ctx, arg, f.name(), false)
+	w, err := c.find(ctx, arg, f.name())
 	if err != nil {
 		return err
 	}

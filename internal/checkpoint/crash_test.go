@@ -151,7 +151,7 @@ func openUnsynced(t *testing.T, dir string) *Store {
 		t.Fatal(err)
 	}
 	g := &gate{dir: dir, ctx: t.Context()}
-	return &Store{dir: dir, gate: g, tree: &tree{dir: dir, gate: g, root: root, disk: newCrashDisk(rooted{root}, 1<<30, nil), info: info}, reading: make(map[string]int)}
+	return &Store{dir: dir, gate: g, tree: &tree{dir: dir, gate: g, root: root, disk: newCrashDisk(rooted{root}, 1<<30, nil), info: info}, reading: make(map[string]int), frozen: make(map[string]bool)}
 }
 
 // TestCrashAtEveryStep lets the writer of a second generation die at each step, with and without what a power cut takes.

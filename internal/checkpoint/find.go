@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/replicad/replicad/internal/durable/retain"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -19,6 +20,8 @@ type Found struct {
 	Marker
 	Path    string            // of the generation's directory
 	Cluster replica.ClusterID // whose parts these are: nodes of another can't stage them
+	Read    *ReadMark         // what the last read of it found; nil: nothing is known
+	sum     replica.Digest    // of the marker's file
 }
 
 // Skipped is a directory that Find passed over.
@@ -26,6 +29,9 @@ type Skipped struct {
 	Path   string
 	Reason string
 	Why    SkipKind
+	// Whole is the generation where all its files are there and its mark says that one is damaged: another read may find that it was mended.
+	// Nil: there is nothing to read.
+	Whole *Found
 }
 
 // SkipKind tells apart why a directory was passed over.
@@ -35,7 +41,7 @@ type SkipKind uint8
 const (
 	Stray      SkipKind = iota // nothing of this package's
 	Unfinished                 // a generation without its commit marker
-	Damaged                    // a generation that was committed and isn't whole any more, or not of this version
+	Damaged                    // a generation that was committed and isn't whole any more, or failed a read, or is not of this version
 	Unreadable                 // the disk refused to read it: what it holds is not known
 )
 
@@ -119,7 +125,7 @@ func (t *tree) jobs(jobName string) (jobs []replica.JobID, skipped []Skipped, er
 			jobs = append(jobs, job)
 			continue
 		}
-		skipped = append(skipped, Skipped{path.Join(jobName, e.Name()), "not the directory of a job", Stray})
+		skipped = append(skipped, Skipped{path.Join(jobName, e.Name()), "not the directory of a job", Stray, nil})
 	}
 	return jobs, skipped, nil
 }
@@ -143,27 +149,43 @@ func (t *tree) findJob(jobName string, job replica.JobID) (found []Found, skippe
 		}
 		where := path.Join(dir, e.Name())
 		if _, ok := parseGeneration(e.Name()); !ok || !e.IsDir() {
-			skipped = append(skipped, Skipped{where, "not the directory of a generation", Stray})
+			skipped = append(skipped, Skipped{where, "not the directory of a generation", Stray, nil})
 			continue
 		}
-		m, err := t.readMarker(jobName, job, e.Name())
-		var cluster replica.ClusterID
-		if err == nil {
-			cluster, err = t.complete(dir, m)
-		}
+		f, err := t.look(jobName, job, dir, e.Name())
 		if errors.Is(err, ErrSilent) {
 			return nil, nil, err // what lies there is not known: an older generation must not pass for the newest
 		}
-		if err != nil {
-			skipped = append(skipped, Skipped{where, err.Error(), SkipKindOf(err)})
-			continue
+		switch {
+		case err != nil:
+			skipped = append(skipped, Skipped{Path: where, Reason: err.Error(), Why: SkipKindOf(err)})
+		case f.State() == retain.Damaged:
+			skipped = append(skipped, Skipped{where, errReadBack{*f.Read}.Error(), Damaged, &f})
+		default:
+			found = append(found, f)
 		}
-		found = append(found, Found{Marker: *m, Path: where, Cluster: cluster})
 	}
-	slices.SortFunc(found, func(a, b Found) int {
-		return cmp.Or(cmp.Compare(b.Position.Epoch, a.Position.Epoch), cmp.Compare(b.Position.Step, a.Position.Step), b.Generation.Compare(a.Generation))
-	})
+	slices.SortFunc(found, Newer)
 	return found, skipped, nil
+}
+
+// Newer orders generations of one job, the newest first.
+func Newer(a, b Found) int {
+	return cmp.Or(cmp.Compare(b.Position.Epoch, a.Position.Epoch), cmp.Compare(b.Position.Step, a.Position.Step), b.Generation.Compare(a.Generation))
+}
+
+// look looks at one generation: its marker, whether every file is there, and what its last read found.
+func (t *tree) look(jobName string, job replica.JobID, dir, gen string) (f Found, err error) {
+	m, sum, err := t.readMarker(jobName, job, gen)
+	if err != nil {
+		return f, err
+	}
+	f = Found{Marker: *m, Path: path.Join(dir, gen), sum: sum}
+	if f.Cluster, err = t.complete(dir, m); err != nil {
+		return f, err
+	}
+	f.Read, err = t.readMark(f.Path, sum)
+	return f, err
 }
 
 // parseGeneration reads a directory's name, in exactly the form that is written.

@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrSilent marks what was given up because the file system below the durable directory did not answer.
@@ -216,6 +218,18 @@ type source struct {
 // ReadAt reads; after an error b must not be used again, since an abandoned call may still write to it.
 func (f source) ReadAt(b []byte, off int64) (int, error) {
 	return through(f.gate, f.patience, "reading "+f.name, func() (int, error) { return f.File.ReadAt(b, off) })
+}
+
+// forget has the kernel forget what it remembers of the file, so that the next read is one of the disk. Where it does not, the read is
+// worth less, and no worse.
+func (f source) forget() {
+	_, _ = through(f.gate, lookPatience, "forgetting "+f.name, func() (struct{}, error) {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return struct{}{}, err
+		}
+		return struct{}{}, raw.Control(func(fd uintptr) { _ = unix.Fadvise(int(fd), 0, 0, unix.FADV_DONTNEED) })
+	})
 }
 
 func (f source) Close() error {

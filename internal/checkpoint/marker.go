@@ -185,7 +185,7 @@ func (t *tree) commit(ctx context.Context, m Marker, now time.Time) error {
 			if _, ok := parseGeneration(e.Name()); !ok {
 				continue
 			}
-			other, err := t.readMarker(m.JobName, job, e.Name())
+			other, _, err := t.readMarker(m.JobName, job, e.Name())
 			if err == nil {
 				m.Written = max(m.Written, other.Written+1)
 			} else if SkipKindOf(err) == Unreadable {
@@ -248,16 +248,17 @@ var errMissing = errors.New("is missing")
 
 var errUnfinished = errors.New("no commit marker: it was never finished")
 
-// readMarker reads the marker of a generation's directory and checks that it belongs there.
-func (t *tree) readMarker(jobName string, job replica.JobID, gen string) (*Marker, error) {
+// readMarker reads the marker of a generation's directory and checks that it belongs there; sum is the digest of its file.
+func (t *tree) readMarker(jobName string, job replica.JobID, gen string) (m *Marker, sum replica.Digest, err error) {
 	b, err := t.readFile(path.Join(jobName, job.String(), gen, markerName), maxMarker)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errUnfinished
+		return nil, sum, errUnfinished
 	}
 	if err != nil {
-		return nil, err
+		return nil, sum, err
 	}
-	return parseMarker(b, jobName, job, gen)
+	m, err = parseMarker(b, jobName, job, gen)
+	return m, hash(b), err
 }
 
 // parseMarker reads the marker of the generation's directory gen of a job.

@@ -1,20 +1,23 @@
 package checkpoint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/replicad/replicad/internal/durable/retain"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
-// Prune removes all but the newest keep durable generations of a job, never one with an open shard, and with them what
-// died unfinished: older generations without a valid marker, temporary files beside markers, frozen parts that no
-// generation left needs. The writer of the markers calls it when no write is under way.
+// Prune removes what the rule of package retain lets go of a job's durable generations, of which it keeps the newest keep, and of those of
+// former runs of its name; and with them what died unfinished: older generations without a valid marker, temporary files beside markers,
+// frozen parts that no generation left needs. What the disk refuses to read stays. The writer of the markers calls it when no write is under way.
 func (s *Store) Prune(jobName string, job replica.JobID, keep int) error {
 	if keep < 1 {
 		return fmt.Errorf("prune durable generations of job %s: keep %d, want at least 1: the newest is the last resort", jobName, keep)
@@ -34,24 +37,124 @@ func (s *Store) Prune(jobName string, job replica.JobID, keep int) error {
 	if len(found) == 0 || job == (replica.JobID{}) {
 		return nil
 	}
-	var errs []error
-	for i, f := range found {
-		if i < keep || s.isRead(f.Path) {
-			t.removeTemps(f.Path, "")
-			continue
-		}
-		errs = append(errs, t.removeGeneration(f.Path))
-	}
-	for _, sk := range skipped {
-		if g, ok := parseGeneration(path.Base(sk.Path)); ok && g.Compare(found[0].Generation) < 0 && !s.isRead(sk.Path) {
-			errs = append(errs, t.removeGeneration(sk.Path))
-		}
+	errs := []error{s.prune(t, s.withFormer(t, jobName, job, lying{found, skipped}), keep)}
+	for _, f := range found {
+		t.removeTemps(f.Path, "") // of one that is gone there are none
 	}
 	errs = append(errs, t.removeFrozen(path.Dir(found[0].Path)))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("prune durable generations of job %s: %w", jobName, t.explain(err))
 	}
 	return nil
+}
+
+// lying is what lies in the directory of one job.
+type lying struct {
+	found   []Found
+	skipped []Skipped
+}
+
+// withFormer are a job and the former runs of its name, the newest first. One whose directory can't be listed is left out, and alone.
+func (s *Store) withFormer(t *tree, jobName string, job replica.JobID, present lying) []lying {
+	runs := []lying{present}
+	if s.settings.KeepRuns == 0 {
+		return runs
+	}
+	jobs, _, err := t.jobs(jobName)
+	if err != nil {
+		s.note(err)
+		return runs
+	}
+	for _, id := range jobs {
+		if id == job {
+			continue
+		}
+		found, skipped, err := t.findJob(jobName, id)
+		if err != nil {
+			s.note(err)
+			continue
+		}
+		runs = append(runs, lying{found, skipped})
+	}
+	slices.SortStableFunc(runs[1:], func(a, b lying) int { return cmp.Compare(b.written(), a.written()) })
+	return runs
+}
+
+// written is when the newest of a run's markers was written.
+func (l lying) written() uint64 {
+	w := newest(l.found)
+	for _, sk := range l.skipped {
+		if sk.Whole != nil {
+			w = max(w, sk.Whole.Written)
+		}
+	}
+	return w
+}
+
+// prune removes generations of some runs, and the directories of runs of which nothing is left.
+func (s *Store) prune(t *tree, runs []lying, keep int) error {
+	now := uint64(0)
+	for _, l := range runs {
+		now = max(now, l.written())
+	}
+	var paths []string
+	var gens []retain.Generation
+	for run, l := range runs {
+		p, g := s.known(l, run, now)
+		paths, gens = append(paths, p...), append(gens, g...)
+	}
+	var errs []error
+	gone := make(map[string]bool) // directories of former runs
+	for i, v := range retain.Decide(gens, retain.Policy{Last: keep, Runs: s.settings.KeepRuns}) {
+		if v.Keep {
+			continue
+		}
+		errs = append(errs, t.removeGeneration(paths[i]))
+		gone[path.Dir(paths[i])] = gone[path.Dir(paths[i])] || gens[i].Run > 0
+	}
+	for dir, former := range gone {
+		if former {
+			errs = append(errs, t.removeFrozen(dir))
+			t.removeEmpty(dir)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// known lists the generations of a run as the rule asks for them, with their directories. Of one whose marker says no time the run's newest
+// stands for it: it is no older than what it would have to make room for.
+func (s *Store) known(l lying, run int, now uint64) (paths []string, gens []retain.Generation) {
+	add := func(where string, g retain.Generation) {
+		g.Run, g.Open = run, s.isRead(where)
+		paths, gens = append(paths, where), append(gens, g)
+	}
+	age := func(written uint64) time.Duration { return time.Duration(now-written) * time.Millisecond }
+	marked := func(f Found) {
+		add(f.Path, retain.Generation{Epoch: f.Position.Epoch, Step: f.Position.Step, Age: age(f.Written), Size: f.Bytes(), State: f.State(), Resumed: f.Read != nil && f.Read.Resumed != 0})
+	}
+	for _, f := range l.found {
+		marked(f)
+	}
+	for _, sk := range l.skipped {
+		g, ok := parseGeneration(path.Base(sk.Path))
+		switch {
+		case sk.Whole != nil:
+			marked(*sk.Whole)
+		case ok && sk.Why == Damaged:
+			add(sk.Path, retain.Generation{Epoch: g.Epoch, Step: g.Step, Age: age(l.written()), State: retain.Damaged})
+		case ok && sk.Why == Unfinished:
+			add(sk.Path, retain.Generation{Epoch: g.Epoch, Step: g.Step, Age: age(l.written()), State: retain.Unfinished})
+		}
+	}
+	return paths, gens
+}
+
+// removeEmpty removes the directory of a run, if nothing is left in it.
+func (t *tree) removeEmpty(dir string) {
+	_ = t.disk.remove(path.Join(dir, frozenDir)) // what is not empty stays
+	if t.disk.remove(dir) == nil {
+		_ = t.disk.syncDir(path.Dir(dir))
+	}
 }
 
 func (s *Store) isRead(path string) bool {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"strings"
 	"sync"
 
 	"github.com/zeebo/xxh3"
@@ -28,7 +29,9 @@ type shard struct {
 	rec   *sideRecord
 	l     safetensors.Layout
 	f     source
+	file  string // below the job's directory
 	name  string
+	bad   func() // told of bytes that are not those that were written
 	data  uint64 // where the tensors' bytes begin
 	close func()
 }
@@ -63,25 +66,32 @@ func (s *Store) openShard(f Found, part replica.Part) (_ *shard, err error) {
 			err = t.explain(err)
 		}
 	}()
+	name := path.Join(dir, info.File)
+	bad := func(file, what string, err error) error {
+		s.isGood(name, false)
+		return &damaged{Damage{file, WholeFile, what}, err}
+	}
 	rec, err := t.readSide(dir, info)
+	if errors.Is(err, ErrCorrupt) {
+		return nil, bad(strings.TrimSuffix(info.File, shardExt)+sideExt, "it is damaged", err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	l, err := safetensors.NewLayout(&rec.Manifest, rec.Regions)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return nil, bad(strings.TrimSuffix(info.File, shardExt)+sideExt, "its regions do not fit its part", fmt.Errorf("%w: %w", ErrCorrupt, err))
 	}
-	name := path.Join(dir, info.File)
 	file, st, err := t.openFile(name, workPatience)
 	if err != nil {
 		return nil, err
 	}
-	sh := &shard{rec: rec, l: l, f: file, name: name}
+	sh := &shard{rec: rec, l: l, f: file, file: info.File, name: name, bad: func() { s.isGood(name, false) }}
 	if err := sh.readHeader(info, st.Size()); err != nil {
-		if errors.Is(err, ErrSilent) {
-			return nil, errors.Join(err, file.Close())
+		if SkipKindOf(err) == Unreadable { // the disk's refusal says nothing of the bytes
+			return nil, errors.Join(fmt.Errorf("%s: %w", name, err), file.Close())
 		}
-		return nil, errors.Join(fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err), file.Close())
+		return nil, errors.Join(bad(info.File, "its header is damaged", fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err)), file.Close())
 	}
 	sh.close = sync.OnceFunc(func() {
 		_ = file.Close() // it was only read
@@ -133,6 +143,12 @@ func (sh *shard) Manifest() replica.Manifest { return sh.rec.Manifest }
 func (sh *shard) Regions() []replica.Region  { return sh.rec.Regions }
 func (sh *shard) Close()                     { sh.close() }
 
+// damaged blames a chunk for an error.
+func (sh *shard) damaged(chunk int, what string, err error) error {
+	sh.bad()
+	return &damaged{Damage{sh.file, chunk, what}, err}
+}
+
 func (sh *shard) ReadChunk(i int, dst []byte) ([]byte, error) {
 	m := &sh.rec.Manifest
 	if i < 0 || i >= len(m.Chunks) {
@@ -154,7 +170,7 @@ func (sh *shard) ReadChunk(i int, dst []byte) ([]byte, error) {
 		}
 		if got, err := sh.f.ReadAt(dst[from:to], int64(sh.data+at)); err != nil {
 			if errors.Is(err, io.EOF) {
-				return fmt.Errorf("%w: it ends after %d bytes of %d at offset %d", ErrCorrupt, got, to-from, sh.data+at)
+				return sh.damaged(i, "the file ends before it", fmt.Errorf("%w: it ends after %d bytes of %d at offset %d", ErrCorrupt, got, to-from, sh.data+at))
 			}
 			return err
 		}
@@ -164,14 +180,16 @@ func (sh *shard) ReadChunk(i int, dst []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%s: chunk %d: %w", sh.name, i, err)
 	}
 	if got := hash(dst); got != m.Chunks[i] {
-		return nil, fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", sh.name, i, max(first, 0), ErrCorrupt, got, m.Chunks[i])
+		return nil, sh.damaged(i, "digest differs", fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", sh.name, i, max(first, 0), ErrCorrupt, got, m.Chunks[i]))
 	}
 	return dst, nil
 }
 
 // Verify reads a durable generation whole, until ctx ends: every chunk against its digest, and every file against the marker's. Nothing is read
-// twice, and a few shards at a time: a recovery from disk waits for it.
-func (s *Store) Verify(ctx context.Context, f Found) error {
+// twice, and a few shards at a time: a recovery from disk waits for it. It leaves no mark: see ReadBack.
+func (s *Store) Verify(ctx context.Context, f Found) error { return s.verifyAll(ctx, f, How{}) }
+
+func (s *Store) verifyAll(ctx context.Context, f Found, how How) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
@@ -180,7 +198,7 @@ func (s *Store) Verify(ctx context.Context, f Found) error {
 		turn <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-turn }()
-			if err := s.verify(ctx, f, info); err != nil {
+			if err := s.verify(ctx, f, info, how); err != nil {
 				cancel(err) // the first one counts
 			}
 		})
@@ -192,10 +210,17 @@ func (s *Store) Verify(ctx context.Context, f Found) error {
 	return nil
 }
 
+func (h How) pace(ctx context.Context, bytes int) error {
+	if h.Pace == nil {
+		return nil
+	}
+	return h.Pace(ctx, bytes)
+}
+
 // verifiers is how many shards are read at once. One reader alone gets a part of what a shared file system can give.
 const verifiers = 4
 
-func (s *Store) verify(ctx context.Context, f Found, info replica.ShardInfo) error {
+func (s *Store) verify(ctx context.Context, f Found, info replica.ShardInfo, how How) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -204,8 +229,15 @@ func (s *Store) verify(ctx context.Context, f Found, info replica.ShardInfo) err
 		return err
 	}
 	defer sh.Close()
+	if how.Cold {
+		sh.f.forget()
+		defer sh.f.forget()
+	}
 	h := xxh3.New()
 	buf := make([]byte, sh.data)
+	if err := how.pace(ctx, len(buf)); err != nil {
+		return err
+	}
 	if _, err := sh.f.ReadAt(buf, 0); err != nil {
 		return fmt.Errorf("%s: %w", sh.name, err)
 	}
@@ -215,10 +247,13 @@ func (s *Store) verify(ctx context.Context, f Found, info replica.ShardInfo) err
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+		if err := how.pace(ctx, int(n)); err != nil {
+			return err
+		}
 		if buf, err = sh.ReadChunk(i, buf[:cap(buf)]); err != nil {
 			return err
 		}
-		off, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
 		err = sh.l.Spans(off, n, func(from, to, _ uint64, gap bool) error {
 			if !gap { // the file has tensors in the order of the part, and nothing between them
 				_, _ = h.Write(buf[from:to])
@@ -230,7 +265,7 @@ func (s *Store) verify(ctx context.Context, f Found, info replica.ShardInfo) err
 		}
 	}
 	if got := replica.Digest(h.Sum128().Bytes()); got != info.Digest {
-		return fmt.Errorf("%s: %w: file digest %v, the marker says %v", sh.name, ErrCorrupt, got, info.Digest)
+		return sh.damaged(WholeFile, "its digest differs", fmt.Errorf("%s: %w: file digest %v, the marker says %v", sh.name, ErrCorrupt, got, info.Digest))
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 const (
 	kindManifest = wire.FirstCheckpoint + 0
 	kindMarker   = wire.FirstCheckpoint + 1
+	kindRead     = wire.FirstCheckpoint + 2
 )
 
 const (
@@ -36,15 +38,25 @@ var (
 	ErrCommitted = errors.New("already has another commit marker")
 )
 
+// Settings are what a daemon has of its configuration for a Store. It sets them before anybody uses it.
+type Settings struct {
+	Reader   string      // this node, for the marks of what it has read; empty: the host's name
+	KeepRuns int         // former runs of a name that Prune keeps, each by its rule; 0: it leaves former runs alone
+	Note     func(error) // told of what costs work and not correctness; nil: nobody is
+}
+
 // Store is one durable directory. mu guards what stands below it.
 type Store struct {
-	dir  string
-	gate *gate
+	dir      string
+	gate     *gate
+	settings Settings
+	marking  sync.Mutex // held while a mark is changed, its reads and writes of the disk included: nothing else waits for it
 
 	mu      sync.Mutex
-	tree    *tree          // the directory as it was last opened
-	moved   error          // why that was not the first time, until a write has failed with it
-	reading map[string]int // generation directories with open shards
+	tree    *tree           // the directory as it was last opened
+	moved   error           // why that was not the first time, until a write has failed with it
+	reading map[string]int  // generation directories with open shards
+	frozen  map[string]bool // files of frozen parts that were read whole here and are good
 }
 
 // Frozen is the frozen part of a group, given along with its replicated part; it is written unless it is there already.
@@ -72,7 +84,26 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{dir: dir, gate: g, tree: t, reading: make(map[string]int)}, nil
+	return &Store{dir: dir, gate: g, tree: t, reading: make(map[string]int), frozen: make(map[string]bool)}, nil
+}
+
+// Configure sets what the daemon's configuration says.
+func (s *Store) Configure(c Settings) { s.settings = c }
+
+func (s *Store) readerName() string {
+	if s.settings.Reader != "" {
+		return replica.Line(s.settings.Reader, maxMarkText)
+	}
+	if name, err := os.Hostname(); err == nil && name != "" {
+		return replica.Line(name, maxMarkText)
+	}
+	return "somebody"
+}
+
+func (s *Store) note(err error) {
+	if s.settings.Note != nil {
+		s.settings.Note(err)
+	}
 }
 
 // Pace has each write of so many bytes take the time that pace takes, before any is made: the disk of a simulation.
@@ -135,7 +166,7 @@ func (s *Store) WriteShard(ctx context.Context, jobName string, m replica.Manife
 	var info replica.ShardInfo
 	t, err := s.toWrite()
 	if err == nil {
-		info, err = t.writeShard(ctx, jobName, &m, regions, read)
+		info, err = s.writeShard(ctx, t, jobName, &m, regions, read)
 		err = s.finish(t, err)
 	}
 	if err != nil {
@@ -145,7 +176,7 @@ func (s *Store) WriteShard(ctx context.Context, jobName string, m replica.Manife
 	return info, nil
 }
 
-func (t *tree) writeShard(ctx context.Context, jobName string, m *replica.Manifest, regions []replica.Region, read func(int, []byte) ([]byte, error)) (replica.ShardInfo, error) {
+func (s *Store) writeShard(ctx context.Context, t *tree, jobName string, m *replica.Manifest, regions []replica.Region, read func(int, []byte) ([]byte, error)) (replica.ShardInfo, error) {
 	dir, err := jobDir(jobName, m.Job)
 	if err != nil {
 		return replica.ShardInfo{}, err
@@ -163,9 +194,11 @@ func (t *tree) writeShard(ctx context.Context, jobName string, m *replica.Manife
 	name := shardName(m)
 	info := replica.ShardInfo{Part: m.Part, File: name + shardExt, Root: m.Root}
 	if m.Part.Kind == replica.FrozenPart {
-		if rec, err := t.readSide(dir, info); err == nil && t.hasSize(path.Join(dir, info.File), rec.Bytes) {
-			info.Bytes, info.Digest = rec.Bytes, rec.Digest
-			return info, nil
+		if there, ok := s.frozenThere(ctx, t, dir, info); ok {
+			return there, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return replica.ShardInfo{}, context.Cause(ctx)
 		}
 	}
 	full := path.Join(dir, name)
@@ -190,8 +223,82 @@ func (t *tree) writeShard(ctx context.Context, jobName string, m *replica.Manife
 		return replica.ShardInfo{}, err
 	}
 	rec := sideRecord{recordVersion, *m, regions, info.Bytes, info.Digest}
-	return info, t.writeFile(full+sideExt, t.disk.rename, func(w io.Writer) error { return wire.Write(w, kindManifest, &rec) })
+	if err := t.writeFile(full+sideExt, t.disk.rename, func(w io.Writer) error { return wire.Write(w, kindManifest, &rec) }); err != nil {
+		return info, err
+	}
+	if m.Part.Kind == replica.FrozenPart {
+		s.isGood(path.Join(dir, info.File), true)
+		return info, t.unmark(dir, info.File)
+	}
+	return info, nil
 }
+
+// frozenThere tells whether a frozen part that is written once for all generations is there as it was written: a byte of it that rots voids
+// every one of them, and only a writer has the part in memory to mend it with. Its file is read once in this Store's life, and again after
+// somebody's read has failed, here or by the word of a mark; between those its length is enough.
+func (s *Store) frozenThere(ctx context.Context, t *tree, dir string, info replica.ShardInfo) (replica.ShardInfo, bool) {
+	rec, err := t.readSide(dir, info)
+	full := path.Join(dir, info.File)
+	if err != nil || !t.hasSize(full, rec.Bytes) {
+		return info, false
+	}
+	info.Bytes, info.Digest = rec.Bytes, rec.Digest
+	blamed := t.blamed(dir, info.File)
+	s.mu.Lock()
+	known := s.frozen[full]
+	s.mu.Unlock()
+	if known && !blamed {
+		return info, true
+	}
+	if got, err := t.digest(ctx, full); err != nil || got != rec.Digest {
+		return info, false
+	}
+	s.isGood(full, true)
+	if blamed {
+		if err := t.unmark(dir, info.File); err != nil {
+			s.note(err)
+		}
+	}
+	return info, true
+}
+
+// isGood remembers of a frozen part's file whether it was read whole and is good.
+func (s *Store) isGood(full string, good bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if good {
+		s.frozen[full] = true
+	} else {
+		delete(s.frozen, full)
+	}
+}
+
+// digest reads a file whole, from the disk.
+func (t *tree) digest(ctx context.Context, name string) (d replica.Digest, err error) {
+	f, st, err := t.openFile(name, workPatience)
+	if err != nil {
+		return d, err
+	}
+	defer f.Close()
+	f.forget()
+	h := xxh3.New()
+	buf := make([]byte, min(st.Size(), digestStep))
+	for at := int64(0); at < st.Size(); {
+		if err := ctx.Err(); err != nil {
+			return d, context.Cause(ctx)
+		}
+		b := buf[:min(st.Size()-at, digestStep)]
+		if _, err := f.ReadAt(b, at); err != nil {
+			return d, err
+		}
+		_, _ = h.Write(b) // it returns no error
+		at += int64(len(b))
+	}
+	return h.Sum128().Bytes(), nil
+}
+
+// digestStep is how many bytes of a file one call reads.
+const digestStep = 4 << 20
 
 // metadata names the part; nothing in it depends on who produced it, so that equal parts make equal files.
 func metadata(m *replica.Manifest) map[string]string {

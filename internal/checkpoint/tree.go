@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"syscall"
 
 	"github.com/replicad/replicad/replica"
@@ -175,7 +176,7 @@ func device(i os.FileInfo) uint64 {
 	return 0
 }
 
-// Holds tells whether a committed generation is in the directory that the path names; the error says why not.
+// Holds tells whether a committed generation is in the directory that the path names, and has failed no read since; the error says why not.
 func (s *Store) Holds(jobName string, job replica.JobID, g replica.Generation) error {
 	dir, err := jobDir(jobName, job)
 	if err != nil {
@@ -188,6 +189,9 @@ func (s *Store) Holds(jobName string, job replica.JobID, g replica.Generation) e
 	name := dir + "/" + generationDir(g) + "/" + markerName
 	st, err := t.stat(name)
 	if err == nil && st.Mode().IsRegular() {
+		if d, bad := t.markedDamaged(jobName, job, g); bad {
+			return fmt.Errorf("durable generation %v of job %s failed a read: %v", g, jobName, d)
+		}
 		return nil
 	}
 	if err == nil {
@@ -199,4 +203,18 @@ func (s *Store) Holds(jobName string, job replica.JobID, g replica.Generation) e
 		err = fmt.Errorf("%w: %w", s.moved, err)
 	}
 	return fmt.Errorf("durable generation %v of job %s is not in %s: %w", g, jobName, s.dir, err)
+}
+
+// markedDamaged tells whether a generation's mark says that it is damaged, and what.
+func (t *tree) markedDamaged(jobName string, job replica.JobID, g replica.Generation) (d Damage, bad bool) {
+	b, err := t.readFile(path.Join(jobName, job.String(), generationDir(g), readName), maxMark)
+	if err != nil {
+		return d, false
+	}
+	m, err := parseMark(b)
+	if err != nil || m.Damage == nil {
+		return d, false
+	}
+	_, sum, err := t.readMarker(jobName, job, generationDir(g)) // a large one: only where it matters
+	return *m.Damage, err == nil && sum == m.Of
 }

@@ -15,7 +15,7 @@ import (
 
 // The pure packages: event in, new state and effects out.
 var (
-	pure = []string{"replica", "lock", "recovery", "rng"}
+	pure = []string{"replica", "lock", "recovery", "rng", "internal/durable/retain"}
 	// What none of them imports.
 	impure = []string{"net", "os", "sync", "sync/atomic", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog", "context", "unsafe", "syscall"}
 	// What of package time is no clock.

@@ -44,6 +44,9 @@ type Options struct {
 	Now   func() time.Time                           // for what is written for people, and the ends of pins
 	Pause func(context.Context, time.Duration) error // between tries; nil waits
 	Lanes int                                        // requests at once for one thing: parts of an upload, blocks, files [4]
+	// Best is the metric that best.json goes by, empty for none; Largest: its largest value is the best.
+	Best    string
+	Largest bool
 }
 
 // Catalog is the tier over one root.
@@ -54,7 +57,9 @@ type Catalog struct {
 	now   func() time.Time
 	pause func(context.Context, time.Duration) error
 	lanes int
-	block int64 // how much of an object is read at once, in bytes
+	best  string // the metric of best.json
+	most  bool   // its largest value is the best
+	block int64  // how much of an object is read at once, in bytes
 
 	mu sync.Mutex
 	// Guarded by mu, by the key of the first twin: frozen files that were seen whole since the start or the last failed read, and those of
@@ -65,7 +70,7 @@ type Catalog struct {
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
-	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool)}
+	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool)}
 	if c.who == "" {
 		c.who = "user-" + fmt.Sprint(os.Getuid())
 	}

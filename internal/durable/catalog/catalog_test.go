@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 var (
-	fleet = Fleet{durabletest.Cluster, "fleet-1"}
+	fleet = Fleet{durabletest.Cluster, "fleet-1", 1}
 	began = time.Date(2026, 11, 25, 17, 16, 0, 0, time.UTC)
 	now   = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 )
@@ -41,11 +41,17 @@ func part(p durabletest.Part) Part { return Part{p.Manifest, p.Regions, p.Read} 
 
 // write does what a job does for a generation, as attempt n.
 func write(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64) (*format.Commit, error) {
+	fleet := fleet
+	fleet.Epoch = g.Epoch
+	return writeAs(ctx, c, g, groups, n, fleet)
+}
+
+func writeAs(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64, fleet Fleet) (*format.Commit, error) {
 	r, err := c.Begin(ctx, format.Run{Job: durabletest.JobName, ID: durabletest.Job, Owner: 7, Began: began.UnixMilli()})
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Claim(ctx, r, g.Epoch, fleet.Cluster, fleet.Name); err != nil {
+	if err := c.Claim(ctx, r, fleet); err != nil {
 		return nil, err
 	}
 	made := durabletest.Make(g, groups)
@@ -72,7 +78,7 @@ func write(ctx context.Context, c *Catalog, g replica.Generation, groups int, n 
 	for _, p := range made.Private {
 		roots[p.Manifest.Part] = p.Manifest.Root
 	}
-	said := format.Commit{Position: replica.Position(g), Owner: 7, Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}, {Epoch: 2, Start: 90}}, Geometries: []replica.Digest{{3}},
+	said := format.Commit{Position: replica.Position{Epoch: fleet.Epoch, Step: g.Step}, Owner: 7, Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}, {Epoch: 2, Start: 90}}, Geometries: []replica.Digest{{3}},
 		Metrics: map[string]format.Metric{"loss": format.Metric(g.Step) / 4}, Notes: map[string]string{"lr": "0.1"}}
 	return c.Commit(ctx, a, fleet, said, roots, append(files, w))
 }
@@ -100,7 +106,9 @@ func checkWhole(t testing.TB, c *Catalog, f Found, groups int) {
 			}
 			got = append(got, buf...)
 		}
-		if !bytes.Equal(got, p.Bytes) || !reflect.DeepEqual(sh.Manifest(), format.Canonical(p.Manifest)) || !reflect.DeepEqual(sh.Regions(), p.Regions) {
+		want := format.Canonical(p.Manifest)
+		want.Cluster = f.Cluster
+		if !bytes.Equal(got, p.Bytes) || !reflect.DeepEqual(sh.Manifest(), want) || !reflect.DeepEqual(sh.Regions(), p.Regions) {
 			t.Errorf("%v came back different", p.Manifest.Part)
 		}
 		sh.Close()
@@ -318,6 +326,32 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// TestOneBadReadIsNoDamage: a byte that a read got wrong and the next one right says nothing of the generation.
+func TestOneBadReadIsNoDamage(t *testing.T) {
+	m := memory.New()
+	c := over(m, 1)
+	mustWrite(t, c, gen(2), 1)
+	found, _ := find(t, c)
+	d := over(&flipping{Store: m, at: 5}, 1)
+	if faults, err := d.Verify(t.Context(), found[0], nil); err != nil || len(faults) != 0 {
+		t.Errorf("%v, %v", faults, err)
+	}
+}
+
+// flipping spoils what one read returns.
+type flipping struct {
+	store.Store
+	at int
+}
+
+func (f *flipping) ReadRange(ctx context.Context, key string, off int64, b []byte) error {
+	err := f.Store.ReadRange(ctx, key, off, b)
+	if f.at--; f.at == 0 {
+		b[len(b)/2] ^= 1
+	}
+	return err
+}
+
 // TestSwapped: an object of one generation in the place of another's is refused.
 func TestSwapped(t *testing.T) {
 	m := memory.New()
@@ -365,13 +399,13 @@ func TestFence(t *testing.T) {
 		t.Fatal(runs, err)
 	}
 	r := runs[0]
-	if err := c.Claim(t.Context(), r, 2, fleet.Cluster, "fleet-2"); err != nil {
+	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Claim(t.Context(), r, 2, fleet.Cluster, "fleet-2"); err != nil {
+	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil {
 		t.Errorf("its own claim again: %v", err)
 	}
-	if err := c.Claim(t.Context(), r, 2, fleet.Cluster, fleet.Name); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "fleet-2") || !strings.Contains(err.Error(), "--from") {
+	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, fleet.Name, 2}); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "fleet-2") || !strings.Contains(err.Error(), "--from") {
 		t.Errorf("a claimed epoch: %v", err)
 	}
 	if _, err := write(t.Context(), c, gen(4), 1, 18); !errors.Is(err, ErrFenced) {
@@ -379,6 +413,10 @@ func TestFence(t *testing.T) {
 	}
 	if found, _ := find(t, c); len(found) != 1 {
 		t.Errorf("found %d", len(found))
+	}
+	// What was restored keeps its name of an earlier epoch: the epoch that counts is the job's present one.
+	if com, err := writeAs(t.Context(), c, gen(6), 1, 19, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil || com.Position.Epoch != 2 {
+		t.Errorf("the fleet that owns the run: %v", err)
 	}
 }
 
@@ -411,7 +449,7 @@ func TestRunsOfAName(t *testing.T) {
 	if got := order(); got != "321" {
 		t.Errorf("order %s", got)
 	}
-	if err := c.Claim(t.Context(), runs[1], 4, fleet.Cluster, "f"); err != nil {
+	if err := c.Claim(t.Context(), runs[1], Fleet{fleet.Cluster, "f", 4}); err != nil {
 		t.Fatal(err)
 	}
 	if got := order(); got != "231" {
@@ -593,6 +631,24 @@ func TestHintsLie(t *testing.T) {
 	}
 	if h, err := format.ParseHint(b); err != nil || h.Generation != gen(3) {
 		t.Errorf("last.json is at %+v, %v: a commit is newer than the position that it says", h, err)
+	}
+}
+
+// TestBest: best.json names the generation with the best metric, whichever came last.
+func TestBest(t *testing.T) {
+	for largest, want := range map[bool]replica.Step{false: 2, true: 8} { // the loss of a step is a quarter of it
+		m := memory.New()
+		c := New(m, Options{Best: "loss", Largest: largest})
+		for _, step := range []replica.Step{4, 2, 8, 6} {
+			mustWrite(t, c, gen(step), 1)
+		}
+		b, _, err := m.Get(t.Context(), durabletest.JobName+"/"+format.BestKey, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, err := format.ParseHint(b); err != nil || h.Generation.Step != want || h.Metric != "loss" {
+			t.Errorf("%+v, %v", h, err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/replicad/replicad/internal/durable/format"
@@ -12,10 +13,12 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// Fleet is who commits: the claim of the epoch must be its.
+// Fleet is who owns an epoch of a run, and commits in it. The epoch is the job's present one: a generation that was restored in it keeps
+// the name that it has from an earlier one.
 type Fleet struct {
 	Cluster replica.ClusterID
-	Name    string
+	Name    string // unique, so that two fleets of one cluster are told apart: for people, and a nonce
+	Epoch   replica.Epoch
 }
 
 // Commit makes a generation exist, from files that are all written: index, COMMIT, hints. It is the last step, and may be made again: the
@@ -29,7 +32,7 @@ func (c *Catalog) Commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 }
 
 func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written) (*format.Commit, error) {
-	if err := c.owns(ctx, a.Run, a.Generation.Epoch, fleet.Cluster, fleet.Name); err != nil {
+	if err := c.owns(ctx, a.Run, fleet); err != nil {
 		return nil, err
 	}
 	files = slices.Clone(files)
@@ -226,10 +229,27 @@ func (c *Catalog) hint(ctx context.Context, r Run, com *format.Commit, b []byte)
 		h := format.Hint{Run: r.Run, Generation: com.Generation, Position: com.Position, SHA256: format.Sum(b)}
 		return h.Seal()
 	})
+	c.hintBest(ctx, r, com, b)
 	_ = c.summarize(ctx, r.Place, func(rows []format.Row) []format.Row {
 		rows = slices.DeleteFunc(rows, func(row format.Row) bool { return row.Generation == com.Generation })
 		rows = append(rows, com.Row())
 		return rows[max(0, len(rows)-maxSummary):]
+	})
+}
+
+// hintBest moves best.json where a commit has a better metric.
+func (c *Catalog) hintBest(ctx context.Context, r Run, com *format.Commit, b []byte) {
+	value, ok := com.Metrics[c.best]
+	if !ok || math.IsNaN(float64(value)) {
+		return
+	}
+	_ = c.swap(ctx, r.Job+"/"+format.BestKey, func(was []byte) ([]byte, error) {
+		h, err := format.ParseHint(was)
+		if err == nil && h.Run == r.Run && h.Metric == c.best && (c.most && h.Value >= value || !c.most && h.Value <= value) {
+			return nil, nil
+		}
+		h = &format.Hint{Run: r.Run, Generation: com.Generation, Position: com.Position, SHA256: format.Sum(b), Metric: c.best, Value: value}
+		return h.Seal()
 	})
 }
 

@@ -82,7 +82,7 @@ func (c *Catalog) copy(ctx context.Context, f Found, to *Catalog) (err error) {
 // copyFile takes one file, from its twin where it is bad.
 func (c *Catalog) copyFile(ctx context.Context, f Found, file format.File, key string, to *Catalog) error {
 	full := f.Run.Under(key)
-	if err := to.whole(ctx, full, file, false); err == nil {
+	if err := to.whole(ctx, full, file); err == nil {
 		return nil
 	} else if !errors.Is(err, store.ErrAbsent) && !errors.Is(err, store.ErrCorrupt) {
 		return err
@@ -140,8 +140,8 @@ func importOld(ctx context.Context, o *Old, f Found, to *Catalog) error {
 		return err
 	}
 	a := Attempt{Run: r, Generation: f.Generation, Write: f.Write}
-	fleet := Fleet{f.Cluster, "copied"}
-	if err := to.Claim(ctx, r, f.Generation.Epoch, fleet.Cluster, fleet.Name); err != nil {
+	fleet := Fleet{f.Cluster, "copied", f.Position.Epoch}
+	if err := to.Claim(ctx, r, fleet); err != nil {
 		return err
 	}
 	var files []format.Written

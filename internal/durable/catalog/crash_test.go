@@ -1,15 +1,20 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -69,6 +74,28 @@ func TestCrashAtEveryCall(t *testing.T) {
 			}
 			t.Logf("%d lanes, done %v: %d places to stop at", lanes, done, calls)
 		}
+	}
+}
+
+// TestCrashOfTheFirst is the same in a store that has nothing yet.
+func TestCrashOfTheFirst(t *testing.T) {
+	for calls, finished := int64(0), false; !finished; calls++ {
+		m := memory.New()
+		dies(m, calls, calls%2 == 0)
+		_, err := write(t.Context(), over(m, 1), gen(4), 1, 17)
+		finished = !died(m)
+		c := over(m.Clone(), 1)
+		found, _, ferr := c.Find(t.Context(), durabletest.JobName, durabletest.Job)
+		if ferr != nil || err == nil && len(found) != 1 {
+			t.Fatalf("call %d: %d found, %v, %v", calls, len(found), err, ferr)
+		}
+		if _, err := c.List(t.Context(), durabletest.JobName); err != nil {
+			t.Fatalf("call %d: %v", calls, err)
+		}
+		if _, err := write(t.Context(), c, gen(4), 1, 18); err != nil {
+			t.Fatalf("call %d: writing again: %v", calls, err)
+		}
+		checkWhole(t, c, find0(t, c)[0], 1)
 	}
 }
 
@@ -375,6 +402,72 @@ func TestFrozenIsMended(t *testing.T) {
 	}
 }
 
+// TestFrozenOfAnotherCluster: a fleet with another pki that goes on with a run shares its frozen parts, and harms no generation that names them.
+func TestFrozenOfAnotherCluster(t *testing.T) {
+	m := memory.New()
+	mustWrite(t, over(m, 1), gen(2), 1)
+	before := m.Keys()
+	c := over(m, 1)
+	found, _ := find(t, c)
+	p := part(durabletest.Make(gen(4), 1).Frozen[0])
+	p.Manifest.Cluster, p.Manifest.Era, p.Manifest.Incarnation = replica.ClusterID{9}, 7, 8
+	w, err := c.WriteFrozen(t.Context(), found[0].Run, p)
+	if err != nil || w.File.Key != found[0].Frozen[0] {
+		t.Fatal(w.File, err)
+	}
+	if after := m.Keys(); len(after) != len(before) {
+		t.Errorf("%v, was %v", after, before)
+	}
+	checkWhole(t, c, find0(t, c)[0], 1)
+}
+
+// TestFrozenOfAnotherProgram: a file that has the very part stays as it is, though this program would write another header. What a newer
+// program wrote in a way that this one can't read is not touched.
+func TestFrozenOfAnotherProgram(t *testing.T) {
+	clean := memory.New()
+	mustWrite(t, over(clean, 1), gen(2), 1)
+	found, _ := find(t, over(clean, 1))
+	r, keys := found[0].Run, found[0].Frozen
+	rewrite := func(m *memory.Store, change func(meta map[string]string)) {
+		for _, key := range keys {
+			m.Replace(r.Under(key), func(b []byte) []byte {
+				n := 8 + binary.LittleEndian.Uint64(b)
+				h, err := safetensors.ParseHeader(b[8:n], uint64(len(b))-n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				change(h.Metadata)
+				head, err := safetensors.AppendHeader(h.Metadata, h.Tensors)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return append(head, b[n:]...)
+			})
+		}
+	}
+	m := clean.Clone()
+	rewrite(m, func(meta map[string]string) { meta["by"] = strings.Repeat("another program ", 10) })
+	was, _, err := m.Get(t.Context(), r.Under(keys[0]), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := over(m, 1)
+	mustWrite(t, c, gen(4), 1)
+	if is, _, err := m.Get(t.Context(), r.Under(keys[0]), 1<<20); err != nil || !bytes.Equal(is, was) {
+		t.Errorf("the file was replaced: %v", err)
+	}
+	f, err := c.Get(t.Context(), r, gen(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkWhole(t, c, f, 1)
+	m = clean.Clone()
+	rewrite(m, func(meta map[string]string) { meta["version"] = "99" })
+	if _, err := write(t.Context(), over(m, 1), gen(4), 1, 17); !errors.Is(err, format.ErrNewer) {
+		t.Errorf("over a newer program's file: %v", err)
+	}
+}
+
 // TestSweepSpares: what is younger than the grace stays, and so does everything where a COMMIT can't be read.
 func TestSweepSpares(t *testing.T) {
 	m := memory.New()
@@ -461,6 +554,10 @@ func TestMarkedReads(t *testing.T) {
 		list, err := c.List(t.Context(), durabletest.JobName)
 		if err != nil || len(list) != 1 || list[0].State != step.want || !list[0].Read.Equal(at) || (step.err != nil) != (list[0].Why != "") {
 			t.Errorf("%+v, %v", list, err)
+		}
+		again, skipped := find(t, c)
+		if len(again)+len(skipped) != 1 || (len(again) == 1) != (step.err == nil) || step.err != nil && (skipped[0].Whole == nil || !strings.Contains(skipped[0].Reason, "chunk 9")) {
+			t.Errorf("found %d, skipped %+v", len(again), skipped)
 		}
 	}
 	n := 0

@@ -19,10 +19,13 @@ type Skipped struct {
 	Generation replica.Generation
 	State      State // Damaged, Unfinished or Deleting
 	Reason     string
+	// Whole is the generation where all its files are there and its newest whole read failed: another read may find that it was mended.
+	// Nil: there is nothing to read.
+	Whole *Found
 }
 
-// Find lists the generations of a run whose files are all there, and what it passed over and why; with a zero id those of every run of the
-// name, the last run first. Within a run the newest position comes first, and behind all others what a later epoch left aside.
+// Find lists the generations of a run whose files are all there and whose newest whole read, if there was one, found every byte; and what it
+// passed over and why. With a zero id it lists those of every run of the name, the last run first. Within a run the newest position comes first, and behind all others what a later epoch left aside.
 //
 // An error means that the store did not answer: what lies there is not known then, and an older generation must not pass for the newest.
 func (c *Catalog) Find(ctx context.Context, job string, id replica.JobID) (found []Found, skipped []Skipped, err error) {
@@ -74,7 +77,7 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 	var coms []*format.Commit
 	for g := range b.commits {
 		if b.trash[g] {
-			skipped = append(skipped, Skipped{r, g, Deleting, "it is being deleted"})
+			skipped = append(skipped, Skipped{r, g, Deleting, "it is being deleted", nil})
 			continue
 		}
 		coms = append(coms, &format.Commit{Generation: g})
@@ -97,11 +100,11 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 		if reasons[i] == nil {
 			whole = append(whole, com)
 		} else {
-			skipped = append(skipped, Skipped{r, com.Generation, Damaged, reasons[i].Error()})
+			skipped = append(skipped, Skipped{r, com.Generation, Damaged, reasons[i].Error(), nil})
 		}
 	}
 	for g, n := range b.loose {
-		skipped = append(skipped, Skipped{r, g, Unfinished, fmt.Sprintf("%d objects and no commit: it was never finished", n)})
+		skipped = append(skipped, Skipped{r, g, Unfinished, fmt.Sprintf("%d objects and no commit: it was never finished", n), nil})
 	}
 	for _, f := range inOrder(r, whole) {
 		if most > 0 && len(found) == most {
@@ -115,10 +118,14 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 			return nil, nil, ferr
 		}
 		if err != nil {
-			skipped = append(skipped, Skipped{r, f.Generation, Damaged, err.Error()})
+			skipped = append(skipped, Skipped{r, f.Generation, Damaged, err.Error(), nil})
 			continue
 		}
 		f.Index = x
+		if read, ok := b.reads[f.Generation]; ok && !read.Good {
+			skipped = append(skipped, Skipped{r, f.Generation, Damaged, cmp.Or(c.whyBad(ctx, r.Place, read), "its newest whole read failed"), &f})
+			continue // it counts for nothing until a read finds it whole
+		}
 		found = append(found, f)
 	}
 	slices.SortFunc(skipped, func(a, b Skipped) int { return b.Generation.Compare(a.Generation) })

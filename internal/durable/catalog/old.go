@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
@@ -86,13 +86,24 @@ func (o *Old) Find(ctx context.Context, job string, id replica.JobID) (found []F
 		if err != nil {
 			continue
 		}
-		state := map[checkpoint.SkipKind]State{checkpoint.Unfinished: Unfinished}[s.Why]
-		k := Skipped{Run: oldPlace(job, replica.JobID(uuid)), State: cmp.Or(state, Damaged), Reason: s.Reason}
+		k := Skipped{Run: oldPlace(job, replica.JobID(uuid)), State: oldState(s.Why), Reason: s.Reason}
+		if s.Whole != nil {
+			if f, err := o.found(ctx, *s.Whole); err == nil {
+				k.Whole = &f
+			}
+		}
 		if _, err := fmt.Sscanf(gen, "%d-%d", &k.Generation.Epoch, &k.Generation.Step); err == nil {
 			skipped = append(skipped, k)
 		}
 	}
 	return found, skipped, nil
+}
+
+func oldState(why checkpoint.SkipKind) State {
+	if why == checkpoint.Unfinished {
+		return Unfinished
+	}
+	return Damaged
 }
 
 func oldPlace(job string, id replica.JobID) Run {
@@ -154,13 +165,7 @@ func (o *Old) List(ctx context.Context, job string) (list []Listed, err error) {
 		return nil, err
 	}
 	for _, m := range found {
-		row := format.Row{Generation: m.Generation, Position: m.Position, Write: 1, At: int64(m.Written)}
-		for _, s := range m.Shards {
-			row.Bytes += s.Bytes
-		}
-		run := oldPlace(job, m.Job)
-		run.Order, run.Owner = m.Written, m.Owner
-		list = append(list, Listed{Run: run, Generation: m.Generation, State: Unread, Row: row, Old: true})
+		list = append(list, oldRow(job, m))
 	}
 	for _, s := range skipped {
 		dir, gen := path.Split(s.Path)
@@ -169,13 +174,29 @@ func (o *Old) List(ctx context.Context, job string) (list []Listed, err error) {
 		if n, serr := fmt.Sscanf(gen, "%d-%d", &g.Epoch, &g.Step); s.Why == checkpoint.Stray || err != nil || serr != nil || n != 2 {
 			continue
 		}
-		state := Damaged
-		if s.Why == checkpoint.Unfinished {
-			state = Unfinished
+		l := Listed{Run: oldPlace(job, replica.JobID(uuid)), Generation: g, Row: format.Row{Generation: g}, Old: true}
+		if s.Whole != nil {
+			l = oldRow(job, *s.Whole)
 		}
-		list = append(list, Listed{Run: oldPlace(job, replica.JobID(uuid)), Generation: g, State: state, Why: s.Reason, Row: format.Row{Generation: g}, Old: true})
+		l.State, l.Why = oldState(s.Why), s.Reason
+		list = append(list, l)
 	}
 	return list, nil
+}
+
+// oldRow is the line of a generation whose files are all there.
+func oldRow(job string, m checkpoint.Found) Listed {
+	row := format.Row{Generation: m.Generation, Position: m.Position, Write: 1, At: int64(m.Written)}
+	for _, s := range m.Shards {
+		row.Bytes += s.Bytes
+	}
+	run := oldPlace(job, m.Job)
+	run.Order, run.Owner = m.Written, m.Owner
+	l := Listed{Run: run, Generation: m.Generation, State: Unread, Row: row, Old: true}
+	if m.Read != nil && m.Read.At > 0 {
+		l.State, l.Read = Good, time.UnixMilli(int64(m.Read.At))
+	}
+	return l
 }
 
 // OpenShard opens a part.
@@ -183,12 +204,15 @@ func (o *Old) OpenShard(_ context.Context, f Found, part replica.Part) (checkpoi
 	return o.st.OpenShard(*f.old, part)
 }
 
-// Verify reads a generation whole. progress hears of nothing but its end.
+// Verify reads a generation whole, and leaves beside it what came of that, as daemons do.
 func (o *Old) Verify(ctx context.Context, f Found, progress func(read, of uint64)) ([]Fault, error) {
-	err := o.st.Verify(ctx, *f.old)
-	if progress != nil && err == nil {
-		progress(f.Bytes, f.Bytes)
-	}
+	var read atomic.Uint64
+	err := o.st.ReadBack(ctx, *f.old, checkpoint.How{Pace: func(_ context.Context, n int) error {
+		if progress != nil {
+			progress(min(read.Add(uint64(n)), f.Bytes), f.Bytes)
+		}
+		return nil
+	}})
 	if err != nil {
 		return []Fault{{Key: strings.TrimPrefix(f.old.Path, f.Job+"/"), What: err.Error()}}, err
 	}

@@ -72,6 +72,9 @@ func TestOld(t *testing.T) {
 			}
 		}
 	}
+	if list, err = o.List(t.Context(), durabletest.JobName); err != nil || list[0].State != Good || list[0].Read.IsZero() {
+		t.Errorf("what was verified is listed as %+v, %v", list, err)
+	}
 	copied, _ := find(t, c)
 	if len(copied) != 2 {
 		t.Fatalf("%d copies", len(copied))
@@ -101,6 +104,9 @@ func TestOld(t *testing.T) {
 	}
 	if faults, err := o.Verify(t.Context(), found[0], nil); err == nil || len(faults) != 1 || !strings.Contains(faults[0].What, "group-0") {
 		t.Errorf("%+v, %v", faults, err)
+	}
+	if list, err = o.List(t.Context(), durabletest.JobName); err != nil || len(list) != 2 || list[1].State != Damaged || list[1].Row.Bytes == 0 || list[1].Why == "" {
+		t.Errorf("what failed a read is listed as %+v, %v", list, err)
 	}
 	if err := o.Copy(t.Context(), found[0], over(memory.New(), 1)); err == nil {
 		t.Error("a damaged generation was copied")

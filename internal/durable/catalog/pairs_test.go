@@ -90,7 +90,7 @@ func TestClaimRace(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
-				err := over(m, 1).Claim(t.Context(), r, gen(1).Epoch+1, durabletest.Cluster, fmt.Sprint("fleet-", e, "-", i))
+				err := over(m, 1).Claim(t.Context(), r, Fleet{durabletest.Cluster, fmt.Sprint("fleet-", e, "-", i), 2})
 				switch {
 				case err == nil:
 					won.Add(1)

@@ -92,6 +92,9 @@ func (c *Catalog) open(ctx context.Context, f Found, part replica.Part) (*reader
 		return nil, err
 	}
 	p, _ := o.Part(part)
+	if part.Kind == replica.FrozenPart {
+		p.Manifest.Cluster = f.Cluster // the file is every cluster's: this generation's parts are of one
+	}
 	rd := c.reader(f.Run, file, o.Head, p)
 	rd.ctx = ctx
 	if size := p.Layout.Size(); size > 0 {

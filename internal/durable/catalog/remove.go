@@ -17,9 +17,6 @@ import (
 // Delete deletes a generation: trash entry, COMMIT, files, entry. A pinned one is ErrPinned. What it broke off at, the next Delete of the
 // same generation or Sweep finishes. Frozen parts stay until Sweep finds that no generation needs them.
 func (c *Catalog) Delete(ctx context.Context, r Run, g replica.Generation, why string) error {
-	if _, err := c.log(ctx, r.Job, format.Log{Verb: "delete", Run: r.Run, Generations: []replica.Generation{g}, Why: why}); err != nil {
-		return err
-	}
 	if err := c.delete(ctx, r, g, why); err != nil {
 		return fmt.Errorf("delete generation %v of job %s: %w", g, r.Job, err)
 	}
@@ -48,6 +45,11 @@ func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why s
 			err = errors.Join(err, c.remove(ctx, entry))
 		}
 		return err
+	}
+	if there == nil { // who finishes another's deletion leaves no second line
+		if err := c.Log(ctx, r.Job, format.Log{Verb: "delete", Run: r.Run, Generations: []replica.Generation{g}, Why: why}); err != nil {
+			return err
+		}
 	}
 	if err := c.remove(ctx, commit); err != nil {
 		return err

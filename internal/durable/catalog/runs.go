@@ -192,15 +192,15 @@ func (c *Catalog) Begin(ctx context.Context, said format.Run) (r Run, err error)
 }
 
 // Claim makes a fleet the owner of an epoch of a run, and the run the last of its name. Who loses gets ErrFenced, with the winner's name.
-func (c *Catalog) Claim(ctx context.Context, r Run, e replica.Epoch, cluster replica.ClusterID, fleet string) error {
-	if err := c.claimed(ctx, r, e, cluster, fleet); err != nil {
-		return fmt.Errorf("claim epoch %d of run %s of job %s: %w", e, r.Run, r.Job, err)
+func (c *Catalog) Claim(ctx context.Context, r Run, fleet Fleet) error {
+	if err := c.claimed(ctx, r, fleet); err != nil {
+		return fmt.Errorf("claim epoch %d of run %s of job %s: %w", fleet.Epoch, r.Run, r.Job, err)
 	}
 	return nil
 }
 
-func (c *Catalog) claimed(ctx context.Context, r Run, e replica.Epoch, cluster replica.ClusterID, fleet string) error {
-	if err := c.owns(ctx, r, e, cluster, fleet); err == nil || !errors.Is(err, ErrNone) {
+func (c *Catalog) claimed(ctx context.Context, r Run, fleet Fleet) error {
+	if err := c.owns(ctx, r, fleet); err == nil || !errors.Is(err, ErrNone) {
 		return err
 	}
 	runs, err := c.Runs(ctx, r.Job)
@@ -216,51 +216,51 @@ func (c *Catalog) claimed(ctx context.Context, r Run, e replica.Epoch, cluster r
 			order = other.Order + 1
 		}
 	}
-	claim := format.Claim{Run: r.ID, Epoch: e, Cluster: cluster, Fleet: fleet, Order: order, At: c.now().UnixMilli()}
+	claim := format.Claim{Run: r.ID, Epoch: fleet.Epoch, Cluster: fleet.Cluster, Fleet: fleet.Name, Order: order, At: c.now().UnixMilli()}
 	b, err := claim.Seal()
 	if err != nil {
 		return err
 	}
-	there, err := c.putOnce(ctx, r.Key(format.Name{Kind: format.ClaimKind, Epoch: e}), b)
+	there, err := c.putOnce(ctx, r.Key(format.Name{Kind: format.ClaimKind, Epoch: fleet.Epoch}), b)
 	if there == nil {
 		return err
 	}
-	other, err := format.ParseClaim(there, r.ID, e)
+	other, err := format.ParseClaim(there, r.ID, fleet.Epoch)
 	if err != nil {
 		return err
 	}
-	return foreign(other, cluster, fleet)
+	return foreign(other, fleet)
 }
 
-func foreign(claim *format.Claim, cluster replica.ClusterID, fleet string) error {
-	if claim.Cluster == cluster && claim.Fleet == fleet {
+func foreign(claim *format.Claim, fleet Fleet) error {
+	if claim.Cluster == fleet.Cluster && claim.Fleet == fleet.Name {
 		return nil
 	}
 	return fmt.Errorf("%w: %s (cluster %v) has claimed epoch %d: let that one go on, or begin a new run from a generation (--from)", ErrFenced, claim.Fleet, claim.Cluster, claim.Epoch)
 }
 
 // owns tells whether a fleet may commit in an epoch: it has claimed it, and nobody else a later one. ErrNone: nobody has claimed it.
-func (c *Catalog) owns(ctx context.Context, r Run, e replica.Epoch, cluster replica.ClusterID, fleet string) error {
+func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) error {
 	epochs, err := c.epochs(ctx, r.Place)
 	if err != nil {
 		return err
 	}
 	mine := false
 	for _, other := range epochs {
-		if other < e {
+		if other < fleet.Epoch {
 			continue
 		}
 		claim, err := c.claim(ctx, r, other)
 		if err != nil {
 			return err
 		}
-		if err := foreign(claim, cluster, fleet); err != nil {
+		if err := foreign(claim, fleet); err != nil {
 			return err
 		}
-		mine = mine || other == e
+		mine = mine || other == fleet.Epoch
 	}
 	if !mine {
-		return fmt.Errorf("nobody has claimed epoch %d: %w", e, ErrNone)
+		return fmt.Errorf("nobody has claimed epoch %d: %w", fleet.Epoch, ErrNone)
 	}
 	return nil
 }

@@ -54,6 +54,9 @@ func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of ui
 				progress(done, total)
 			}
 		})
+		if err != nil && fatal(err) == nil {
+			err = c.verify(ctx, f, w.file, w.key, func(uint64) {}) // what memory or the network did to one read the next does not repeat
+		}
 		if ferr := fatal(err); ferr != nil || ctx.Err() != nil {
 			return errors.Join(ferr, context.Cause(ctx))
 		}
@@ -110,7 +113,16 @@ func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key str
 	if err := c.belongs(f, file, o); err != nil {
 		return err
 	}
-	s := c.stream(ctx, f.Run.Under(key), int64(file.Bytes))
+	got, err := c.readFile(ctx, f.Run, file, key, o, read)
+	if err == nil && got != file.SHA256 {
+		err = fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", key, store.ErrCorrupt, got, file.SHA256)
+	}
+	return err
+}
+
+// readFile reads a file whole, checks every chunk of its parts, and returns its SHA-256.
+func (c *Catalog) readFile(ctx context.Context, r Run, file format.File, key string, o *format.Object, read func(n uint64)) (sum string, err error) {
+	s := c.stream(ctx, r.Under(key), int64(file.Bytes))
 	defer s.close()
 	h := sha256.New()
 	take := func(b []byte) error {
@@ -122,17 +134,14 @@ func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key str
 		return nil
 	}
 	if err := take(make([]byte, o.Head)); err != nil {
-		return err
+		return "", err
 	}
 	for i := range o.Parts {
 		if err := chunks(key, o.Head, &o.Parts[i], take); err != nil {
-			return err
+			return "", err
 		}
 	}
-	if got := fmt.Sprintf("%x", h.Sum(nil)); got != file.SHA256 {
-		return fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", key, store.ErrCorrupt, got, file.SHA256)
-	}
-	return nil
+	return fmt.Sprintf("%x", h.Sum(nil)), nil
 }
 
 // chunks reads the chunks of a part in order, and checks each.

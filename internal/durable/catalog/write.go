@@ -36,7 +36,7 @@ func NodeObject(node replica.NodeName) string { return "node-" + string(node) }
 // is checked on the way; what could not be read back as its manifest says is never completed. Writing the same again is no error.
 func (c *Catalog) WriteObject(ctx context.Context, a Attempt, name string, parts ...Part) (format.Written, error) {
 	n := format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name}
-	w, err := c.write(ctx, a.Run, n, "", parts)
+	w, err := c.write(ctx, a.Run, n, parts)
 	if err != nil {
 		return w, fmt.Errorf("write %s of generation %v of job %s: %w", name, a.Generation, a.Run.Job, err)
 	}
@@ -48,31 +48,116 @@ func (c *Catalog) WriteGroup(ctx context.Context, a Attempt, p Part) (format.Wri
 	return c.WriteObject(ctx, a, groupName(p.Manifest.Part), p)
 }
 
-// WriteFrozen writes the frozen part of a group, twice, unless both are there. A twin that is not what memory says is written anew. Whether
-// it is, is looked at once in the life of a catalog, and after each read that failed.
+// WriteFrozen writes the frozen part of a group, twice, unless it is there. A file that has the very part stays as it is, whoever wrote it:
+// the indexes of other generations name its bytes. A twin that rotted or went is written anew, from the other one or from memory. What is
+// there is looked at once in the life of a catalog, and after each read that failed.
 func (c *Catalog) WriteFrozen(ctx context.Context, r Run, p Part) (w format.Written, err error) {
 	name := frozenName(p.Manifest, 'a')
 	if w, ok := c.seen(r, name); ok {
 		return w, nil
 	}
-	twins := [2]format.Name{name, frozenName(p.Manifest, 'b')}
-	want, err := c.plan(r, p, name, twins[1].String())
-	if err != nil {
+	if w, err = c.freeze(ctx, r, p); err != nil {
 		return w, fmt.Errorf("write the frozen part of group %d of job %s: %w", p.Manifest.Part.Index, r.Job, err)
 	}
 	c.mu.Lock()
-	suspect := c.suspect[r.Key(name)]
-	c.mu.Unlock()
-	for _, n := range twins {
-		if err := c.freeze(ctx, r, n, want, p, suspect); err != nil {
-			return w, fmt.Errorf("write the frozen part of group %d of job %s: %w", p.Manifest.Part.Index, r.Job, err)
+	defer c.mu.Unlock()
+	c.frozen[r.Key(name)] = w
+	delete(c.suspect, r.Key(name))
+	return w, nil
+}
+
+func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Written, err error) {
+	twins := [2]format.Name{frozenName(p.Manifest, 'a'), frozenName(p.Manifest, 'b')}
+	var there [2]error
+	for i, n := range twins {
+		var w format.Written
+		if w, there[i] = c.frozenThere(ctx, r, n, p.Manifest); fatal(there[i]) != nil || errors.Is(there[i], format.ErrNewer) {
+			return good, there[i]
+		}
+		switch {
+		case there[i] == nil && good.Object == nil:
+			good = w
+		case there[i] == nil && w.File.SHA256 != good.File.SHA256:
+			there[i] = fmt.Errorf("%s: %w: another file than its twin", n, store.ErrCorrupt)
 		}
 	}
+	for i, n := range twins {
+		if there[i] == nil {
+			continue
+		}
+		if !errors.Is(there[i], store.ErrAbsent) {
+			if err := c.remove(ctx, r.Key(n)); err != nil {
+				return good, err
+			}
+		}
+		if good.Object == nil {
+			good, err = c.write(ctx, r, n, []Part{p})
+		} else {
+			err = c.transfer(ctx, r.Under(good.File.Key), c, r.Key(n), good.File)
+		}
+		if err != nil {
+			return good, err
+		}
+	}
+	good.File.Key, good.File.Twin = twins[0].String(), twins[1].String()
+	return good, nil
+}
+
+// frozenThere looks at one twin of a frozen part: whether it has the part, and every byte of it. The store's own checksum stands for reading
+// it, unless a read has failed since.
+func (c *Catalog) frozenThere(ctx context.Context, r Run, n format.Name, m replica.Manifest) (w format.Written, err error) {
+	key := r.Key(n)
+	var info store.Info
+	err = c.again(ctx, func() (err error) {
+		info, err = c.st.Stat(ctx, key)
+		return err
+	})
+	if err != nil {
+		return w, err
+	}
+	w.File = format.File{Key: n.String(), Bytes: uint64(info.Size), SHA256: info.Checksum}
+	if w.File.Header, err = c.headBytes(ctx, key, info.Size); err != nil {
+		return w, err
+	}
+	o, err := c.object(ctx, r, w.File, w.File.Key)
+	if err != nil {
+		return w, err
+	}
+	if p, ok := o.Part(m.Part); !ok || len(o.Parts) != 1 || p.Manifest.Root != m.Root || p.Manifest.Job != r.ID {
+		return w, fmt.Errorf("%s: %w: it has not %v with root %v", key, store.ErrCorrupt, m.Part, m.Root)
+	}
+	w.Object = o
+	n.Twin = 'a'
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.frozen[r.Key(name)] = want
-	delete(c.suspect, r.Key(name))
-	return want, nil
+	suspect := c.suspect[r.Key(n)]
+	c.mu.Unlock()
+	if w.File.SHA256 == "" || suspect {
+		w.File.SHA256, err = c.readFile(ctx, r, w.File, w.File.Key, o, func(uint64) {})
+	}
+	if err != nil {
+		w.Object = nil
+	}
+	return w, err
+}
+
+// headBytes is how long a file's header is, with its length field.
+func (c *Catalog) headBytes(ctx context.Context, key string, size int64) (uint64, error) {
+	if size < 8 {
+		return 0, fmt.Errorf("%s: %w: %d bytes", key, store.ErrCorrupt, size)
+	}
+	var first []byte
+	err := c.again(ctx, func() error {
+		first = make([]byte, 8) // not used again after an error
+		return c.st.ReadRange(ctx, key, 0, first)
+	})
+	if err != nil {
+		return 0, err
+	}
+	n, err := format.HeadBytes([8]byte(first))
+	if err == nil && n > uint64(size) {
+		err = fmt.Errorf("%s: %w: a header of %d bytes in %d", key, store.ErrCorrupt, n, size)
+	}
+	return n, err
 }
 
 func frozenName(m replica.Manifest, twin byte) format.Name {
@@ -95,39 +180,9 @@ func (c *Catalog) doubt(r Run, n format.Name) {
 	c.suspect[r.Key(n)] = true
 }
 
-// plan says what a frozen file will be, by its bytes in memory.
-func (c *Catalog) plan(r Run, p Part, name format.Name, twin string) (format.Written, error) {
-	o, head, err := format.NewObject([]format.Source{{Manifest: p.Manifest, Regions: p.Regions}})
-	if err != nil {
-		return format.Written{}, err
-	}
-	src := newSource(head, o, []Part{p})
-	sum, err := digest(src, int64(o.Size()))
-	return format.Written{File: format.File{Key: name.String(), Twin: twin, Bytes: o.Size(), Header: o.Head, SHA256: sum}, Object: o}, err
-}
-
-// freeze makes one twin be what it should be.
-func (c *Catalog) freeze(ctx context.Context, r Run, n format.Name, want format.Written, p Part, suspect bool) error {
-	key := r.Key(n)
-	err := c.whole(ctx, key, want.File, suspect)
-	if err == nil {
-		return nil
-	}
-	if !errors.Is(err, store.ErrAbsent) && !errors.Is(err, store.ErrCorrupt) {
-		return err
-	}
-	if errors.Is(err, store.ErrCorrupt) {
-		if err := c.remove(ctx, key); err != nil {
-			return err
-		}
-	}
-	_, err = c.write(ctx, r, n, "", []Part{p})
-	return err
-}
-
 // whole tells whether an object has the bytes that its file should have: by the checksum that the store made when it got them, or, where
-// there is none or read asks for it, by reading it.
-func (c *Catalog) whole(ctx context.Context, key string, f format.File, read bool) error {
+// there is none, by reading it.
+func (c *Catalog) whole(ctx context.Context, key string, f format.File) error {
 	var info store.Info
 	err := c.again(ctx, func() (err error) {
 		info, err = c.st.Stat(ctx, key)
@@ -139,7 +194,7 @@ func (c *Catalog) whole(ctx context.Context, key string, f format.File, read boo
 	if info.Size != int64(f.Bytes) || info.Checksum != "" && info.Checksum != f.SHA256 {
 		return fmt.Errorf("%s: %w: %d bytes, SHA-256 %s; want %d, %s", key, store.ErrCorrupt, info.Size, info.Checksum, f.Bytes, f.SHA256)
 	}
-	if info.Checksum == f.SHA256 && !read {
+	if info.Checksum == f.SHA256 {
 		return nil
 	}
 	s := c.stream(ctx, key, int64(f.Bytes))
@@ -152,7 +207,7 @@ func (c *Catalog) whole(ctx context.Context, key string, f format.File, read boo
 }
 
 // write uploads one object.
-func (c *Catalog) write(ctx context.Context, r Run, n format.Name, twin string, parts []Part) (w format.Written, err error) {
+func (c *Catalog) write(ctx context.Context, r Run, n format.Name, parts []Part) (w format.Written, err error) {
 	sources := make([]format.Source, len(parts))
 	for i, p := range parts {
 		if p.Manifest.Job != r.ID {
@@ -172,7 +227,7 @@ func (c *Catalog) write(ctx context.Context, r Run, n format.Name, twin string, 
 	}
 	src := newSource(head, o, parts)
 	sum, err := c.upload(ctx, r.Key(n), int64(o.Size()), src.fill)
-	w = format.Written{File: format.File{Key: n.String(), Twin: twin, Bytes: o.Size(), Header: o.Head, SHA256: fmt.Sprintf("%x", sum)}, Object: o}
+	w = format.Written{File: format.File{Key: n.String(), Bytes: o.Size(), Header: o.Head, SHA256: fmt.Sprintf("%x", sum)}, Object: o}
 	return w, err
 }
 

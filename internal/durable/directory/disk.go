@@ -8,6 +8,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/replicad/replicad/internal/durable/store"
 )
 
 // disk is what a store calls the kernel through, so that tests can make any call of it fail. Names are relative to the root.
@@ -76,7 +78,11 @@ func (t *tree) create(ctx context.Context, name string) (*os.File, error) {
 }
 
 func (t *tree) link(ctx context.Context, from, to string) error {
-	return t.change(ctx, "linking "+to, func() error { return t.disk.link(from, to) })
+	err := t.change(ctx, "linking "+to, func() error { return t.disk.link(from, to) })
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOTSUP) || errors.Is(err, syscall.ENOSYS) {
+		return fmt.Errorf("%w: the file system has no hard links: take another one: %w", store.ErrRefused, err)
+	}
+	return err
 }
 
 func (t *tree) rename(ctx context.Context, from, to string) error {

@@ -34,6 +34,9 @@ func (s *Store) List(ctx context.Context, prefix, after string, each func(store.
 	return s.answer("list "+prefix, err)
 }
 
+// nfsRemoved begins the names that NFS gives files that were removed while they were open.
+const nfsRemoved = ".nfs"
+
 // walk goes through the objects, or through what is unfinished, by key.
 type walk struct {
 	ctx           context.Context // of the one call that made it
@@ -102,7 +105,7 @@ func (w walk) matters(dir string, e fs.DirEntry) (x entry, ok bool) {
 		x.name, x.temp = base, id
 	}
 	key := path.Join(dir, x.name)
-	if store.CheckKey(key) != nil {
+	if store.CheckKey(key) != nil || strings.HasPrefix(x.name, nfsRemoved) {
 		return x, false
 	}
 	if x.dir {

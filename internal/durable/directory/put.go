@@ -243,10 +243,8 @@ func (t *tree) delete(ctx context.Context, key string) error {
 			return err
 		}
 	}
-	if len(list) > 0 {
-		t.forget(dir)
-		_ = t.remove(ctx, dir)
-	}
+	t.forget(dir)
+	_ = t.remove(ctx, dir) // it is there, and empty, also after a change that failed
 	if err := t.remove(ctx, key); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -53,10 +53,11 @@ type partRecord struct {
 	Own      bool             `cbor:"3,keyasint"` // the manifest had its part's regions
 }
 
-// Canonical is the manifest of a frozen part as files have it: whoever writes it, for whichever generation, writes the same bytes.
+// Canonical is the manifest of a frozen part as files have it: whoever writes it, of whichever cluster and for whichever generation, writes
+// the same bytes.
 func Canonical(m replica.Manifest) replica.Manifest {
 	if m.Part.Kind == replica.FrozenPart {
-		m.Era, m.Generation, m.Rank, m.Incarnation, m.Lineage, m.Condemned = 0, replica.Generation{}, 0, 0, nil, nil
+		m.Cluster, m.Era, m.Generation, m.Rank, m.Incarnation, m.Lineage, m.Condemned = replica.ClusterID{}, 0, replica.Generation{}, 0, 0, nil, nil
 	}
 	return m
 }

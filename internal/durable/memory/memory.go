@@ -11,9 +11,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/store"
@@ -37,7 +39,7 @@ func (c Call) Changes() bool {
 	return true
 }
 
-// Store is one root. mu guards what stands below it; hooks are called without it.
+// Store is one client of a root. Its hooks are called without mu.
 type Store struct {
 	// Before is asked before each call; an error is its answer, and nothing happens. After is asked when the call was carried out: an
 	// error takes the place of its answer. Both are set before the first call.
@@ -47,6 +49,12 @@ type Store struct {
 	// Least is the size of an upload's parts, in bytes, where it does not make too many; 0: DefaultPart.
 	Least int64
 
+	*shared
+	closed atomic.Bool
+}
+
+// shared is what all clients of a root see. mu guards it.
+type shared struct {
 	mu      sync.Mutex
 	calls   int
 	ticks   int64
@@ -71,8 +79,11 @@ const (
 
 // New returns an empty store.
 func New() *Store {
-	return &Store{objects: make(map[string]object), pending: make(map[string]*upload)}
+	return &Store{shared: &shared{objects: make(map[string]object), pending: make(map[string]*upload)}}
 }
+
+// Client is another client of the same root, without hooks.
+func (s *Store) Client() *Store { return &Store{Now: s.Now, Least: s.Least, shared: s.shared} }
 
 // Clone is a store with the same objects and uploads, and no hooks: what a program that starts now would find.
 func (s *Store) Clone() *Store {
@@ -116,6 +127,15 @@ func (s *Store) Bend(key string, change func([]byte) []byte) {
 	s.objects[key] = o
 }
 
+// Replace puts other bytes in the place of an upload, as a program would that deleted it and uploaded them.
+func (s *Store) Replace(key string, change func([]byte) []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := change(bytes.Clone(s.objects[key].b))
+	sum := sha256.Sum256(b)
+	s.objects[key] = object{b, s.tickLocked(), store.Version(fmt.Sprint("replaced", s.ticks)), hex.EncodeToString(sum[:])}
+}
+
 // Keys lists what is there.
 func (s *Store) Keys() []string {
 	s.mu.Lock()
@@ -152,6 +172,9 @@ func (s *Store) do(ctx context.Context, verb, key string, act func() error) erro
 	}
 	if err := checked(verb, key); err != nil {
 		return err
+	}
+	if s.closed.Load() {
+		return fmt.Errorf("%s %s: %w", strings.ToLower(verb), key, os.ErrClosed)
 	}
 	if s.Before != nil {
 		if err := s.Before(call); err != nil {
@@ -330,8 +353,11 @@ func (s *Store) AbortPending(ctx context.Context, p store.Pending) error {
 	})
 }
 
-// Close does nothing: what was put stays.
-func (s *Store) Close() error { return nil }
+// Close ends the client: its calls fail from then on.
+func (s *Store) Close() error {
+	s.closed.Store(true)
+	return nil
+}
 
 type upload struct {
 	s     *Store

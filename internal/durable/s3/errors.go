@@ -129,6 +129,8 @@ func classOf(code string, status int) class {
 		return c
 	}
 	switch {
+	case status < 300: // an answer of success that is none
+		return doubtful
 	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
 		return slow
 	case status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == 499 || status >= 500 && status != http.StatusNotImplemented && status != http.StatusInsufficientStorage:

@@ -122,6 +122,52 @@ func TestBucketThatIsGone(t *testing.T) {
 	}
 }
 
+// TestPageNotFound: a 404 of what stands before the store says nothing of its objects.
+func TestPageNotFound(t *testing.T) {
+	srv := storetest.Start(t)
+	s := client(t, srv, "lm", func(s *Settings) { s.Patience = 50 * time.Millisecond })
+	for _, body := range []string{"", "<html>404</html>", "<Error></Error>", "NoSuchKey"} {
+		srv.Spoil(t, storetest.Fault{Kind: "answer", Status: 404, Body: body})
+		_, _, getErr := s.Get(t.Context(), "k", 10)
+		_, statErr := s.Stat(t.Context(), "k")
+		for what, err := range map[string]error{"get": getErr, "stat": statErr, "read": s.ReadRange(t.Context(), "k", 0, make([]byte, 1)), "delete": s.Delete(t.Context(), "k"), "list": s.List(t.Context(), "", "", func(store.Info) error { return nil })} {
+			if err == nil || errors.Is(err, store.ErrAbsent) {
+				t.Errorf("%s, of a 404 with %q: %v", what, body, err)
+			}
+		}
+		srv.Clear(t)
+	}
+}
+
+// TestCompletions: what a completion is answered with tells nothing; the object does.
+func TestCompletions(t *testing.T) {
+	srv := storetest.Start(t)
+	s := client(t, srv, "lm")
+	for i, f := range []storetest.Fault{
+		{Kind: "answer", Status: 200, Body: xmlError("InternalError", "")}, {Kind: "answer", Status: 200, Body: "<html>"}, {Kind: "answer", Status: 200}, {Kind: "answer", Status: 200, Body: "<?xml?>   <CompleteMultipartUploadResult>"},
+		{Kind: "answer", Status: 503, Body: xmlError("SlowDown", "")}, {Kind: "lose-request"}, {Kind: "lose-answer"}, {Kind: "cut-answer", Bytes: 50},
+	} {
+		key := fmt.Sprintf("u%d", i)
+		text := []byte("text of " + key)
+		u, err := s.Upload(t.Context(), key, int64(len(text)))
+		if err == nil {
+			err = u.Part(t.Context(), 0, text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Method, f.Query, f.Times = http.MethodPost, "uploadId=", 1
+		srv.Spoil(t, f)
+		if _, err := u.Complete(t.Context(), sha256.Sum256(text)); err != nil {
+			t.Errorf("%s %d %q: %v", f.Kind, f.Status, f.Body, err)
+			continue
+		}
+		if b, _, err := s.Get(t.Context(), key, 100); err != nil || !bytes.Equal(b, text) {
+			t.Errorf("%s %d %q: %q, %v", f.Kind, f.Status, f.Body, b, err)
+		}
+	}
+}
+
 // TestCredentialsThatExpire are fetched anew, in the middle of an upload.
 func TestCredentialsThatExpire(t *testing.T) {
 	srv := storetest.Start(t)

@@ -3,6 +3,7 @@ package s3
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"strings"
 	"time"
@@ -15,11 +16,16 @@ import (
 // Secret is text that is never shown.
 type Secret string
 
-// String hides it, as do GoString and Format by it.
-func (Secret) String() string { return "(hidden)" }
+const hidden = "(hidden)"
 
-// GoString hides it.
-func (Secret) GoString() string { return "(hidden)" }
+// String hides it.
+func (Secret) String() string { return hidden }
+
+// Format hides it from each verb, also from one that does not fit a text.
+func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden) }
+
+// MarshalText hides it from JSON and YAML.
+func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 // Settings are where a store is and how it is spoken to. The zero value is Amazon's S3 with the credentials of the environment.
 type Settings struct {

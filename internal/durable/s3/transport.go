@@ -3,6 +3,7 @@ package s3
 import (
 	"bytes"
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
@@ -71,7 +72,8 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	m := w.watch(tr, cancel)
 	r = r.WithContext(ctx)
 	if r.Body != nil {
-		r.Body = &moving{r.Body, m}
+		m.body = &moving{body: r.Body, moves: m}
+		r.Body = m.body
 	}
 	resp, err := w.next.RoundTrip(r)
 	if err != nil {
@@ -87,17 +89,18 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 		tr.skew, tr.date = time.Until(at), true
 	}
 	resp.Body = &answer{body: resp.Body, moves: m, ctx: ctx, cancel: cancel}
-	if r.Method == http.MethodPut && resp.StatusCode == http.StatusOK {
+	if r.Method == http.MethodPut && resp.StatusCode == http.StatusOK || r.Method != http.MethodHead && resp.StatusCode == http.StatusNotFound {
 		return inspected(resp)
 	}
 	return resp, nil
 }
 
-// maxAnswer bounds the answer to a put, of which nothing but its headers is wanted.
+// maxAnswer bounds the answer to a put, of which nothing but its headers is wanted, and that of a 404.
 const maxAnswer = 64 << 10
 
-// inspected reads the answer to a put that says 200: some servers, and what stands before them, put an error into it. Such an answer becomes
-// one that the library takes for an error.
+// inspected reads an answer that the library would believe. A put that says 200 may have an error in it, by some servers and by what stands
+// before them. A 404 without a code is a proxy's, and the library would take it for one of the key: the object would count as absent. Such
+// answers become errors of the server.
 func inspected(resp *http.Response) (*http.Response, error) {
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if cerr := resp.Body.Close(); err == nil {
@@ -107,10 +110,25 @@ func inspected(resp *http.Response) (*http.Response, error) {
 		return nil, err
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(b))
-	if reason := hiddenError(resp.Header, b); reason != "" {
+	reason := ""
+	if resp.StatusCode == http.StatusOK {
+		reason = hiddenError(resp.Header, b)
+	} else if !namesCode(b) {
+		reason = "500 a 404 that is not the store's"
+	}
+	if reason != "" {
 		resp.StatusCode, resp.Status = http.StatusInternalServerError, reason
 	}
 	return resp, nil
+}
+
+// namesCode tells whether an error's body is that of a store.
+func namesCode(body []byte) bool {
+	var e struct {
+		XMLName xml.Name `xml:"Error"`
+		Code    string
+	}
+	return xml.Unmarshal(body, &e) == nil && e.Code != ""
 }
 
 // hiddenError tells what is wrong with a successful answer to a put; empty: nothing is.
@@ -135,6 +153,7 @@ type movement struct {
 	stall time.Duration
 	first time.Duration // until the notice
 	apart func() bool   // from the end of the store
+	body  *moving       // of the request; nil: it has none
 	ended bool
 }
 
@@ -163,17 +182,40 @@ func (m *movement) stop() {
 	m.timer.Stop()
 	m.early.Stop()
 	m.apart()
+	m.body.finish()
 }
 
-// moving is a request's body: it moves when the connection takes of it.
+// moving is a request's body: it moves when the connection takes of it. The connection may ask for more after the request has been answered,
+// or given up, when the caller has its buffer back: then there is nothing left.
 type moving struct {
-	io.ReadCloser
+	body  io.ReadCloser
 	moves *movement
+
+	mu   sync.Mutex // held while the buffer is read; guards over
+	over bool
 }
+
+var errOver = errors.New("the request is over")
 
 func (b *moving) Read(p []byte) (int, error) {
 	b.moves.move()
-	return b.ReadCloser.Read(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return 0, errOver
+	}
+	return b.body.Read(p)
+}
+
+func (b *moving) Close() error { return b.body.Close() }
+
+func (b *moving) finish() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
 }
 
 // answer is an answer's body.
