@@ -34,6 +34,17 @@ type Skipped struct {
 	Whole *Found
 }
 
+// Plain says in a few words what is wrong with it.
+func (s Skipped) Plain() string {
+	if s.Whole != nil && s.Whole.Read != nil && s.Whole.Read.Damage != nil {
+		return s.Whole.Read.Damage.String()
+	}
+	return s.Reason
+}
+
+// GenerationAt is the generation whose directory a path names, as those of Found and Skipped do.
+func GenerationAt(where string) (replica.Generation, bool) { return parseGeneration(path.Base(where)) }
+
 // SkipKind tells apart why a directory was passed over.
 type SkipKind uint8
 

@@ -173,12 +173,14 @@ func TestMarks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, bend := range map[string]func() error{
-		"flipped": func() error { return os.WriteFile(mark, append(bytes.Clone(good[:len(good)-1]), good[len(good)-1]^1), 0o600) },
-		"cut":     func() error { return os.WriteFile(mark, good[:9], 0o600) },
-		"empty":   func() error { return os.WriteFile(mark, nil, 0o600) },
-		"long":    func() error { return os.WriteFile(mark, make([]byte, maxMark+1), 0o600) },
-		"a pipe":  func() error { return errors.Join(os.Remove(mark), syscall.Mkfifo(mark, 0o600)) },
-		"a link":  func() error { return errors.Join(os.Remove(mark), os.Symlink(readName, mark)) },
+		"flipped": func() error {
+			return os.WriteFile(mark, append(bytes.Clone(good[:len(good)-1]), good[len(good)-1]^1), 0o600)
+		},
+		"cut":    func() error { return os.WriteFile(mark, good[:9], 0o600) },
+		"empty":  func() error { return os.WriteFile(mark, nil, 0o600) },
+		"long":   func() error { return os.WriteFile(mark, make([]byte, maxMark+1), 0o600) },
+		"a pipe": func() error { return errors.Join(os.Remove(mark), syscall.Mkfifo(mark, 0o600)) },
+		"a link": func() error { return errors.Join(os.Remove(mark), os.Symlink(readName, mark)) },
 	} {
 		if err := bend(); err != nil {
 			t.Fatal(err)

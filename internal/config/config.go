@@ -79,9 +79,12 @@ type Config struct {
 	// more than twice as fast. Harm: who can read the network reads weights and optimizer state, and who can write to it changes them unseen,
 	// since digests find faults and not forgery. Certificates are checked all the same when a connection opens. Default: false.
 	PlaintextState bool `yaml:"plaintext_state,omitempty"`
-	// DurableKeep is how many complete durable generations of a job stay on disk, 1 to 1000, default 2. With 1, a shard that goes bad
-	// later leaves nothing to fall back to.
+	// DurableKeep is how many durable generations of a job that were read back stay on disk, 1 to 1000, default 2; and as many of the newest
+	// ones that were not read back yet. With 1, a shard that goes bad later leaves nothing to fall back to.
 	DurableKeep int `yaml:"durable_keep"`
+	// KeepRuns is of how many former runs of a job's name generations stay on disk, each run by the rule of DurableKeep, 1 to 1000, default 3. A run
+	// begins with each start without --resume. The only good generation of a name stays. Too many: they fill a disk.
+	KeepRuns int `yaml:"keep_runs"`
 	// ScrubRate is how many bytes a second of what lies sealed here are read again and held against their digests, so that a flipped bit is found before
 	// a recovery needs the copy; 0 (never) or 1MiB to 64GiB, default 64MiB, which takes about 3 per cent of a core. Too high: it takes memory bandwidth
 	// from training; never: a bad copy is found only when it is to be loaded or sent, when it may be the last.
@@ -178,6 +181,7 @@ func Default() Config {
 	return Config{
 		MemoryMargin: 256 << 20,
 		DurableKeep:  2,
+		KeepRuns:     3,
 		ScrubRate:    64 << 20,
 		DonorRate:    Auto,
 		Log:          Log{Level: "info"},
@@ -198,6 +202,7 @@ func (c Config) WithDefaults() *Config {
 	out.Addrs, out.Voters, out.Seeds, out.Labels = slices.Clone(c.Addrs), slices.Clone(c.Voters), slices.Clone(c.Seeds), maps.Clone(c.Labels)
 	setDefault(&out.MemoryMargin, d.MemoryMargin)
 	setDefault(&out.DurableKeep, d.DurableKeep)
+	setDefault(&out.KeepRuns, d.KeepRuns)
 	setDefault(&out.ScrubRate, d.ScrubRate)
 	setDefault(&out.DonorRate, d.DonorRate)
 	setDefault(&out.Log.Level, d.Log.Level)

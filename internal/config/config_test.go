@@ -118,6 +118,7 @@ func TestEachBadField(t *testing.T) {
 		{"socket where other users don't get", func(c *Config) { c.RankUsers = []string{"alice"}; c.StateDir, c.Socket = "/s", "/s/run/ranks.sock" }, "socket", "/s/run/ranks.sock"},
 		{"memory margin", func(c *Config) { c.MemoryMargin = 1 << 20 }, "memory_margin", "1MiB"},
 		{"durable keep", func(c *Config) { c.DurableKeep = -1 }, "durable_keep", "-1"},
+		{"keep runs", func(c *Config) { c.KeepRuns = -1 }, "keep_runs", "-1"},
 		{"donor rate", func(c *Config) { c.DonorRate = "1MiB" }, "donor_rate", `"1MiB"`},
 		{"donor rate of no kind", func(c *Config) { c.DonorRate = "fast" }, "donor_rate", `"fast"`},
 		{"scrub rate", func(c *Config) { c.ScrubRate = 1 << 10 }, "scrub_rate", "1KiB"},

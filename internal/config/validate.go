@@ -210,6 +210,9 @@ func (c *Config) checkLimits(v *faults) {
 	if c.DurableKeep < 1 || c.DurableKeep > 1000 {
 		v.add("durable_keep", strconv.Itoa(c.DurableKeep), "1 to 1000", "with none the last resort would be deleted as soon as it is written, and more than this fill a disk")
 	}
+	if c.KeepRuns < 1 || c.KeepRuns > 1000 {
+		v.add("keep_runs", strconv.Itoa(c.KeepRuns), "1 to 1000", "with none the run before would be deleted as soon as the next one has written, and more than this fill a disk")
+	}
 	if c.ScrubRate != 0 && (c.ScrubRate < 1<<20 || c.ScrubRate > 64<<30) {
 		v.add("scrub_rate", c.ScrubRate.String(), "0 (never) or 1MiB to 64GiB, in a second", "too low a rate takes weeks to read a node's memory once, too high a one takes memory bandwidth from training")
 	}

@@ -29,6 +29,9 @@ func (h *Host) outages(lj *localJob, was *replica.Job) {
 		if text := lj.recovered(h.restores.Tier(lj.job.ID, lj.job.Epoch)); text != "" {
 			h.noteAll(lj, text)
 		}
+		if p := is.Plan; p != nil && p.Resumed != "" {
+			h.noteAll(lj, "resumed: "+p.Resumed)
+		}
 		lj.outage = nil
 	case is.Phase == replica.Ended:
 		lj.outage = nil

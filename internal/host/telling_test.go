@@ -103,13 +103,20 @@ func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	}
 	lj.job = fixture.Closed(lj.job) // by a daemon that ran here before
 	planned := fixture.Changed(lj.job, func(j *replica.Job) {
-		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 2), StepsLost: 14, CommittedLost: 12, Reason: "memory has nothing", Sources: []replica.Source{{Tier: replica.Disk}}}
+		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 2), StepsLost: 14, CommittedLost: 12, Reason: "memory has nothing", Sources: []replica.Source{{Tier: replica.Disk}},
+			Resumed: "step 2 of file:///b/job (2 min old, 35 MiB, 0.4 s); passed over step 4: group-0.safetensors, chunk 9: digest differs"}
 	})
 	see(planned)
 	see(fixture.Changed(planned, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 2} }))
 	const want = "recovered: step 2 from disk, 14 steps lost; warning: the job went back over 12 committed steps, from step 14 to step 2: memory has nothing"
 	if text := end.note(); text != want {
 		t.Errorf("it says %q, want %q", text, want)
+	}
+	if text, want := end.note(), "resumed: step 2 of file:///b/job (2 min old, 35 MiB, 0.4 s); passed over step 4: group-0.safetensors, chunk 9: digest differs"; text != want {
+		t.Errorf("of the durable generation: %q, want %q", text, want)
+	}
+	if s := control.StatusOf(d.jobs[fixture.JobID].job, nil); !strings.HasPrefix(s.Resumed, "step 2 of file:///b/job") {
+		t.Errorf("status says it resumed from %q", s.Resumed)
 	}
 	if s := control.StatusOf(d.jobs[fixture.JobID].job, nil); !strings.Contains(s.WentBack, "12 committed steps") {
 		t.Errorf("status says %q", s.WentBack)

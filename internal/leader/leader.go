@@ -115,6 +115,7 @@ type Leader struct {
 	revoking   atomic.Bool   // a revocation is under way
 	paces      paces         // of registrations
 	challenges challenges
+	reads      readings
 
 	// Owned by run.
 	revoked    []replica.Revocation // learned
@@ -385,6 +386,7 @@ func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 				news.Jobs, led.short = append(news.Jobs, control.JobChanged(was, job, led.short)), false
 			}
 			l.log.JobChanged(was, job, led.pinnedAt)
+			l.wentOn(was, job)
 			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
 				l.kv.Advance(id, job.ClosedEpoch+1)
 			}

@@ -33,5 +33,6 @@ type Tier interface {
 	Dir() string
 	Find(jobName string, job replica.JobID) (found []checkpoint.Found, skipped []checkpoint.Skipped, err error)
 	Holds(jobName string, job replica.JobID, g replica.Generation) error
-	Verify(ctx context.Context, f checkpoint.Found) error
+	ReadBack(ctx context.Context, f checkpoint.Found, how checkpoint.How) error
+	WentOn(jobName string, job replica.JobID, g replica.Generation) error
 }

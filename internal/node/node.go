@@ -173,6 +173,8 @@ func (d *daemon) open(ctx context.Context) (err error) {
 			d.log.Failed("durable", "this daemon runs without its durable tier", err.Error())
 		} else if err != nil {
 			return err
+		} else {
+			d.store.Configure(checkpoint.Settings{Reader: string(c.Node), KeepRuns: c.KeepRuns, Note: func(err error) { d.log.Failed("durable", "beside reading and keeping generations", err.Error()) }})
 		}
 	}
 	undo, err := d.openKeeper(ctx)

@@ -102,10 +102,51 @@ func TestResumePassesOverDamage(t *testing.T) {
 	}
 	n.flags = []string{"--bootstrap"} // again: its log is gone
 	n.start()
-	l = n.run("job", 1, rankSpec{}, "--resume")
+	l = n.run("job", 1, rankSpec{}, "--resume", "--durable-every", "5")
 	n.daemon.await("durable_skipped", fields{"path": found[0].Path, "reason": "chunk 0 at offset"})
 	l.await("loaded", fields{"step": int(found[1].Position.Step), "source": "durable"})
-	l.await("step", fields{"step": int(found[1].Position.Step) + 3})
+	at := l.awaitText(0, fmt.Sprintf("resumed: step %d of file://%s/job (", found[1].Position.Step, n.cfg.DurableDir))
+	contains(t, l.text(at, at+1), fmt.Sprintf("; passed over step %d: group-0.safetensors, chunk 0: digest differs", found[0].Position.Step))
+	if j := n.status().job("job"); !strings.HasPrefix(j.Resumed, fmt.Sprintf("step %d of file://", found[1].Position.Step)) {
+		t.Errorf("status says it resumed from %q", j.Resumed)
+	}
+	// The next write used to delete the older, good one and to keep the damaged one: keeping counted files and sizes.
+	n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+	if _, err := os.Stat(filepath.Join(n.cfg.DurableDir, found[1].Path, "COMMIT")); err != nil {
+		t.Errorf("what the job went on from is gone: %v", err)
+	}
+}
+
+// TestResumeIsRefusedByName: nothing in the durable tier is whole, which the launcher says with each file before it starts a process.
+func TestResumeIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
+	for range 3 {
+		n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+	}
+	l.kill()
+	n.die()
+	found := generations(t, n)
+	want := []string{"no durable generation in " + n.cfg.DurableDir + "/job can be used: "}
+	for i, f := range found {
+		info, _ := f.Shard([]replica.Part{replica.OfGroup(0), replica.OfRank(0)}[i%2])
+		flip(t, filepath.Join(n.cfg.DurableDir, filepath.Dir(f.Path), info.File))
+		want = append(want, fmt.Sprintf("step %d: %s, chunk 0: digest differs", f.Position.Step, filepath.Base(info.File)))
+	}
+	if err := os.RemoveAll(n.cfg.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	n.flags = []string{"--bootstrap"}
+	n.start()
+	l = n.run("job", 1, rankSpec{}, "--resume")
+	if code := l.exit(); code != 1 {
+		t.Errorf("code %d", code)
+	}
+	l.says(want...)
+	if l.saw(func(l line) bool { return l.is("loaded", nil) || strings.Contains(l.text, "starting") }) {
+		t.Errorf("a process was started:\n%s", l.output())
+	}
 }
 
 // generations are the complete durable ones, newest first.
