@@ -23,7 +23,7 @@ PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 40 --durat
 # What the default leaves out: further libraries, layouts and moments of what it shows once. SKIP= leaves out nothing.
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
-PURE       := .*/replicad/(replica|lock|recovery|rng)
+PURE       := .*/replicad/(replica|lock|recovery|rng|internal/durable/retain)
 # go test begins packages in the order that it is given, each once: what takes longest would be waited for alone at the end.
 LONGEST    := $(addprefix ./internal/,trouble sim leader importwall)
 GOTEST      = $(BIN)/tools/gotestsum --format standard-quiet

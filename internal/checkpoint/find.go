@@ -185,18 +185,95 @@ func Newer(a, b Found) int {
 	return cmp.Or(cmp.Compare(b.Position.Epoch, a.Position.Epoch), cmp.Compare(b.Position.Step, a.Position.Step), b.Generation.Compare(a.Generation))
 }
 
-// look looks at one generation: its marker, whether every file is there, and what its last read found.
+// look looks at one generation: its marker, what its last read found, and whether every file is there.
 func (t *tree) look(jobName string, job replica.JobID, dir, gen string) (f Found, err error) {
+	if f, err = t.marked(jobName, job, dir, gen); err != nil {
+		return f, err
+	}
+	f.Cluster, err = t.complete(dir, &f.Marker)
+	return f, err
+}
+
+// marked reads the marker of a generation, and what its last read found.
+func (t *tree) marked(jobName string, job replica.JobID, dir, gen string) (f Found, err error) {
 	m, sum, err := t.readMarker(jobName, job, gen)
 	if err != nil {
 		return f, err
 	}
 	f = Found{Marker: *m, Path: path.Join(dir, gen), sum: sum}
-	if f.Cluster, err = t.complete(dir, m); err != nil {
-		return f, err
-	}
 	f.Read, err = t.readMark(f.Path, sum)
 	return f, err
+}
+
+// Names lists the names of jobs that have a directory.
+func (s *Store) Names() (names []string, err error) {
+	t, err := s.at()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := t.readDir(".")
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && replica.CheckName(e.Name()) == nil {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// Marked lists the generations of all jobs that had a name by their markers, with their marks. It does not look whether their files are there:
+// it is to be cheap. What has no marker that can be read is left out.
+func (s *Store) Marked(jobName string) (list []Found, err error) {
+	if err := replica.CheckName(jobName); err != nil {
+		return nil, err
+	}
+	t, err := s.at()
+	if err != nil {
+		return nil, err
+	}
+	jobs, _, err := t.jobs(jobName)
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	for _, job := range jobs {
+		dir := path.Join(jobName, job.String())
+		entries, err := t.readDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, t.explain(err)
+		}
+		for _, e := range entries {
+			if _, ok := parseGeneration(e.Name()); !ok {
+				continue
+			}
+			f, err := t.marked(jobName, job, dir, e.Name())
+			if errors.Is(err, ErrSilent) {
+				return nil, err
+			}
+			if err == nil {
+				list = append(list, f)
+			}
+		}
+	}
+	return list, nil
+}
+
+// Look looks at one generation, as Find does.
+func (s *Store) Look(jobName string, job replica.JobID, g replica.Generation) (Found, error) {
+	dir, err := jobDir(jobName, job)
+	if err != nil {
+		return Found{}, err
+	}
+	t, err := s.at()
+	if err != nil {
+		return Found{}, err
+	}
+	f, err := t.look(jobName, job, dir, generationDir(g))
+	return f, t.explain(err)
 }
 
 // parseGeneration reads a directory's name, in exactly the form that is written.

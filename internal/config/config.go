@@ -89,6 +89,13 @@ type Config struct {
 	// a recovery needs the copy; 0 (never) or 1MiB to 64GiB, default 64MiB, which takes about 3 per cent of a core. Too high: it takes memory bandwidth
 	// from training; never: a bad copy is found only when it is to be loaded or sent, when it may be the last.
 	ScrubRate Bytes `yaml:"scrub_rate"`
+	// RereadRate is how many bytes a second of the durable tier the leader reads again and holds against their digests: each generation soon after it
+	// was written, and each RereadEvery; 0 (never) or 1MiB to 64GiB, default 64MiB. Too high: it takes the disk from durable writes and from other
+	// users of it; never: what rots on the disk is found out when it is the last resort, and retention counts on what nobody has read.
+	RereadRate Bytes `yaml:"reread_rate"`
+	// RereadEvery is how long after a generation was read it is read again, 1m to 8760h, default 168h. Too short: it reads all the time; too long: a
+	// disk has longer to lose both of two generations.
+	RereadEvery time.Duration `yaml:"reread_every"`
 	// DonorRate is how many bytes of state may leave this node, and come in to be mirrored, in a second while ranks train here: auto, which is as many as these do not feel by the times of
 	// their steps; 16MiB to 64GiB; or unlimited. Default auto. Where none trains nothing is held back. Each transfer moves 32 MiB a second at least, and what
 	// brings it through in 30 seconds, in 10 for a job that stands still; where lost copies are made again 8 MiB, and 5 minutes. Too low: recoveries beside
@@ -183,6 +190,8 @@ func Default() Config {
 		DurableKeep:  2,
 		KeepRuns:     3,
 		ScrubRate:    64 << 20,
+		RereadRate:   64 << 20,
+		RereadEvery:  7 * 24 * time.Hour,
 		DonorRate:    Auto,
 		Log:          Log{Level: "info"},
 		Timing: Timing{
@@ -204,6 +213,8 @@ func (c Config) WithDefaults() *Config {
 	setDefault(&out.DurableKeep, d.DurableKeep)
 	setDefault(&out.KeepRuns, d.KeepRuns)
 	setDefault(&out.ScrubRate, d.ScrubRate)
+	setDefault(&out.RereadRate, d.RereadRate)
+	setDefault(&out.RereadEvery, d.RereadEvery)
 	setDefault(&out.DonorRate, d.DonorRate)
 	setDefault(&out.Log.Level, d.Log.Level)
 	setDefault(&out.Timing.HangFactor, d.Timing.HangFactor)

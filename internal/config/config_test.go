@@ -119,6 +119,8 @@ func TestEachBadField(t *testing.T) {
 		{"memory margin", func(c *Config) { c.MemoryMargin = 1 << 20 }, "memory_margin", "1MiB"},
 		{"durable keep", func(c *Config) { c.DurableKeep = -1 }, "durable_keep", "-1"},
 		{"keep runs", func(c *Config) { c.KeepRuns = -1 }, "keep_runs", "-1"},
+		{"reread rate", func(c *Config) { c.RereadRate = 1 << 10 }, "reread_rate", "1KiB"},
+		{"reread every", func(c *Config) { c.RereadEvery = time.Second }, "reread_every", "1s"},
 		{"donor rate", func(c *Config) { c.DonorRate = "1MiB" }, "donor_rate", `"1MiB"`},
 		{"donor rate of no kind", func(c *Config) { c.DonorRate = "fast" }, "donor_rate", `"fast"`},
 		{"scrub rate", func(c *Config) { c.ScrubRate = 1 << 10 }, "scrub_rate", "1KiB"},

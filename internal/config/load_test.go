@@ -193,7 +193,7 @@ func TestExplicitZeros(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := string(text)
-	for _, line := range []string{"durable_keep", "keep_runs", "scrub_rate", "donor_rate", "memory_margin", "durable_dir", "socket", "timing", "raft", "log"} {
+	for _, line := range []string{"durable_keep", "keep_runs", "scrub_rate", "reread_rate", "reread_every", "donor_rate", "memory_margin", "durable_dir", "socket", "timing", "raft", "log"} {
 		base = regexp.MustCompile(`(?m)^`+line+`:.*\n( .*\n)*`).ReplaceAllString(base, "")
 	}
 	path := filepath.Join(t.TempDir(), "c.yaml")
@@ -210,7 +210,7 @@ func TestExplicitZeros(t *testing.T) {
 	if err := load("timing:\nlog:\n"); err != nil {
 		t.Errorf("empty sections: %v", err)
 	}
-	if err := load("scrub_rate: 0\n"); err != nil {
+	if err := load("scrub_rate: 0\nreread_rate: 0\n"); err != nil {
 		t.Errorf("no scrubbing: %v", err)
 	}
 	for _, rate := range []string{"auto", "unlimited", "32MiB", "33554432"} {

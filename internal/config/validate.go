@@ -216,6 +216,12 @@ func (c *Config) checkLimits(v *faults) {
 	if c.ScrubRate != 0 && (c.ScrubRate < 1<<20 || c.ScrubRate > 64<<30) {
 		v.add("scrub_rate", c.ScrubRate.String(), "0 (never) or 1MiB to 64GiB, in a second", "too low a rate takes weeks to read a node's memory once, too high a one takes memory bandwidth from training")
 	}
+	if c.RereadRate != 0 && (c.RereadRate < 1<<20 || c.RereadRate > 64<<30) {
+		v.add("reread_rate", c.RereadRate.String(), "0 (never) or 1MiB to 64GiB, in a second", "too low a rate takes weeks to read the durable tier once, too high a one takes the disk from durable writes")
+	}
+	if c.RereadEvery < time.Minute || c.RereadEvery > 8760*time.Hour {
+		v.add("reread_every", c.RereadEvery.String(), "1m to 8760h", "too short a period reads the disk all the time, too long a one gives it time to lose all that is kept")
+	}
 	if rate, ok := c.DonorRate.Bytes(); c.DonorRate != Auto && c.DonorRate != Unlimited && (!ok || rate < 16<<20 || rate > 64<<30) {
 		v.add("donor_rate", strconv.Quote(string(c.DonorRate)), "auto, unlimited, or 16MiB to 64GiB, in a second", "too low a rate has commits and recoveries wait beside a job that trains")
 	}

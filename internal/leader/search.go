@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/leader/reread"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -250,8 +251,11 @@ func sizeText(n uint64) string {
 	return fmt.Sprintf("%d GiB", uint64(math.Round(float64(n)/(1<<30))))
 }
 
-// wentOn notes beside a durable generation that a run goes on from it, once its epoch opens.
+// wentOn notes beside a durable generation that a run goes on from it, once its epoch opens. One that was just written is to be read back.
 func (l *Leader) wentOn(was, is *replica.Job) {
+	if was != nil && is.Durable != was.Durable {
+		l.rereadLearns(reread.Wrote{Name: is.Name})
+	}
 	if l.store == nil || was == nil || is.Phase != replica.Open || was.Phase == replica.Open || is.Plan == nil || is.Plan.Resumed == "" {
 		return
 	}

@@ -11,10 +11,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/retain"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -397,5 +399,30 @@ func TestResumeAtANamedPipe(t *testing.T) {
 	n.daemon.Signal(syscall.SIGTERM)
 	if code := n.daemon.exit(); code != 0 {
 		t.Errorf("the daemon ended with code %d", code)
+	}
+}
+
+// TestDurableIsReadBack: what was just written is read again from the disk, at a bounded rate, and the mark beside it says so.
+func TestDurableIsReadBack(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
+	n.daemon.await("durable", nil)
+	l.kill()
+	n.daemon.awaitLong(time.Minute, "note", fields{"code": "durable_read"})
+	good := 0
+	s, err := checkpoint.Open(t.Context(), n.cfg.DurableDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	marked, err := s.Marked("job")
+	for _, f := range marked {
+		if f.State() == retain.Good && f.Read.By == string(n.cfg.Node) {
+			good++
+		}
+	}
+	if err != nil || good == 0 {
+		t.Errorf("none of %d generations has a mark that says that it is good: %v", len(marked), err)
 	}
 }
