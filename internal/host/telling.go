@@ -110,6 +110,15 @@ func (lj *localJob) recovered(tier replica.Tier) string {
 	return text
 }
 
+// sayResumed tells a rank which durable generation its job goes on from, as launchers were told.
+func (h *Host) sayResumed(ev session.Resumed) {
+	text := ""
+	if lj, _ := h.rankOf(ev.Peer); lj != nil && lj.job.Plan != nil {
+		text = lj.job.Plan.Resumed
+	}
+	ev.Peer.Send(wire.RankHeader{Type: wire.MResumedIs, Request: ev.Header.Request}, []byte(replica.Cut(text, wire.MaxRefusedText))) //nolint:errcheck // a dead peer is Gone
+}
+
 func plural(n replica.Step, word string) string {
 	if n == 1 {
 		return word

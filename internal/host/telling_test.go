@@ -127,6 +127,31 @@ func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	}
 }
 
+// A rank asks what its launcher was told; one whose job went on from memory, or that nobody knows, is told nothing.
+func TestRankIsToldWhatItResumedFrom(t *testing.T) {
+	d, lj, lr, rank := growing(t)
+	stranger, other := d.session(0)
+	ask := func(p session.Peer, end *rankEnd) string {
+		d.handleSession(session.Resumed{Peer: p, Header: wire.RankHeader{Type: wire.MResumed, Request: 9}})
+		h, body := end.reads()
+		if h.Type != wire.MResumedIs || h.Request != 9 {
+			t.Errorf("it is answered with %+v", h)
+		}
+		return string(body)
+	}
+	if text := ask(lr.peer, rank); text != "" {
+		t.Errorf("it went on from memory, and is told %q", text)
+	}
+	const want = "step 2 of file:///b/job (2 min old, 35 MiB, 0.4 s)"
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Plan = &replica.Plan{Resumed: want} })
+	if text := ask(lr.peer, rank); text != want {
+		t.Errorf("it is told %q, want %q", text, want)
+	}
+	if text := ask(stranger, other); text != "" {
+		t.Errorf("a stranger is told %q", text)
+	}
+}
+
 // What a rank says that its copies lack is reported, and said by the launcher at the first commit after it, once. The leader hears it again
 // from a daemon's next report, the rank's next process says it anew.
 func TestWhatCopiesLackIsSaid(t *testing.T) {

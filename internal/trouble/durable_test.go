@@ -406,9 +406,8 @@ func TestResumeAtANamedPipe(t *testing.T) {
 func TestDurableIsReadBack(t *testing.T) {
 	t.Parallel()
 	n := one(t)
-	l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
+	n.run("job", 1, rankSpec{}, "--durable-every", "500")
 	n.daemon.await("durable", nil)
-	l.kill()
 	n.daemon.awaitLong(time.Minute, "note", fields{"code": "durable_read"})
 	good := 0
 	s, err := checkpoint.Open(t.Context(), n.cfg.DurableDir)

@@ -4,7 +4,7 @@
 // the durable directory, of former runs and of jobs that are over too.
 //
 // The room keeps nothing beyond what the last lists said. What a read found lies beside the generation on the disk, so that another leader, or
-// another cluster on the same directory, goes on where this one ended. While a job recovers no read begins: a recovery may need the disk.
+// another cluster on the same directory, goes on where this one ended. While a job recovers no read begins, for ten minutes: a recovery may need the disk.
 //
 // A Room belongs to one goroutine, the leader's. It has the shape of a room: Learn takes an event, Step returns what to do, Next says when to
 // call Step again. It starts nothing, and imports replica alone.

@@ -14,6 +14,7 @@ const (
 	listAgain = 10 * time.Minute // after one that failed
 	readAgain = 10 * time.Minute // after a read that the disk refused, twice as long after the next, up to the period
 	settled   = 10 * time.Second // after a durable write: the writer's job goes first
+	busyMost  = 10 * time.Minute // for which a job that recovers is waited for: one may wait for its launchers for days
 )
 
 // Lying is one generation in the durable directory.
@@ -51,7 +52,7 @@ type (
 		Of      Lying
 		Refused bool
 	}
-	// Busy says whether a job recovers or opens.
+	// Busy says whether some job recovers or opens.
 	Busy struct{ Is bool }
 )
 
@@ -89,7 +90,7 @@ type Room struct {
 	listAt  time.Time            // when all names are listed next
 	listing bool
 	reading bool
-	busy    bool
+	freeAt  time.Time // until when a job that recovers is waited for; zero: none does
 	at      time.Time // of the newest Step
 }
 
@@ -110,7 +111,11 @@ func (r *Room) Learn(now time.Time, ev Event) {
 	case Ended:
 		r.ended(now, ev)
 	case Busy:
-		r.busy = ev.Is
+		if !ev.Is {
+			r.freeAt = time.Time{}
+		} else if r.freeAt.IsZero() {
+			r.freeAt = now.Add(busyMost)
+		}
 	}
 }
 
@@ -165,7 +170,7 @@ func (r *Room) Step(now time.Time) (out []Effect) {
 			out = append(out, List{name})
 		}
 	}
-	if next, due := r.first(now); due && !r.reading && !r.busy && !r.listing {
+	if next, due := r.first(now); due && !r.reading && !r.listing && !now.Before(r.freeAt) {
 		r.reading = true
 		out = append(out, Read{next})
 	}
@@ -239,9 +244,13 @@ func (r *Room) Next() (at time.Time, ok bool) {
 			sooner(t)
 		}
 	}
-	if !r.reading && !r.busy && !r.listing {
+	if !r.reading && !r.listing {
 		for k, l := range r.lying {
-			sooner(r.dueAt(k, l))
+			due := r.dueAt(k, l)
+			if due.Before(r.freeAt) {
+				due = r.freeAt
+			}
+			sooner(due)
 		}
 	}
 	return at, ok

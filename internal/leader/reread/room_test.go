@@ -140,17 +140,24 @@ func TestWritten(t *testing.T) {
 	h.check(t)
 }
 
-// While a job recovers no read begins. One that has begun goes on: it is held to its rate.
+// While a job recovers no read begins, for ten minutes: it may wait for its launchers for days. One that has begun goes on: it is held to its
+// rate.
 func TestBusy(t *testing.T) {
 	h := newHouse()
 	h.disk[10], h.disk[20] = h.now, h.now
 	h.pass(40 * time.Second)
 	h.room.Learn(h.now, Busy{true})
-	h.pass(time.Hour)
+	h.pass(5 * time.Minute)
+	h.room.Learn(h.now, Busy{true}) // another one recovers as well
 	h.check(t, "30s read 20")
 	h.room.Learn(h.now, Busy{false})
 	h.pass(time.Minute)
-	h.check(t, "1h0m40s read 10")
+	h.check(t, "5m40s read 10")
+	h.disk[30] = h.now
+	h.room.Learn(h.now, Busy{true})
+	h.room.Learn(h.now, Wrote{name})
+	h.pass(time.Hour)
+	h.check(t, "16m40s read 30")
 }
 
 // A disk that refuses is asked again, more and more rarely; others are read meanwhile.
