@@ -258,6 +258,40 @@ func TestDamageIsRepeatedBeforeItIsBelieved(t *testing.T) {
 	}
 }
 
+// What a restore finds damaged has a mark, though the last whole read found it good; a file that is good after all has not.
+func TestSuspect(t *testing.T) {
+	s := open(t, t.TempDir())
+	wrote(t, s, 10)
+	if err := readBack(t, s, 10); err != nil {
+		t.Fatal(err)
+	}
+	shard := shardOf(s, 10, "private-1.safetensors")
+	found, _ := find(t, s, job)
+	read := func() error {
+		r, err := s.OpenShard(found[0], replica.OfRank(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		_, err = r.ReadChunk(0, nil)
+		return err
+	}
+	flipLast(t, shard)
+	bad := read()
+	flipLast(t, shard)
+	for _, err := range []error{nil, syscall.EIO, errors.New("no place can be freed"), bad} {
+		s.Suspect(t.Context(), found[0], err)
+		if got := steps(t, s); got != "10 good" {
+			t.Errorf("after a read that ended with %v: %s", err, got)
+		}
+	}
+	flipLast(t, shard)
+	s.Suspect(t.Context(), found[0], read())
+	if got := steps(t, s); got != "" {
+		t.Errorf("damaged: %s", got)
+	}
+}
+
 // A byte of the frozen part voids every generation. The next write, which has it in memory, mends it, and what marks said against it is over.
 func TestFrozenPartIsMended(t *testing.T) {
 	s := open(t, t.TempDir())
