@@ -90,7 +90,7 @@ func (t *tree) find(jobName string, job replica.JobID) (found []Found, skipped [
 	}
 	var lists [][]Found
 	for _, job := range jobs {
-		list, skip, err := t.findJob(jobName, job)
+		list, skip, err := t.findJob(jobName, job, t.look)
 		if err != nil {
 			return nil, nil, fmt.Errorf("find durable generations of job %s in %s: %w", jobName, t.dir, err)
 		}
@@ -141,8 +141,11 @@ func (t *tree) jobs(jobName string) (jobs []replica.JobID, skipped []Skipped, er
 	return jobs, skipped, nil
 }
 
+// lookAt is how a generation is looked at: whole, or by its marker alone.
+type lookAt func(jobName string, job replica.JobID, dir, gen string) (Found, error)
+
 // findJob lists one job's generations, newest position first.
-func (t *tree) findJob(jobName string, job replica.JobID) (found []Found, skipped []Skipped, err error) {
+func (t *tree) findJob(jobName string, job replica.JobID, look lookAt) (found []Found, skipped []Skipped, err error) {
 	dir, err := jobDir(jobName, job)
 	if err != nil {
 		return nil, nil, err
@@ -163,7 +166,7 @@ func (t *tree) findJob(jobName string, job replica.JobID) (found []Found, skippe
 			skipped = append(skipped, Skipped{where, "not the directory of a generation", Stray, nil})
 			continue
 		}
-		f, err := t.look(jobName, job, dir, e.Name())
+		f, err := look(jobName, job, dir, e.Name())
 		if errors.Is(err, ErrSilent) {
 			return nil, nil, err // what lies there is not known: an older generation must not pass for the newest
 		}
@@ -238,24 +241,14 @@ func (s *Store) Marked(jobName string) (list []Found, err error) {
 		return nil, t.explain(err)
 	}
 	for _, job := range jobs {
-		dir := path.Join(jobName, job.String())
-		entries, err := t.readDir(dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		found, skipped, err := t.findJob(jobName, job, t.marked)
 		if err != nil {
 			return nil, t.explain(err)
 		}
-		for _, e := range entries {
-			if _, ok := parseGeneration(e.Name()); !ok {
-				continue
-			}
-			f, err := t.marked(jobName, job, dir, e.Name())
-			if errors.Is(err, ErrSilent) {
-				return nil, err
-			}
-			if err == nil {
-				list = append(list, f)
+		list = append(list, found...)
+		for _, sk := range skipped {
+			if sk.Whole != nil {
+				list = append(list, *sk.Whole)
 			}
 		}
 	}
