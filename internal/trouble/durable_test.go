@@ -73,6 +73,8 @@ func TestDamagedDurableShards(t *testing.T) {
 				n.daemon.await("ended", fields{"reason": "memory lacks group 0, private 0"})
 				if j := n.status().job("job"); j.Phase != "ended" || !strings.Contains(j.EndReason, "the durable tier has no valid one") {
 					t.Errorf("%+v", j)
+				} else {
+					contains(t, j.EndReason, fmt.Sprintf("step %d: group-0.safetensors, chunk 0: digest differs", found[0].Position.Step), fmt.Sprintf("step %d: group-0", found[len(found)-1].Position.Step))
 				}
 				return
 			}
@@ -81,6 +83,11 @@ func TestDamagedDurableShards(t *testing.T) {
 				t.Errorf("want step %d of the durable tier: %s", found[1].Position.Step, o.text)
 			}
 			l.await("step", fields{"step": int(found[1].Position.Step) + 3})
+			// The launcher says that the job went back, from what it goes on, and what it passed over.
+			info, _ := found[0].Shard(tc.part)
+			l.says(fmt.Sprintf("recovered: step %d from disk, ", found[1].Position.Step), "warning: the job went back over ", fmt.Sprintf("resumed: step %d of file://%s/job (", found[1].Position.Step, n.cfg.DurableDir))
+			at := l.awaitText(0, fmt.Sprintf("; passed over step %d: ", found[0].Position.Step))
+			contains(t, l.text(at, at+1), filepath.Base(info.File))
 		})
 	}
 }
