@@ -156,7 +156,7 @@ func Short(c replica.Command) replica.Command {
 		c.What = replica.Cut(c.What, maxDetail)
 		return c
 	case replica.ApplyPlan:
-		c.Plan.Reason = replica.Cut(c.Plan.Reason, MaxReason)
+		c.Plan.Reason, c.Plan.Resumed = replica.Cut(c.Plan.Reason, MaxReason), replica.Cut(c.Plan.Resumed, 2*maxDetail)
 		return c
 	}
 	return c

@@ -275,7 +275,7 @@ func (in *PlanInput) fromDurable(st stock, d replica.Dispute, times int) (choice
 	}
 	c, ok := in.fromDisk(st, replica.Generation{}, false)
 	if !ok {
-		return stuck("; going back to the last agreed step did not help, and the durable tier has no valid generation")
+		return stuck("; going back to the last agreed step did not help, and the durable tier has no valid generation" + in.wrongWith())
 	}
 	c.reason = why + "; " + c.reason
 	return c, Verdict{}, true

@@ -85,7 +85,7 @@ type (
 	}
 	// NodeGone says that a node's control stream is lost, which is no evidence of death.
 	NodeGone struct{ Node replica.NodeName }
-	// DurableFound answers ScanDurable: the complete and valid durable generations of the job.
+	// DurableFound answers ScanDurable: the complete and valid durable generations of the job, and those that are not valid.
 	DurableFound struct{ Generations []DurableGen }
 	// DurableUnread answers ScanDurable too: the durable tier could not be searched, so nobody knows what lies there.
 	DurableUnread struct{ Why string }
@@ -100,11 +100,15 @@ type (
 	Tick struct{}
 )
 
-// DurableGen is a generation that the durable tier holds complete, with the root of every part.
+// DurableGen is a generation that the durable tier holds complete, with the root of every part; or one that it can't serve, for people to be told.
 type DurableGen struct {
 	Generation replica.Generation
 	Position   replica.Position
 	Parts      map[replica.Part]replica.Digest
+	// Says names it for people: its step, where it lies, how old it is.
+	Says string
+	// Bad is what is wrong with it: it is there, and nothing is read of it. Empty: nothing is.
+	Bad string
 }
 
 func (JobChanged) event()    {}

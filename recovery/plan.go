@@ -141,7 +141,8 @@ type choice struct {
 	gen     replica.Generation
 	lots    []lot
 	reason  string
-	initial bool // what every rank sealed as its initial state
+	initial bool   // what every rank sealed as its initial state
+	resumed string // which durable generation it is, and which were passed over; empty: memory has it
 }
 
 // choose picks the generation. Memory serves at once unless it would lose a committed step; else recorded holders that are
@@ -183,7 +184,7 @@ func (in *PlanInput) choose() (choice, Verdict, bool) {
 	case !disk:
 		tail = "the durable tier is off"
 	case !scan:
-		tail = "the durable tier has no valid one" + in.beforeGrowth()
+		tail = "the durable tier has no valid one" + in.wrongWith() + in.beforeGrowth()
 	}
 	return choice{}, Verdict{Kind: Stuck, Final: len(in.unproved(st)) == 0 && in.allAnswered() && in.Doubted == nil, Reason: fmt.Sprintf("no generation can be assembled: %s; %s", why, tail)}, false
 }
@@ -193,7 +194,7 @@ func (in *PlanInput) beforeGrowth() string {
 	j := *in.Job
 	j.Grown = 0
 	for _, d := range in.Durable {
-		if d.Generation.Epoch < in.Job.Grown && eligible(&j, d.Generation) {
+		if d.Bad == "" && d.Generation.Epoch < in.Job.Grown && eligible(&j, d.Generation) {
 			return fmt.Sprintf(" but %v, which is from before the job grew in epoch %d: replicad run --resume begins a job from there, with the regions of then", d.Generation, in.Job.Grown)
 		}
 	}
@@ -219,7 +220,7 @@ func (in *PlanInput) fromDisk(st stock, inMemory replica.Generation, found bool)
 		if found && newer(d.Generation, inMemory) >= 0 {
 			break // disk is never read for what memory has
 		}
-		if !eligible(in.Job, d.Generation) {
+		if d.Bad != "" || !eligible(in.Job, d.Generation) {
 			continue
 		}
 		lots, missing := st.assemble(in.record(), d.Generation, &d)
@@ -232,7 +233,11 @@ func (in *PlanInput) fromDisk(st stock, inMemory replica.Generation, found bool)
 				n++
 			}
 		}
-		return choice{gen: d.Generation, lots: lots, reason: fmt.Sprintf("%v is the newest generation that memory and the durable tier can assemble, %d of %d parts from disk", d.Generation, n, len(lots))}, true
+		resumed := ""
+		if n > 0 {
+			resumed = in.resumedText(d)
+		}
+		return choice{gen: d.Generation, lots: lots, resumed: resumed, reason: fmt.Sprintf("%v is the newest generation that memory and the durable tier can assemble, %d of %d parts from disk", d.Generation, n, len(lots))}, true
 	}
 	return choice{}, false
 }
@@ -350,6 +355,7 @@ func (in *PlanInput) write(ch choice) replica.Plan {
 	if ch.initial {
 		p.Initial, p.Unvouched, p.Reason = true, false, ch.reason
 	}
+	p.Resumed = ch.resumed
 	p.StepsLost, p.CommittedLost = in.lost(ch.gen)
 	for _, l := range ch.lots {
 		p.Sources = append(p.Sources, in.source(l))

@@ -49,6 +49,9 @@ type Plan struct {
 	// committed.
 	StepsLost     Step `json:"steps_lost" cbor:"12,keyasint"`
 	CommittedLost Step `json:"committed_lost,omitempty" cbor:"13,keyasint,omitempty"`
+	// Resumed names, for people, the durable generation that the plan reads, and those that it passes over with what is wrong with them; empty:
+	// memory has all.
+	Resumed string `json:"resumed,omitempty" cbor:"14,keyasint,omitempty"`
 }
 
 // WentBack says that the plan goes back over committed steps, and why; empty: it does not.

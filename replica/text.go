@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 )
@@ -17,4 +18,33 @@ func Line(s string, max int) string {
 		}
 		return r
 	}, Cut(s, max))
+}
+
+// Listed joins items to at most limit bytes, and says how many more there are.
+func Listed(items []string, limit int) string {
+	const sep, room = "; ", len("; and 1000000 more")
+	text := ""
+	for i, item := range items {
+		next := text
+		if i > 0 {
+			next += sep
+		}
+		next += item
+		most := limit
+		if i < len(items)-1 {
+			most -= room
+		}
+		if len(next) > most {
+			if i > 0 {
+				return fmt.Sprintf("%s; and %d more", text, len(items)-i)
+			}
+			const cut = "..."
+			if text = Cut(item, max(most-len(cut), 0)) + cut; len(items) > 1 {
+				text = fmt.Sprintf("%s; and %d more", text, len(items)-1)
+			}
+			return text
+		}
+		text = next
+	}
+	return text
 }

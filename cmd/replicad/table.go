@@ -119,6 +119,9 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.Stalled != "" {
 		fmt.Fprintf(t, "STALLED\t%s\n", j.Stalled)
 	}
+	if j.Resumed != "" {
+		fmt.Fprintf(t, "resumed\t%s\n", j.Resumed)
+	}
 	if j.WentBack != "" {
 		fmt.Fprintf(t, "WENT BACK\tthe job %s\n", j.WentBack)
 	}

@@ -36,7 +36,7 @@ func (s *Store) Discard(jobName string, job replica.JobID, g replica.Generation)
 func (t *tree) discard(dir string, g replica.Generation) error {
 	errs := []error{t.discardLeft(dir)}
 	name := path.Join(dir, generationDir(g))
-	if marked, err := t.marked(name); err != nil || marked {
+	if marked, err := t.hasMarker(name); err != nil || marked {
 		return errors.Join(append(errs, err)...)
 	}
 	aside := path.Join(dir, discardPrefix+generationDir(g)+"-"+t.tag())
@@ -67,7 +67,7 @@ func (t *tree) discardLeft(dir string) error {
 
 // removeUnmarked removes a directory that was moved aside, or moves it back.
 func (t *tree) removeUnmarked(aside string) error {
-	marked, err := t.marked(aside)
+	marked, err := t.hasMarker(aside)
 	if err != nil {
 		return err
 	}
@@ -82,8 +82,8 @@ func (t *tree) removeUnmarked(aside string) error {
 	return nil
 }
 
-// marked tells whether a generation's directory has a commit marker, whatever that says.
-func (t *tree) marked(dir string) (bool, error) {
+// hasMarker tells whether a generation's directory has a commit marker, whatever that says.
+func (t *tree) hasMarker(dir string) (bool, error) {
 	_, err := t.stat(path.Join(dir, markerName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil

@@ -23,8 +23,6 @@ func unfinished(t *testing.T, s *Store, g replica.Geometry, gen replica.Generati
 	}
 }
 
-func gen(step replica.Step) replica.Generation { return replica.Generation{Epoch: 1, Step: step} }
-
 // directories are those of a job.
 func directories(t *testing.T, s *Store) (names []string) {
 	t.Helper()

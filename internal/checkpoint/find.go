@@ -34,6 +34,17 @@ type Skipped struct {
 	Whole *Found
 }
 
+// Plain says in a few words what is wrong with it.
+func (s Skipped) Plain() string {
+	if s.Whole != nil && s.Whole.Read != nil && s.Whole.Read.Damage != nil {
+		return s.Whole.Read.Damage.String()
+	}
+	return s.Reason
+}
+
+// GenerationAt is the generation whose directory a path names, as those of Found and Skipped do.
+func GenerationAt(where string) (replica.Generation, bool) { return parseGeneration(path.Base(where)) }
+
 // SkipKind tells apart why a directory was passed over.
 type SkipKind uint8
 
@@ -79,7 +90,7 @@ func (t *tree) find(jobName string, job replica.JobID) (found []Found, skipped [
 	}
 	var lists [][]Found
 	for _, job := range jobs {
-		list, skip, err := t.findJob(jobName, job)
+		list, skip, err := t.findJob(jobName, job, t.look)
 		if err != nil {
 			return nil, nil, fmt.Errorf("find durable generations of job %s in %s: %w", jobName, t.dir, err)
 		}
@@ -130,8 +141,11 @@ func (t *tree) jobs(jobName string) (jobs []replica.JobID, skipped []Skipped, er
 	return jobs, skipped, nil
 }
 
+// lookAt is how a generation is looked at: whole, or by its marker alone.
+type lookAt func(jobName string, job replica.JobID, dir, gen string) (Found, error)
+
 // findJob lists one job's generations, newest position first.
-func (t *tree) findJob(jobName string, job replica.JobID) (found []Found, skipped []Skipped, err error) {
+func (t *tree) findJob(jobName string, job replica.JobID, look lookAt) (found []Found, skipped []Skipped, err error) {
 	dir, err := jobDir(jobName, job)
 	if err != nil {
 		return nil, nil, err
@@ -152,7 +166,7 @@ func (t *tree) findJob(jobName string, job replica.JobID) (found []Found, skippe
 			skipped = append(skipped, Skipped{where, "not the directory of a generation", Stray, nil})
 			continue
 		}
-		f, err := t.look(jobName, job, dir, e.Name())
+		f, err := look(jobName, job, dir, e.Name())
 		if errors.Is(err, ErrSilent) {
 			return nil, nil, err // what lies there is not known: an older generation must not pass for the newest
 		}
@@ -174,18 +188,85 @@ func Newer(a, b Found) int {
 	return cmp.Or(cmp.Compare(b.Position.Epoch, a.Position.Epoch), cmp.Compare(b.Position.Step, a.Position.Step), b.Generation.Compare(a.Generation))
 }
 
-// look looks at one generation: its marker, whether every file is there, and what its last read found.
+// look looks at one generation: its marker, what its last read found, and whether every file is there.
 func (t *tree) look(jobName string, job replica.JobID, dir, gen string) (f Found, err error) {
+	if f, err = t.marked(jobName, job, dir, gen); err != nil {
+		return f, err
+	}
+	f.Cluster, err = t.complete(dir, &f.Marker)
+	return f, err
+}
+
+// marked reads the marker of a generation, and what its last read found.
+func (t *tree) marked(jobName string, job replica.JobID, dir, gen string) (f Found, err error) {
 	m, sum, err := t.readMarker(jobName, job, gen)
 	if err != nil {
 		return f, err
 	}
 	f = Found{Marker: *m, Path: path.Join(dir, gen), sum: sum}
-	if f.Cluster, err = t.complete(dir, m); err != nil {
-		return f, err
-	}
 	f.Read, err = t.readMark(f.Path, sum)
 	return f, err
+}
+
+// Names lists the names of jobs that have a directory.
+func (s *Store) Names() (names []string, err error) {
+	t, err := s.at()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := t.readDir(".")
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && replica.CheckName(e.Name()) == nil {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// Marked lists the generations of all jobs that had a name by their markers, with their marks. It does not look whether their files are there:
+// it is to be cheap. What has no marker that can be read is left out.
+func (s *Store) Marked(jobName string) (list []Found, err error) {
+	if err := replica.CheckName(jobName); err != nil {
+		return nil, err
+	}
+	t, err := s.at()
+	if err != nil {
+		return nil, err
+	}
+	jobs, _, err := t.jobs(jobName)
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	for _, job := range jobs {
+		found, skipped, err := t.findJob(jobName, job, t.marked)
+		if err != nil {
+			return nil, t.explain(err)
+		}
+		list = append(list, found...)
+		for _, sk := range skipped {
+			if sk.Whole != nil {
+				list = append(list, *sk.Whole)
+			}
+		}
+	}
+	return list, nil
+}
+
+// Look looks at one generation, as Find does.
+func (s *Store) Look(jobName string, job replica.JobID, g replica.Generation) (Found, error) {
+	dir, err := jobDir(jobName, job)
+	if err != nil {
+		return Found{}, err
+	}
+	t, err := s.at()
+	if err != nil {
+		return Found{}, err
+	}
+	f, err := t.look(jobName, job, dir, generationDir(g))
+	return f, t.explain(err)
 }
 
 // parseGeneration reads a directory's name, in exactly the form that is written.

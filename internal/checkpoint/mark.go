@@ -174,20 +174,35 @@ func (s *Store) ReadBack(ctx context.Context, f Found, how How) error {
 			err = s.verifyAll(ctx, f, how)
 		}
 	}
-	d, bad := DamageOf(err)
-	if err != nil && !bad {
-		return err
+	if _, bad := DamageOf(err); err == nil || bad {
+		s.found(f, err)
 	}
+	return err
+}
+
+// found notes what a read found: nothing, or damage. Where that can't be written the next read notes it; what was found is so all the same.
+func (s *Store) found(f Found, err error) {
+	d, bad := DamageOf(err)
 	noted := s.mark(f, func(m *ReadMark) {
 		m.At, m.By, m.Damage = uint64(max(time.Now().UnixMilli(), 1)), s.readerName(), nil
 		if bad {
 			m.Damage = &Damage{File: replica.Line(d.File, maxMarkText), Chunk: d.Chunk, What: replica.Line(d.What, maxMarkText)}
 		}
 	})
-	if err == nil && noted != nil && !errors.Is(noted, ErrSilent) {
-		s.note(noted) // the next read notes it; the generation is good all the same
+	if noted != nil {
+		s.note(noted)
 	}
-	return err
+}
+
+// Suspect takes in that a read of a part of a generation failed, for whatever it was made: where the file is read once more from the disk and
+// is damaged, the mark says so.
+func (s *Store) Suspect(ctx context.Context, f Found, err error) {
+	if d, bad := DamageOf(err); bad {
+		again := s.again(ctx, f, d, How{})
+		if _, bad := DamageOf(again); bad {
+			s.found(f, again)
+		}
+	}
 }
 
 // again reads the file once more that a read found damaged.

@@ -173,12 +173,14 @@ func TestMarks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, bend := range map[string]func() error{
-		"flipped": func() error { return os.WriteFile(mark, append(bytes.Clone(good[:len(good)-1]), good[len(good)-1]^1), 0o600) },
-		"cut":     func() error { return os.WriteFile(mark, good[:9], 0o600) },
-		"empty":   func() error { return os.WriteFile(mark, nil, 0o600) },
-		"long":    func() error { return os.WriteFile(mark, make([]byte, maxMark+1), 0o600) },
-		"a pipe":  func() error { return errors.Join(os.Remove(mark), syscall.Mkfifo(mark, 0o600)) },
-		"a link":  func() error { return errors.Join(os.Remove(mark), os.Symlink(readName, mark)) },
+		"flipped": func() error {
+			return os.WriteFile(mark, append(bytes.Clone(good[:len(good)-1]), good[len(good)-1]^1), 0o600)
+		},
+		"cut":    func() error { return os.WriteFile(mark, good[:9], 0o600) },
+		"empty":  func() error { return os.WriteFile(mark, nil, 0o600) },
+		"long":   func() error { return os.WriteFile(mark, make([]byte, maxMark+1), 0o600) },
+		"a pipe": func() error { return errors.Join(os.Remove(mark), syscall.Mkfifo(mark, 0o600)) },
+		"a link": func() error { return errors.Join(os.Remove(mark), os.Symlink(readName, mark)) },
 	} {
 		if err := bend(); err != nil {
 			t.Fatal(err)
@@ -253,6 +255,40 @@ func TestDamageIsRepeatedBeforeItIsBelieved(t *testing.T) {
 	}})
 	if err := s.ReadBack(t.Context(), found[0], How{}); err != nil || noted != 1 || steps(t, s) != "10 good" {
 		t.Errorf("%v, noted %d times: %s", err, noted, steps(t, s))
+	}
+}
+
+// What a restore finds damaged has a mark, though the last whole read found it good; a file that is good after all has not.
+func TestSuspect(t *testing.T) {
+	s := open(t, t.TempDir())
+	wrote(t, s, 10)
+	if err := readBack(t, s, 10); err != nil {
+		t.Fatal(err)
+	}
+	shard := shardOf(s, 10, "private-1.safetensors")
+	found, _ := find(t, s, job)
+	read := func() error {
+		r, err := s.OpenShard(found[0], replica.OfRank(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		_, err = r.ReadChunk(0, nil)
+		return err
+	}
+	flipLast(t, shard)
+	bad := read()
+	flipLast(t, shard)
+	for _, err := range []error{nil, syscall.EIO, errors.New("no place can be freed"), bad} {
+		s.Suspect(t.Context(), found[0], err)
+		if got := steps(t, s); got != "10 good" {
+			t.Errorf("after a read that ended with %v: %s", err, got)
+		}
+	}
+	flipLast(t, shard)
+	s.Suspect(t.Context(), found[0], read())
+	if got := steps(t, s); got != "" {
+		t.Errorf("damaged: %s", got)
 	}
 }
 

@@ -128,6 +128,9 @@ func (t *tree) complete(dir string, m *Marker) (cluster replica.ClusterID, err e
 			return cluster, fmt.Errorf("shard %s has %d bytes, the marker says %d", info.File, st.Size(), info.Bytes)
 		}
 		rec, err := t.readSide(dir, info)
+		if errors.Is(err, fs.ErrNotExist) {
+			return cluster, fmt.Errorf("manifest of shard %s %w", info.File, errMissing)
+		}
 		if err != nil {
 			return cluster, fmt.Errorf("manifest of shard %s: %w", info.File, err)
 		}

@@ -37,7 +37,7 @@ func (s *Store) Prune(jobName string, job replica.JobID, keep int) error {
 	if len(found) == 0 || job == (replica.JobID{}) {
 		return nil
 	}
-	errs := []error{s.prune(t, s.withFormer(t, jobName, job, lying{found, skipped}), keep)}
+	errs := []error{s.prune(t, s.withFormer(t, jobName, job, lying{found, skipped}, keep), keep)}
 	for _, f := range found {
 		t.removeTemps(f.Path, "") // of one that is gone there are none
 	}
@@ -54,22 +54,33 @@ type lying struct {
 	skipped []Skipped
 }
 
-// withFormer are a job and the former runs of its name, the newest first. One whose directory can't be listed is left out, and alone.
-func (s *Store) withFormer(t *tree, jobName string, job replica.JobID, present lying) []lying {
-	runs := []lying{present}
+// withFormer are a job and the former runs of its name, the newest first. One whose directory can't be listed is left out, and alone. Their
+// files are looked at only where something would go by their markers: with each write that would be all manifests of all that is kept.
+func (s *Store) withFormer(t *tree, jobName string, job replica.JobID, present lying, keep int) []lying {
+	alone := []lying{present}
 	if s.settings.KeepRuns == 0 {
-		return runs
+		return alone
 	}
-	jobs, _, err := t.jobs(jobName)
+	ids, _, err := t.jobs(jobName)
 	if err != nil {
 		s.note(err)
-		return runs
+		return alone
 	}
-	for _, id := range jobs {
-		if id == job {
-			continue
+	ids = slices.DeleteFunc(ids, func(id replica.JobID) bool { return id == job })
+	_, gens, out := s.decide(s.runs(t, jobName, ids, present, t.marked), keep)
+	for i, v := range out {
+		if gens[i].Run > 0 && !v.Keep {
+			return s.runs(t, jobName, ids, present, t.look)
 		}
-		found, skipped, err := t.findJob(jobName, id)
+	}
+	return alone
+}
+
+// runs lists former runs behind the present one.
+func (s *Store) runs(t *tree, jobName string, ids []replica.JobID, present lying, look lookAt) []lying {
+	runs := []lying{present}
+	for _, id := range ids {
+		found, skipped, err := t.findJob(jobName, id, look)
 		if err != nil {
 			s.note(err)
 			continue
@@ -91,21 +102,25 @@ func (l lying) written() uint64 {
 	return w
 }
 
-// prune removes generations of some runs, and the directories of runs of which nothing is left.
-func (s *Store) prune(t *tree, runs []lying, keep int) error {
+// decide asks the rule about some runs.
+func (s *Store) decide(runs []lying, keep int) (paths []string, gens []retain.Generation, out []retain.Verdict) {
 	now := uint64(0)
 	for _, l := range runs {
 		now = max(now, l.written())
 	}
-	var paths []string
-	var gens []retain.Generation
 	for run, l := range runs {
 		p, g := s.known(l, run, now)
 		paths, gens = append(paths, p...), append(gens, g...)
 	}
+	return paths, gens, retain.Decide(gens, retain.Policy{Last: keep, Runs: s.settings.KeepRuns})
+}
+
+// prune removes generations of some runs, and the directories of runs of which nothing is left.
+func (s *Store) prune(t *tree, runs []lying, keep int) error {
+	paths, gens, out := s.decide(runs, keep)
 	var errs []error
 	gone := make(map[string]bool) // directories of former runs
-	for i, v := range retain.Decide(gens, retain.Policy{Last: keep, Runs: s.settings.KeepRuns}) {
+	for i, v := range out {
 		if v.Keep {
 			continue
 		}

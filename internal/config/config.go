@@ -90,16 +90,26 @@ type Config struct {
 	// more than twice as fast. Harm: who can read the network reads weights and optimizer state, and who can write to it changes them unseen,
 	// since digests find faults and not forgery. Certificates are checked all the same when a connection opens. Default: false.
 	PlaintextState bool `yaml:"plaintext_state,omitempty"`
-	// DurableKeep is how many complete durable generations of a job stay on disk, 1 to 1000, default 2. With 1, a shard that goes bad
-	// later leaves nothing to fall back to.
+	// DurableKeep is how many durable generations of a job that were read back stay on disk, 1 to 1000, default 2; and as many of the newest
+	// ones that were not read back yet. With 1, a shard that goes bad later leaves nothing to fall back to.
 	DurableKeep int `yaml:"durable_keep"`
 	// DurableRate is how many bytes a second this node writes to DurableDir out of its spool, all jobs together; 0 (no bound) or 1MiB to 64GiB, default 0.
 	// Too low: a durable write is not through when the next one is due.
 	DurableRate Bytes `yaml:"durable_rate,omitempty"`
+	// KeepRuns is of how many former runs of a job's name generations stay on disk, each run by the rule of DurableKeep, 1 to 1000, default 3. A run
+	// begins with each start without --resume. The only good generation of a name stays. Too many: they fill a disk.
+	KeepRuns int `yaml:"keep_runs"`
 	// ScrubRate is how many bytes a second of what lies sealed here are read again and held against their digests, so that a flipped bit is found before
 	// a recovery needs the copy; 0 (never) or 1MiB to 64GiB, default 64MiB, which takes about 3 per cent of a core. Too high: it takes memory bandwidth
 	// from training; never: a bad copy is found only when it is to be loaded or sent, when it may be the last.
 	ScrubRate Bytes `yaml:"scrub_rate"`
+	// RereadRate is how many bytes a second of the durable tier the leader reads again and holds against their digests: each generation soon after it
+	// was written, and each RereadEvery; 0 (never) or 1MiB to 64GiB, default 64MiB. Too high: it takes the disk from durable writes and from other
+	// users of it; never: what rots on the disk is found out when it is the last resort, and retention counts on what nobody has read.
+	RereadRate Bytes `yaml:"reread_rate"`
+	// RereadEvery is how long after a generation was read it is read again, 1m to 8760h, default 168h. Too short: it reads all the time; too long: a
+	// disk has longer to lose both of two generations.
+	RereadEvery time.Duration `yaml:"reread_every"`
 	// DonorRate is how many bytes of state may leave this node, and come in to be mirrored, in a second while ranks train here: auto, which is as many as these do not feel by the times of
 	// their steps; 16MiB to 64GiB; or unlimited. Default auto. Where none trains nothing is held back. Each transfer moves 32 MiB a second at least, and what
 	// brings it through in 30 seconds, in 10 for a job that stands still; where lost copies are made again 8 MiB, and 5 minutes. Too low: recoveries beside
@@ -192,7 +202,10 @@ func Default() Config {
 	return Config{
 		MemoryMargin: 256 << 20,
 		DurableKeep:  2,
+		KeepRuns:     3,
 		ScrubRate:    64 << 20,
+		RereadRate:   64 << 20,
+		RereadEvery:  7 * 24 * time.Hour,
 		DonorRate:    Auto,
 		Log:          Log{Level: "info"},
 		Timing: Timing{
@@ -212,7 +225,10 @@ func (c Config) WithDefaults() *Config {
 	out.Addrs, out.Voters, out.Seeds, out.Labels = slices.Clone(c.Addrs), slices.Clone(c.Voters), slices.Clone(c.Seeds), maps.Clone(c.Labels)
 	setDefault(&out.MemoryMargin, d.MemoryMargin)
 	setDefault(&out.DurableKeep, d.DurableKeep)
+	setDefault(&out.KeepRuns, d.KeepRuns)
 	setDefault(&out.ScrubRate, d.ScrubRate)
+	setDefault(&out.RereadRate, d.RereadRate)
+	setDefault(&out.RereadEvery, d.RereadEvery)
 	setDefault(&out.DonorRate, d.DonorRate)
 	setDefault(&out.Log.Level, d.Log.Level)
 	setDefault(&out.Timing.HangFactor, d.Timing.HangFactor)

@@ -193,7 +193,7 @@ func TestExplicitZeros(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := string(text)
-	for _, line := range []string{"durable_keep", "scrub_rate", "donor_rate", "memory_margin", "durable_dir", "socket", "timing", "raft", "log"} {
+	for _, line := range []string{"durable_keep", "keep_runs", "scrub_rate", "reread_rate", "reread_every", "donor_rate", "memory_margin", "durable_dir", "socket", "timing", "raft", "log"} {
 		base = regexp.MustCompile(`(?m)^`+line+`:.*\n( .*\n)*`).ReplaceAllString(base, "")
 	}
 	path := filepath.Join(t.TempDir(), "c.yaml")
@@ -217,7 +217,7 @@ func TestExplicitZeros(t *testing.T) {
 			t.Errorf("%q: the spool is %q, want %q", text, c.SpoolDir, want)
 		}
 	}
-	if err := load("scrub_rate: 0\n"); err != nil {
+	if err := load("scrub_rate: 0\nreread_rate: 0\n"); err != nil {
 		t.Errorf("no scrubbing: %v", err)
 	}
 	for _, rate := range []string{"auto", "unlimited", "32MiB", "33554432"} {
@@ -227,7 +227,7 @@ func TestExplicitZeros(t *testing.T) {
 	}
 	all, want := "", []string{}
 	for _, f := range []struct{ field, text string }{
-		{"durable_keep", "durable_keep: 0"}, {"memory_margin", "memory_margin: 0"}, {"durable_dir", `durable_dir: ""`}, {"socket", `socket: ""`},
+		{"durable_keep", "durable_keep: 0"}, {"keep_runs", "keep_runs: 0"}, {"memory_margin", "memory_margin: 0"}, {"durable_dir", `durable_dir: ""`}, {"socket", `socket: ""`},
 		{"log.level", `log: {level: ""}`}, {"timing.holder_grace", "timing: {holder_grace: 0s, ack: 0s, hang_factor: 0}"}, {"raft.watchdog", "raft: {watchdog: 0s}"},
 	} {
 		if err := load(f.text); err == nil || !strings.Contains(err.Error(), "\n"+f.field+": ") {

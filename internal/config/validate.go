@@ -214,6 +214,9 @@ func (c *Config) checkLimits(v *faults) {
 	if c.DurableRate != 0 && (c.DurableRate < 1<<20 || c.DurableRate > 64<<30) {
 		v.add("durable_rate", c.DurableRate.String(), "0 (no bound) or 1MiB to 64GiB, in a second", "at less a durable generation takes longer than anybody waits for one")
 	}
+	if c.KeepRuns < 1 || c.KeepRuns > 1000 {
+		v.add("keep_runs", strconv.Itoa(c.KeepRuns), "1 to 1000", "with none the run before would be deleted as soon as the next one has written, and more than this fill a disk")
+	}
 	if c.ScrubRate != 0 && (c.ScrubRate < 1<<20 || c.ScrubRate > 64<<30) {
 		v.add("scrub_rate", c.ScrubRate.String(), "0 (never) or 1MiB to 64GiB, in a second", "too low a rate takes weeks to read a node's memory once, too high a one takes memory bandwidth from training")
 	}
@@ -222,6 +225,12 @@ func (c *Config) checkLimits(v *faults) {
 	}
 	if c.SpoolMemory != 0 && (c.SpoolMemory < 1<<20 || c.SpoolMemory > 64<<40) {
 		v.add("spool_memory", c.SpoolMemory.String(), "0 (none) or 1MiB to 64TiB", "in less no part has room, and more than a host has gets processes killed")
+	}
+	if c.RereadRate != 0 && (c.RereadRate < 1<<20 || c.RereadRate > 64<<30) {
+		v.add("reread_rate", c.RereadRate.String(), "0 (never) or 1MiB to 64GiB, in a second", "too low a rate takes weeks to read the durable tier once, too high a one takes the disk from durable writes")
+	}
+	if c.RereadEvery < time.Minute || c.RereadEvery > 8760*time.Hour {
+		v.add("reread_every", c.RereadEvery.String(), "1m to 8760h", "too short a period reads the disk all the time, too long a one gives it time to lose all that is kept")
 	}
 	if rate, ok := c.DonorRate.Bytes(); c.DonorRate != Auto && c.DonorRate != Unlimited && (!ok || rate < 16<<20 || rate > 64<<30) {
 		v.add("donor_rate", strconv.Quote(string(c.DonorRate)), "auto, unlimited, or 16MiB to 64GiB, in a second", "too low a rate has commits and recoveries wait beside a job that trains")

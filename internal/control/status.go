@@ -162,6 +162,9 @@ type JobStatus struct {
 	WentBack string `json:"went_back,omitempty" cbor:"30,keyasint"`
 	// Lacks is what copies lack, by the ranks' own word: a restart is not the same run.
 	Lacks []replica.Lacking `json:"lacks,omitempty" cbor:"31,keyasint,omitempty"`
+	// Resumed names the durable generation that the present epoch went on from, and those that were passed over; empty: it went on from memory, or from
+	// its beginning.
+	Resumed string `json:"resumed,omitempty" cbor:"32,keyasint,omitempty"`
 }
 
 // CommitStatus is how often a job commits, over its newest commits.
@@ -323,7 +326,7 @@ func (j JobStatus) tooLong() bool {
 
 // readable replaces what is no UTF-8 in texts that may quote a file's name: a link would end with such a message.
 func (j *JobStatus) readable() {
-	for _, s := range []*string{&j.EndReason, &j.DurableError, &j.Unvouched, &j.Stalled, &j.WentBack} {
+	for _, s := range []*string{&j.EndReason, &j.DurableError, &j.Unvouched, &j.Stalled, &j.WentBack, &j.Resumed} {
 		*s = Readable(*s)
 	}
 	j.Waiting = slices.Clone(j.Waiting)
@@ -346,6 +349,9 @@ func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport)
 		s.Unvouched = p.Reason
 	}
 	s.WentBack = wentBack(job)
+	if p := job.Plan; p != nil {
+		s.Resumed = p.Resumed
+	}
 	s.Lacks = replica.LackingNow(job, reports)
 	for _, d := range job.Disputed {
 		s.Disputes = append(s.Disputes, DisputeStatus{Group: d.Group, Step: d.Generation.Step, Generation: d.Generation, Majority: d.Majority(), Suspects: d.Suspects, Votes: d.Votes})

@@ -53,6 +53,8 @@ func (h *Host) handleSession(ev session.Event) {
 		h.advance(a)
 	case session.Grow:
 		h.heard(ev.Peer, ev)
+	case session.Resumed:
+		h.sayResumed(ev)
 	case session.Recipe:
 		h.recipe(ev)
 	case session.Sealed:

@@ -29,6 +29,9 @@ func (h *Host) outages(lj *localJob, was *replica.Job) {
 		if text := lj.recovered(h.restores.Tier(lj.job.ID, lj.job.Epoch)); text != "" {
 			h.noteAll(lj, text)
 		}
+		if p := is.Plan; p != nil && p.Resumed != "" {
+			h.noteAll(lj, "resumed: "+p.Resumed)
+		}
 		lj.outage = nil
 	case is.Phase == replica.Ended:
 		lj.outage = nil
@@ -105,6 +108,15 @@ func (lj *localJob) recovered(tier replica.Tier) string {
 		text += "; warning: the job " + back
 	}
 	return text
+}
+
+// sayResumed tells a rank which durable generation its job goes on from, as launchers were told.
+func (h *Host) sayResumed(ev session.Resumed) {
+	text := ""
+	if lj, _ := h.rankOf(ev.Peer); lj != nil && lj.job.Plan != nil {
+		text = lj.job.Plan.Resumed
+	}
+	ev.Peer.Send(wire.RankHeader{Type: wire.MResumedIs, Request: ev.Header.Request}, []byte(replica.Cut(text, wire.MaxRefusedText))) //nolint:errcheck // a dead peer is Gone
 }
 
 func plural(n replica.Step, word string) string {

@@ -103,7 +103,8 @@ func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	}
 	lj.job = fixture.Closed(lj.job) // by a daemon that ran here before
 	planned := fixture.Changed(lj.job, func(j *replica.Job) {
-		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 2), StepsLost: 14, CommittedLost: 12, Reason: "memory has nothing", Sources: []replica.Source{{Tier: replica.Disk}}}
+		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 2), StepsLost: 14, CommittedLost: 12, Reason: "memory has nothing", Sources: []replica.Source{{Tier: replica.Disk}},
+			Resumed: "step 2 of file:///b/job (2 min old, 35 MiB, 0.4 s); passed over step 4: group-0.safetensors, chunk 9: digest differs"}
 	})
 	see(planned)
 	see(fixture.Changed(planned, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 2} }))
@@ -111,12 +112,43 @@ func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	if text := end.note(); text != want {
 		t.Errorf("it says %q, want %q", text, want)
 	}
+	if text, want := end.note(), "resumed: step 2 of file:///b/job (2 min old, 35 MiB, 0.4 s); passed over step 4: group-0.safetensors, chunk 9: digest differs"; text != want {
+		t.Errorf("of the durable generation: %q, want %q", text, want)
+	}
+	if s := control.StatusOf(d.jobs[fixture.JobID].job, nil); !strings.HasPrefix(s.Resumed, "step 2 of file:///b/job") {
+		t.Errorf("status says it resumed from %q", s.Resumed)
+	}
 	if s := control.StatusOf(d.jobs[fixture.JobID].job, nil); !strings.Contains(s.WentBack, "12 committed steps") {
 		t.Errorf("status says %q", s.WentBack)
 	}
 	far := fixture.Changed(d.jobs[fixture.JobID].job, func(j *replica.Job) { j.Position.Step = 14 })
 	if s := control.StatusOf(far, nil); s.WentBack != "" {
 		t.Errorf("at step 14 again status says %q", s.WentBack)
+	}
+}
+
+// A rank asks what its launcher was told; one whose job went on from memory, or that nobody knows, is told nothing.
+func TestRankIsToldWhatItResumedFrom(t *testing.T) {
+	d, lj, lr, rank := growing(t)
+	stranger, other := d.session(0)
+	ask := func(p session.Peer, end *rankEnd) string {
+		d.handleSession(session.Resumed{Peer: p, Header: wire.RankHeader{Type: wire.MResumed, Request: 9}})
+		h, body := end.reads()
+		if h.Type != wire.MResumedIs || h.Request != 9 {
+			t.Errorf("it is answered with %+v", h)
+		}
+		return string(body)
+	}
+	if text := ask(lr.peer, rank); text != "" {
+		t.Errorf("it went on from memory, and is told %q", text)
+	}
+	const want = "step 2 of file:///b/job (2 min old, 35 MiB, 0.4 s)"
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Plan = &replica.Plan{Resumed: want} })
+	if text := ask(lr.peer, rank); text != want {
+		t.Errorf("it is told %q, want %q", text, want)
+	}
+	if text := ask(stranger, other); text != "" {
+		t.Errorf("a stranger is told %q", text)
 	}
 }
 

@@ -195,9 +195,9 @@ func (l *Leader) scan(ctx context.Context, job *replica.Job) {
 	})
 }
 
-// durableFound lists the job's complete durable generations. The newest that the job may resume from has been read whole: a
-// plan that names damaged bytes could only fail, again and again. Older ones are read should they become the newest. An error
-// says that what lies there is not known: an empty list is as good as the end of the job.
+// durableFound lists the job's complete durable generations, and those that can't be used. The newest that the job may resume from has been
+// read whole: a plan that names damaged bytes could only fail, again and again. Older ones are read should they become the newest. An error
+// says that what lies there is not known: a list without one that can be used is as good as the end of the job.
 func (l *Leader) durableFound(ctx context.Context, job *replica.Job) (out []recovery.DurableGen, err error) {
 	if l.store == nil {
 		return nil, errors.New("the leader runs without its durable tier: set durable_dir there, or see in its log why it was not opened, and start its daemon again")
@@ -206,30 +206,16 @@ func (l *Leader) durableFound(ctx context.Context, job *replica.Job) (out []reco
 	if err != nil {
 		return nil, err
 	}
-	read := false
-	for _, f := range found {
-		if !read && job.Lineage.Valid(f.Generation) && !slices.Contains(job.Condemned, f.Generation) {
-			if err := l.store.Verify(ctx, f); err != nil {
-				skipped = append(skipped, checkpoint.Skipped{Path: f.Path, Reason: err.Error(), Why: checkpoint.SkipKindOf(err)})
-				continue
-			}
-			read = true
-		}
-		g := recovery.DurableGen{Generation: f.Generation, Position: f.Position, Parts: map[replica.Part]replica.Digest{}}
-		for _, s := range f.Shards {
-			g.Parts[s.Part] = s.Root
-		}
-		out = append(out, g)
-	}
-	if !read {
-		if err := notKnown(l.store.Dir(), job, found, skipped); err != nil {
+	s := l.search(ctx, ctx, found, skipped, mayGoOn(job), taking)
+	if s.good == nil {
+		if err := notKnown(l.store.Dir(), job, found, s.skipped); err != nil {
 			return nil, err
 		}
 	}
-	for _, s := range skipped {
+	for _, s := range s.skipped {
 		l.log.Skipped(job, s.Path, s.Reason)
 	}
-	return out, nil
+	return s.generations(l.store.Dir()), nil
 }
 
 // notKnown tells whether a search that found nothing to resume from did not see what was written: the disk refused to read it,

@@ -118,7 +118,7 @@ func TestDamagedDurableTierEndsTheJob(t *testing.T) {
 	}
 	led := c.knows(lost())
 	found, err := c.durableFound(t.Context(), led.job)
-	if err != nil || len(found) != 0 {
+	if err != nil || len(found) != 1 || !strings.Contains(found[0].Bad, "group-0.safetensors is missing") {
 		t.Errorf("found %v, %v", found, err)
 	}
 	if n := c.log.Count("durable_skipped"); n != 1 {

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/checkpoint"
@@ -48,7 +49,7 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 		return
 	}
 	if m.Resume {
-		l.work.Go(func() { l.post(l.adoptable(from, m)) })
+		l.work.Go(func() { l.post(l.adoptable(ctx, from, m)) })
 		return
 	}
 	l.mint(ctx, from, m, replica.CreateJob{}, "")
@@ -68,45 +69,116 @@ type adopt struct {
 	news    string // for the launchers, once there is a job
 }
 
+// adoptPatience is how long a launcher waits for the newest durable generation to be read whole, before any process is started. A larger one
+// is read on while the processes start, and the search before the plan waits for the same reading.
+const adoptPatience = 8 * time.Second
+
 // adoptable looks for the newest durable generation of a job's name: its UUID, epochs and lineage are taken over (protocol
-// section 5.4). One of another layout or cluster is refused, not passed over, and so is a name whose every finished generation
-// is damaged: starting afresh would be a silent loss.
-func (l *Leader) adoptable(from *nodeLink, m control.CreateRequest) adopt {
+// section 5.4). One of another layout or cluster is refused, not passed over, and so is a name of whose every finished generation something is
+// damaged: starting afresh would be a silent loss. What is passed over is read by then, and said with the plan.
+func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.CreateRequest) adopt {
 	a := adopt{from: from, request: m}
 	found, skipped, err := l.store.Find(m.Name, replica.JobID{})
-	for _, s := range skipped {
-		l.log.Skipped(nil, s.Path, s.Reason)
-	}
-	rival, tied := checkpoint.Rival(found)
-	finished := slices.IndexFunc(skipped, func(s checkpoint.Skipped) bool { return s.Why == checkpoint.Damaged || s.Why == checkpoint.Unreadable })
+	newest := newestOf(found, skipped)
 	switch {
 	case err != nil:
 		a.refused = fmt.Sprintf("resume job %q from the durable tier: %v", m.Name, err)
-	case len(found) == 0 && finished >= 0:
-		s := skipped[finished]
-		a.refused = fmt.Sprintf("resume job %q: no durable generation in %s can be used; %s: %s: bring back what is damaged, or leave out --resume to start afresh", m.Name, l.store.Dir(), s.Path, s.Reason)
-	case len(found) == 0:
+	case newest != nil:
+		if a.refused = l.unfitting(m, found, *newest); a.refused == "" {
+			l.adopts(ctx, &a, found, skipped, *newest)
+		}
+	default:
+		s := searched{skipped: skipped}
+		if wrong := s.wrong(); len(wrong) > 0 {
+			a.refused = l.noneUsable(m.Name, path.Dir(path.Dir(skipped[0].Path)), wrong)
+			break
+		}
 		a.news = fmt.Sprintf("warning: nothing to resume job %q from: %s has no finished generation of it; it starts from its beginning", m.Name, l.store.Dir())
 		l.log.Note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
-	case found[0].Cluster != l.cfg.Cluster: // its parts can't be staged here
-		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
-			found[0].Generation, found[0].Path, found[0].Cluster, l.cfg.Cluster)
-	case found[0].Owner != m.Owner && m.Owner != 0:
-		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s is user %d's, and user %d asks: resume it as that user, or use another name", m.Name, found[0].Generation, found[0].Path, found[0].Owner, m.Owner)
-	case m.Unlike(found[0].Layout) != "":
-		a.refused = fmt.Sprintf("resume job %q: durable generation %v in %s has %s: start it with that layout, or without --resume", m.Name, found[0].Generation, found[0].Path, m.Unlike(found[0].Layout))
-	case tied:
-		a.refused = fmt.Sprintf("resume job %q: %s has generations of two jobs of that name, in %s and %s, and nothing says which was written last: move the directory of the job that is not meant elsewhere, or leave out --resume to start afresh", m.Name,
-			l.store.Dir(), path.Dir(found[0].Path), path.Dir(rival.Path))
-	default:
-		f := found[0]
-		a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had
-		a.command = replica.CreateJob{ID: f.Job, Epoch: max(f.Lineage.Last().Epoch, f.Generation.Epoch), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
-		a.request.Owner = f.Owner
-		a.news = lackingNews(f.Marker)
-		l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", m.Name, f.Generation, f.Path))
+	}
+	if newest == nil || a.refused != "" {
+		for _, s := range skipped {
+			l.log.Skipped(nil, s.Path, s.Reason)
+		}
 	}
 	return a
+}
+
+// newestOf is the newest generation that may be good; where there is none, the newest that a mark says is damaged; nil: nor that.
+func newestOf(found []checkpoint.Found, skipped []checkpoint.Skipped) (newest *checkpoint.Found) {
+	if len(found) > 0 {
+		return &found[0]
+	}
+	for _, sk := range skipped {
+		if f := sk.Whole; f != nil && (newest == nil || f.Written > newest.Written) {
+			newest = f
+		}
+	}
+	return newest
+}
+
+// unfitting says why a generation can't be gone on from here, whatever its bytes are; empty: it can.
+func (l *Leader) unfitting(m control.CreateRequest, found []checkpoint.Found, f checkpoint.Found) string {
+	rival, tied := checkpoint.Rival(found)
+	switch {
+	case f.Cluster != l.cfg.Cluster: // its parts can't be staged here
+		return fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
+			f.Generation, f.Path, f.Cluster, l.cfg.Cluster)
+	case f.Owner != m.Owner && m.Owner != 0:
+		return fmt.Sprintf("resume job %q: durable generation %v in %s is user %d's, and user %d asks: resume it as that user, or use another name", m.Name, f.Generation, f.Path, f.Owner, m.Owner)
+	case m.Unlike(f.Layout) != "":
+		return fmt.Sprintf("resume job %q: durable generation %v in %s has %s: start it with that layout, or without --resume", m.Name, f.Generation, f.Path, m.Unlike(f.Layout))
+	case tied:
+		return fmt.Sprintf("resume job %q: %s has generations of two jobs of that name, in %s and %s, and nothing says which was written last: move the directory of the job that is not meant elsewhere, or leave out --resume to start afresh", m.Name,
+			l.store.Dir(), path.Dir(f.Path), path.Dir(rival.Path))
+	}
+	return ""
+}
+
+// maxWrong bounds what a refusal says of the files that are damaged, in bytes.
+const maxWrong = 700
+
+func (l *Leader) noneUsable(name, dir string, wrong []string) string {
+	return fmt.Sprintf("resume job %q: no durable generation in %s can be used: %s. Bring back what is damaged, or leave out --resume to start afresh", name, path.Join(l.store.Dir(), dir), replica.Listed(wrong, maxWrong))
+}
+
+// adopts has a job go on from the newest generation of the newest one's job that is good. Where the reading takes longer than a launcher
+// waits, that is the newest whose reading found no fault so far.
+func (l *Leader) adopts(ctx context.Context, a *adopt, found []checkpoint.Found, skipped []checkpoint.Skipped, newest checkpoint.Found) {
+	own := func(f checkpoint.Found) bool { return f.Job == newest.Job }
+	wait, cancel := context.WithTimeout(ctx, adoptPatience)
+	defer cancel()
+	s := l.search(ctx, wait, slices.DeleteFunc(slices.Clone(found), func(f checkpoint.Found) bool { return !own(f) }), skipped, own, leaving)
+	for _, sk := range s.skipped {
+		l.log.Skipped(nil, sk.Path, sk.Reason)
+	}
+	f := s.good
+	if f == nil && s.pending {
+		f = &s.found[0]
+	}
+	if f == nil {
+		a.refused = l.noneUsable(a.request.Name, a.request.Name, s.wrong())
+		return
+	}
+	a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had
+	a.command = replica.CreateJob{ID: f.Job, Epoch: s.newestEpoch(*f), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
+	a.request.Owner = f.Owner
+	a.news = lackingNews(f.Marker)
+	l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", a.request.Name, f.Generation, f.Path))
+}
+
+// newestEpoch is the newest epoch that a job which goes on from a generation may have had: what it writes lies behind what is passed over.
+func (s *searched) newestEpoch(f checkpoint.Found) replica.Epoch {
+	e := max(f.Lineage.Last().Epoch, f.Generation.Epoch)
+	for _, other := range s.found {
+		e = max(e, other.Lineage.Last().Epoch, other.Generation.Epoch)
+	}
+	for _, sk := range s.skipped {
+		if g, ok := checkpoint.GenerationAt(sk.Path); ok && path.Dir(sk.Path) == path.Dir(f.Path) {
+			e = max(e, g.Epoch)
+		}
+	}
+	return e
 }
 
 // lackingNews says what the durable generation lacks that a job opens from. Empty: nothing.

@@ -44,7 +44,7 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, replica.Generation{}, nil},
-		{"damaged", spoil("group-0.safetensors", os.Remove), replica.Generation{}, []string{"job/" + fixture.JobID.String() + "/1-4", "group-0.safetensors is missing", "--resume"}},
+		{"damaged", spoil("group-0.safetensors", os.Remove), replica.Generation{}, []string{"/job can be used: step 4: shard 1-4/group-0.safetensors is missing", "--resume"}},
 		{"unreadable", spoil("COMMIT", func(name string) error {
 			if err := os.Remove(name); err != nil {
 				return err
@@ -76,7 +76,7 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newChair(t)
 			tc.spoil(t, c, c.shelf())
-			a := c.adoptable(nil, control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true})
+			a := c.adoptable(t.Context(), nil, control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true})
 			if a.command.Durable != tc.adopt || (a.refused != "") != (tc.says != nil) {
 				t.Errorf("adopts %v, want %v; refused: %q", a.command.Durable, tc.adopt, a.refused)
 			}
@@ -95,11 +95,11 @@ func TestAdoptsForItsOwner(t *testing.T) {
 	c.shelf()
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4)) // root's
 	ask := control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true, Owner: 61002}
-	if a := c.adoptable(nil, ask); !strings.Contains(a.refused, "is user 0's, and user 61002 asks") {
+	if a := c.adoptable(t.Context(), nil, ask); !strings.Contains(a.refused, "is user 0's, and user 61002 asks") {
 		t.Errorf("refused: %q", a.refused)
 	}
 	ask.Owner = 0
-	if a := c.adoptable(nil, ask); a.refused != "" || a.request.Owner != 0 {
+	if a := c.adoptable(t.Context(), nil, ask); a.refused != "" || a.request.Owner != 0 {
 		t.Errorf("refused its owner: %q", a.refused)
 	}
 }
@@ -110,16 +110,16 @@ func TestAdoptsWhatLacksSomething(t *testing.T) {
 	c.shelf()
 	ask := control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true}
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
-	if a := c.adoptable(nil, ask); a.news != "" || a.refused != "" {
+	if a := c.adoptable(t.Context(), nil, ask); a.news != "" || a.refused != "" {
 		t.Errorf("of one that lacks nothing: %q%s", a.news, a.refused)
 	}
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 6), replica.Lacking{Rank: 0, Text: "model.teacher.0.weight"}, replica.Lacking{Rank: 2, More: 1, Text: "buffer"})
 	const want = "warning: step 6, which the job goes on from, lacks model.teacher.0.weight (rank 0); buffer (rank 2 and 1 more): this is not the same run; session.noticed says what to do"
-	if a := c.adoptable(nil, ask); a.news != want || a.refused != "" {
+	if a := c.adoptable(t.Context(), nil, ask); a.news != want || a.refused != "" {
 		t.Errorf("launchers are told %q, want %q (refused: %q)", a.news, want, a.refused)
 	}
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 8), replica.Lacking{Text: strings.Repeat("é", replica.MaxLacks/2)}, replica.Lacking{Rank: 1, Text: strings.Repeat("x", replica.MaxLacks)})
-	if a := c.adoptable(nil, ask); len(a.news) > wire.MaxRefusedText || !strings.HasSuffix(a.news, "says what to do") || !utf8.ValidString(a.news) {
+	if a := c.adoptable(t.Context(), nil, ask); len(a.news) > wire.MaxRefusedText || !strings.HasSuffix(a.news, "says what to do") || !utf8.ValidString(a.news) {
 		t.Errorf("%d bytes: %q", len(a.news), a.news)
 	}
 }
@@ -151,11 +151,11 @@ func TestAdoptsWithItsGroups(t *testing.T) {
 	c.shelf()
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
 	ask := control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{1}}, Resume: true}
-	if a := c.adoptable(nil, ask); !strings.Contains(a.refused, "has 1 ranks in groups [0], not 1 in [1]") {
+	if a := c.adoptable(t.Context(), nil, ask); !strings.Contains(a.refused, "has 1 ranks in groups [0], not 1 in [1]") {
 		t.Errorf("of other groups: %q", a.refused)
 	}
 	ask.AnyGroups = true
-	if a := c.adoptable(nil, ask); a.refused != "" || !slices.Equal(a.request.Layout.Groups, []replica.GroupID{0}) {
+	if a := c.adoptable(t.Context(), nil, ask); a.refused != "" || !slices.Equal(a.request.Layout.Groups, []replica.GroupID{0}) {
 		t.Errorf("of any groups: %v, refused: %q", a.request.Layout, a.refused)
 	}
 }

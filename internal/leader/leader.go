@@ -36,6 +36,7 @@ type Config struct {
 	Cluster replica.ClusterID
 	Timing  config.Timing
 	Tier    Tier // nil: no durable tier on this node
+	Reread  RereadConfig
 	Journal *journal.Journal
 	Audit   *journal.Auditor
 	Refused *control.NoLinks // the links that this node refused lately
@@ -115,6 +116,7 @@ type Leader struct {
 	revoking   atomic.Bool   // a revocation is under way
 	paces      paces         // of registrations
 	challenges challenges
+	reads      readings
 
 	// Owned by run.
 	revoked    []replica.Revocation // learned
@@ -130,6 +132,7 @@ type Leader struct {
 	brought    map[replica.NodeName]*nodeLink // on which a node has brought what its ranks contributed to rendezvous
 	since      time.Duration                  // it leads
 	drains     []*drain
+	again      rereading
 	strays     strays
 	waiting    []waitingProposal // for a slot, in order
 	ahead      []waitingProposal // operators': for a slot before these
@@ -311,6 +314,7 @@ func (l *Leader) refresh(ctx context.Context, must bool) {
 		l.active, l.term = self, term
 		if self {
 			l.kv, l.since = rendezvous.New(term), l.now()
+			l.beginReread(ctx)
 			l.log.Leader(term)
 		}
 	}
@@ -344,6 +348,7 @@ func (l *Leader) resign(why error) {
 	clear(l.jobs)
 	clear(l.suspicions)
 	clear(l.brought)
+	l.endReread()
 	l.challenges.forget()
 	l.strays = newStrays()
 	l.kv = rendezvous.New(0)
@@ -385,6 +390,7 @@ func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 				news.Jobs, led.short = append(news.Jobs, control.JobChanged(was, job, led.short)), false
 			}
 			l.log.JobChanged(was, job, led.pinnedAt)
+			l.wentOn(was, job)
 			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
 				l.kv.Advance(id, job.ClosedEpoch+1)
 			}
@@ -444,6 +450,8 @@ func (l *Leader) handle(ctx context.Context, ev any) {
 		if led := l.jobs[ev.job]; led != nil {
 			l.seenDurable(led, ev)
 		}
+	case rereadLearned:
+		l.rereadEnded(ev)
 	case scanned:
 		switch led := l.jobs[ev.job]; {
 		case led == nil:
@@ -641,6 +649,7 @@ func (l *Leader) tick(ctx context.Context) {
 	}
 	now := l.now()
 	l.drained(ctx)
+	l.rereads()
 	again := now-l.looked >= commitLook
 	if again {
 		l.looked = now

@@ -33,5 +33,11 @@ type Tier interface {
 	Dir() string
 	Find(jobName string, job replica.JobID) (found []checkpoint.Found, skipped []checkpoint.Skipped, err error)
 	Holds(jobName string, job replica.JobID, g replica.Generation) error
-	Verify(ctx context.Context, f checkpoint.Found) error
+	ReadBack(ctx context.Context, f checkpoint.Found, how checkpoint.How) error
+	// Names lists the names that have a directory, Marked the generations of one with their marks, whether or not their files are there, and Look
+	// looks at one of them.
+	Names() ([]string, error)
+	Marked(jobName string) ([]checkpoint.Found, error)
+	Look(jobName string, job replica.JobID, g replica.Generation) (checkpoint.Found, error)
+	WentOn(jobName string, job replica.JobID, g replica.Generation) error
 }

@@ -64,7 +64,7 @@ func (m *Mover) Fetch(ctx context.Context, w Wanted, begin func(replica.Manifest
 		return s, nil
 	}
 	if w.Disk != "" {
-		got.Report, err = m.fromDisk(w, stage)
+		got.Report, err = m.fromDisk(ctx, w, stage)
 		got.BadDisk = errors.Is(err, checkpoint.ErrCorrupt) || errors.Is(err, transfer.ErrCorrupt) || errors.Is(err, shm.ErrCorrupt)
 	} else {
 		var tried dials
@@ -187,20 +187,26 @@ func stalled(r transfer.Report, but []replica.NodeName) (nodes []replica.NodeNam
 }
 
 // fromDisk reads a part from the durable tier, every chunk verified, into the sink.
-func (m *Mover) fromDisk(w Wanted, begin func(replica.Manifest) (transfer.Sink, error)) (report transfer.Report, err error) {
+func (m *Mover) fromDisk(ctx context.Context, w Wanted, begin func(replica.Manifest) (transfer.Sink, error)) (report transfer.Report, err error) {
 	if m.cfg.Disk == nil {
 		return report, fmt.Errorf("read the durable tier: node %s: %w", m.cfg.Self, ErrNoDisk)
 	}
-	found, _, err := m.cfg.Disk.Find(w.Disk, w.Key.Job)
+	found, skipped, err := m.cfg.Disk.Find(w.Disk, w.Key.Job)
 	if err != nil {
 		return report, err
 	}
 	i := slices.IndexFunc(found, func(g checkpoint.Found) bool { return g.Marker.Generation == w.Key.Generation })
+	for _, s := range skipped {
+		if i < 0 && s.Whole != nil && s.Whole.Marker.Generation == w.Key.Generation { // its mark has said so since the plan was made
+			return report, fmt.Errorf("durable generation %v: %w: %s", w.Key.Generation, checkpoint.ErrCorrupt, s.Reason)
+		}
+	}
 	if i < 0 {
 		return report, fmt.Errorf("generation %v is not in the durable tier any more", w.Key.Generation)
 	}
 	r, err := m.cfg.Disk.OpenShard(found[i], w.Key.Part)
 	if err != nil {
+		m.cfg.Disk.Suspect(ctx, found[i], err)
 		return report, err
 	}
 	defer r.Close()
@@ -220,7 +226,9 @@ func (m *Mover) fromDisk(w Wanted, begin func(replica.Manifest) (transfer.Sink, 
 			continue
 		}
 		b, err := r.ReadChunk(i, buf)
-		if err == nil {
+		if err != nil {
+			m.cfg.Disk.Suspect(ctx, found[i], err)
+		} else {
 			err = sink.Put(i, b)
 		}
 		if err != nil {

@@ -175,6 +175,8 @@ func (d *daemon) open(ctx context.Context) (err error) {
 			d.log.Failed("durable", "this daemon runs without its durable tier", err.Error())
 		} else if err != nil {
 			return err
+		} else {
+			d.store.Configure(checkpoint.Settings{Reader: string(c.Node), KeepRuns: c.KeepRuns, Note: func(err error) { d.log.Failed("durable", "beside reading and keeping generations", err.Error()) }})
 		}
 	}
 	d.openSpool(ctx)
@@ -478,7 +480,7 @@ func (d *daemon) build() error {
 		if d.store != nil {
 			tier = d.store
 		}
-		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Timing: c.Timing, Tier: tier, Journal: d.log, Audit: d.audit, Refused: &d.refused,
+		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Timing: c.Timing, Tier: tier, Reread: leader.RereadConfig{Every: c.RereadEvery, Rate: uint64(c.RereadRate)}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
 			Answers: d.prober.answers, Hears: d.prober.hears, Quiet: d.prober.quiet, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch})
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)

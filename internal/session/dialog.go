@@ -86,6 +86,11 @@ func (d *dialog) event(token func(job string) string, p *conn, h wire.RankHeader
 		return nil, d.addRecipe(body)
 	case wire.MGrow:
 		return d.grow(p, h, body)
+	case wire.MResumed:
+		if len(body) != 0 {
+			return nil, fmt.Errorf("resumed: body of %d bytes, want none", len(body))
+		}
+		return Resumed{p, h}, nil
 	case wire.MRecipe:
 		n, err := wire.ParseRecipe(body)
 		return Recipe{p, h, n}, err

@@ -163,6 +163,7 @@ func TestRefusals(t *testing.T) {
 		{"another region again", [][]byte{ok, regions, msg(wire.MRegions, wire.AppendRegions(nil, 0, []replica.Region{region("b")}))}, wire.CodeInvalid, `region 0 was "a", and comes again as another one, "b"`},
 		{"regions missing", [][]byte{ok, regions, msg(wire.MAttach, wire.AppendAttach(nil, 2, replica.NoGroup))}, wire.CodeInvalid, "1 were sent"},
 		{"short body", [][]byte{ok, msg(wire.MSealed, make([]byte, 23))}, wire.CodeInvalid, "23 bytes"},
+		{"resumed with a body", [][]byte{ok, msg(wire.MResumed, []byte{1})}, wire.CodeInvalid, "resumed"},
 		{"scope with a body", [][]byte{ok, msg(wire.MScope, []byte{1})}, wire.CodeInvalid, "scope"},
 		{"a write without its number", [][]byte{ok, msg(wire.MKVDelete, wire.KV{Key: "k"}.Append(nil))}, wire.CodeInvalid, "without its number"},
 		{"an addend of 7 bytes", [][]byte{ok, msg(wire.MKVAdd, wire.KV{Key: "k", Value: make([]byte, 7), Once: 1}.Append(nil))}, wire.CodeInvalid, "want 8"},

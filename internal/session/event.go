@@ -62,6 +62,11 @@ type (
 		Header wire.RankHeader
 		Offset uint32
 	}
+	// Resumed asks which durable generation the job goes on from; it expects MResumedIs.
+	Resumed struct {
+		Peer   Peer
+		Header wire.RankHeader
+	}
 	// Sealed says that the rank sealed a place.
 	Sealed struct {
 		Peer   Peer
@@ -167,6 +172,7 @@ func (Hello) event()      {}
 func (Attach) event()     {}
 func (Grow) event()       {}
 func (Recipe) event()     {}
+func (Resumed) event()    {}
 func (Sealed) event()     {}
 func (Stopped) event()    {}
 func (Loaded) event()     {}

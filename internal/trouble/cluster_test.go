@@ -186,6 +186,7 @@ type statusJob struct {
 	EndReason       string `json:"end_reason"`
 	Waiting         []string
 	DurableError    string `json:"durable_error"`
+	Resumed         string
 	Epoch           replica.Epoch
 	Position        struct{ Step int }
 	Durable         struct{ Step int }

@@ -11,10 +11,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/retain"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -71,6 +73,8 @@ func TestDamagedDurableShards(t *testing.T) {
 				n.daemon.await("ended", fields{"reason": "memory lacks group 0, private 0"})
 				if j := n.status().job("job"); j.Phase != "ended" || !strings.Contains(j.EndReason, "the durable tier has no valid one") {
 					t.Errorf("%+v", j)
+				} else {
+					contains(t, j.EndReason, fmt.Sprintf("step %d: group-0.safetensors, chunk 0: digest differs", found[0].Position.Step), fmt.Sprintf("step %d: group-0", found[len(found)-1].Position.Step))
 				}
 				return
 			}
@@ -79,6 +83,11 @@ func TestDamagedDurableShards(t *testing.T) {
 				t.Errorf("want step %d of the durable tier: %s", found[1].Position.Step, o.text)
 			}
 			l.await("step", fields{"step": int(found[1].Position.Step) + 3})
+			// The launcher says that the job went back, from what it goes on, and what it passed over.
+			info, _ := found[0].Shard(tc.part)
+			l.says(fmt.Sprintf("recovered: step %d from disk, ", found[1].Position.Step), "warning: the job went back over ", fmt.Sprintf("resumed: step %d of file://%s/job (", found[1].Position.Step, n.cfg.DurableDir))
+			at := l.awaitText(0, fmt.Sprintf("; passed over step %d: ", found[0].Position.Step))
+			contains(t, l.text(at, at+1), filepath.Base(info.File))
 		})
 	}
 }
@@ -102,10 +111,51 @@ func TestResumePassesOverDamage(t *testing.T) {
 	}
 	n.flags = []string{"--bootstrap"} // again: its log is gone
 	n.start()
-	l = n.run("job", 1, rankSpec{}, "--resume")
+	l = n.run("job", 1, rankSpec{}, "--resume", "--durable-every", "5")
 	n.daemon.await("durable_skipped", fields{"path": found[0].Path, "reason": "chunk 0 at offset"})
 	l.await("loaded", fields{"step": int(found[1].Position.Step), "source": "durable"})
-	l.await("step", fields{"step": int(found[1].Position.Step) + 3})
+	at := l.awaitText(0, fmt.Sprintf("resumed: step %d of file://%s/job (", found[1].Position.Step, n.cfg.DurableDir))
+	contains(t, l.text(at, at+1), fmt.Sprintf("; passed over step %d: group-0.safetensors, chunk 0: digest differs", found[0].Position.Step))
+	if j := n.status().job("job"); !strings.HasPrefix(j.Resumed, fmt.Sprintf("step %d of file://", found[1].Position.Step)) {
+		t.Errorf("status says it resumed from %q", j.Resumed)
+	}
+	// The next write used to delete the older, good one and to keep the damaged one: keeping counted files and sizes.
+	n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+	if _, err := os.Stat(filepath.Join(n.cfg.DurableDir, found[1].Path, "COMMIT")); err != nil {
+		t.Errorf("what the job went on from is gone: %v", err)
+	}
+}
+
+// TestResumeIsRefusedByName: nothing in the durable tier is whole, which the launcher says with each file before it starts a process.
+func TestResumeIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
+	for range 3 {
+		n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
+	}
+	l.kill()
+	n.die()
+	found := generations(t, n)
+	want := []string{"no durable generation in " + n.cfg.DurableDir + "/job can be used: "}
+	for i, f := range found {
+		info, _ := f.Shard([]replica.Part{replica.OfGroup(0), replica.OfRank(0)}[i%2])
+		flip(t, filepath.Join(n.cfg.DurableDir, filepath.Dir(f.Path), info.File))
+		want = append(want, fmt.Sprintf("step %d: %s, chunk 0: digest differs", f.Position.Step, filepath.Base(info.File)))
+	}
+	if err := os.RemoveAll(n.cfg.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	n.flags = []string{"--bootstrap"}
+	n.start()
+	l = n.run("job", 1, rankSpec{}, "--resume")
+	if code := l.exit(); code != 1 {
+		t.Errorf("code %d", code)
+	}
+	l.says(want...)
+	if l.saw(func(l line) bool { return l.is("loaded", nil) || strings.Contains(l.text, "starting") }) {
+		t.Errorf("a process was started:\n%s", l.output())
+	}
 }
 
 // generations are the complete durable ones, newest first.
@@ -356,5 +406,29 @@ func TestResumeAtANamedPipe(t *testing.T) {
 	n.daemon.Signal(syscall.SIGTERM)
 	if code := n.daemon.exit(); code != 0 {
 		t.Errorf("the daemon ended with code %d", code)
+	}
+}
+
+// TestDurableIsReadBack: what was just written is read again from the disk, at a bounded rate, and the mark beside it says so.
+func TestDurableIsReadBack(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	n.run("job", 1, rankSpec{}, "--durable-every", "500")
+	n.daemon.await("durable", nil)
+	n.daemon.awaitLong(time.Minute, "note", fields{"code": "durable_read"})
+	good := 0
+	s, err := checkpoint.Open(t.Context(), n.cfg.DurableDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	marked, err := s.Marked("job")
+	for _, f := range marked {
+		if f.State() == retain.Good && f.Read.By == string(n.cfg.Node) {
+			good++
+		}
+	}
+	if err != nil || good == 0 {
+		t.Errorf("none of %d generations has a mark that says that it is good: %v", len(marked), err)
 	}
 }

@@ -55,6 +55,7 @@ const (
 	MGrow       uint16 = 26
 	MRecipe     uint16 = 27
 	MLacks      uint16 = 30
+	MResumed    uint16 = 31 // no body
 	// daemon -> rank
 	MWelcome  uint16 = 64
 	MRefused  uint16 = 65
@@ -68,6 +69,8 @@ const (
 	MScoped   uint16 = 73
 	MPaused   uint16 = 74 // to an MPause that is a request
 	MRecipeIs uint16 = 75
+	// MResumedIs's body is text: what the plan of the newest epoch says of the durable generation that it reads.
+	MResumedIs uint16 = 76
 	// daemon -> launcher
 	MRunOK    uint16 = 80
 	MRunStart uint16 = 81

@@ -73,12 +73,12 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 	case MLoaded:
 		v, err := ParseLoaded(body)
 		return again(v, err)
-	case MFail, MReject:
+	case MFail, MReject, MResumedIs:
 		return string(body), body, nil
 	case MLacks:
 		text, err := ParseLacks(body)
 		return text, []byte(text), err
-	case MLeave, MBye, MFence, MScope, MPaused:
+	case MLeave, MBye, MFence, MScope, MPaused, MResumed:
 		return nil, nil, checkBody("empty", body, 0)
 	case MKVSet, MKVGet, MBarrier, MKVAdd, MKVCheck, MKVCompareSet, MKVDelete:
 		v, err := ParseKV(typ, body)
@@ -124,7 +124,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 }
 
 var messageFiles = []string{"hello", "regions", "attach", "reattach", "sealed", "stopped", "loaded", "fail", "leave", "kv_set", "kv_get", "barrier",
-	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped", "paused", "ending", "recipe_part", "grow", "recipe", "recipe_is", "lacks",
+	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped", "paused", "ending", "recipe_part", "grow", "recipe", "recipe_is", "lacks", "resumed", "resumed_is",
 	"run_hello", "run_exited", "welcome", "refused", "attached", "fence", "order", "bye", "kv_ok", "kv_value", "run_ok", "run_start", "run_stop", "run_done"}
 
 // The vectors are written by C: every one must parse to the values its text names, and encode to the same bytes.

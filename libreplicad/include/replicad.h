@@ -38,7 +38,7 @@
  *   loaded        rp_load                       rp_ready, rp_reject; rp_join, rp_fail
  *   ready         rp_ready                      rp_step_enter, rp_step_exit by turns; rp_set_good, rp_seal_step, rp_grow; rp_join, rp_leave, rp_fail, rp_pause, rp_ending
  *   Any state: rp_recipe, rp_scope, rp_kv_*, rp_barrier, rp_fd, rp_fenced, rp_committed, rp_get_stats, rp_freeze_good, rp_cancel, rp_close. From attached
- *   on: rp_capture, rp_help, rp_notify, rp_reconnect, rp_ordered, rp_lacks.
+ *   on: rp_capture, rp_help, rp_notify, rp_reconnect, rp_ordered, rp_lacks, rp_resumed.
  *   rp_join leaves "ready" even if it ends in RP_ETIMEOUT: the rank has said that it stopped. It takes no further step before it has joined,
  *   loaded and is ready again; the daemon closes the epoch 5 s later where no fault does so sooner, and then the order comes.
  *   After RP_ESTOPPED: rp_close, and exit. After rp_close the handle must not be used.
@@ -184,6 +184,9 @@ RP_API int rp_attach(rp_handle *h, int64_t timeout_ns, rp_error *err);
 /* Cancels and joins every capture of this handle, tells the daemon that the rank has stopped, and waits for the next order.
  * Sets the handle's epoch. RP_ETIMEOUT: no order yet; call rp_join again, nothing else goes on from here. With timeout_ns 0 it only looks; a capture under way has a tenth of a second whatever timeout_ns is. */
 RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_error *err);
+/* After rp_ready of an order from RP_DURABLE, any time: which durable generation the job goes on from, how old it is, and which it passed over
+ * with what is wrong with them: the line that launchers print. At most room-1 bytes of UTF-8 (700 are enough), and a zero; empty: there is none. */
+RP_API int rp_resumed(rp_handle *h, char *text, size_t room, int64_t timeout_ns, rp_error *err);
 /* After RP_INIT: captures and seals the frozen area, replicated and private parts as (epoch, step); sets good. Then rp_join again. */
 RP_API int rp_seal_initial(rp_handle *h, rp_error *err);
 /* After RP_LOAD: copies the sealed parts into the live regions, verifying every chunk; sets good to {epoch, step}. RP_EFENCED if the epoch was

@@ -93,6 +93,22 @@ RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_erro
 	return RP_OK;
 }
 
+RP_API int rp_resumed(rp_handle *h, char *text, size_t room, int64_t timeout_ns, rp_error *err) {
+	RPI_ENTER(h, err);
+	int64_t deadline;
+	int rc = arguments(h, "rp_resumed", timeout_ns, &deadline, err);
+	if (rc == RP_OK && (!text || room == 0))
+		rc = rpi_error(err, RP_EINVAL, "rp_resumed: no room for a text");
+	if (rc == RP_OK)
+		rc = rpi_request(h, RP_M_RESUMED, NULL, 0, RP_M_RESUMED_IS, deadline, err);
+	if (rc != RP_OK)
+		return rc;
+	size_t n = h->reply.length < room ? h->reply.length : room - 1;
+	memcpy(text, h->reply.body, n);
+	text[n] = 0;
+	return RP_OK;
+}
+
 RP_API int rp_ordered(rp_handle *h) {
 	if (!h || rpi_forked(h) || !h->control)
 		return 0;

@@ -145,6 +145,7 @@ enum {
 	RP_M_LACKS = 30,    /* text: what copies of this rank lack, at most RP_MAX_LACKS bytes; empty: nothing; no reply; said again on each connection */
 	RP_M_RECIPE_PART = 25, /* rp_piece: a piece of the recipe of the growth to come; no reply */
 	RP_M_GROW = 26,     /* rp_growth, after its RP_M_REGIONS and RP_M_RECIPE_PARTs: the rank stands between two steps; reply RP_M_ATTACHED + descriptor, or RP_M_REFUSED (RP_EFENCED: the epoch was closed) */
+	RP_M_RESUMED = 31,  /* no body; reply RP_M_RESUMED_IS */
 	RP_M_RECIPE = 27,   /* u32 offset, u32 0: what the job keeps; reply RP_M_RECIPE_IS */
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */
@@ -162,6 +163,7 @@ enum {
 	RP_M_KV_TOTAL = 72, /* i32 code, u32 0, i64 total */
 	RP_M_SCOPED = 73,   /* u64: the epoch to come */
 	RP_M_PAUSED = 74,   /* the pause is known: nothing is freed any more for a step that the rank does not come to */
+	RP_M_RESUMED_IS = 76, /* text: what the plan of the newest epoch says of the durable generation that it reads; empty: it reads none */
 	RP_M_RECIPE_IS = 75, /* rp_piece: the job's recipe from the offset on, as much as fits */
 	/* daemon -> launcher */
 	RP_M_RUN_OK = 80,    /* rp_welcome */

@@ -283,6 +283,7 @@ static void from_rank(void) {
 	kv("kv_compare_set", RP_M_KV_COMPARE_SET, "who", "mineyours", 4, 11);
 	kv("kv_delete", RP_M_KV_DELETE, "who", "", 0, 12);
 	plain("scope", RP_M_SCOPE);
+	plain("resumed", RP_M_RESUMED);
 }
 
 static void from_daemon(void) {
@@ -339,6 +340,11 @@ static void from_daemon(void) {
 	sent();
 
 	plain("paused", RP_M_PAUSED);
+
+	message("resumed_is", RP_M_RESUMED_IS);
+	add("step 2180 of file:///b/lm", 25);
+	fprintf(text, "text step 2180 of file:///b/lm\n");
+	sent();
 
 	message("recipe_is", RP_M_RECIPE_IS);
 	rp_piece piece = {.offset = 8, .total = 12};

@@ -68,7 +68,7 @@ typedef struct {
 	rp_growth growth;
 	uint8_t *before; /* the arena of before */
 	size_t before_bytes;
-	const char *recipe;
+	const char *recipe, *resumed;
 	bool freeing;   /* frees the slots before it takes a word of a pause */
 	_Atomic unsigned sealed, stopped, unloadable, lacking; /* messages of each kind */
 	char lacks[RP_MAX_LACKS + 1]; /* the newest, read behind a reply to what was sent after it */

@@ -28,6 +28,24 @@ static void in_order(void) {
 	rank_end(&r);
 }
 
+/* What the job went on from, cut to the room that there is. */
+static void says_what_it_resumed_from(void) {
+	rank r;
+	rank_start(&r, 100);
+	char got[16] = "untouched";
+	OK(rp_resumed(r.h, got, sizeof got, 20ll * second, &failure));
+	CHECK(got[0] == 0);
+	r.daemon.resumed = "step 2180 of file:///b/lm";
+	OK(rp_resumed(r.h, got, sizeof got, 20ll * second, &failure));
+	CHECK(strcmp(got, "step 2180 of fi") == 0);
+	char all[1024];
+	OK(rp_resumed(r.h, all, sizeof all, 20ll * second, &failure));
+	CHECK(strcmp(all, r.daemon.resumed) == 0);
+	SAME(rp_resumed(r.h, NULL, 0, second, &failure), RP_EINVAL);
+	SAME(rp_resumed(r.h, all, sizeof all, -1, &failure), RP_EINVAL);
+	rank_end(&r);
+}
+
 static void backs_out_when_fenced(void) {
 	rank r;
 	rank_start(&r, 100);
@@ -179,4 +197,4 @@ static void fence_against_enter(void) {
 	rank_end(&r);
 }
 
-const test words_tests[] = {{"in order", in_order}, {"backs out when fenced", backs_out_when_fenced}, {"words of another owner", words_of_another_owner}, {"good freezes", good_freezes}, {"fence against enter", fence_against_enter}, {"fence before UPDATING", fence_before_updating}, {"words of an older epoch", words_of_an_older_epoch}, {"ready looks at the fence", ready_looks_at_the_fence}, {0}};
+const test words_tests[] = {{"in order", in_order}, {"says what it resumed from", says_what_it_resumed_from}, {"backs out when fenced", backs_out_when_fenced}, {"words of another owner", words_of_another_owner}, {"good freezes", good_freezes}, {"fence against enter", fence_against_enter}, {"fence before UPDATING", fence_before_updating}, {"words of an older epoch", words_of_an_older_epoch}, {"ready looks at the fence", ready_looks_at_the_fence}, {0}};

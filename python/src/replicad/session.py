@@ -65,6 +65,8 @@ log = logging.getLogger("replicad")
 SEAL, SLOWEST = 30.0, 32 << 20
 #: So many steps after a recovery a new process says what a restart would lack.
 SAID = 8
+#: For so many seconds a resume waits to be told which durable generation it is of.
+TOLD = 5.0
 #: How many seconds a program may be on its way out, beyond what any survivor has, before it counts as one that hangs.
 ENDING = 30.0
 
@@ -74,15 +76,16 @@ class Resumed(int):
 
     source: str  #: "fresh", "own-ram", "peer-ram" or "durable"
     epoch: int
+    told: str  #: of "durable": which generation, how old, and which were passed over, as the launcher prints it; else empty
 
-    def __new__(cls, order: Order, source: str, step: int | None = None) -> Resumed:
+    def __new__(cls, order: Order, source: str, step: int | None = None, told: str = "") -> Resumed:
         """The step of an order, or another one of its epoch."""
         self = super().__new__(cls, order.step if step is None else step)
-        self.source, self.epoch = source, order.epoch
+        self.source, self.epoch, self.told = source, order.epoch, told
         return self
 
     def __repr__(self) -> str:
-        return f"step {int(self)} from {self.source}, epoch {self.epoch}"
+        return f"step {int(self)} from {self.source}, epoch {self.epoch}" + (f": {self.told}" if self.told else "")
 
 
 _open: Session | None = None
@@ -439,7 +442,8 @@ class Session:
                 self._say_replaced(written)
             for text in conversion.rounded(self._staging.converted):
                 log.warning("replicad: step %d: %s", order.step, text)
-        log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d", order.rank, order.world, order.step, source, order.epoch)
+        told = self._told(source)
+        log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d%s", order.rank, order.world, order.step, source, order.epoch, told and f": {told}")
         self.order = order
         there = dist.is_available() and dist.is_initialized()
         self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
@@ -452,7 +456,16 @@ class Session:
         if self._unwinder is None:
             self._unwinder = unwind.Unwinder(self)
             self._unwinder.start()
-        return Resumed(order, source)
+        return Resumed(order, source, told=told)
+
+    def _told(self, source: str) -> str:
+        """What launchers print of the durable generation that the job goes on from. The step does not hang on it: without an answer it is not said."""
+        if source != "durable":
+            return ""
+        try:
+            return self._rank.resumed(TOLD)
+        except Error as err:
+            return f"({err})"
 
     def _order(self, timeout: float | None) -> Order:
         try:

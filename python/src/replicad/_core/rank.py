@@ -257,6 +257,13 @@ class Rank(Rendezvous):
         """Acknowledges the load; returns when the epoch is opened."""
         self._wait("ready", lambda ns: self._lib.rp_ready(self._h, ns, c.byref(self._text)), timeout)
 
+    def resumed(self, timeout: float | None = None) -> str:
+        """After :meth:`ready` of an order whose source is "durable": which generation the job goes on from, how old it is, and which ones were passed over
+        with what is wrong with them. It is the line that launchers print; empty: nothing is known."""
+        room = c.create_string_buffer(1024)
+        self._wait("read what it resumed from", lambda ns: self._lib.rp_resumed(self._h, room, len(room), ns, c.byref(self._text)), timeout)
+        return room.value.decode(errors="replace")
+
     def fail(self, text: str) -> None:
         """Reports a fault of this rank: its epoch is closed."""
         with self._lock:

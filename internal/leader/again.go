@@ -1,0 +1,209 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/leader/reread"
+	"github.com/replicad/replicad/replica"
+)
+
+// RereadConfig says how durable generations are read again.
+type RereadConfig struct {
+	Every time.Duration // 0: they are not
+	Rate  uint64        // bytes a second; 0: they are not
+}
+
+// rereading is the room that says which durable generation is read again, and what this leader does for it. Run owns it.
+type rereading struct {
+	room   *reread.Room // nil: this node does not lead, or reads nothing again
+	wake   time.Time    // when the room is to be asked; zero: after the next event
+	busy   bool         // what the room was told
+	ctx    context.Context
+	cancel context.CancelFunc // of what is under way
+}
+
+// rereadLearned is something for the room of that leadership.
+type rereadLearned struct {
+	room *reread.Room
+	ev   reread.Event
+	// Of the end of a read: what was read, and what was wrong.
+	of  reread.Lying
+	err error
+}
+
+// beginReread begins with a leadership.
+func (l *Leader) beginReread(ctx context.Context) {
+	if l.store == nil || l.cfg.Reread.Every == 0 || l.cfg.Reread.Rate == 0 {
+		return
+	}
+	now := time.Now()
+	l.again = rereading{room: reread.New(now, l.cfg.Reread.Every), wake: now}
+	l.again.ctx, l.again.cancel = context.WithCancel(ctx)
+}
+
+// endReread ends with it. What was read by half the next leader reads whole.
+func (l *Leader) endReread() {
+	if l.again.room != nil {
+		l.again.cancel()
+	}
+	l.again = rereading{}
+}
+
+// rereadLearns has the room learn of something.
+func (l *Leader) rereadLearns(ev reread.Event) {
+	if l.again.room != nil {
+		now := time.Now()
+		l.again.room.Learn(now, ev)
+		l.again.wake = now
+	}
+}
+
+// rereads does what the room wants done. It is called with each tick.
+func (l *Leader) rereads() {
+	if l.again.room == nil {
+		return
+	}
+	if busy := l.recovering(); busy != l.again.busy {
+		l.again.busy = busy
+		l.rereadLearns(reread.Busy{Is: busy})
+	}
+	now := time.Now()
+	if l.again.wake.IsZero() || now.Before(l.again.wake) {
+		return
+	}
+	for _, e := range l.again.room.Step(now) {
+		switch e := e.(type) {
+		case reread.List:
+			l.rereadBeside(func(context.Context) rereadLearned { return rereadLearned{ev: l.lying(e.Name)} })
+		case reread.Read:
+			l.rereadBeside(func(ctx context.Context) rereadLearned {
+				err := l.readAgain(ctx, e.Lying)
+				_, damaged := checkpoint.DamageOf(err)
+				return rereadLearned{ev: reread.Ended{Of: e.Lying, Refused: err != nil && !damaged}, of: e.Lying, err: err}
+			})
+		}
+	}
+	l.again.wake, _ = l.again.room.Next()
+}
+
+// rereadBeside does something beside the leader, for the room that there is now.
+func (l *Leader) rereadBeside(do func(context.Context) rereadLearned) {
+	room, ctx := l.again.room, l.again.ctx
+	l.work.Go(func() {
+		learned := do(ctx)
+		learned.room = room
+		l.post(learned)
+	})
+}
+
+// recovering tells whether some job opens or recovers.
+func (l *Leader) recovering() bool {
+	for _, led := range l.jobs {
+		if p := led.job.Phase; p != replica.Open && p != replica.Ended {
+			return true
+		}
+	}
+	return false
+}
+
+// rereadEnded passes on what was done for the room, if it is still there, and says what was found.
+func (l *Leader) rereadEnded(ev rereadLearned) {
+	if ev.room != l.again.room {
+		return
+	}
+	l.rereadLearns(ev.ev)
+	if _, read := ev.ev.(reread.Ended); read && ev.err == nil {
+		l.log.Note2(nil, "durable_read", fmt.Sprintf("generation %v of job %q was read back and is good", ev.of.Generation, ev.of.Name))
+	}
+	if ev.err == nil || errors.Is(ev.err, context.Canceled) {
+		return
+	}
+	where := path.Join(ev.of.Name, ev.of.Job.String(), fmt.Sprintf("%d-%d", ev.of.Generation.Epoch, ev.of.Generation.Step))
+	l.log.Skipped(nil, where, ev.err.Error())
+	led := l.jobs[ev.of.Job]
+	if _, damaged := checkpoint.DamageOf(ev.err); !damaged || led == nil || led.job.Durable == ev.of.Generation {
+		return // of the newest the next look at it says so
+	}
+	l.tell(ev.of.Job, fmt.Sprintf("warning: the durable generation of step %d, which is kept, failed a read and counts for nothing: %s", ev.of.Generation.Step, replica.Line(checkpoint.Plain(ev.err), maxWrong)))
+}
+
+// lying lists what lies of a name in the durable directory, or of all names.
+func (l *Leader) lying(name string) reread.Listed {
+	ev := reread.Listed{Name: name}
+	names, err := []string{name}, error(nil)
+	if name == "" {
+		names, err = l.store.Names()
+	}
+	for _, n := range names {
+		var marked []checkpoint.Found
+		if marked, err = l.store.Marked(n); err != nil {
+			break
+		}
+		for _, f := range marked {
+			is := reread.Lying{Name: f.JobName, Job: f.Job, Generation: f.Generation}
+			if f.Written > 0 {
+				is.Written = time.UnixMilli(int64(f.Written))
+			}
+			if f.Read != nil && f.Read.At > 0 {
+				is.Read = time.UnixMilli(int64(f.Read.At))
+			}
+			ev.All = append(ev.All, is)
+		}
+	}
+	if err != nil {
+		l.log.Failed("durable", "list what is to be read again", err.Error())
+		ev.Failed = true
+	}
+	return ev
+}
+
+// readAgain reads a generation from the disk, at the configured rate.
+func (l *Leader) readAgain(ctx context.Context, of reread.Lying) error {
+	f, err := l.store.Look(of.Name, of.Job, of.Generation)
+	if err != nil {
+		return err
+	}
+	p := pacer{rate: l.cfg.Reread.Rate}
+	return l.store.ReadBack(ctx, f, checkpoint.How{Cold: true, Pace: p.pace})
+}
+
+// pacer holds readers to so many bytes a second together.
+type pacer struct {
+	rate uint64
+	mu   sync.Mutex // guards free
+	free time.Time  // when the next may read
+}
+
+// pace waits until so many bytes may be read.
+func (p *pacer) pace(ctx context.Context, bytes int) error {
+	wait := p.take(time.Now(), bytes)
+	if wait <= 0 {
+		return nil
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// take is how long to wait before reading so many bytes: until what others were let read before has had its time.
+func (p *pacer) take(now time.Time, bytes int) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.free.Before(now) {
+		p.free = now
+	}
+	wait := p.free.Sub(now)
+	p.free = p.free.Add(time.Duration(float64(bytes) / float64(p.rate) * float64(time.Second)))
+	return wait
+}

@@ -1,0 +1,267 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/leader/reread"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// What durable generations can be gone on from is found by reading them whole, beside the leader: before a job is opened from one, and before
+// a recovery plans to. A generation that was read for the first is not read again for the second.
+
+// readFresh is for how long the second takes the first one's word: what rots in between fails the restore, which is said, and searched anew.
+const readFresh = time.Minute
+
+// readings are those of the durable tier under way, or not asked for yet, by the path of what is read. Its methods may be called from any
+// goroutine.
+type readings struct {
+	mu sync.Mutex // guards of
+	of map[string]*reading
+}
+
+// reading is one. What stands below done is written before that is closed.
+type reading struct {
+	done chan struct{}
+	err  error
+	took time.Duration
+	at   time.Duration // it ended
+}
+
+// readBack reads a generation whole, or waits for a reading of it that is under way, until wait ends; the reading goes on until ctx does.
+// taking has the next one who asks read it again.
+func (l *Leader) readBack(ctx, wait context.Context, f checkpoint.Found, taking bool) (took time.Duration, err error) {
+	l.reads.mu.Lock()
+	r := l.reads.of[f.Path]
+	if r != nil && r.over() && l.now()-r.at > readFresh {
+		r = nil
+	}
+	if r == nil {
+		r = &reading{done: make(chan struct{})}
+		if l.reads.of == nil {
+			l.reads.of = map[string]*reading{}
+		}
+		l.reads.of[f.Path] = r
+		began := l.now()
+		l.work.Go(func() {
+			r.err = l.store.ReadBack(ctx, f, checkpoint.How{})
+			r.at = l.now()
+			r.took = r.at - began
+			close(r.done)
+		})
+	}
+	l.reads.mu.Unlock()
+	select {
+	case <-r.done:
+	case <-wait.Done():
+		return 0, errPending
+	}
+	if taking || r.err != nil { // what failed is mended by people, who try again at once
+		l.reads.mu.Lock()
+		if l.reads.of[f.Path] == r {
+			delete(l.reads.of, f.Path)
+		}
+		l.reads.mu.Unlock()
+	}
+	return r.took, r.err
+}
+
+func (r *reading) over() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// errPending: the reading is not over.
+var errPending = errors.New("it is being read")
+
+// taking and leaving tell whether the reading of a generation is left for who asks next.
+const (
+	taking  = true
+	leaving = false
+)
+
+// searched is what a search of a job's durable generations came to.
+type searched struct {
+	found   []checkpoint.Found   // that may be good, the newest first
+	good    *checkpoint.Found    // the newest of those that the job may go on from, which was read whole; nil: none is known to be
+	took    time.Duration        // its reading
+	pending bool                 // the newest was not read whole by the time that the wait ended
+	skipped []checkpoint.Skipped // what can't be used, with those of what was found that failed a read
+	plain   map[string]string    // by path, what is wrong in a few words
+}
+
+// search reads generations that may be gone on from, the newest first, until one is good. Those that a mark says are damaged are read again
+// where nothing else is left: somebody may have brought back what was damaged, and what follows is the end of the job. It waits until wait ends.
+func (l *Leader) search(ctx, wait context.Context, found []checkpoint.Found, skipped []checkpoint.Skipped, may func(checkpoint.Found) bool, taking bool) searched {
+	s := searched{skipped: slices.Clone(skipped), plain: map[string]string{}}
+	for _, f := range found {
+		if s.good != nil || s.pending || !may(f) {
+			s.found = append(s.found, f)
+			continue
+		}
+		s.try(ctx, wait, l, f, taking)
+	}
+	if s.good != nil || s.pending {
+		return s
+	}
+	var marked []checkpoint.Found
+	for _, sk := range skipped {
+		if sk.Whole != nil && may(*sk.Whole) {
+			marked = append(marked, *sk.Whole)
+		}
+	}
+	slices.SortFunc(marked, checkpoint.Newer)
+	for _, f := range marked {
+		if s.good != nil || s.pending {
+			break
+		}
+		s.skipped = slices.DeleteFunc(s.skipped, func(sk checkpoint.Skipped) bool { return sk.Path == f.Path })
+		s.try(ctx, wait, l, f, taking)
+	}
+	return s
+}
+
+// mayGoOn tells of a generation whether a job may go on from it, if its bytes are good.
+func mayGoOn(job *replica.Job) func(checkpoint.Found) bool {
+	return func(f checkpoint.Found) bool {
+		return job.Lineage.Valid(f.Generation) && !slices.Contains(job.Condemned, f.Generation)
+	}
+}
+
+// try reads one generation.
+func (s *searched) try(ctx, wait context.Context, l *Leader, f checkpoint.Found, taking bool) {
+	took, err := l.readBack(ctx, wait, f, taking)
+	switch {
+	case err == nil:
+		s.good, s.took = &f, took
+		s.found = append(s.found, f)
+	case errors.Is(err, errPending):
+		s.pending = true
+		s.found = append(s.found, f)
+	default:
+		s.plain[f.Path] = checkpoint.Plain(err)
+		s.skipped = append(s.skipped, checkpoint.Skipped{Path: f.Path, Reason: err.Error(), Why: checkpoint.SkipKindOf(err), Whole: &f})
+	}
+}
+
+// generations are what recovery is told of: what can be used, and what is wrong with the rest.
+func (s *searched) generations(dir string) (out []recovery.DurableGen) {
+	for _, f := range s.found {
+		g := recovery.DurableGen{Generation: f.Generation, Position: f.Position, Parts: map[replica.Part]replica.Digest{}}
+		for _, shard := range f.Shards {
+			g.Parts[shard.Part] = shard.Root
+		}
+		took := time.Duration(-1)
+		if s.good != nil && s.good.Path == f.Path {
+			took = s.took
+		}
+		g.Says = says(dir, f, time.Now(), took)
+		out = append(out, g)
+	}
+	for _, sk := range s.skipped {
+		if g, ok := s.bad(sk); ok {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// bad is a generation that can't be used. What was never finished is none.
+func (s *searched) bad(sk checkpoint.Skipped) (g recovery.DurableGen, ok bool) {
+	if sk.Why != checkpoint.Damaged && sk.Why != checkpoint.Unreadable {
+		return g, false
+	}
+	if g.Generation, ok = checkpoint.GenerationAt(sk.Path); !ok {
+		return g, false
+	}
+	g.Position = replica.Position(g.Generation)
+	if sk.Whole != nil {
+		g.Position = sk.Whole.Position
+	}
+	g.Bad = s.plain[sk.Path]
+	if g.Bad == "" {
+		g.Bad = sk.Plain()
+	}
+	return g, true
+}
+
+// wrong lists what is wrong with each generation that can't be used, the newest first.
+func (s *searched) wrong() (list []string) {
+	var bad []recovery.DurableGen
+	for _, sk := range s.skipped {
+		if g, ok := s.bad(sk); ok {
+			bad = append(bad, g)
+		}
+	}
+	slices.SortStableFunc(bad, func(a, b recovery.DurableGen) int {
+		return replica.Generation(b.Position).Compare(replica.Generation(a.Position))
+	})
+	for _, g := range bad {
+		list = append(list, fmt.Sprintf("step %d: %s", g.Position.Step, g.Bad))
+	}
+	return list
+}
+
+// says names a generation for people: its step, where it lies, how old it is, its size, and how long its reading took, if it was read.
+func says(dir string, f checkpoint.Found, now time.Time, took time.Duration) string {
+	facts := sizeText(f.Bytes())
+	if f.Written > 0 {
+		if age := now.Sub(time.UnixMilli(int64(f.Written))); age >= 0 {
+			facts = ageText(age) + " old, " + facts
+		}
+	}
+	if took >= 0 {
+		facts += fmt.Sprintf(", %.1f s", took.Seconds())
+	}
+	return fmt.Sprintf("step %d of file://%s (%s)", f.Position.Step, path.Join(dir, f.JobName), facts)
+}
+
+func ageText(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+func sizeText(n uint64) string {
+	switch {
+	case n < 1<<20:
+		return fmt.Sprintf("%d KiB", (n+1<<10-1)>>10)
+	case n < 10<<30:
+		return fmt.Sprintf("%d MiB", uint64(math.Round(float64(n)/(1<<20))))
+	}
+	return fmt.Sprintf("%d GiB", uint64(math.Round(float64(n)/(1<<30))))
+}
+
+// wentOn notes beside a durable generation that a run goes on from it, once its epoch opens. One that was just written is to be read back.
+func (l *Leader) wentOn(was, is *replica.Job) {
+	if was != nil && is.Durable != was.Durable {
+		l.rereadLearns(reread.Wrote{Name: is.Name})
+	}
+	if l.store == nil || was == nil || is.Phase != replica.Open || was.Phase == replica.Open || is.Plan == nil || is.Plan.Resumed == "" {
+		return
+	}
+	l.work.Go(func() {
+		if err := l.store.WentOn(is.Name, is.ID, is.Plan.Generation); err != nil {
+			l.log.Failed("durable", fmt.Sprintf("note that job %s went on from generation %v", is.Name, is.Plan.Generation), err.Error())
+		}
+	})
+}

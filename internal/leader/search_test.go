@@ -1,0 +1,223 @@
+package leader
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+var askToResume = control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true}
+
+// rotten turns a bit of a shard's last byte over.
+func rotten(t *testing.T, dir, gen, file string) {
+	t.Helper()
+	name := filepath.Join(dir, "job", fixture.JobID.String(), gen, file)
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-1] ^= 1
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// plannable is what recovery is told of the durable tier of a job that was opened from a.
+func (c *chair) plannable(a adopt) []recovery.DurableGen {
+	c.t.Helper()
+	job := &replica.Job{ID: a.command.ID, Name: "job", Lineage: a.command.Lineage, Condemned: a.command.Condemned, Durable: a.command.Durable}
+	found, err := c.durableFound(c.t.Context(), job)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return found
+}
+
+// A newest generation that is damaged is passed over before the job is opened, whose epochs begin behind it, and recovery is told what to say.
+func TestResumePassesOverWhatIsDamaged(t *testing.T) {
+	c := newChair(t)
+	dir := c.shelf()
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(3, 6))
+	rotten(t, dir, "3-6", "group-0.safetensors")
+	a := c.adoptable(t.Context(), nil, askToResume)
+	if a.refused != "" || a.command.Durable != fixture.Gen(1, 4) || a.command.Epoch != 3 {
+		t.Fatalf("adopts %v in epoch %d, refused: %q", a.command.Durable, a.command.Epoch, a.refused)
+	}
+	if err := c.disk.Holds("job", fixture.JobID, fixture.Gen(3, 6)); err == nil {
+		t.Error("the damaged one is durable, by its mark")
+	}
+	bad, good := 0, 0
+	for _, g := range c.plannable(a) {
+		switch {
+		case g.Bad == "group-0.safetensors, chunk 2: digest differs" && g.Generation == fixture.Gen(3, 6):
+			bad++
+		case g.Bad == "" && g.Generation == fixture.Gen(1, 4) && strings.HasPrefix(g.Says, "step 4 of file://"+dir+"/job (0 s old, ") && strings.HasSuffix(g.Says, " s)"):
+			good++
+		default:
+			t.Errorf("recovery is told %+v", g)
+		}
+	}
+	if bad != 1 || good != 1 {
+		t.Errorf("%d bad and %d good ones", bad, good)
+	}
+}
+
+// counted is a tier that counts what is read whole.
+type counted struct {
+	*checkpoint.Store
+	mu    sync.Mutex
+	reads map[string]int
+	hold  chan struct{} // not nil: a reading waits for it
+}
+
+func (s *counted) ReadBack(ctx context.Context, f checkpoint.Found, how checkpoint.How) error {
+	s.mu.Lock()
+	s.reads[filepath.Base(f.Path)]++
+	s.mu.Unlock()
+	if s.hold != nil {
+		<-s.hold
+	}
+	return s.Store.ReadBack(ctx, f, how)
+}
+
+// What was read before a job is opened is not read again before the plan; what is searched for later is.
+func TestGenerationIsReadOnceForAResume(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 6))
+	tier := &counted{Store: c.disk, reads: map[string]int{}}
+	c.store = tier
+	a := c.adoptable(t.Context(), nil, askToResume)
+	c.plannable(a)
+	if tier.reads["1-6"] != 1 || tier.reads["1-4"] != 0 {
+		t.Errorf("read %v", tier.reads)
+	}
+	c.plannable(a)
+	if tier.reads["1-6"] != 2 {
+		t.Errorf("another recovery read %v", tier.reads)
+	}
+	// Long ago is no word for today.
+	c.adoptable(t.Context(), nil, askToResume)
+	c.pass(readFresh + time.Second)
+	c.plannable(a)
+	if tier.reads["1-6"] != 4 {
+		t.Errorf("after a while it has read %v", tier.reads)
+	}
+}
+
+// A launcher does not wait for a reading that takes long: the job is opened from the newest, and the search before the plan waits for the
+// same reading.
+func TestALongReadingIsJoined(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 6))
+	tier := &counted{Store: c.disk, reads: map[string]int{}, hold: make(chan struct{})}
+	c.store = tier
+	found, skipped, err := c.disk.Find("job", fixture.JobID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, end := context.WithCancel(t.Context())
+	end()
+	all := func(checkpoint.Found) bool { return true }
+	if s := c.search(t.Context(), over, found, skipped, all, leaving); !s.pending || s.good != nil || len(s.found) != 1 {
+		t.Errorf("a search that nobody waits for comes to %+v", s)
+	}
+	close(tier.hold)
+	if s := c.search(t.Context(), t.Context(), found, skipped, all, taking); s.good == nil || tier.reads["1-6"] != 1 {
+		t.Errorf("a search that waits comes to %+v, having read %v", s, tier.reads)
+	}
+}
+
+// Where nothing can be used the launcher is refused before a process is started, with each file that is wrong; and once somebody has
+// brought a file back, it is not.
+func TestNothingUsableIsRefusedByName(t *testing.T) {
+	c := newChair(t)
+	dir := c.shelf()
+	for _, step := range []replica.Step{4, 6, 8} {
+		c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, step))
+	}
+	rotten(t, dir, "1-4", "group-0.safetensors")
+	rotten(t, dir, "1-6", "private-0.safetensors")
+	if err := os.Remove(filepath.Join(dir, "job", fixture.JobID.String(), "1-8", "private-0.manifest")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time by the marks, which are not believed alone
+		a := c.adoptable(t.Context(), nil, askToResume)
+		for _, want := range []string{"no durable generation in " + dir + "/job can be used: step 8: ", "step 8: manifest of shard 1-8/private-0.safetensors is missing", "; step 6: private-0.safetensors, chunk 0: digest differs; step 4: group-0.safetensors, chunk 2: digest differs. Bring back"} {
+			if !strings.Contains(a.refused, want) {
+				t.Errorf("refused: %q does not say %q", a.refused, want)
+			}
+		}
+	}
+	rotten(t, dir, "1-4", "group-0.safetensors") // it is as it was
+	if a := c.adoptable(t.Context(), nil, askToResume); a.refused != "" || a.command.Durable != fixture.Gen(1, 4) {
+		t.Errorf("adopts %v, refused: %q", a.command.Durable, a.refused)
+	}
+	if err := c.disk.Holds("job", fixture.JobID, fixture.Gen(1, 4)); err != nil {
+		t.Errorf("its mark says still: %v", err)
+	}
+}
+
+// The generation that a run goes on from has that noted beside it when its epoch opens.
+func TestWhatARunWentOnFromIsNoted(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+	is := fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Phase, j.Plan = replica.Open, &replica.Plan{Generation: fixture.Gen(1, 4), Resumed: "step 4"}
+	})
+	was := fixture.Changed(is, func(j *replica.Job) { j.Phase = replica.Planned })
+	noted := func() bool {
+		c.work.Wait()
+		found, _, err := c.disk.Find("job", fixture.JobID)
+		if err != nil || len(found) != 1 {
+			t.Fatal(found, err)
+		}
+		return found[0].Read != nil && found[0].Read.Resumed != 0
+	}
+	c.wentOn(nil, is)
+	c.wentOn(is, is)
+	c.wentOn(was, fixture.Changed(is, func(j *replica.Job) { j.Plan = &replica.Plan{Generation: fixture.Gen(1, 4)} }))
+	if noted() {
+		t.Error("it is noted of a job that did not go on from it now")
+	}
+	if c.wentOn(was, is); !noted() {
+		t.Error("it is not noted")
+	}
+}
+
+// What people are told of a generation.
+func TestSays(t *testing.T) {
+	now := time.UnixMilli(1e12)
+	f := checkpoint.Found{Marker: checkpoint.Marker{JobName: "lm", Position: replica.Position{Epoch: 1, Step: 2180}, Written: 1e12 - 125_000, Shards: []replica.ShardInfo{{Bytes: 30 << 20}, {Bytes: 5 << 20}}}}
+	if got := says("/b", f, now, 430*time.Millisecond); got != "step 2180 of file:///b/lm (2 min old, 35 MiB, 0.4 s)" {
+		t.Errorf("says %q", got)
+	}
+	f.Written = 1e12 + 5000 // by a clock that is ahead
+	if got := says("/b/", f, now, -1); got != "step 2180 of file:///b/lm (35 MiB)" {
+		t.Errorf("says %q", got)
+	}
+	for d, want := range map[time.Duration]string{5 * time.Second: "5 s", 90 * time.Second: "1 min", 30 * time.Hour: "30 h", 50 * time.Hour: "2 days"} {
+		if got := ageText(d); got != want {
+			t.Errorf("%v is %q, want %q", d, got, want)
+		}
+	}
+	for n, want := range map[uint64]string{0: "0 KiB", 1: "1 KiB", 3 << 20: "3 MiB", 40 << 30: "40 GiB"} {
+		if got := sizeText(n); got != want {
+			t.Errorf("%d bytes are %q, want %q", n, got, want)
+		}
+	}
+}
