@@ -68,7 +68,9 @@ var walls = map[string]wall{
 	"internal/host/restore":  {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/shm"}, nil},
 	"internal/host/scrub":    {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/shm"}, nil},
 
-	"internal/leader": {4, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
+	"internal/leader/durable": {4, []string{"replica", "lock", "recovery", "internal/control"}, nil},
+
+	"internal/leader": {5, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/leader/durable", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
 	"internal/host":   {6, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/host/adoption", "internal/host/growth", "internal/host/lacks", "internal/host/mirrors", "internal/host/push", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":   {7, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch": {4, []string{"replica", "internal/preload", "internal/want", "internal/wire"}, nil},
