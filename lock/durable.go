@@ -15,8 +15,8 @@ func DurableDue(job *replica.Job, have replica.Generation) bool {
 }
 
 // PlanShards names for each part of the committed generation a node that writes it: one whose rank produces it and that holds it still, else any
-// that holds it. The first of them writes the commit marker.
-func PlanShards(job *replica.Job) replica.DurableWrite {
+// that holds it; of those that are there, where one is. The first of them writes the commit marker.
+func PlanShards(job *replica.Job, there func(replica.NodeName) bool) replica.DurableWrite {
 	w, members := replica.DurableWrite{Generation: job.Committed, Position: job.Position}, job.Layout.Members()
 	for _, p := range job.Parts {
 		s := replica.Shard{Part: p.Part, Root: p.Root}
@@ -26,8 +26,13 @@ func PlanShards(job *replica.Job) replica.DurableWrite {
 		}
 		for _, r := range producers {
 			c := job.Ranks[r]
-			if s.Node == "" && slices.Contains(p.Holders, replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}) {
+			if s.Node == "" && there(c.Node) && slices.Contains(p.Holders, replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}) {
 				s.Node = c.Node
+			}
+		}
+		for _, h := range p.Holders {
+			if s.Node == "" && there(h.Node) {
+				s.Node = h.Node
 			}
 		}
 		if s.Node == "" && len(p.Holders) > 0 {

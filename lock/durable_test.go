@@ -25,8 +25,15 @@ func TestPlanShards(t *testing.T) {
 	want := replica.DurableWrite{Generation: job.Committed, Position: job.Position, Writer: "n1", Shards: []replica.Shard{
 		{Part: replica.OfGroup(0), Node: "n1", Root: replica.Digest{1}}, {Part: replica.OfGroup(1), Node: "n3", Root: replica.Digest{2}}, {Part: replica.OfRank(0), Node: "n2", Root: replica.Digest{3}},
 		{Part: replica.OfRank(1), Node: "n2", Root: replica.Digest{4}}, {Part: replica.OfRank(2), Node: "n3", Root: replica.Digest{5}}}}
-	if w := PlanShards(job); !reflect.DeepEqual(w, want) {
+	if w := PlanShards(job, func(replica.NodeName) bool { return true }); !reflect.DeepEqual(w, want) {
 		t.Errorf("planned %+v, want %+v", w, want)
+	}
+	for i, n := range []replica.NodeName{"n1", "n1", "n1", "n1", "n3"} { // its last holder is named though it is away: nobody else has the part
+		want.Shards[i].Node = n
+	}
+	want.Shards[2].Node = "n1"
+	if w := PlanShards(job, func(n replica.NodeName) bool { return n == "n1" }); !reflect.DeepEqual(w, want) {
+		t.Errorf("where n1 alone is there it planned %+v, want %+v", w, want)
 	}
 }
 

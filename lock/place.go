@@ -141,7 +141,7 @@ func beginDurable(j *replica.Job, nodes map[replica.NodeName]replica.Node, c rep
 		return false, refuse(Conflict, "durable write of %v: node %s is writing %v", w.Generation, j.Writer.Writer, j.Writer.Generation)
 	}
 	switch {
-	case j.Phase != replica.Open:
+	case j.Phase != replica.Open && j.Phase != replica.Closed:
 		return false, refuse(NotYet, "durable write of %v: job %s is %v", w.Generation, j.Name, j.Phase)
 	case w.Generation != j.Committed || w.Position != j.Position:
 		return false, refuse(Stale, "durable write of %v at %v: job %s has committed %v at %v", w.Generation, w.Position, j.Name, j.Committed, j.Position)

@@ -166,6 +166,15 @@ type (
 		Job    JobID  `cbor:"1,keyasint"`
 		Reason string `cbor:"2,keyasint"`
 		Epoch  Epoch  `cbor:"3,keyasint,omitempty"`
+		// Keep: where what is committed is to be on disk and is not, the job is stopped first, and ends once it is.
+		Keep bool `cbor:"4,keyasint,omitempty"`
+	}
+	// StopJob stops a job that has committed something: its epoch is closed, and it keeps what is committed. With Clear somebody goes on
+	// with a stopped job.
+	StopJob struct {
+		Job    JobID  `cbor:"1,keyasint"`
+		Reason string `cbor:"2,keyasint"`
+		Clear  bool   `cbor:"3,keyasint,omitempty"`
 	}
 	// NewEra starts an era after an operator recovered a lost quorum: jobs go on from the union of lineages at Epoch, which
 	// is 1 + the highest epoch in any reachable log, fence word, arena or manifest.
@@ -201,5 +210,6 @@ func (EndDurable) command()    {}
 func (Quarantine) command()    {}
 func (ProveLost) command()     {}
 func (EndJob) command()        {}
+func (StopJob) command()       {}
 func (NewEra) command()        {}
 func (Revoke) command()        {}

@@ -104,10 +104,14 @@ func gossipKeyText(k control.GossipKeyStatus) string {
 
 func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.Phase == replica.Ended.String() {
-		fmt.Fprintf(t, "\njob %s\tended, newest commit step %d: %s\n", j.Name, j.Position.Step, j.EndReason)
+		fmt.Fprintf(t, "\njob %s\tended, newest commit step %d, on disk %s: %s\n", j.Name, j.Position.Step, onDisk(j), j.EndReason)
 		return
 	}
-	fmt.Fprintf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, j.Phase, j.Epoch, j.ID)
+	phase := j.Phase
+	if j.Stopped != "" {
+		phase = "stopped (" + j.Stopped + ")"
+	}
+	fmt.Fprintf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, phase, j.Epoch, j.ID)
 	committed := "none yet"
 	if !j.Committed.IsZero() {
 		committed = fmt.Sprintf("step %d, as generation %v", j.Position.Step, j.Committed)

@@ -162,6 +162,11 @@ type JobStatus struct {
 	WentBack string `json:"went_back,omitempty" cbor:"30,keyasint"`
 	// Lacks is what copies lack, by the ranks' own word: a restart is not the same run.
 	Lacks []replica.Lacking `json:"lacks,omitempty" cbor:"31,keyasint,omitempty"`
+	// Undurable tells that what is committed is to be on disk and is not yet. Stopped is why the job was stopped; empty: it was not. Ending: it ends
+	// once Committed is on disk.
+	Undurable bool   `json:"undurable,omitempty" cbor:"32,keyasint,omitempty"`
+	Stopped   string `json:"stopped,omitempty" cbor:"33,keyasint,omitempty"`
+	Ending    bool   `json:"ending,omitempty" cbor:"34,keyasint,omitempty"`
 }
 
 // CommitStatus is how often a job commits, over its newest commits.
@@ -345,7 +350,10 @@ func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport)
 	if p := job.Plan; p != nil && p.Unvouched && job.Position.Step <= p.Generation.Step {
 		s.Unvouched = p.Reason
 	}
-	s.WentBack = wentBack(job)
+	s.WentBack, s.Undurable = wentBack(job), job.Undurable()
+	if stop := job.Stop; stop != nil {
+		s.Stopped, s.Ending = stop.Reason, stop.End
+	}
 	s.Lacks = replica.LackingNow(job, reports)
 	for _, d := range job.Disputed {
 		s.Disputes = append(s.Disputes, DisputeStatus{Group: d.Group, Step: d.Generation.Step, Generation: d.Generation, Majority: d.Majority(), Suspects: d.Suspects, Votes: d.Votes})

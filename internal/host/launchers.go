@@ -148,16 +148,19 @@ func (h *Host) serveLauncher(l *launcher) {
 			h.launcherDone(l)
 			return
 		}
-		if !l.creating {
-			l.creating = true
-			id := h.nextRequest()
-			h.creates[id] = l
-			h.send(l.createRequest(id))
-		}
+		h.askFor(l)
 		return
 	}
 	job := lj.job
 	if !l.accepted {
+		if stop := job.Stop; stop != nil && l.hello.Joined == (replica.JobID{}) {
+			if stop.End {
+				h.refuseLauncher(l, wire.CodeAgain, fmt.Sprintf("job %q is being ended (%s): step %d is written to the durable tier first, and then --resume goes on from there", job.Name, stop.Reason, job.Committed.Step))
+				return
+			}
+			h.askFor(l) // it has come to go on with the job
+			return
+		}
 		if text := foreign(job, l.user); text != "" {
 			h.refuseLauncher(l, wire.CodeRefused, text)
 			return
@@ -172,6 +175,10 @@ func (h *Host) serveLauncher(l *launcher) {
 			h.note(l, job, text)
 		}
 	}
+	if job.Stop != nil {
+		h.launcherDone(l)
+		return
+	}
 	h.sayIdle(job, l, time.Now())
 	if job.Phase != replica.Opening || l.hello.Spare {
 		return
@@ -180,6 +187,16 @@ func (h *Host) serveLauncher(l *launcher) {
 		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && l.free() > 0 && l.starts.may(r, time.Now()) {
 			h.startRank(lj, l, r)
 		}
+	}
+}
+
+// askFor asks the leader for the launcher's job.
+func (h *Host) askFor(l *launcher) {
+	if !l.creating {
+		l.creating = true
+		id := h.nextRequest()
+		h.creates[id] = l
+		h.send(l.createRequest(id))
 	}
 }
 
@@ -427,22 +444,34 @@ func (h *Host) launcherLate(l *launcher) {
 	h.sayDone(l, job, 1, fmt.Sprintf("job %v ended while this node's daemon was away, and nobody knows any more how: %q is another job now, or none; the same command starts it again", job.ID, job.Name))
 }
 
-// launcherDone tells a launcher how its job ended: 0 finished, 1 stopped, wire.ExitDoNotRequeue.
+// launcherDone tells a launcher how its job ended, or is ending: 0 finished, 1 stopped for good, wire.ExitDoNotRequeue; wire.DoneStopped of one
+// that may go on.
 func (h *Host) launcherDone(l *launcher) {
 	lj := h.jobs[l.job]
-	if lj == nil || lj.job.Phase != replica.Ended {
+	if lj == nil || !over(lj.job) {
 		return
+	}
+	reason := lj.job.EndReason
+	if stop := lj.job.Stop; stop != nil {
+		if reason = stop.Reason; !stop.End {
+			h.sayDone(l, lj.job, wire.DoneStopped, fmt.Sprintf("%s; step %d stays in memory for a while, and the same command goes on with it", reason, lj.job.Committed.Step))
+			return
+		}
+		reason += fmt.Sprintf("; step %d is being written to the durable tier first", lj.job.Committed.Step)
 	}
 	code := int32(1)
 	switch {
 	case recovery.HasFinished(lj.job):
 		code = 0
 		h.stopLeftovers(lj, l)
-	case strings.HasPrefix(lj.job.EndReason, recovery.DoNotRequeue):
+	case strings.HasPrefix(reason, recovery.DoNotRequeue):
 		code = wire.ExitDoNotRequeue
 	}
-	h.sayDone(l, lj.job, code, lj.job.EndReason)
+	h.sayDone(l, lj.job, code, reason)
 }
+
+// over tells whether a job has ended, or was stopped: its ranks are to end.
+func over(job *replica.Job) bool { return job.Phase == replica.Ended || job.Stop != nil }
 
 func (h *Host) sayDone(l *launcher, job *replica.Job, code int32, text string) {
 	l.done = true

@@ -302,6 +302,12 @@ func (l *launcher) onStop(s wire.RunStop) {
 // of a stopped one are told to.
 func (l *launcher) onDone(d wire.Refused) {
 	code := int(d.Code)
+	if code == wire.DoneStopped {
+		l.opt.Logf("job %q is stopped: %s", l.opt.Job, d.Text)
+		l.done = true
+		l.stop(0, nil, syscall.SIGTERM)
+		return
+	}
 	if code < 0 || code > 255 {
 		code = 1
 	}

@@ -22,6 +22,8 @@ func (s shelf) Linked(n replica.NodeName) bool { return s.links[n] != nil }
 
 func (s shelf) Parted() bool { return s.led.recovery != nil && s.led.recovery.Parted() }
 
+func (s shelf) Unattended() bool { return s.led.recovery != nil && s.led.recovery.Unattended() }
+
 func (s shelf) Lacks(g replica.Generation) []replica.Lacking {
 	return replica.LackingIn(s.led.job, s.led.reports, g)
 }

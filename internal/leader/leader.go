@@ -166,6 +166,7 @@ type ledJob struct {
 	pinnedAt   time.Time     // when the newest pin of the candidate arrived
 	notes      map[string]string
 	durable    *durable.Room // its durable writes
+	halt       *halt         // it is about to stop; nil: it is not
 	moved      time.Duration // when the position last changed, or the stall alarm last rang
 	restsUntil time.Duration // until then events are learned, and looked at together
 	due        bool          // there are some
@@ -439,6 +440,10 @@ func (l *Leader) handle(ctx context.Context, ev any) {
 		}
 	case leadershipMoved:
 		l.moved(ev)
+	case haltAsked:
+		l.halted(ev)
+	case saveAsked:
+		l.saved(ctx, ev)
 	case durableSeen:
 		if led := l.jobs[ev.job]; led != nil {
 			l.durableLearns(ctx, led, ev.seen)
@@ -661,6 +666,7 @@ func (l *Leader) tick(ctx context.Context) {
 			l.recoverStep(ctx, id, led, recovery.Tick{})
 		}
 		l.durableTurn(ctx, led)
+		l.mayHalt(led)
 		if led.job.Phase == replica.Open && now-led.moved > l.cfg.Timing.StallAlarm && l.cfg.Timing.StallAlarm > 0 {
 			l.log.Stalled(led.job, now-led.moved, l.waitsFor(led))
 			led.moved = now

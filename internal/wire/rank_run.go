@@ -207,6 +207,9 @@ const ExitDoNotRequeue = 5
 // ExitRefused is the exit code of `replicad run` where its program was refused before it had a rank, and its job is kept for the right one.
 const ExitRefused = 6
 
+// DoneStopped is the code of MRunDone where the job was stopped, which is no failure, and may go on: the launcher ends its ranks, and ends with 0.
+const DoneStopped = 256
+
 // StatusFinal is the exit status by which a rank's program says that a new process would only end the same way (sysexits' EX_CONFIG).
 // One that has its rank ends its job, which is not to be requeued. One that never had it ends its launcher.
 const StatusFinal = 78

@@ -15,6 +15,8 @@ type Owner interface {
 	Linked(replica.NodeName) bool
 	// Parted tells whether all ranks of the job have left and nothing more will be committed.
 	Parted() bool
+	// Unattended tells whether nobody works at the job: neither a launcher nor a process of it is there.
+	Unattended() bool
 	// Lacks is what the copies of a generation lack, by the nodes' words.
 	Lacks(replica.Generation) []replica.Lacking
 }
@@ -25,6 +27,8 @@ type Event interface{ event() }
 type (
 	// Changed is the job's record, as it was applied last.
 	Changed struct{ Job *replica.Job }
+	// Ask wants what is committed now written at once.
+	Ask struct{}
 	// Shard is what a node reports of a part that it writes.
 	Shard struct {
 		From replica.NodeName
@@ -45,6 +49,7 @@ type (
 )
 
 func (Changed) event() {}
+func (Ask) event()     {}
 func (Shard) event()   {}
 func (Marked) event()  {}
 func (Unknown) event() {}
@@ -86,9 +91,10 @@ type Room struct {
 	write write
 	path  path
 
-	triedAt time.Duration // when a write was last proposed, failed, or was found to be gone
-	failing time.Duration // how long after a write that failed the next one begins; zero: the last one succeeded
-	why     string        // the newest write failed, or what an earlier one wrote is gone
+	triedAt time.Duration      // when a write was last proposed, failed, or was found to be gone
+	asked   replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
+	failing time.Duration      // how long after a write that failed the next one begins; zero: the last one succeeded
+	why     string             // the newest write failed, or what an earlier one wrote is gone
 	effects []Effect
 }
 
@@ -102,6 +108,10 @@ func (r *Room) Learn(now time.Duration, ev Event) {
 	switch ev := ev.(type) {
 	case Changed:
 		r.changed(now, ev.Job)
+	case Ask:
+		if r.job != nil {
+			r.asked = r.job.Committed
+		}
 	case Shard:
 		r.shard(now, ev)
 	case Marked:

@@ -80,6 +80,7 @@ type stage struct {
 	now     time.Duration
 	away    map[replica.NodeName]bool
 	parted  bool
+	alone   bool
 	printed strings.Builder
 }
 
@@ -96,6 +97,7 @@ func newStage() *stage {
 }
 
 func (s *stage) Linked(n replica.NodeName) bool             { return !s.away[n] }
+func (s *stage) Unattended() bool                           { return s.alone }
 func (s *stage) Parted() bool                               { return s.parted }
 func (s *stage) Lacks(replica.Generation) []replica.Lacking { return nil }
 func (s *stage) printf(format string, args ...any)          { fmt.Fprintf(&s.printed, format+"\n", args...) }
@@ -206,6 +208,17 @@ func (s *stage) run(line string) error {
 	case "parted":
 		s.parted = true
 		s.turn()
+	case "closed": // a fault has closed the epoch
+		s.changes(func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Closed, j.Epoch })
+	case "stopped": // by an operator
+		s.changes(func(j *replica.Job) {
+			j.Phase, j.ClosedEpoch, j.Stop = replica.Closed, j.Epoch, &replica.Stop{Reason: "enough"}
+		})
+	case "alone": // the last launcher has gone, and so have all processes
+		s.alone = true
+		s.turn()
+	case "asked":
+		s.learns(Ask{})
 	case "pass": // time, in one turn
 		d, err := time.ParseDuration(args[0])
 		if err != nil {

@@ -34,6 +34,9 @@ type write struct {
 // changed takes the job's record. A write that it names begins, and one that it names no more is over.
 func (r *Room) changed(now time.Duration, job *replica.Job) {
 	r.job = job
+	if !r.asked.IsZero() && (job.Phase == replica.Ended || r.asked.Compare(job.Durable) <= 0) {
+		r.asked = replica.Generation{}
+	}
 	w := job.Writer
 	if w != nil && w.Generation == r.write.generation {
 		return
@@ -59,7 +62,11 @@ func (r *Room) over(now time.Duration) {
 	default:
 		r.path.lookAt = 0 // what made it fail may have taken the earlier ones along
 		if r.failing == 0 {
-			r.tell("warning: durable writes fail: %s; training goes on, and they are tried again until they work", cmp.Or(r.why, "replicad status on the leader's node says why"))
+			training := ""
+			if r.job.Phase == replica.Open {
+				training = "training goes on, and "
+			}
+			r.tell("warning: durable writes fail: %s; %sthey are tried again until they work", cmp.Or(r.why, "replicad status on the leader's node says why"), training)
 		}
 		r.failing = min(max(2*r.failing, backoff), backoffMax)
 		r.triedAt = now
@@ -69,10 +76,19 @@ func (r *Room) over(now time.Duration) {
 // wanted tells whether a write is due.
 func (r *Room) wanted() bool {
 	j := r.job
-	if j.Phase != replica.Open || j.Options.DurableEvery == 0 || j.Committed == j.Durable {
+	if j.Committed.IsZero() || j.Committed == j.Durable || j.Phase != replica.Open && j.Phase != replica.Closed {
 		return false
 	}
+	if !r.asked.IsZero() {
+		return true
+	}
 	have := r.Durable()
+	switch {
+	case j.Options.DurableEvery == 0:
+		return false
+	case j.Phase == replica.Closed: // nothing newer will be committed in this epoch
+		return j.Stop != nil || r.owner.Unattended()
+	}
 	return j.Committed.Step > have.Step && r.owner.Parted() || lock.DurableDue(j, have)
 }
 
@@ -87,7 +103,7 @@ func (r *Room) begin(now time.Duration) {
 		return
 	}
 	r.triedAt = now
-	r.do(Propose{replica.BeginDurable{Job: r.job.ID, Write: lock.PlanShards(r.job)}})
+	r.do(Propose{replica.BeginDurable{Job: r.job.ID, Write: lock.PlanShards(r.job, r.owner.Linked)}})
 }
 
 // writing proposes the end of a write anew whose outcome nobody knows, and gives up what takes too long.
