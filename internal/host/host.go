@@ -139,6 +139,7 @@ type Host struct {
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
 	questions    map[uint64]chan<- any // to the leader, not answered
 	lastReport   time.Time
+	leaving      chan string       // why this daemon is to wait before it ends, which it was asked to; nil: it was not
 	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
 	saidNoLeader time.Time         // when the log was told so, zero: not yet
 	suspects     []control.Suspect // what the last round of probes gave cause for
@@ -292,6 +293,8 @@ func (h *Host) handle(ev Event) {
 		if h.link == ev.Link {
 			h.leaderSays(ev.Msg)
 		}
+	case leaveAsked:
+		h.leaves(ev)
 	case arenaReady:
 		h.arenaReady(ev)
 	case arenaParked:
@@ -446,6 +449,8 @@ func (h *Host) leaderSays(msg any) {
 		h.desk.Reply(msg)
 	case control.MarkerOrder:
 		h.writeMarker(msg)
+	case control.MayLeave:
+		h.mayLeave(msg)
 	case control.StatusReply:
 		h.answered(msg.ID, msg)
 	case control.OperatorReply:
@@ -535,6 +540,9 @@ func (h *Host) resend() {
 	}
 	for _, s := range h.suspects {
 		h.send(s)
+	}
+	if h.leaving != nil {
+		h.send(control.Leaving{})
 	}
 	h.desk.Resend()
 	h.scrubs(scrub.Linked{})

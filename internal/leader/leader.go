@@ -131,6 +131,7 @@ type Leader struct {
 	brought    map[replica.NodeName]*nodeLink // on which a node has brought what its ranks contributed to rendezvous
 	since      time.Duration                  // it leads
 	drains     []*drain
+	leaving    map[replica.NodeName]*leaving // whose daemons were asked to end
 	strays     strays
 	waiting    []waitingProposal // for a slot, in order
 	ahead      []waitingProposal // operators': for a slot before these
@@ -235,7 +236,7 @@ func New(c Config) *Leader {
 	c = c.withDefaults()
 	return &Leader{cfg: c, cons: c.Log, timing: recoveryTiming(c.Timing), store: c.Tier, log: c.Journal, audit: c.Audit, start: time.Now(), strays: newStrays(), kv: rendezvous.New(0),
 		in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
-		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}}
+		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}, leaving: map[replica.NodeName]*leaving{}}
 }
 
 // Run owns the leader's state until ctx ends; then it closes every link and waits for what it started.
@@ -348,6 +349,7 @@ func (l *Leader) resign(why error) {
 	l.kv = rendezvous.New(0)
 	l.view, l.told, l.whole, l.followed = lock.View{}, 0, wholeState{}, 0
 	l.active = false
+	clear(l.leaving)
 	l.drains = nil // who asked is told by the loss of the link
 }
 
@@ -648,6 +650,7 @@ func (l *Leader) tick(ctx context.Context) {
 	again := now-l.looked >= commitLook
 	if again {
 		l.looked = now
+		l.tellLeaving(ctx)
 		l.lookForStrays()
 	}
 	for id, led := range l.jobs {

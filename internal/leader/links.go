@@ -382,6 +382,8 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if led := l.jobs[m.Job]; led != nil {
 			l.durableLearns(ctx, led, durable.Marked{From: name, MarkedReport: m})
 		}
+	case control.Leaving:
+		l.leaves(ctx, from)
 	case control.EndRequest:
 		l.endedBy(ctx, from, m)
 	case control.Order:

@@ -119,3 +119,48 @@ func TestLastLauncherHasGone(t *testing.T) {
 		t.Errorf("step %d is on disk, %d was committed, %d when the launchers were told to end", disk, j.Position.Step, at)
 	}
 }
+
+// TestAllDaemonsAreAskedToEnd: SIGTERM of all daemons at once, with or without the launchers, writes what is committed: no write needs a leader
+// that went first.
+func TestAllDaemonsAreAskedToEnd(t *testing.T) {
+	for _, both := range []bool{false, true} {
+		t.Run(fmt.Sprintf("launchers too %v", both), func(t *testing.T) {
+			t.Parallel()
+			c, launchers := stopping(t)
+			at := c.nodes[0].status().job("job").Position.Step
+			from := launchers[0].mark()
+			for _, l := range launchers {
+				if both {
+					l.Signal(syscall.SIGTERM)
+				}
+			}
+			for _, n := range c.nodes {
+				n.daemon.Signal(syscall.SIGTERM)
+			}
+			for _, n := range c.nodes {
+				if code := n.daemon.exit(); code != 0 {
+					t.Errorf("the daemon of %s ends with code %d", n.Name, code)
+				}
+			}
+			if disk := newest(t, c.nodes[0]); disk < at {
+				t.Errorf("step %d is on disk, %d was committed", disk, at)
+			}
+			if !both {
+				launchers[0].awaitText(from, "was asked to end: step")
+			}
+		})
+	}
+}
+
+// TestOneDaemonIsAskedToEnd: the others have what is committed, and nothing is written for its sake.
+func TestOneDaemonIsAskedToEnd(t *testing.T) {
+	t.Parallel()
+	c, _ := stopping(t)
+	c.nodes[1].daemon.Signal(syscall.SIGTERM)
+	if code := c.nodes[1].daemon.exit(); code != 0 {
+		t.Errorf("its daemon ends with code %d", code)
+	}
+	if disk := newest(t, c.nodes[0]); disk != 0 {
+		t.Errorf("step %d is on disk", disk)
+	}
+}

@@ -93,6 +93,7 @@ type Room struct {
 
 	triedAt time.Duration      // when a write was last proposed, failed, or was found to be gone
 	asked   replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
+	failed  int                // writes in a row
 	failing time.Duration      // how long after a write that failed the next one begins; zero: the last one succeeded
 	why     string             // the newest write failed, or what an earlier one wrote is gone
 	effects []Effect
@@ -168,6 +169,9 @@ func (r *Room) Durable() replica.Generation {
 
 // Why is why the newest write failed, or why what an earlier one wrote is gone. Empty: neither, or this leader saw none.
 func (r *Room) Why() string { return r.why }
+
+// Failures is how many writes in a row have failed.
+func (r *Room) Failures() int { return r.failed }
 
 func (r *Room) do(e Effect) { r.effects = append(r.effects, e) }
 

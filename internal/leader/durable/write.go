@@ -58,7 +58,7 @@ func (r *Room) over(now time.Duration) {
 		if r.failing > 0 {
 			r.tell("durable writes work again: step %d is written", r.job.Durable.Step)
 		}
-		r.failing, r.why, r.path.absent = 0, "", replica.Generation{}
+		r.failed, r.failing, r.why, r.path.absent = 0, 0, "", replica.Generation{}
 	default:
 		r.path.lookAt = 0 // what made it fail may have taken the earlier ones along
 		if r.failing == 0 {
@@ -70,6 +70,7 @@ func (r *Room) over(now time.Duration) {
 		}
 		r.failing = min(max(2*r.failing, backoff), backoffMax)
 		r.triedAt = now
+		r.failed++
 	}
 }
 
