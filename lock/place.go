@@ -88,6 +88,18 @@ func CadenceAt(j *replica.Job, s replica.Step) replica.Step {
 	return max(c, 1)
 }
 
+// LastDue is the last step up to one that is to be committed at all; the job's position, where none is to come.
+func LastDue(j *replica.Job, upTo replica.Step) replica.Step {
+	due := j.Position.Step
+	for {
+		next := NextDue(j, due)
+		if next > upTo {
+			return due
+		}
+		due = next
+	}
+}
+
 // NextDue is the first step after s at which a generation is due: a multiple of the cadence there.
 func NextDue(j *replica.Job, s replica.Step) replica.Step {
 	for s++; ; {

@@ -34,7 +34,8 @@ func newRun(std stdio) *cobra.Command {
 			"LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and some of TORCHELASTIC_*.\n\n" +
 			"When a process dies, the launcher starts it again on the daemon's order; the others keep running.\n" +
 			"With --spare the launcher waits until a rank is lost elsewhere.\n\n" +
-			"SIGINT and SIGTERM are passed on, and processes that have not ended 10 s later are killed. Processes\n" +
+			"SIGINT and SIGTERM are passed on, and processes that have not ended 10 s later are killed. With SIGTERM\n" +
+			"the ranks first end the step that they are in, for 10 s at most, and have it committed. Processes\n" +
 			"of a finished job have no time limit for a last evaluation or save. The exit code is the job's, and 1\n" +
 			"where a process fails after that.",
 		Args: cobra.MinimumNArgs(1),

@@ -593,6 +593,7 @@ func (h *Host) tick() time.Duration {
 	h.retryShort()
 	next = min(next, h.turnRooms(time.Now()))
 	h.serveLaunchers()
+	h.letLaunchersGo()
 	h.killStuck()
 	h.leaderless(time.Now())
 	return next

@@ -33,6 +33,8 @@ type launcher struct {
 	job      replica.JobID // that it was accepted for: a name may be used again
 	idle     time.Time     // since when it was accepted, until it was told what it waits for
 	done     bool
+	leaving  bool         // it was told to end
+	leaveAt  replica.Step // it may once this step is committed
 }
 
 func (l *launcher) createRequest(id uint64) control.CreateRequest {

@@ -102,22 +102,10 @@ func (l *Leader) halted(ev haltAsked) {
 		return
 	}
 	if led.halt == nil {
-		led.halt = &halt{step: lastDue(led.job, liveStep(led)+1), until: l.now() + stepGrace}
+		led.halt = &halt{step: lock.LastDue(led.job, liveStep(led)+1), until: l.now() + stepGrace}
 	}
 	led.halt.told = append(led.halt.told, ev.may)
 	l.mayHalt(led)
-}
-
-// lastDue is the last step up to one that is to be committed at all.
-func lastDue(job *replica.Job, upTo replica.Step) replica.Step {
-	due := job.Position.Step
-	for {
-		next := lock.NextDue(job, due)
-		if next > upTo {
-			return due
-		}
-		due = next
-	}
 }
 
 // mayHalt tells those who wait that the job may stop.

@@ -107,16 +107,19 @@ func TestStoppedJobGoesOn(t *testing.T) {
 func TestLastLauncherHasGone(t *testing.T) {
 	t.Parallel()
 	c, launchers := stopping(t)
-	at := c.nodes[0].status().job("job").Position.Step
+	const at = 61 // the step that they are in, at the least
 	for _, l := range launchers {
 		l.Signal(syscall.SIGTERM)
 	}
 	for _, l := range launchers {
-		l.exit()
+		if code := l.exit(); code != 128+int(syscall.SIGTERM) {
+			t.Errorf("%s ends with code %d", l.Name, code)
+		}
+		contains(t, l.output(), "once they have ended the step that they are in")
 	}
 	j := c.nodes[0].statusWhen(func(s status) bool { return linked(s) && s.job("job").Durable.Step > 0 }).job("job")
 	if disk := newest(t, c.nodes[0]); disk < at || disk != j.Position.Step {
-		t.Errorf("step %d is on disk, %d was committed, %d when the launchers were told to end", disk, j.Position.Step, at)
+		t.Errorf("step %d is on disk, %d was committed, their ranks were in step %d when they were told to end", disk, j.Position.Step, at)
 	}
 }
 
