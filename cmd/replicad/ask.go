@@ -27,7 +27,7 @@ type ask struct {
 	flags            func(*cobra.Command)
 	order            func(args []string) control.Order
 	// follow says more, once the order was carried out. Nil: that is all.
-	follow func(ctx context.Context, a *admin, std stdio, job replica.JobID) error
+	follow func(ctx context.Context, a *admin, std stdio, before control.JobStatus) error
 }
 
 func (v *ask) command(std stdio) *cobra.Command {
@@ -48,18 +48,18 @@ func (v *ask) command(std stdio) *cobra.Command {
 			return coded(exitConfig, err)
 		}
 		order := v.order(args)
-		var job replica.JobID
+		var before control.JobStatus
 		if v.follow != nil {
-			job = a.jobOf(cmd.Context(), order.Job)
+			before = a.jobOf(cmd.Context(), order.Job)
 		}
 		body, err := a.give(cmd.Context(), order, o)
 		if err != nil {
 			return err
 		}
-		if _, err = std.out.Write(body); err != nil || v.follow == nil || job == (replica.JobID{}) {
+		if _, err = std.out.Write(body); err != nil || v.follow == nil || before.ID == (replica.JobID{}) {
 			return err
 		}
-		return v.follow(cmd.Context(), &a, std, job)
+		return v.follow(cmd.Context(), &a, std, before)
 	}}
 	a.addFlags(cmd)
 	cmd.Flags().StringVar(&operator, "operator", "", "`FILE` of an operator's certificate, with its key beside it (default: $"+operatorVariable+", else pki.operator of the configuration)")

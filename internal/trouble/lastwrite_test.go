@@ -167,3 +167,19 @@ func TestOneDaemonIsAskedToEnd(t *testing.T) {
 		t.Errorf("step %d is on disk", disk)
 	}
 }
+
+// TestSavedNow: what a job has committed is written when somebody asks for that, and training goes on.
+func TestSavedNow(t *testing.T) {
+	t.Parallel()
+	c, launchers := stopping(t)
+	at := c.nodes[0].status().job("job").Position.Step
+	code, out := c.nodes[0].verb("ckpt", "save", "job")
+	if disk := newest(t, c.nodes[0]); code != 0 || disk < at || !strings.Contains(out, fmt.Sprintf("on disk: step %d", disk)) {
+		t.Errorf("code %d, step %d is on disk, %d was committed\n%s", code, disk, at, out)
+	}
+	from := launchers[0].mark()
+	launchers[0].awaitFrom(from, "step", nil)
+	if launchers[0].saw(func(l line) bool { return l.is("fenced", nil) }) {
+		t.Error("training was disturbed")
+	}
+}
