@@ -6,12 +6,12 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// DurableDue tells whether the committed generation is to be written: it is the first past a multiple of durable_every that
+// DurableDue tells, where steps count, whether the committed generation is to be written: it is the first past a multiple of durable_every that
 // the durable tier, whose newest is have, does not have. Commits may skip steps, so it need not be the multiple itself.
 func DurableDue(job *replica.Job, have replica.Generation) bool {
-	every := job.Options.DurableEvery
+	every := job.Options.DurableSteps()
 	unloadable := have.Epoch < job.Grown // it is from before the job grew: what there is can't be gone on from
-	return every > 0 && (job.Committed.Step/every > have.Step/every || unloadable) && job.Committed != job.Durable
+	return job.Options.DurableEvery > 0 && (unloadable || every > 0 && job.Committed.Step/every > have.Step/every) && job.Committed != job.Durable
 }
 
 // PlanShards names for each part of the committed generation a node that writes it: one whose rank produces it and that holds it still, else any

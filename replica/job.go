@@ -12,7 +12,7 @@ type Options struct {
 	Cadence          Step   `json:"cadence" cbor:"2,keyasint"`            // a generation each so many steps [1]
 	Slots            int    `json:"slots" cbor:"3,keyasint"`              // replicated slots a rank, 2 to 4 [4; a new job's: Layout.DefaultSlots]
 	ChunkBytes       uint32 `json:"chunk_bytes" cbor:"4,keyasint"`        // [512 KiB]
-	DurableEvery     Step   `json:"durable_every" cbor:"5,keyasint"`      // steps between durable generations; 0 = never
+	DurableEvery     Step   `json:"durable_every" cbor:"5,keyasint"`      // between durable generations: steps, or as DurableTime and DurableAuto; 0 = never
 	PrivateCap       uint64 `json:"private_cap" cbor:"6,keyasint"`        // bytes [64 MiB]
 	RequireVotes     bool   `json:"require_votes" cbor:"7,keyasint"`      // forbid plans from a sole producer
 	Replayable       bool   `json:"replayable" cbor:"8,keyasint"`         // runs are bit-exact: differing replays condemn

@@ -135,7 +135,11 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.AtRisk {
 		fmt.Fprintf(t, "at risk\t%d steps since: one more fault may cost them\n", j.Uncommitted)
 	}
-	fmt.Fprintf(t, "durable\t%s\n", generation(j.Durable))
+	durable := generation(j.Durable)
+	if j.DurablePace != "" {
+		durable += ", written " + j.DurablePace
+	}
+	fmt.Fprintf(t, "durable\t%s\n", durable)
 	if j.DurableError != "" {
 		fmt.Fprintf(t, "\tdurable writes are tried again: %s\n", j.DurableError)
 	}

@@ -169,6 +169,8 @@ type JobStatus struct {
 	Undurable bool   `json:"undurable,omitempty" cbor:"32,keyasint,omitempty"`
 	Stopped   string `json:"stopped,omitempty" cbor:"33,keyasint,omitempty"`
 	Ending    bool   `json:"ending,omitempty" cbor:"34,keyasint,omitempty"`
+	// DurablePace is how often durable writes are due, with its working. Empty: never.
+	DurablePace string `json:"durable_pace,omitempty" cbor:"35,keyasint,omitempty"`
 }
 
 // CommitStatus is how often a job commits, over its newest commits.

@@ -76,7 +76,7 @@ func otherOptions(want, have replica.Options) (differ []string) {
 	check("--cadence", want.Cadence, have.Cadence, want.Cadence != 0)
 	check("--slots", want.Slots, have.Slots, want.Slots != 0)
 	check("--chunk-mb", want.ChunkBytes>>20, have.ChunkBytes>>20, want.ChunkBytes != 0)
-	check("--durable-every", want.DurableEvery, have.DurableEvery, want.DurableEvery != 0)
+	check("--durable-every", replica.DurableText(want.DurableEvery), replica.DurableText(have.DurableEvery), want.DurableEvery != 0)
 	check("--private-cap-mb", want.PrivateCap>>20, have.PrivateCap>>20, want.PrivateCap != 0)
 	check("--require-votes", want.RequireVotes, have.RequireVotes, want.RequireVotes)
 	check("--lone-ahead", want.LoneAhead, have.LoneAhead, want.LoneAhead != 0)

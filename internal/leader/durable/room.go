@@ -90,6 +90,7 @@ type Room struct {
 	job   *replica.Job
 	write write
 	path  path
+	pace  pace
 
 	triedAt time.Duration      // when a write was last proposed, failed, or was found to be gone
 	asked   replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
@@ -153,8 +154,10 @@ func (r *Room) Next() (at time.Duration, ok bool) {
 	switch {
 	case r.job.Writer != nil:
 		sooner(r.write.movedAt + absence)
-	case r.wanted():
+	case r.wanted(r.beginAt()):
 		sooner(r.beginAt())
+	case r.byTime() && r.job.Undurable():
+		sooner(r.dueAt(r.pace.last))
 	}
 	return at, ok
 }
@@ -169,6 +172,14 @@ func (r *Room) Durable() replica.Generation {
 
 // Why is why the newest write failed, or why what an earlier one wrote is gone. Empty: neither, or this leader saw none.
 func (r *Room) Why() string { return r.why }
+
+// Pace is how often writes are due, and why.
+func (r *Room) Pace(now time.Duration) string {
+	if r.job == nil || r.job.Options.DurableEvery == 0 || r.job.Phase == replica.Ended {
+		return ""
+	}
+	return r.pace.text(now, r.job.Options)
+}
 
 // Failures is how many writes in a row have failed.
 func (r *Room) Failures() int { return r.failed }

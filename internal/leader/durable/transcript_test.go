@@ -160,8 +160,12 @@ func (s *stage) run(line string) error {
 		return errors.New("nothing is being written:\n" + s.printed.String())
 	}
 	switch verb {
-	case "every": // so many steps lie between durable generations
-		s.changes(func(j *replica.Job) { j.Options.DurableEvery = at(0).Step })
+	case "every": // durable_every
+		every, err := replica.ParseDurableEvery(rest)
+		if err != nil {
+			return err
+		}
+		s.changes(func(j *replica.Job) { j.Options.DurableEvery = every })
 	case "commit":
 		s.changes(func(j *replica.Job) { j.Committed, j.Position = at(0), replica.Position(at(0)) })
 	case "durable": // as an earlier leader left it
@@ -209,7 +213,11 @@ func (s *stage) run(line string) error {
 		s.parted = true
 		s.turn()
 	case "closed": // a fault has closed the epoch
-		s.changes(func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Closed, j.Epoch })
+		s.changes(func(j *replica.Job) {
+			j.Phase, j.ClosedEpoch, j.Faults = replica.Closed, j.Epoch, []replica.Fault{{Kind: replica.ProcessDead}}
+		})
+	case "opened": // it has recovered
+		s.changes(func(j *replica.Job) { j.Phase, j.Epoch = replica.Open, j.Epoch+1 })
 	case "stopped": // by an operator
 		s.changes(func(j *replica.Job) {
 			j.Phase, j.ClosedEpoch, j.Stop = replica.Closed, j.Epoch, &replica.Stop{Reason: "enough"}
@@ -237,6 +245,8 @@ func (s *stage) run(line string) error {
 		s.turn()
 	case "status":
 		s.printf("durable %v %s", s.room.Durable(), s.room.Why())
+	case "pace":
+		s.printf("%s", s.room.Pace(s.now))
 	default:
 		return errors.New("unknown")
 	}

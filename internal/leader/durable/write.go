@@ -33,6 +33,7 @@ type write struct {
 
 // changed takes the job's record. A write that it names begins, and one that it names no more is over.
 func (r *Room) changed(now time.Duration, job *replica.Job) {
+	r.pace.changed(now, r.job, job)
 	r.job = job
 	if !r.asked.IsZero() && (job.Phase == replica.Ended || r.asked.Compare(job.Durable) <= 0) {
 		r.asked = replica.Generation{}
@@ -75,7 +76,7 @@ func (r *Room) over(now time.Duration) {
 }
 
 // wanted tells whether a write is due.
-func (r *Room) wanted() bool {
+func (r *Room) wanted(now time.Duration) bool {
 	j := r.job
 	if j.Committed.IsZero() || j.Committed == j.Durable || j.Phase != replica.Open && j.Phase != replica.Closed {
 		return false
@@ -90,7 +91,20 @@ func (r *Room) wanted() bool {
 	case j.Phase == replica.Closed: // nothing newer will be committed in this epoch
 		return j.Stop != nil || r.owner.Unattended()
 	}
+	if r.byTime() && j.Committed.Step > 0 && (now >= r.dueAt(now) || have != j.Durable) { // its time has come, or what was written is gone
+		return true
+	}
 	return j.Committed.Step > have.Step && r.owner.Parted() || lock.DurableDue(j, have)
+}
+
+// byTime tells whether time counts, and not the number of steps.
+func (r *Room) byTime() bool {
+	return r.job.Options.DurableEvery > 0 && r.job.Options.DurableSteps() == 0
+}
+
+// dueAt is when the next write is due by time, as of a time.
+func (r *Room) dueAt(now time.Duration) time.Duration {
+	return r.pace.last + r.pace.interval(now, r.job.Options)
 }
 
 // beginAt is when the next write may begin.
@@ -100,7 +114,7 @@ func (r *Room) beginAt() time.Duration {
 
 // begin names a write when one is due.
 func (r *Room) begin(now time.Duration) {
-	if now < r.beginAt() || !r.wanted() {
+	if now < r.beginAt() || !r.wanted(now) {
 		return
 	}
 	r.triedAt = now
