@@ -14,6 +14,27 @@ func DurableDue(job *replica.Job, have replica.Generation) bool {
 	return job.Options.DurableEvery > 0 && (unloadable || every > 0 && job.Committed.Step/every > have.Step/every) && job.Committed != job.Durable
 }
 
+// IsMultiple tells whether a step is one that the durable tier is to have, where steps count.
+func IsMultiple(job *replica.Job, s replica.Step) bool {
+	every := job.Options.DurableSteps()
+	return every > 0 && s%every == 0
+}
+
+// forWrite is the step to commit instead of one: the next multiple of durable_every, where ranks can still reach it, commits come so many
+// steps apart that the commit after this one would be beyond it, and ranks capture it by the job's cadence. Otherwise what the durable tier gets
+// is whatever was committed next.
+func forWrite(job *replica.Job, step, stride replica.Step) replica.Step {
+	every := job.Options.DurableSteps()
+	if every == 0 {
+		return step
+	}
+	multiple := (job.Position.Step/every + 1) * every
+	if multiple <= step || multiple-step >= stride || NextDue(job, multiple-1) != multiple {
+		return step
+	}
+	return multiple
+}
+
 // PlanShards names for each part of the committed generation a node that writes it: one whose rank produces it and that holds it still, else any
 // that holds it; of those that are there, where one is. The first of them writes the commit marker.
 func PlanShards(job *replica.Job, there func(replica.NodeName) bool) replica.DurableWrite {

@@ -89,6 +89,8 @@ type (
 		Position   Position   `cbor:"2,keyasint"`
 		Generation Generation `cbor:"3,keyasint"`
 		Parts      []PartRoot `cbor:"4,keyasint"`
+		// Write begins the durable write of what is committed, before anything newer is.
+		Write bool `cbor:"5,keyasint,omitempty"`
 	}
 	// CommitRoots is a Commit that leaves out what the job's record says already: which parts there are, and who holds those whose
 	// holders are the recorded ones.
@@ -99,6 +101,7 @@ type (
 		On         uint64        `cbor:"4,keyasint"`           // digest of the recorded holders; of others it is refused
 		Roots      []byte        `cbor:"5,keyasint"`           // 16 bytes a part, in the order of the record
 		Moved      []PartHolders `cbor:"6,keyasint,omitempty"` // parts that others hold than was recorded
+		Write      bool          `cbor:"7,keyasint,omitempty"` // as in Commit
 	}
 	// ReportDispute closes the epoch for differing roots.
 	ReportDispute struct {

@@ -569,6 +569,10 @@ func (l *Leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJo
 				n.Send(e.Candidate)
 			}
 		case lock.Propose:
+			if c, ok := e.Command.(replica.Commit); ok && c.Write && !led.durable.May(l.now()) {
+				c.Write = false // after a write that failed the next one waits
+				e.Command = c
+			}
 			l.propose(ctx, id, e.Command, fromCommitter, nil)
 		}
 	}

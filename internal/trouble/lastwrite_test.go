@@ -183,3 +183,24 @@ func TestSavedNow(t *testing.T) {
 		t.Error("training was disturbed")
 	}
 }
+
+// TestMultiplesAreWritten: --durable-every 50 writes steps 50, 100, ..., or says that one was passed.
+func TestMultiplesAreWritten(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "n1", "n2")
+	c.voters(1)
+	var launchers []*process
+	for i, n := range c.nodes {
+		n.start()
+		launchers = append(launchers, n.run("job", 2, rankSpec{}, "--ranks", fmt.Sprint(i), "--durable-every", "50"))
+	}
+	for range 3 {
+		c.nodes[0].daemon.awaitFrom(c.nodes[0].daemon.mark(), "durable", nil)
+	}
+	for _, f := range generations(t, c.nodes[0]) {
+		if f.Position.Step%50 != 0 && !strings.Contains(launchers[0].output(), "was not committed by itself") {
+			t.Errorf("step %d is written, and nobody says why", f.Position.Step)
+		}
+		t.Logf("step %d is written", f.Position.Step)
+	}
+}

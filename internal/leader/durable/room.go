@@ -92,12 +92,13 @@ type Room struct {
 	path  path
 	pace  pace
 
-	triedAt time.Duration      // when a write was last proposed, failed, or was found to be gone
-	asked   replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
-	failed  int                // writes in a row
-	failing time.Duration      // how long after a write that failed the next one begins; zero: the last one succeeded
-	why     string             // the newest write failed, or what an earlier one wrote is gone
-	effects []Effect
+	triedAt    time.Duration      // when a write was last proposed, failed, or was found to be gone
+	asked      replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
+	saidPassed bool               // people know that multiples of durable_every may be passed
+	failed     int                // writes in a row
+	failing    time.Duration      // how long after a write that failed the next one begins; zero: the last one succeeded
+	why        string             // the newest write failed, or what an earlier one wrote is gone
+	effects    []Effect
 }
 
 // New returns a room that knows nothing yet. looks: the leader can look at the tier's path.

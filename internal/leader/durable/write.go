@@ -112,12 +112,19 @@ func (r *Room) beginAt() time.Duration {
 	return r.triedAt + max(retry, r.failing, r.path.vanishing)
 }
 
+// May tells whether a write may begin now, if one is due.
+func (r *Room) May(now time.Duration) bool { return now >= r.beginAt() }
+
 // begin names a write when one is due.
 func (r *Room) begin(now time.Duration) {
 	if now < r.beginAt() || !r.wanted(now) {
 		return
 	}
 	r.triedAt = now
+	if every := r.job.Options.DurableSteps(); every > 0 && !r.saidPassed && r.failed == 0 && r.job.Phase == replica.Open && r.asked.IsZero() && !lock.IsMultiple(r.job, r.job.Committed.Step) && lock.DurableDue(r.job, r.job.Durable) {
+		r.saidPassed = true // once
+		r.tell("step %d was not committed by itself, since ranks had passed it or do not capture it: step %d is written for it, and later ones likewise", r.job.Committed.Step/every*every, r.job.Committed.Step)
+	}
 	r.do(Propose{replica.BeginDurable{Job: r.job.ID, Write: lock.PlanShards(r.job, r.owner.Linked)}})
 }
 
