@@ -12,6 +12,9 @@ const (
 	DurableAuto Step = math.MaxUint32 // as often as the cost of a write and the faults of the job make worth while
 	durableTime Step = 1 << 31        // and seconds
 
+	// DurableNever is how a launcher says 0, which there is for whatever its daemon's configuration makes the default.
+	DurableNever = durableTime
+
 	MaxDurableSteps Step          = 1 << 30
 	MinDurableTime  time.Duration = time.Second
 	MaxDurableTime  time.Duration = 30 * 24 * time.Hour
@@ -40,7 +43,7 @@ func (o Options) DurableInterval() time.Duration {
 func CheckDurableEvery(every Step) error {
 	o := Options{DurableEvery: every}
 	switch d := o.DurableInterval(); {
-	case every <= MaxDurableSteps, every == DurableAuto, d >= MinDurableTime && d <= MaxDurableTime:
+	case every <= MaxDurableSteps, every == DurableAuto, every == DurableNever, d >= MinDurableTime && d <= MaxDurableTime:
 		return nil
 	}
 	return fmt.Errorf("durable_every %d: want 0 to %d steps, %v to %v, or auto", every, MaxDurableSteps, MinDurableTime, MaxDurableTime)
@@ -67,6 +70,8 @@ func DurableText(every Step) string {
 	switch {
 	case every == DurableAuto:
 		return "auto"
+	case every == DurableNever:
+		return "0"
 	case o.DurableInterval() > 0:
 		return o.DurableInterval().String()
 	}

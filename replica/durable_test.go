@@ -28,7 +28,10 @@ func TestDurableEvery(t *testing.T) {
 			t.Errorf("%q is %d: %d steps, %v, %q", tc.text, every, o.DurableSteps(), o.DurableInterval(), DurableText(every))
 		}
 	}
-	for _, bad := range []Step{MaxDurableSteps + 1, durableTime, DurableAuto - 1, DurableAuto + 1} {
+	if DurableText(DurableNever) != "0" || (Options{DurableEvery: DurableNever}).DurableInterval() != 0 || CheckDurableEvery(DurableNever) != nil {
+		t.Error("never is something else")
+	}
+	for _, bad := range []Step{MaxDurableSteps + 1, DurableAuto - 1, DurableAuto + 1} {
 		if CheckDurableEvery(bad) == nil {
 			t.Errorf("%d is let through", bad)
 		}

@@ -51,7 +51,7 @@ type Config struct {
 	// StateDir holds the Raft log and the list of arenas; local disk, never a network file system or one shared between nodes.
 	StateDir string `yaml:"state_dir"`
 	// DurableDir holds the durable tier and must be the same file system on all nodes. It may be mounted or moved while daemons run: what is no
-	// longer at the path counts as not written, and an empty mount point is refused. Default: durable in StateDir, which suits one node only (`replicad config check` warns).
+	// longer at the path counts as not written, and an empty mount point is refused. Where it is set, jobs write to it unless their launchers say otherwise (--durable-every). Default: durable in StateDir, which suits one node only (`replicad config check` warns).
 	DurableDir string `yaml:"durable_dir,omitempty"`
 
 	// PKI names the files made by `replicad pki init`.
@@ -233,6 +233,11 @@ func (c *Config) fillPaths() {
 			setDefault(f.path, filepath.Join(append([]string{c.StateDir}, f.below...)...))
 		}
 	}
+}
+
+// HasTier tells whether the configuration names a durable_dir: where it is the default, below StateDir, nobody has asked for one.
+func (c *Config) HasTier() bool {
+	return c.DurableDir != "" && c.DurableDir != filepath.Join(c.StateDir, "durable")
 }
 
 // ListenAddr is the host:port (UDP) to bind.

@@ -536,7 +536,7 @@ func (h *Host) resend() {
 		h.send(control.ClaimRequest{ID: id, Claim: a.claim, Token: a.hello.Token})
 	}
 	for id, l := range h.creates {
-		h.send(l.createRequest(id))
+		h.send(h.requestFor(l, id))
 	}
 	for _, s := range h.suspects {
 		h.send(s)

@@ -51,6 +51,18 @@ func (l *launcher) createRequest(id uint64) control.CreateRequest {
 			LoneAhead: replica.Step(h.LoneAhead), Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
 }
 
+// requestFor is what the leader is asked for a launcher: where that says nothing of durable writes this node's configuration does.
+func (h *Host) requestFor(l *launcher, id uint64) control.CreateRequest {
+	r := l.createRequest(id)
+	switch every := &r.Options.DurableEvery; {
+	case *every == replica.DurableNever:
+		*every = 0
+	case *every == 0 && h.cfg.HasTier():
+		*every = replica.DurableAuto
+	}
+	return r
+}
+
 // nondeterministic is the option that the named groups make; nil: none. A layout that is wrong is refused elsewhere.
 func nondeterministic(l replica.Layout, named []replica.GroupID) []bool {
 	if len(named) == 0 || l.Check() != nil {
@@ -198,7 +210,7 @@ func (h *Host) askFor(l *launcher) {
 		l.creating = true
 		id := h.nextRequest()
 		h.creates[id] = l
-		h.send(l.createRequest(id))
+		h.send(h.requestFor(l, id))
 	}
 }
 

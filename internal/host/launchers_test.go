@@ -373,3 +373,20 @@ func TestStarting(t *testing.T) {
 		t.Errorf("starting %v, processes %v, stopped %v; want 0 and 3, 12 and 14, 3", got, pids, halted)
 	}
 }
+
+// Where a launcher says nothing of durable writes, a configuration that names a durable_dir has jobs write by themselves.
+func TestJobsWriteWhereADurableDirIsSet(t *testing.T) {
+	for _, tc := range []struct {
+		dir         string
+		says, wants replica.Step
+	}{{"/state/durable", 0, 0}, {"/mnt", 0, replica.DurableAuto}, {"/mnt", replica.DurableNever, 0}, {"/mnt", 500, 500}, {"/state/durable", 500, 500}, {"/state/durable", replica.DurableAuto, replica.DurableAuto}} {
+		h := &Host{cfg: &config.Config{StateDir: "/state", DurableDir: tc.dir}}
+		l := &launcher{hello: wire.RunHello{Job: "job", World: 1, DurableEvery: uint32(tc.says)}}
+		if got := h.requestFor(l, 1).Options.DurableEvery; got != tc.wants {
+			t.Errorf("durable_dir %s, launcher %s: %s, want %s", tc.dir, replica.DurableText(tc.says), replica.DurableText(got), replica.DurableText(tc.wants))
+		}
+		if differ := otherOptions(l.createRequest(0).Options, replica.Options{DurableEvery: tc.wants}); len(differ) > 0 {
+			t.Errorf("a launcher that asked for the same is told that it differs: %v", differ)
+		}
+	}
+}
