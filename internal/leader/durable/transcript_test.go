@@ -225,6 +225,11 @@ func (s *stage) run(line string) error {
 	case "alone": // the last launcher has gone, and so have all processes
 		s.alone = true
 		s.turn()
+	case "lost": // what is committed has no holder of a part left
+		s.changes(func(j *replica.Job) {
+			j.Parts = slices.Clone(j.Parts)
+			j.Parts[2].Holders = nil
+		})
 	case "asked":
 		s.learns(Ask{})
 	case "pass": // time, in one turn

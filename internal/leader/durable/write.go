@@ -61,18 +61,23 @@ func (r *Room) over(now time.Duration) {
 		}
 		r.failed, r.failing, r.why, r.path.absent = 0, 0, "", replica.Generation{}
 	default:
-		r.path.lookAt = 0 // what made it fail may have taken the earlier ones along
-		if r.failing == 0 {
-			training := ""
-			if r.job.Phase == replica.Open {
-				training = "training goes on, and "
-			}
-			r.tell("warning: durable writes fail: %s; %sthey are tried again until they work", cmp.Or(r.why, "replicad status on the leader's node says why"), training)
-		}
-		r.failing = min(max(2*r.failing, backoff), backoffMax)
-		r.triedAt = now
-		r.failed++
+		r.failedOnce(now)
 	}
+}
+
+// failedOnce takes note of a write that failed, or could not begin.
+func (r *Room) failedOnce(now time.Duration) {
+	r.path.lookAt = 0 // what made it fail may have taken the earlier ones along
+	if r.failing == 0 {
+		training := ""
+		if r.job.Phase == replica.Open {
+			training = "training goes on, and "
+		}
+		r.tell("warning: durable writes fail: %s; %sthey are tried again until they work", cmp.Or(r.why, "replicad status on the leader's node says why"), training)
+	}
+	r.failing = min(max(2*r.failing, backoff), backoffMax)
+	r.triedAt = now
+	r.failed++
 }
 
 // wanted tells whether a write is due.
@@ -121,11 +126,24 @@ func (r *Room) begin(now time.Duration) {
 		return
 	}
 	r.triedAt = now
-	if every := r.job.Options.DurableSteps(); every > 0 && !r.saidPassed && r.failed == 0 && r.job.Phase == replica.Open && r.asked.IsZero() && !lock.IsMultiple(r.job, r.job.Committed.Step) && lock.DurableDue(r.job, r.job.Durable) {
-		r.saidPassed = true // once
-		r.tell("step %d was not committed by itself, since ranks had passed it or do not capture it: step %d is written for it, and later ones likewise", r.job.Committed.Step/every*every, r.job.Committed.Step)
+	r.sayPassed()
+	w := lock.PlanShards(r.job, r.owner.Linked)
+	if i := slices.IndexFunc(w.Shards, func(s replica.Shard) bool { return s.Node == "" }); i >= 0 { // the log would refuse it each time
+		r.why = fmt.Sprintf("no node holds %v of step %d any more", w.Shards[i].Part, w.Generation.Step)
+		r.failedOnce(now)
+		return
 	}
-	r.do(Propose{replica.BeginDurable{Job: r.job.ID, Write: lock.PlanShards(r.job, r.owner.Linked)}})
+	r.do(Propose{replica.BeginDurable{Job: r.job.ID, Write: w}})
+}
+
+// sayPassed tells people, once, that something else than the multiple is written.
+func (r *Room) sayPassed() {
+	j, every := r.job, r.job.Options.DurableSteps()
+	if every == 0 || r.saidPassed || r.failed > 0 || j.Phase != replica.Open || !r.asked.IsZero() || lock.IsMultiple(j, j.Committed.Step) || !lock.DurableDue(j, j.Durable) {
+		return
+	}
+	r.saidPassed = true
+	r.tell("step %d was not committed by itself, since ranks had passed it or do not capture it: step %d is written for it, and later ones likewise", j.Committed.Step/every*every, j.Committed.Step)
 }
 
 // writing proposes the end of a write anew whose outcome nobody knows, and gives up what takes too long.
