@@ -167,20 +167,20 @@ func (h *Host) serveLauncher(l *launcher) {
 	}
 	job := lj.job
 	if !l.accepted {
-		if stop := job.Stop; stop != nil && l.hello.Joined == (replica.JobID{}) {
-			if stop.End {
-				h.refuseLauncher(l, wire.CodeAgain, fmt.Sprintf("job %q is being ended (%s): step %d is written to the durable tier first, and then --resume goes on from there", job.Name, stop.Reason, job.Committed.Step))
-				return
-			}
-			h.askFor(l) // it has come to go on with the job
-			return
-		}
 		if text := foreign(job, l.user); text != "" {
 			h.refuseLauncher(l, wire.CodeRefused, text)
 			return
 		}
 		if text := l.createRequest(0).OtherLayout(job); text != "" {
 			h.refuseLauncher(l, wire.CodeRefused, text)
+			return
+		}
+		if stop := job.Stop; stop != nil && l.hello.Joined == (replica.JobID{}) {
+			if stop.End {
+				h.refuseLauncher(l, wire.CodeAgain, fmt.Sprintf("job %q is being ended (%s): step %d is written to the durable tier first, and then --resume goes on from there", job.Name, stop.Reason, job.Committed.Step))
+				return
+			}
+			h.askFor(l) // it has come to go on with the job
 			return
 		}
 		h.acceptLauncher(l, job)
