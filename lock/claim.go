@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/replicad/replicad/replica"
@@ -42,6 +43,9 @@ func claim(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.Cl
 	// A repeated claim is recognised before anything else: whatever came of the job since, this claimant holds the rank.
 	if c.Nonce != 0 && c.Nonce == now.Nonce && c.Expect < now.Incarnation && c.Holder == (replica.Holder{Node: now.Node, Incarnation: now.NodeIncarnation}) {
 		return now.Incarnation, false, nil
+	}
+	if err := notStopped(j, fmt.Sprintf("claim rank %d", c.Rank)); err != nil {
+		return 0, false, err
 	}
 	if err := claimable(j, c, now); err != nil {
 		return 0, false, err

@@ -43,7 +43,8 @@ type Committer struct {
 	lead      lead
 	late      map[replica.NodeName]uint64 // nodes whose link was lost, and the candidate that they heard of when it was back: of no use as a measure
 
-	possible int // copies(p) as the nodes allow
+	stride   replica.Step // steps between the newest two commits of the epoch; 0: there are none
+	possible int          // copies(p) as the nodes allow
 	pending  []*proposal
 	refused  bool // a proposal was refused: look again only at something new
 	disputed []replica.Generation
@@ -100,6 +101,9 @@ func (c *Committer) Job(j *replica.Job, nodes map[replica.NodeName]replica.Node)
 	committed := c.job != nil && j.Position != c.job.Position
 	if c.job != nil && j.Epoch != c.job.Epoch {
 		c.lead.reset()
+		c.stride = 0
+	} else if committed && c.job.Position.Epoch == j.Position.Epoch {
+		c.stride = j.Position.Step - min(j.Position.Step, c.job.Position.Step)
 	}
 	if committed && c.candidate.Generation == j.Committed {
 		c.lead.committed(c.candidate.N)
@@ -305,7 +309,7 @@ func (c *Committer) standing() replica.Step {
 	return newest
 }
 
-// name announces the next candidate: the first step due after the position that ranks will not have passed when they hear of it; or, where
+// name announces the next candidate: a multiple of durable_every that would be passed otherwise (forWrite); else the first step due after the position that ranks will not have passed when they hear of it; or, where
 // all ranks stand on purpose, the newest that they hold; or, after some rank passed the last one, a later generation that all who passed
 // hold, else one further ahead with each failure until a commit (protocol section 5.1).
 func (c *Committer) name() []Effect {
@@ -315,6 +319,8 @@ func (c *Committer) name() []Effect {
 	} else if c.live && c.lapsed {
 		c.failures++
 		step = c.later()
+	} else {
+		step = forWrite(c.job, step, max(c.stride, c.lead.steps))
 	}
 	if step > replica.MaxStep {
 		return nil

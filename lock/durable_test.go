@@ -25,8 +25,67 @@ func TestPlanShards(t *testing.T) {
 	want := replica.DurableWrite{Generation: job.Committed, Position: job.Position, Writer: "n1", Shards: []replica.Shard{
 		{Part: replica.OfGroup(0), Node: "n1", Root: replica.Digest{1}}, {Part: replica.OfGroup(1), Node: "n3", Root: replica.Digest{2}}, {Part: replica.OfRank(0), Node: "n2", Root: replica.Digest{3}},
 		{Part: replica.OfRank(1), Node: "n2", Root: replica.Digest{4}}, {Part: replica.OfRank(2), Node: "n3", Root: replica.Digest{5}}}}
-	if w := PlanShards(job); !reflect.DeepEqual(w, want) {
+	if w := PlanShards(job, func(replica.NodeName) bool { return true }); !reflect.DeepEqual(w, want) {
 		t.Errorf("planned %+v, want %+v", w, want)
+	}
+	for i, n := range []replica.NodeName{"n1", "n1", "n1", "n1", "n3"} { // its last holder is named though it is away: nobody else has the part
+		want.Shards[i].Node = n
+	}
+	want.Shards[2].Node = "n1"
+	if w := PlanShards(job, func(n replica.NodeName) bool { return n == "n1" }); !reflect.DeepEqual(w, want) {
+		t.Errorf("where n1 alone is there it planned %+v, want %+v", w, want)
+	}
+}
+
+// A multiple of durable_every is named as the candidate where the commit after the next would be beyond it, and only if ranks reach it.
+func TestMultiplesAreCommittedToBeWritten(t *testing.T) {
+	for _, c := range []struct{ every, cadence, at, step, stride, want replica.Step }{
+		{0, 1, 40, 48, 9, 48},   // nothing is written
+		{50, 1, 40, 48, 9, 50},  // the commit after 48 would be 57
+		{50, 1, 40, 48, 3, 50},  // 51
+		{50, 1, 40, 48, 2, 48},  // 50 comes by itself
+		{50, 1, 40, 48, 1, 48},  // and so does it here
+		{50, 1, 49, 50, 9, 50},  // it is next anyway
+		{50, 1, 49, 51, 9, 51},  // ranks have passed it
+		{50, 1, 50, 51, 9, 51},  // it is committed
+		{50, 7, 40, 42, 14, 42}, // ranks capture 49 and 56
+		{49, 7, 35, 42, 14, 49},
+	} {
+		job := &replica.Job{Options: replica.Options{DurableEvery: c.every, Cadence: c.cadence}, Position: replica.Position{Epoch: 1, Step: c.at}}
+		if got := forWrite(job, c.step, c.stride); got != c.want {
+			t.Errorf("every %d, cadence %d, committed %d, commits each %d steps: candidate %d instead of %d, want %d", c.every, c.cadence, c.at, c.stride, got, c.step, c.want)
+		}
+	}
+}
+
+// The commit of a multiple begins its write, before anything newer is committed.
+func TestCommitOfAMultipleBeginsItsWrite(t *testing.T) {
+	b := newBench(t, "0,0", "every=2")
+	cand := b.start()
+	for step := replica.Step(1); step <= 4; step++ {
+		if cand.Position.Step != step {
+			t.Fatalf("candidate %v, want step %d", cand, step)
+		}
+		b.pin(cand, 0)
+		effects := b.pin(cand, 1)
+		if len(effects) != 1 {
+			t.Fatalf("step %d: %v", step, effects)
+		}
+		commit := effects[0].(Propose).Command.(replica.Commit)
+		short := ShortCommit(b.w.current(), commit)
+		effects = b.applied(short)
+		j := b.w.current()
+		if want := step%2 == 0; commit.Write != want || (j.Writer != nil) != want || want && (j.Writer.Generation != j.Committed || len(j.Writer.Shards) != len(j.Parts)) {
+			t.Fatalf("step %d: write %v, writer %+v", step, commit.Write, j.Writer)
+		}
+		if j.Writer != nil {
+			b.applied(replica.EndDurable{Job: j.ID, Generation: j.Committed, Done: true})
+		}
+		for _, e := range effects {
+			if a, ok := e.(Announce); ok {
+				cand = a.Candidate
+			}
+		}
 	}
 }
 

@@ -16,15 +16,23 @@ const (
 	MaxReason = 8 << 10
 )
 
-// endJob ends a job; its epoch is closed, so every fence word rises and whoever still runs is refused.
-func endJob(j *replica.Job, c replica.EndJob) (bool, error) {
+// endJob ends a job; its epoch is closed, so every fence word rises and whoever still runs is refused. One whose newest commit is to be kept,
+// and is not on disk, is stopped until it is.
+func endJob(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.EndJob) (bool, error) {
 	if j.Phase == replica.Ended {
 		return false, nil
 	}
 	if c.Epoch != 0 && (j.Phase != replica.Open || j.Epoch != c.Epoch) {
 		return false, refuse(Stale, "end of epoch %d (%s): job %s is %s in epoch %d", c.Epoch, c.Reason, j.Name, j.Phase, j.Epoch)
 	}
-	j.Phase, j.ClosedEpoch, j.Plan, j.EndReason = replica.Ended, j.Epoch, nil, replica.Cut(c.Reason, MaxReason)
+	if c.Keep && j.Undurable() {
+		if j.Stop != nil && j.Stop.End {
+			return false, nil
+		}
+		stop(j, nodes, c.Reason, true)
+		return true, nil
+	}
+	j.Phase, j.ClosedEpoch, j.Plan, j.Stop, j.EndReason = replica.Ended, j.Epoch, nil, nil, replica.Cut(c.Reason, MaxReason)
 	strip(j)
 	return true, nil
 }

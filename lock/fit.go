@@ -108,6 +108,9 @@ func Size(v View) (sum uint64) {
 			sum += uint64(1<<10 + len(j.EndReason))
 		} else {
 			sum += jobBytes(longest, j.Layout, j.Options.MinCopies)
+			if j.Stop != nil {
+				sum += uint64(len(j.Stop.Reason))
+			}
 		}
 	}
 	return sum
@@ -141,6 +144,9 @@ func listBytes(n int) uint64 { return uint64(n) * 24 }
 func Short(c replica.Command) replica.Command {
 	switch c := c.(type) {
 	case replica.EndJob:
+		c.Reason = replica.Cut(c.Reason, MaxReason)
+		return c
+	case replica.StopJob:
 		c.Reason = replica.Cut(c.Reason, MaxReason)
 		return c
 	case replica.ReportFault:

@@ -88,6 +88,18 @@ func CadenceAt(j *replica.Job, s replica.Step) replica.Step {
 	return max(c, 1)
 }
 
+// LastDue is the last step up to one that is to be committed at all; the job's position, where none is to come.
+func LastDue(j *replica.Job, upTo replica.Step) replica.Step {
+	due := j.Position.Step
+	for {
+		next := NextDue(j, due)
+		if next > upTo {
+			return due
+		}
+		due = next
+	}
+}
+
 // NextDue is the first step after s at which a generation is due: a multiple of the cadence there.
 func NextDue(j *replica.Job, s replica.Step) replica.Step {
 	for s++; ; {
@@ -141,7 +153,7 @@ func beginDurable(j *replica.Job, nodes map[replica.NodeName]replica.Node, c rep
 		return false, refuse(Conflict, "durable write of %v: node %s is writing %v", w.Generation, j.Writer.Writer, j.Writer.Generation)
 	}
 	switch {
-	case j.Phase != replica.Open:
+	case j.Phase != replica.Open && j.Phase != replica.Closed:
 		return false, refuse(NotYet, "durable write of %v: job %s is %v", w.Generation, j.Name, j.Phase)
 	case w.Generation != j.Committed || w.Position != j.Position:
 		return false, refuse(Stale, "durable write of %v at %v: job %s has committed %v at %v", w.Generation, w.Position, j.Name, j.Committed, j.Position)

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 
@@ -19,6 +20,9 @@ func applyPlan(j *replica.Job, p replica.Plan) (bool, error) {
 			return false, nil
 		}
 		return false, refuse(Conflict, "plan for epoch %d of job %s: it has one already", p.Epoch, j.Name)
+	}
+	if err := notStopped(j, fmt.Sprintf("plan for epoch %d", p.Epoch)); err != nil {
+		return false, err
 	}
 	if err := planPhase(j, p); err != nil {
 		return false, err

@@ -174,8 +174,10 @@ func (s *State) rule(c replica.Command) (replica.JobID, func(*replica.Job) (bool
 		return c.Job, func(j *replica.Job) (bool, error) { return quarantine(j, nodes, c) }
 	case replica.ProveLost:
 		return c.Job, func(j *replica.Job) (bool, error) { return proveLost(j, c) }
+	case replica.StopJob:
+		return c.Job, func(j *replica.Job) (bool, error) { return stopJob(j, nodes, c) }
 	case replica.EndJob:
-		return c.Job, func(j *replica.Job) (bool, error) { return endJob(j, c) }
+		return c.Job, func(j *replica.Job) (bool, error) { return endJob(j, nodes, c) }
 	}
 	return replica.JobID{}, nil
 }

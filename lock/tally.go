@@ -29,7 +29,7 @@ func (c *Committer) tally() replica.Command {
 	if !complete || c.lapsed {
 		return nil
 	}
-	return replica.Commit{Job: c.job.ID, Position: c.candidate.Position, Generation: c.candidate.Generation, Parts: parts}
+	return replica.Commit{Job: c.job.ID, Position: c.candidate.Position, Generation: c.candidate.Generation, Parts: parts, Write: IsMultiple(c.job, c.candidate.Position.Step) && c.job.Writer == nil}
 }
 
 // answer is one node's pins of one part.

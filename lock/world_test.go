@@ -116,7 +116,7 @@ func (w *world) run(line string, out *strings.Builder) error {
 			fmt.Fprintf(out, "no write is due: committed %v, written %v\n", j.Committed, j.Durable)
 			return nil
 		}
-		d := PlanShards(j)
+		d := PlanShards(j, func(n replica.NodeName) bool { return w.alive[n] })
 		for _, s := range d.Shards {
 			fmt.Fprintf(out, "%v by %s\n", s.Part, s.Node)
 		}
@@ -228,8 +228,12 @@ func (w *world) command(verb string, a args) (replica.Command, error) {
 		return replica.BeginDurable{Job: w.job, Write: d}, nil
 	case "durable-end":
 		return replica.EndDurable{Job: w.job, Generation: generation(a.word(1)), Done: a.word(2) == "done"}, nil
+	case "stop":
+		return replica.StopJob{Job: w.job, Reason: a.word(1)}, nil
+	case "go-on":
+		return replica.StopJob{Job: w.job, Clear: true}, nil
 	case "end":
-		return replica.EndJob{Job: w.job, Reason: a.word(1), Epoch: replica.Epoch(a.num("epoch", 0))}, nil
+		return replica.EndJob{Job: w.job, Reason: a.word(1), Epoch: replica.Epoch(a.num("epoch", 0)), Keep: a.word(2) == "keep"}, nil
 	case "era":
 		c := replica.NewEra{Era: replica.Era(number(a.word(1))), Epochs: map[replica.JobID]replica.Epoch{}, Lineages: map[replica.JobID]replica.Lineage{}}
 		if v, ok := a.vals["epoch"]; ok {

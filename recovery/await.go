@@ -35,6 +35,9 @@ func (l *Leader) waits(now time.Duration) []waiting {
 	var out []waiting
 	switch l.job.Phase {
 	case replica.Opening, replica.Closed:
+		if l.job.Stop != nil {
+			return l.waitsForStop()
+		}
 		out = slices.Concat(l.waitsForPlan(in, now), l.waitsForNodes(in), l.waitsForRest(in))
 	case replica.Planned:
 		out = l.waitsForLoads(in, now)

@@ -170,7 +170,7 @@ func (l *Leader) endDisputed(d replica.Dispute, why string) {
 	}
 	reason := DoNotRequeue + disputeReason(d, why, regions)
 	l.note("stuck", reason, nil)
-	l.propose(replica.EndJob{Job: l.id, Reason: reason})
+	l.propose(replica.EndJob{Job: l.id, Reason: reason, Keep: true})
 }
 
 func disputeReason(d replica.Dispute, why, regions string) string {

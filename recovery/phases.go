@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -33,12 +32,9 @@ func (l *Leader) abandoned() bool {
 	if l.t.Abandoned <= 0 {
 		return false
 	}
-	for n := range l.nodes {
-		rep, ok := l.input().current(n)
-		if ok && (rep.Launchers > 0 || rep.Offers > 0 || len(rep.Starting) > 0 || slices.ContainsFunc(rep.Ranks, func(r replica.RankReport) bool { return r.Alive })) {
-			l.alone = -1
-			return false
-		}
+	if !l.unattended() {
+		l.alone = -1
+		return false
 	}
 	if l.alone < 0 {
 		l.alone = l.now
@@ -62,6 +58,10 @@ func (l *Leader) begin() {
 
 // closedEpoch collects faults, acknowledgements and claims, and plans when there is nothing left to wait for.
 func (l *Leader) closedEpoch() {
+	if l.job.Stop != nil {
+		l.stopped()
+		return
+	}
 	if l.spent() {
 		return
 	}
@@ -94,7 +94,7 @@ func (l *Leader) spent() bool {
 		last = fmt.Sprintf("%v: %s", keyOf(l.job.Faults[n-1]), l.job.Faults[n-1].Detail)
 	}
 	l.propose(replica.EndJob{Job: l.id, Reason: DoNotRequeue + fmt.Sprintf("recovered %d times without a step beyond %d; the last cause was %s",
-		len(l.recoveries), l.job.Position.Step, last)})
+		len(l.recoveries), l.job.Position.Step, last), Keep: true})
 	return true
 }
 

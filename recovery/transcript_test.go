@@ -320,6 +320,14 @@ func (w *world) command(f []string) error {
 	case "written": // written EPOCH,STEP [failed]: it is done
 		_, failed := a["failed"]
 		return w.apply(replica.EndDurable{Job: w.job, Generation: generation(f[1]), Done: !failed}).Err
+	case "stop": // stop [ends]: somebody asks for that
+		_, ends := a["ends"]
+		if ends {
+			return w.apply(replica.EndJob{Job: w.job, Reason: "enough", Keep: true}).Err
+		}
+		return w.apply(replica.StopJob{Job: w.job, Reason: "enough"}).Err
+	case "go-on": // launchers have come that go on
+		return w.apply(replica.StopJob{Job: w.job, Clear: true}).Err
 	case "new-leader":
 		w.newLeader()
 	case "wait":

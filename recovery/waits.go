@@ -44,6 +44,8 @@ const (
 	AwaitSlot                     // a slot that a durable write holds
 	AwaitCommit                   // the last commit of a job whose ranks have left
 	AwaitWrite                    // its last durable write
+	AwaitKept                     // that of a job that was stopped
+	AwaitReturn                   // somebody who goes on with a job that was stopped
 	waitKinds
 )
 
@@ -241,6 +243,10 @@ var Waits = [waitKinds]WaitRule{
 		Then: "the job ends without it", Says: "all ranks have left, and step {what} is to be committed"},
 	AwaitWrite: {Phases: []replica.JobPhase{replica.Open}, For: "the last durable write, likewise", Judge: "leader", Bound: fixed(partingGrace).and("until three times the longest time between commits"), Since: "the write last got on",
 		Then: "the job ends without it", Says: "all ranks have left, and step {what} is to be written to the durable tier"},
+	AwaitKept: {Phases: []replica.JobPhase{replica.Closed}, For: "the last durable write of a job that was stopped", Judge: "leader", Bound: sum(abandoned).and("until a write that is under way is over"), Since: "the stop",
+		Then: "the job ends without it", Says: "the job was stopped, and step {what} is to be written to the durable tier"},
+	AwaitReturn: {Phases: []replica.JobPhase{replica.Closed}, For: "somebody who goes on with a job that was stopped", Judge: "leader", Bound: sum(abandoned), Since: "the stop",
+		Then: "the job ends, and its memory is freed", Says: "the job was stopped {since} ago and stays in memory: the same replicad run goes on with it"},
 }
 
 var (

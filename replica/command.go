@@ -89,6 +89,8 @@ type (
 		Position   Position   `cbor:"2,keyasint"`
 		Generation Generation `cbor:"3,keyasint"`
 		Parts      []PartRoot `cbor:"4,keyasint"`
+		// Write begins the durable write of what is committed, before anything newer is.
+		Write bool `cbor:"5,keyasint,omitempty"`
 	}
 	// CommitRoots is a Commit that leaves out what the job's record says already: which parts there are, and who holds those whose
 	// holders are the recorded ones.
@@ -99,6 +101,7 @@ type (
 		On         uint64        `cbor:"4,keyasint"`           // digest of the recorded holders; of others it is refused
 		Roots      []byte        `cbor:"5,keyasint"`           // 16 bytes a part, in the order of the record
 		Moved      []PartHolders `cbor:"6,keyasint,omitempty"` // parts that others hold than was recorded
+		Write      bool          `cbor:"7,keyasint,omitempty"` // as in Commit
 	}
 	// ReportDispute closes the epoch for differing roots.
 	ReportDispute struct {
@@ -166,6 +169,15 @@ type (
 		Job    JobID  `cbor:"1,keyasint"`
 		Reason string `cbor:"2,keyasint"`
 		Epoch  Epoch  `cbor:"3,keyasint,omitempty"`
+		// Keep: where what is committed is to be on disk and is not, the job is stopped first, and ends once it is.
+		Keep bool `cbor:"4,keyasint,omitempty"`
+	}
+	// StopJob stops a job that has committed something: its epoch is closed, and it keeps what is committed. With Clear somebody goes on
+	// with a stopped job.
+	StopJob struct {
+		Job    JobID  `cbor:"1,keyasint"`
+		Reason string `cbor:"2,keyasint"`
+		Clear  bool   `cbor:"3,keyasint,omitempty"`
 	}
 	// NewEra starts an era after an operator recovered a lost quorum: jobs go on from the union of lineages at Epoch, which
 	// is 1 + the highest epoch in any reachable log, fence word, arena or manifest.
@@ -201,5 +213,6 @@ func (EndDurable) command()    {}
 func (Quarantine) command()    {}
 func (ProveLost) command()     {}
 func (EndJob) command()        {}
+func (StopJob) command()       {}
 func (NewEra) command()        {}
 func (Revoke) command()        {}

@@ -12,7 +12,7 @@ type Options struct {
 	Cadence          Step   `json:"cadence" cbor:"2,keyasint"`            // a generation each so many steps [1]
 	Slots            int    `json:"slots" cbor:"3,keyasint"`              // replicated slots a rank, 2 to 4 [4; a new job's: Layout.DefaultSlots]
 	ChunkBytes       uint32 `json:"chunk_bytes" cbor:"4,keyasint"`        // [512 KiB]
-	DurableEvery     Step   `json:"durable_every" cbor:"5,keyasint"`      // steps between durable generations; 0 = never
+	DurableEvery     Step   `json:"durable_every" cbor:"5,keyasint"`      // between durable generations: steps, or as DurableTime and DurableAuto; 0 = never
 	PrivateCap       uint64 `json:"private_cap" cbor:"6,keyasint"`        // bytes [64 MiB]
 	RequireVotes     bool   `json:"require_votes" cbor:"7,keyasint"`      // forbid plans from a sole producer
 	Replayable       bool   `json:"replayable" cbor:"8,keyasint"`         // runs are bit-exact: differing replays condemn
@@ -139,6 +139,15 @@ type Job struct {
 	// Recipe is how a process gets the regions that the job has now, in the program's own words: a process of this job asks for it before it
 	// registers. Empty: the job has never grown.
 	Recipe []byte `json:"recipe,omitempty" cbor:"47,keyasint,omitempty"`
+	// Stop says that somebody asked for the job to stop: its epoch is closed, and no other begins while it is set.
+	Stop *Stop `json:"stop,omitempty" cbor:"48,keyasint,omitempty"`
+}
+
+// Stop is the stop of a job that was asked for. What is committed stays in memory until it is on disk.
+type Stop struct {
+	Reason string `json:"reason" cbor:"1,keyasint"`
+	// End: the job ends as soon as what is committed is on disk. Otherwise it waits for launchers that go on with it.
+	End bool `json:"end,omitempty" cbor:"2,keyasint,omitempty"`
 }
 
 // MaxRecipe is how many bytes a recipe may have: it is in every whole view of its job.
@@ -161,6 +170,11 @@ func (j *Job) Held() int {
 		n = min(n, len(p.Holders))
 	}
 	return n
+}
+
+// Undurable tells whether what the job has committed is to be on disk and is not. The initial state is not worth a write: nobody has trained it.
+func (j *Job) Undurable() bool {
+	return j.Phase != Ended && j.Options.DurableEvery > 0 && j.Committed.Step > 0 && j.Durable != j.Committed
 }
 
 // Earlier is a generation that was committed before the present one, with who held its parts.

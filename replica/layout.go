@@ -134,8 +134,10 @@ func (o Options) Check(groups int) error {
 		return fmt.Errorf("slots %d: want 2 to 4", o.Slots)
 	case o.ChunkBytes < 4096 || o.ChunkBytes > 1<<30:
 		return fmt.Errorf("chunk_bytes %d: want 4096 to %d", o.ChunkBytes, 1<<30)
-	case o.DurableEvery > MaxStep:
-		return fmt.Errorf("durable_every %d: want at most %d steps", o.DurableEvery, MaxStep)
+	case o.DurableEvery == DurableNever:
+		return fmt.Errorf("durable_every: a job that writes nothing has 0")
+	case CheckDurableEvery(o.DurableEvery) != nil:
+		return CheckDurableEvery(o.DurableEvery)
 	case len(o.Nondeterministic) != 0 && len(o.Nondeterministic) != groups:
 		return fmt.Errorf("nondeterministic is given for %d groups, but the layout has %d", len(o.Nondeterministic), groups)
 	}

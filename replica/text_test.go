@@ -18,7 +18,7 @@ func TestListed(t *testing.T) {
 		"one; two; and 2 more":         {[]string{"one", "two", "three", strings.Repeat("x", 30)}, 31},
 		"one; and 1 more":              {[]string{"one", strings.Repeat("x", 30)}, 30},
 		"xx...":                        {[]string{strings.Repeat("x", 30)}, 5},
-		"xxxxxxxxxxxx...; and 1 more":    {[]string{strings.Repeat("x", 30), "y"}, 33},
+		"xxxxxxxxxxxx...; and 1 more":  {[]string{strings.Repeat("x", 30), "y"}, 33},
 		"...; and 1 more":              {[]string{"first", "second"}, 1},
 		strings.Repeat("é", 8) + "...": {[]string{strings.Repeat("é", 30)}, 20},
 	} {

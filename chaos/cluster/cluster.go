@@ -294,7 +294,7 @@ func (c *Cluster) guard(p *Process, lasting bool, err error) error {
 
 // Launch starts a launcher of a job on a node: for these ranks (as `replicad run --ranks` takes them), or for none as a spare.
 func (c *Cluster) Launch(n *Node, job Job, ranks string) (err error) {
-	args := []string{"run", "--config", n.File, "--job", job.Name, "--world", fmt.Sprint(job.World)}
+	args := []string{"run", "--config", n.File, "--job", job.Name, "--world", fmt.Sprint(job.World), "--durable-every", "0"} // unless the job's flags say otherwise
 	if job.Groups != "" {
 		args = append(args, "--groups", job.Groups)
 	}

@@ -332,7 +332,7 @@ func rankUnread(ctx context.Context, a *attack) error {
 func (a *attack) run(ctx context.Context, job, as string, flags ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 6*a.Hold)
 	defer cancel()
-	args := append([]string{"run", "--config", a.file(), "--job", job, "--world", "1", "--ranks", "0"}, flags...)
+	args := append([]string{"run", "--config", a.file(), "--job", job, "--world", "1", "--ranks", "0", "--durable-every", "0"}, flags...)
 	args = append(args, "--", a.Program, "chaos", "misbehave", "--rank", as, "--hold", a.Hold.String())
 	cmd := exec.CommandContext(ctx, a.Program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

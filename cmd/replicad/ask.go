@@ -26,6 +26,8 @@ type ask struct {
 	args             int
 	flags            func(*cobra.Command)
 	order            func(args []string) control.Order
+	// follow says more, once the order was carried out. Nil: that is all.
+	follow func(ctx context.Context, a *admin, std stdio, before control.JobStatus) error
 }
 
 func (v *ask) command(std stdio) *cobra.Command {
@@ -45,12 +47,19 @@ func (v *ask) command(std stdio) *cobra.Command {
 		if err != nil {
 			return coded(exitConfig, err)
 		}
-		body, err := a.give(cmd.Context(), v.order(args), o)
+		order := v.order(args)
+		var before control.JobStatus
+		if v.follow != nil {
+			before = a.jobOf(cmd.Context(), order.Job)
+		}
+		body, err := a.give(cmd.Context(), order, o)
 		if err != nil {
 			return err
 		}
-		_, err = std.out.Write(body)
-		return err
+		if _, err = std.out.Write(body); err != nil || v.follow == nil || before.ID == (replica.JobID{}) {
+			return err
+		}
+		return v.follow(cmd.Context(), &a, std, before)
 	}}
 	a.addFlags(cmd)
 	cmd.Flags().StringVar(&operator, "operator", "", "`FILE` of an operator's certificate, with its key beside it (default: $"+operatorVariable+", else pki.operator of the configuration)")

@@ -11,22 +11,49 @@ import (
 )
 
 func newJob(std stdio) *cobra.Command {
-	return group("job", "Act on a job", newJobEnd(std), newJobToken(std))
+	return group("job", "Act on a job", newJobEnd(std), newJobStop(std), newJobToken(std))
 }
+
+const unsigned = "Without an operator's certificate it can be given on the node that the job was created on, and on the\nnodes that hold its ranks."
 
 func newJobEnd(std stdio) *cobra.Command {
 	var reason string
+	var now bool
 	const unsaid = "ended by an operator"
 	v := &ask{use: "end NAME", args: 1, short: "End a job: its epoch is closed, its ranks are stopped and its memory is freed", long: `End a job: its epoch is closed, its ranks are stopped and its memory is freed.
 
-Without an operator's certificate a job can be ended on the node that it was created on, and on the
-nodes that hold its ranks.`,
+Of a job that writes to the durable tier the newest commit is written first, and the command says which
+step is on disk. --now ends the job without that.
+
+` + unsigned,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().StringVar(&reason, "reason", unsaid, "reason for the job's record")
+			cmd.Flags().BoolVar(&now, "now", false, "do not write the newest commit: free the memory at once")
+		},
+		order: func(args []string) control.Order {
+			return control.Order{Verb: control.EndJob, Job: args[0], Why: cmp.Or(reason, unsaid), Now: now}
+		},
+		follow: followWrite}
+	return v.command(std)
+}
+
+func newJobStop(std stdio) *cobra.Command {
+	var reason string
+	const unsaid = "stopped by an operator"
+	v := &ask{use: "stop NAME", args: 1, short: "Stop a job that is to go on later: its newest commit is written, its launchers end, its memory is kept", long: `Stop a job that is to go on later. Its ranks end the step that they are in, its launchers end with 0,
+and its newest commit is written to the durable tier, where the job writes there.
+
+The state stays in memory for timing.abandoned: the same replicad run goes on with it. Then the job
+ends and its memory is freed; replicad run --resume goes on from disk.
+
+` + unsigned,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&reason, "reason", unsaid, "reason for the job's record")
 		},
 		order: func(args []string) control.Order {
-			return control.Order{Verb: control.EndJob, Job: args[0], Why: cmp.Or(reason, unsaid)}
-		}}
+			return control.Order{Verb: control.StopJob, Job: args[0], Why: cmp.Or(reason, unsaid)}
+		},
+		follow: followWrite}
 	return v.command(std)
 }
 

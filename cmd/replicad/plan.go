@@ -230,6 +230,7 @@ func printMemory(w io.Writer, p memplan.Plan) error {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", n.What, n.Count, size(n.Each), size(n.Bytes))
 	}
 	fmt.Fprintf(t, "in all\t\t\t%s\n", size(p.Node))
+	fmt.Fprintf(t, "\non SIGTERM\tthe last daemons of a job with --durable-every write up to %s each, of what is committed: timing.stop_grace must last for that at the rate of durable_dir\n", size(uint64(min(p.Job.RanksPerNode, p.World))*(p.Shard+p.Job.Own)))
 	fmt.Fprintf(t, "\nONE CHANGE\tDIFFERENCE\tIN ALL\tBESIDES\n")
 	for _, c := range p.Changes {
 		sign, diff := "+", c.Diff

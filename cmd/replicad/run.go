@@ -34,7 +34,8 @@ func newRun(std stdio) *cobra.Command {
 			"LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and some of TORCHELASTIC_*.\n\n" +
 			"When a process dies, the launcher starts it again on the daemon's order; the others keep running.\n" +
 			"With --spare the launcher waits until a rank is lost elsewhere.\n\n" +
-			"SIGINT and SIGTERM are passed on, and processes that have not ended 10 s later are killed. Processes\n" +
+			"SIGINT and SIGTERM are passed on, and processes that have not ended 10 s later are killed. With SIGTERM\n" +
+			"the ranks first end the step that they are in, for 10 s at most, and have it committed. Processes\n" +
 			"of a finished job have no time limit for a last evaluation or save. The exit code is the job's, and 1\n" +
 			"where a process fails after that.",
 		Args: cobra.MinimumNArgs(1),
@@ -66,6 +67,25 @@ func newRun(std stdio) *cobra.Command {
 	return cmd
 }
 
+// everyValue reads --durable-every.
+type everyValue struct{ every *replica.Step }
+
+func (v *everyValue) String() string {
+	if v.every == nil || *v.every == 0 {
+		return ""
+	}
+	return replica.DurableText(*v.every)
+}
+
+func (v *everyValue) Set(text string) (err error) {
+	if *v.every, err = replica.ParseDurableEvery(text); err == nil && *v.every == 0 {
+		*v.every = replica.DurableNever
+	}
+	return err
+}
+
+func (v *everyValue) Type() string { return "every" }
+
 // addJobFlags are those that say which job, and how it is created.
 func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	f.target.addFlags(cmd)
@@ -81,7 +101,7 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags.IntVar(&o.Cadence, "cadence", 0, "steps between generations (default 1)")
 	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 2 where fewer ranks than --min-copies compute a part, or with --groups auto; else 4)")
 	flags.IntVar(&o.ChunkMB, "chunk-mb", 0, fmt.Sprintf("chunk size in MiB (default: %d KiB)", replica.DefaultChunkBytes>>10))
-	flags.IntVar(&o.DurableEvery, "durable-every", 0, "steps between generations written to disk (default: none)")
+	flags.Var(&everyValue{&o.DurableEvery}, "durable-every", "`STEPS|TIME|auto` between generations written to disk: 500, 15m, or as often as the cost of a write and the faults of the job make worth while; 0: never (default: auto where the configuration sets durable_dir, else never)")
 	flags.IntVar(&o.PrivateCapMB, "private-cap-mb", 0, "upper limit of a rank's private regions, in MiB (default 64)")
 	flags.BoolVar(&o.RequireVotes, "require-votes", false, "never resume from a state that one rank alone vouches for")
 	flags.IntVar(&o.LoneAhead, "lone-ahead", 0, "resume from a state that one rank alone vouches for only if it is `STEPS` ahead of one that two ranks vouch for; else compute the steps again (default 2; 1: always)")

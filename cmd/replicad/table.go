@@ -50,6 +50,9 @@ func printStatus(w io.Writer, s control.Status) error {
 	if len(s.GossipUnknown) > 0 {
 		fmt.Fprintf(t, "gossip key\tunknown of %v: their gossip is not heard: is the daemon up there, with the gossip.key that the others have?\n", s.GossipUnknown)
 	}
+	if s.Leaving != "" {
+		fmt.Fprintf(t, "leaving\tthis daemon was asked to end, and waits: %s\n", s.Leaving)
+	}
 	if s.DurableSilent != "" {
 		fmt.Fprintf(t, "durable\t%s\n", s.DurableSilent)
 	}
@@ -104,10 +107,14 @@ func gossipKeyText(k control.GossipKeyStatus) string {
 
 func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.Phase == replica.Ended.String() {
-		fmt.Fprintf(t, "\njob %s\tended, newest commit step %d: %s\n", j.Name, j.Position.Step, j.EndReason)
+		fmt.Fprintf(t, "\njob %s\tended, newest commit step %d, on disk %s: %s\n", j.Name, j.Position.Step, onDisk(j), j.EndReason)
 		return
 	}
-	fmt.Fprintf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, j.Phase, j.Epoch, j.ID)
+	phase := j.Phase
+	if j.Stopped != "" {
+		phase = "stopped (" + j.Stopped + ")"
+	}
+	fmt.Fprintf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, phase, j.Epoch, j.ID)
 	committed := "none yet"
 	if !j.Committed.IsZero() {
 		committed = fmt.Sprintf("step %d, as generation %v", j.Position.Step, j.Committed)
@@ -131,7 +138,11 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.AtRisk {
 		fmt.Fprintf(t, "at risk\t%d steps since: one more fault may cost them\n", j.Uncommitted)
 	}
-	fmt.Fprintf(t, "durable\t%s\n", generation(j.Durable))
+	durable := generation(j.Durable)
+	if j.DurablePace != "" {
+		durable += ", written " + j.DurablePace
+	}
+	fmt.Fprintf(t, "durable\t%s\n", durable)
 	if j.DurableError != "" {
 		fmt.Fprintf(t, "\tdurable writes are tried again: %s\n", j.DurableError)
 	}

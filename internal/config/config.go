@@ -51,7 +51,7 @@ type Config struct {
 	// StateDir holds the Raft log and the list of arenas; local disk, never a network file system or one shared between nodes.
 	StateDir string `yaml:"state_dir"`
 	// DurableDir holds the durable tier and must be the same file system on all nodes. It may be mounted or moved while daemons run: what is no
-	// longer at the path counts as not written, and an empty mount point is refused. Default: durable in StateDir, which suits one node only (`replicad config check` warns).
+	// longer at the path counts as not written, and an empty mount point is refused. Where it is set, jobs write to it unless their launchers say otherwise (--durable-every). Default: durable in StateDir, which suits one node only (`replicad config check` warns).
 	DurableDir string `yaml:"durable_dir,omitempty"`
 
 	// SpoolDir holds parts of durable writes between memory and DurableDir, so that a slow or hanging DurableDir keeps no slot from training: a directory
@@ -176,8 +176,11 @@ type Timing struct {
 	HangLeast time.Duration `yaml:"hang_least"`
 	// HangFirst is how long it may until it has made two steps in an epoch: HangLeast to 24h, default 30m.
 	HangFirst time.Duration `yaml:"hang_first"`
-	// Abandoned is how long a job that was never opened stays when no launcher of it is left: 1m to 720h, default 10m.
+	// Abandoned is how long a job stays that was never opened and has no launcher left, or that was stopped (replicad job stop): 1m to 720h, default 10m.
 	Abandoned time.Duration `yaml:"abandoned"`
+	// StopGrace is how long a daemon that gets SIGTERM stays at most for what can't be written to the durable tier without it, as long as that write
+	// moves: 1s to 24h, default 60s. The service manager must wait for longer (TimeoutStopSec, terminationGracePeriodSeconds).
+	StopGrace time.Duration `yaml:"stop_grace"`
 	// ProbeInterval is the time between probes of a peer's data path: 10ms to 10s, default 200ms.
 	ProbeInterval time.Duration `yaml:"probe_interval"`
 	// SilentAfter is how long probes must go unanswered before a node counts as silent: 3 x ProbeInterval to 60s, default 1s. One whose host
@@ -212,7 +215,7 @@ func Default() Config {
 			Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second, Start: 10 * time.Minute,
 			HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second, StallAlarm: 60 * time.Second,
 			ProbeInterval: 200 * time.Millisecond, SilentAfter: time.Second,
-			HangFactor: 10, HangLeast: time.Minute, HangFirst: 30 * time.Minute, Abandoned: 10 * time.Minute,
+			HangFactor: 10, HangLeast: time.Minute, HangFirst: 30 * time.Minute, Abandoned: 10 * time.Minute, StopGrace: time.Minute,
 		},
 		Raft: Raft{Heartbeat: 400 * time.Millisecond, Election: 400 * time.Millisecond, Lease: 400 * time.Millisecond, Watchdog: 2 * time.Second},
 	}
@@ -265,6 +268,11 @@ func (c *Config) fillPaths() {
 // NoSpool is a SpoolDir that is none.
 const NoSpool = "none"
 
+// HasTier tells whether the configuration names a durable_dir: where it is the default, below StateDir, nobody has asked for one.
+func (c *Config) HasTier() bool {
+	return c.DurableDir != "" && c.DurableDir != filepath.Join(c.StateDir, "durable")
+}
+
 // ListenAddr is the host:port (UDP) to bind.
 func (c *Config) ListenAddr() string {
 	if _, port, err := splitAddr(c.Addr); c.Listen == "" && len(c.Addrs) > 0 && err == nil {
@@ -298,7 +306,7 @@ func setDefault[T comparable](field *T, value T) {
 }
 
 func (t *Timing) fields() []*time.Duration {
-	return []*time.Duration{&t.Collect, &t.Settle, &t.Ack, &t.Claim, &t.Start, &t.HolderGrace, &t.ResumeGrace, &t.DaemonGrace, &t.StallAlarm, &t.ProbeInterval, &t.SilentAfter, &t.HangLeast, &t.HangFirst, &t.Abandoned}
+	return []*time.Duration{&t.Collect, &t.Settle, &t.Ack, &t.Claim, &t.Start, &t.HolderGrace, &t.ResumeGrace, &t.DaemonGrace, &t.StallAlarm, &t.ProbeInterval, &t.SilentAfter, &t.HangLeast, &t.HangFirst, &t.Abandoned, &t.StopGrace}
 }
 
 func (r *Raft) fields() []*time.Duration {

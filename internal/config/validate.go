@@ -268,6 +268,7 @@ func (t *Timing) check(v *faults) {
 		{"timing.hang_least", t.HangLeast, sec, day, "too short: a pause that nobody declared (a slow read, a swap) is taken for a hang; too long: a hang costs as much"},
 		{"timing.hang_first", t.HangFirst, t.HangLeast, day, "too short: compilation and the first batch are taken for a hang; too long: a rank that hangs at its start costs as much"},
 		{"timing.abandoned", t.Abandoned, minute, 30 * day, "too short: a job is gone before its launchers are started again; too long: jobs that nobody wants stay in every view"},
+		{"timing.stop_grace", t.StopGrace, sec, day, "too short: the newest commit of a job is not on disk when all its nodes go down; too long: a daemon whose disk is slow holds a shutdown up"},
 		{"timing.probe_interval", t.ProbeInterval, 10 * ms, 10 * sec, "too short: probes cost what training needs; too long: a dead node is noticed late"},
 		{"timing.silent_after", t.SilentAfter, 3 * t.ProbeInterval, minute, "shorter than three probes one lost packet looks like a dead node; too long: a dead node is noticed late"},
 	})

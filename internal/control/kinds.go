@@ -63,6 +63,8 @@ const (
 	kindAskView     wire.Kind = 112
 	kindCopy        wire.Kind = 114
 	kindGrowth      wire.Kind = 115
+	kindLeaving     wire.Kind = 116
+	kindMayLeave    wire.Kind = 117
 
 	KindOperatorReply wire.Kind = 113
 )
@@ -89,6 +91,7 @@ var table = []row{
 	message[ShardReport](kindShard, ToLeader),
 	message[MarkedReport](kindMarked, ToLeader),
 	message[EndRequest](kindEnd, ToLeader),
+	message[Leaving](kindLeaving, ToLeader),
 	message[StatusRequest](kindStatus, ToLeader),
 	message[Order](KindOperator, ToLeader), // answered by an OperatorReply
 	message[CorruptCopy](kindCorrupt, ToLeader),
@@ -121,6 +124,7 @@ var table = []row{
 	message[StatusReply](KindStatusReply, ToNode),
 	message[OperatorReply](KindOperatorReply, ToNode),
 	message[Tell](kindTell, ToNode),
+	message[MayLeave](kindMayLeave, ToNode),
 	message[UnheardQuestion](kindAskUnheard, ToNode), // of a voter
 }
 

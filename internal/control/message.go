@@ -213,6 +213,14 @@ type MarkedReport struct {
 	Failed     string             `cbor:"3,keyasint"`
 }
 
+// Leaving says that the node's daemon was asked to end; MayLeave answers, at once and for as long as it is to wait.
+type Leaving struct{}
+
+// MayLeave says why a daemon is to wait before it ends; empty: it may.
+type MayLeave struct {
+	Why string `cbor:"1,keyasint"`
+}
+
 // EndRequest asks to end a job: the process of a rank has ended in a way that a new one would only repeat.
 type EndRequest struct {
 	Name   string       `cbor:"1,keyasint"`

@@ -22,6 +22,8 @@ const (
 	RemoveVoter
 	RevokeNode     // a node's certificates are good no more
 	RevokeOperator // an operator's
+	StopJob        // a job stops, and stays in memory for a while
+	SaveJob        // what a job has committed is written now
 )
 
 // Order is what an operator asks of the leader, as the command line makes it and an admin socket takes it; the answer is an OperatorReply.
@@ -40,6 +42,8 @@ type Order struct {
 	// Operator is whose certificates are revoked, where they are not a node's; Until the last epoch that is.
 	Operator string            `cbor:"26,keyasint,omitempty" json:",omitempty"`
 	Until    replica.CertEpoch `cbor:"27,keyasint,omitempty" json:",omitempty"`
+	// Now ends a job without the write of what it has committed.
+	Now bool `cbor:"28,keyasint,omitempty" json:",omitempty"`
 }
 
 // orderMagic says what is signed, in which version.
@@ -59,6 +63,10 @@ func (v Verb) String() string {
 		return "node clear"
 	case EndJob:
 		return "job end"
+	case StopJob:
+		return "job stop"
+	case SaveJob:
+		return "ckpt save"
 	case Voters:
 		return "voter list"
 	case AddVoter:
@@ -132,7 +140,9 @@ func (o signedOrder) Of(cluster replica.ClusterID) bool {
 }
 
 // Besides tells whether an order is carried out beside the leader's goroutine, whatever that is at.
-func (m Order) Besides() bool { return m.Verb == EndJob || m.Verb == VerbChallenge }
+func (m Order) Besides() bool {
+	return m.Verb == EndJob || m.Verb == StopJob || m.Verb == SaveJob || m.Verb == VerbChallenge
+}
 
 // Revokes says whose certificates an order revokes.
 func (m Order) Revokes() (role replica.Role, name string, ok bool) {

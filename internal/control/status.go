@@ -31,6 +31,8 @@ type Status struct {
 	GossipKeys []GossipKeyStatus `json:"gossip_keys"`
 	// GossipUnknown are registered nodes whose hosts are up and of whose gossip keys this node hears nothing: they are in no list of GossipKeys.
 	GossipUnknown []replica.NodeName `json:"gossip_unknown,omitempty"`
+	// Leaving is why this daemon, which was asked to end, waits. Empty: it was not asked, or does not wait.
+	Leaving string `json:"leaving,omitempty"`
 	// DurableSilent is why this node makes no calls to its durable_dir: its file system did not answer. Empty: it did.
 	DurableSilent string       `json:"durable_silent,omitempty"`
 	Nodes         []NodeStatus `json:"nodes"`
@@ -164,7 +166,14 @@ type JobStatus struct {
 	Lacks []replica.Lacking `json:"lacks,omitempty" cbor:"31,keyasint,omitempty"`
 	// Resumed names the durable generation that the present epoch went on from, and those that were passed over; empty: it went on from memory, or from
 	// its beginning.
-	Resumed string `json:"resumed,omitempty" cbor:"32,keyasint,omitempty"`
+	Resumed string `json:"resumed,omitempty" cbor:"36,keyasint,omitempty"`
+	// Undurable tells that what is committed is to be on disk and is not yet. Stopped is why the job was stopped; empty: it was not. Ending: it ends
+	// once Committed is on disk.
+	Undurable bool   `json:"undurable,omitempty" cbor:"32,keyasint,omitempty"`
+	Stopped   string `json:"stopped,omitempty" cbor:"33,keyasint,omitempty"`
+	Ending    bool   `json:"ending,omitempty" cbor:"34,keyasint,omitempty"`
+	// DurablePace is how often durable writes are due, with its working. Empty: never.
+	DurablePace string `json:"durable_pace,omitempty" cbor:"35,keyasint,omitempty"`
 }
 
 // CommitStatus is how often a job commits, over its newest commits.
@@ -348,9 +357,12 @@ func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport)
 	if p := job.Plan; p != nil && p.Unvouched && job.Position.Step <= p.Generation.Step {
 		s.Unvouched = p.Reason
 	}
-	s.WentBack = wentBack(job)
+	s.WentBack, s.Undurable = wentBack(job), job.Undurable()
 	if p := job.Plan; p != nil {
 		s.Resumed = p.Resumed
+	}
+	if stop := job.Stop; stop != nil {
+		s.Stopped, s.Ending = stop.Reason, stop.End
 	}
 	s.Lacks = replica.LackingNow(job, reports)
 	for _, d := range job.Disputed {

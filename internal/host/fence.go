@@ -80,10 +80,11 @@ func (h *Host) settle(lj *localJob) bool {
 	return waiting
 }
 
-// reap kills ranks of an ended job that were told to stop and did not in time: one that sleeps would hold its memory for
+// reap kills ranks of a job that is over which were told to stop and did not in time: one that sleeps would hold its memory for
 // ever. A rank that said that it has finished may take its time.
 func (h *Host) reap(lj *localJob) {
-	if lj.job.Phase != replica.Ended {
+	if !over(lj.job) {
+		lj.stopBy = time.Time{}
 		return
 	}
 	if lj.stopBy.IsZero() {
@@ -92,7 +93,7 @@ func (h *Host) reap(lj *localJob) {
 	for _, lr := range lj.ranks {
 		if lr.alive() && !lr.left() && !lr.killed && !lr.unproven && time.Now().After(lj.stopBy) {
 			lr.killed = true
-			h.log.RankNote(lj.job, lr.rank, "stop_timeout", fmt.Sprintf("process %d was told %v ago that its job has ended and is still there: killed", lr.pid, h.cfg.Timing.Settle))
+			h.log.RankNote(lj.job, lr.rank, "stop_timeout", fmt.Sprintf("process %d was told %v ago that its job has ended or was stopped, and is still there: killed", lr.pid, h.cfg.Timing.Settle))
 			h.kill(lj, lr)
 		}
 	}
@@ -173,6 +174,9 @@ func (h *Host) supersede(lj *localJob) {
 		}
 		if c.Incarnation <= lr.incarnation && lj.job.Phase != replica.Ended {
 			h.brokenOff(lj, lr)
+			if stop := lj.job.Stop; stop != nil {
+				h.stopRank(lj, lr, "the job was stopped: "+stop.Reason)
+			}
 			continue
 		}
 		if lj.job.Phase == replica.Ended {

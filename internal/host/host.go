@@ -143,6 +143,7 @@ type Host struct {
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
 	questions    map[uint64]chan<- any // to the leader, not answered
 	lastReport   time.Time
+	leaving      chan string       // why this daemon is to wait before it ends, which it was asked to; nil: it was not
 	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
 	saidNoLeader time.Time         // when the log was told so, zero: not yet
 	suspects     []control.Suspect // what the last round of probes gave cause for
@@ -298,6 +299,8 @@ func (h *Host) handle(ev Event) {
 		if h.link == ev.Link {
 			h.leaderSays(ev.Msg)
 		}
+	case leaveAsked:
+		h.leaves(ev)
 	case arenaReady:
 		h.arenaReady(ev)
 	case arenaParked:
@@ -450,6 +453,8 @@ func (h *Host) leaderSays(msg any) {
 		h.desk.Reply(msg)
 	case control.MarkerOrder:
 		h.writes(writer.Ordered{MarkerOrder: msg})
+	case control.MayLeave:
+		h.mayLeave(msg)
 	case control.StatusReply:
 		h.answered(msg.ID, msg)
 	case control.OperatorReply:
@@ -535,10 +540,13 @@ func (h *Host) resend() {
 		h.send(control.ClaimRequest{ID: id, Claim: a.claim, Token: a.hello.Token})
 	}
 	for id, l := range h.creates {
-		h.send(l.createRequest(id))
+		h.send(h.requestFor(l, id))
 	}
 	for _, s := range h.suspects {
 		h.send(s)
+	}
+	if h.leaving != nil {
+		h.send(control.Leaving{})
 	}
 	h.desk.Resend()
 	h.scrubs(scrub.Linked{})
@@ -586,6 +594,7 @@ func (h *Host) tick() time.Duration {
 	h.retryShort()
 	next = min(next, h.turnRooms(time.Now()))
 	h.serveLaunchers()
+	h.letLaunchersGo()
 	h.killStuck()
 	h.leaderless(time.Now())
 	return next

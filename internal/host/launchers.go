@@ -33,6 +33,8 @@ type launcher struct {
 	job      replica.JobID // that it was accepted for: a name may be used again
 	idle     time.Time     // since when it was accepted, until it was told what it waits for
 	done     bool
+	leaving  bool         // it was told to end
+	leaveAt  replica.Step // it may once this step is committed
 }
 
 func (l *launcher) createRequest(id uint64) control.CreateRequest {
@@ -47,6 +49,18 @@ func (l *launcher) createRequest(id uint64) control.CreateRequest {
 		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
 			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
 			LoneAhead: replica.Step(h.LoneAhead), Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
+}
+
+// requestFor is what the leader is asked for a launcher: where that says nothing of durable writes this node's configuration does.
+func (h *Host) requestFor(l *launcher, id uint64) control.CreateRequest {
+	r := l.createRequest(id)
+	switch every := &r.Options.DurableEvery; {
+	case *every == replica.DurableNever:
+		*every = 0
+	case *every == 0 && h.cfg.HasTier():
+		*every = replica.DurableAuto
+	}
+	return r
 }
 
 // nondeterministic is the option that the named groups make; nil: none. A layout that is wrong is refused elsewhere.
@@ -74,7 +88,7 @@ func otherOptions(want, have replica.Options) (differ []string) {
 	check("--cadence", want.Cadence, have.Cadence, want.Cadence != 0)
 	check("--slots", want.Slots, have.Slots, want.Slots != 0)
 	check("--chunk-mb", want.ChunkBytes>>20, have.ChunkBytes>>20, want.ChunkBytes != 0)
-	check("--durable-every", want.DurableEvery, have.DurableEvery, want.DurableEvery != 0)
+	check("--durable-every", replica.DurableText(want.DurableEvery), replica.DurableText(have.DurableEvery), want.DurableEvery != 0)
 	check("--private-cap-mb", want.PrivateCap>>20, have.PrivateCap>>20, want.PrivateCap != 0)
 	check("--require-votes", want.RequireVotes, have.RequireVotes, want.RequireVotes)
 	check("--lone-ahead", want.LoneAhead, have.LoneAhead, want.LoneAhead != 0)
@@ -148,12 +162,7 @@ func (h *Host) serveLauncher(l *launcher) {
 			h.launcherDone(l)
 			return
 		}
-		if !l.creating {
-			l.creating = true
-			id := h.nextRequest()
-			h.creates[id] = l
-			h.send(l.createRequest(id))
-		}
+		h.askFor(l)
 		return
 	}
 	job := lj.job
@@ -166,11 +175,23 @@ func (h *Host) serveLauncher(l *launcher) {
 			h.refuseLauncher(l, wire.CodeRefused, text)
 			return
 		}
+		if stop := job.Stop; stop != nil && l.hello.Joined == (replica.JobID{}) {
+			if stop.End {
+				h.refuseLauncher(l, wire.CodeAgain, fmt.Sprintf("job %q is being ended (%s): step %d is written to the durable tier first, and then --resume goes on from there", job.Name, stop.Reason, job.Committed.Step))
+				return
+			}
+			h.askFor(l) // it has come to go on with the job
+			return
+		}
 		h.acceptLauncher(l, job)
 		if differ := otherOptions(l.createRequest(0).Options, job.Options); len(differ) > 0 {
 			text := fmt.Sprintf("warning: job %q runs already, and these flags have no effect on it: %s; end the job first to change them", job.Name, strings.Join(differ, ", "))
 			h.note(l, job, text)
 		}
+	}
+	if job.Stop != nil {
+		h.launcherDone(l)
+		return
 	}
 	h.sayIdle(job, l, time.Now())
 	if job.Phase != replica.Opening || l.hello.Spare {
@@ -180,6 +201,16 @@ func (h *Host) serveLauncher(l *launcher) {
 		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && l.free() > 0 && l.starts.may(r, time.Now()) {
 			h.startRank(lj, l, r)
 		}
+	}
+}
+
+// askFor asks the leader for the launcher's job.
+func (h *Host) askFor(l *launcher) {
+	if !l.creating {
+		l.creating = true
+		id := h.nextRequest()
+		h.creates[id] = l
+		h.send(h.requestFor(l, id))
 	}
 }
 
@@ -427,22 +458,34 @@ func (h *Host) launcherLate(l *launcher) {
 	h.sayDone(l, job, 1, fmt.Sprintf("job %v ended while this node's daemon was away, and nobody knows any more how: %q is another job now, or none; the same command starts it again", job.ID, job.Name))
 }
 
-// launcherDone tells a launcher how its job ended: 0 finished, 1 stopped, wire.ExitDoNotRequeue.
+// launcherDone tells a launcher how its job ended, or is ending: 0 finished, 1 stopped for good, wire.ExitDoNotRequeue; wire.DoneStopped of one
+// that may go on.
 func (h *Host) launcherDone(l *launcher) {
 	lj := h.jobs[l.job]
-	if lj == nil || lj.job.Phase != replica.Ended {
+	if lj == nil || !over(lj.job) {
 		return
+	}
+	reason := lj.job.EndReason
+	if stop := lj.job.Stop; stop != nil {
+		if reason = stop.Reason; !stop.End {
+			h.sayDone(l, lj.job, wire.DoneStopped, fmt.Sprintf("%s; step %d stays in memory for a while, and the same command goes on with it", reason, lj.job.Committed.Step))
+			return
+		}
+		reason += fmt.Sprintf("; step %d is being written to the durable tier first", lj.job.Committed.Step)
 	}
 	code := int32(1)
 	switch {
 	case recovery.HasFinished(lj.job):
 		code = 0
 		h.stopLeftovers(lj, l)
-	case strings.HasPrefix(lj.job.EndReason, recovery.DoNotRequeue):
+	case strings.HasPrefix(reason, recovery.DoNotRequeue):
 		code = wire.ExitDoNotRequeue
 	}
-	h.sayDone(l, lj.job, code, lj.job.EndReason)
+	h.sayDone(l, lj.job, code, reason)
 }
+
+// over tells whether a job has ended, or was stopped: its ranks are to end.
+func over(job *replica.Job) bool { return job.Phase == replica.Ended || job.Stop != nil }
 
 func (h *Host) sayDone(l *launcher, job *replica.Job, code int32, text string) {
 	l.done = true

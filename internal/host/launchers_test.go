@@ -373,3 +373,65 @@ func TestStarting(t *testing.T) {
 		t.Errorf("starting %v, processes %v, stopped %v; want 0 and 3, 12 and 14, 3", got, pids, halted)
 	}
 }
+
+// Where a launcher says nothing of durable writes, a configuration that names a durable_dir has jobs write by themselves.
+func TestJobsWriteWhereADurableDirIsSet(t *testing.T) {
+	for _, tc := range []struct {
+		dir         string
+		says, wants replica.Step
+	}{{"/state/durable", 0, 0}, {"/mnt", 0, replica.DurableAuto}, {"/mnt", replica.DurableNever, 0}, {"/mnt", 500, 500}, {"/state/durable", 500, 500}, {"/state/durable", replica.DurableAuto, replica.DurableAuto}} {
+		h := &Host{cfg: &config.Config{StateDir: "/state", DurableDir: tc.dir}}
+		l := &launcher{hello: wire.RunHello{Job: "job", World: 1, DurableEvery: uint32(tc.says)}}
+		if got := h.requestFor(l, 1).Options.DurableEvery; got != tc.wants {
+			t.Errorf("durable_dir %s, launcher %s: %s, want %s", tc.dir, replica.DurableText(tc.says), replica.DurableText(got), replica.DurableText(tc.wants))
+		}
+		if differ := otherOptions(l.createRequest(0).Options, replica.Options{DurableEvery: tc.wants}); len(differ) > 0 {
+			t.Errorf("a launcher that asked for the same is told that it differs: %v", differ)
+		}
+	}
+}
+
+// Launchers of a job that was stopped are told so, and one that comes anew has it go on: the leader is asked. Nobody goes on with a job that is
+// being ended, and with another user's nobody else does.
+func TestLaunchersOfAStoppedJob(t *testing.T) {
+	stopped := func(end bool) *replica.Job {
+		return fixture.Closed(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Stop = &replica.Stop{Reason: "stopped by an operator", End: end} }))
+	}
+	for what, c := range map[string]struct {
+		job    *replica.Job
+		joined replica.JobID
+		owner  uint32
+		asks   bool // the leader
+		code   int32
+		text   string
+	}{
+		"it was there":                 {job: stopped(false), joined: fixture.JobID, code: wire.DoneStopped, text: "stopped by an operator; step 5 stays in memory"},
+		"it was there, the job ends":   {job: stopped(true), joined: fixture.JobID, code: 1, text: "step 5 is being written to the durable tier first"},
+		"it goes on":                   {job: stopped(false), asks: true},
+		"it would go on, the job ends": {job: stopped(true), code: wire.CodeAgain, text: "is being ended"},
+		"another user's":               {job: stopped(false), owner: 1, code: wire.CodeRefused, text: "4713"},
+	} {
+		d := newRig(t)
+		peer, end := d.session(0)
+		c.job.Owner = 4712 + c.owner
+		d.put(c.job)
+		d.informed = true
+		l := &launcher{peer: peer, user: 4712, hello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: c.joined}, starts: starts{}}
+		d.launchers[peer.ID()] = l
+		d.serveLauncher(l)
+		asked := fixture.Only[control.CreateRequest](d.says())
+		if c.asks != (len(asked) == 1) {
+			t.Errorf("%s: the leader is asked for %+v", what, asked)
+		}
+		if c.asks {
+			continue
+		}
+		h, body := end.reads()
+		if h.Type == wire.MRunOK {
+			h, body = end.reads()
+		}
+		if said, err := wire.ParseRefused(body); err != nil || said.Code != c.code || !strings.Contains(said.Text, c.text) {
+			t.Errorf("%s: message %d, code %d, %q, %v", what, h.Type, said.Code, said.Text, err)
+		}
+	}
+}

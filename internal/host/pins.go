@@ -109,6 +109,7 @@ func (h *Host) progressed(lj *localJob, p control.Progress) {
 	}
 	lj.job = p.After(lj.job)
 	h.tellCommitted(lj)
+	h.letLaunchersGo()
 	h.pushes(push.Committed{Job: lj.job.ID})
 	h.retain(lj)
 	h.release(lj)

@@ -87,6 +87,8 @@ func (h *Host) handleSession(ev session.Event) {
 		h.runExited(ev)
 	case session.RunRunning:
 		h.runRunning(ev.Peer, ev.RunExited.Rank, ev.RunExited.PID)
+	case session.RunLeaving:
+		h.launcherLeaves(ev.Peer)
 	case session.Gone:
 		h.peerGone(ev.Peer)
 	case session.Short:

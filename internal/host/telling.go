@@ -33,7 +33,7 @@ func (h *Host) outages(lj *localJob, was *replica.Job) {
 			h.noteAll(lj, "resumed: "+p.Resumed)
 		}
 		lj.outage = nil
-	case is.Phase == replica.Ended:
+	case over(is):
 		lj.outage = nil
 	case is.Growth != nil: // nothing is lost with the epoch that it closes: sayGrowth
 	case (was.Phase == replica.Open || was.Growth != nil) && is.ClosedEpoch >= was.Epoch && lj.outage == nil:
@@ -180,7 +180,7 @@ func clip(text string) string {
 
 // endedBy judges the status of a process: success is none where the rank has not left, and after wire.StatusFinal no new process is started.
 func (h *Host) endedBy(lj *localJob, l *launcher, x wire.RunExited) {
-	if lj.job.Phase == replica.Ended {
+	if over(lj.job) {
 		return
 	}
 	lr := lj.ranks[x.Rank]

@@ -83,6 +83,7 @@ type launcher struct {
 	awayWith error     // why the daemon is away, said once
 	giveUpAt time.Time // zero: a daemon or a process is there
 
+	leaving  *leaving  // a signal that is passed on once the ranks have ended their step; nil: none is
 	stopping bool      // no process is started any more; the loop ends with the last one
 	done     bool      // the job has ended: there is nothing to connect again for
 	sayAt    time.Time // when it is said which processes of a finished job still run; zero: it was, or needs not be
@@ -166,6 +167,7 @@ func (l *launcher) onAway(err error) {
 		l.opt.Logf("no daemon on %s (%v); %d process(es) go on, connecting again", l.opt.Socket, err, len(l.children))
 	}
 	l.conn, l.awayWith = nil, err
+	l.passOn()
 	l.startPatience()
 }
 
@@ -202,6 +204,8 @@ func (l *launcher) onMessage(typ uint16, body []byte) error {
 			return err
 		}
 		l.opt.Logf("the daemon refused what this launcher sent: %s", r.Text)
+	case wire.MRunLeave:
+		l.passOn()
 	case wire.MRunDone:
 		d, err := wire.ParseRefused(body)
 		if err != nil {
@@ -215,7 +219,7 @@ func (l *launcher) onMessage(typ uint16, body []byte) error {
 }
 
 func (l *launcher) onStart(s wire.RunStart) {
-	if l.stopping {
+	if l.stopping || l.leaving != nil {
 		return
 	}
 	if c := l.children[s.Rank]; c != nil {
@@ -302,6 +306,12 @@ func (l *launcher) onStop(s wire.RunStop) {
 // of a stopped one are told to.
 func (l *launcher) onDone(d wire.Refused) {
 	code := int(d.Code)
+	if code == wire.DoneStopped {
+		l.opt.Logf("job %q is stopped: %s", l.opt.Job, d.Text)
+		l.done = true
+		l.stop(0, nil, syscall.SIGTERM)
+		return
+	}
 	if code < 0 || code > 255 {
 		code = 1
 	}
@@ -316,6 +326,7 @@ func (l *launcher) onDone(d wire.Refused) {
 		return
 	}
 	l.stop(0, nil, 0)
+	l.passOn()
 	l.sayAt = time.Now().Add(l.opt.Grace)
 }
 
@@ -331,12 +342,41 @@ func (l *launcher) onExit(e exited) {
 		l.code = 1
 		l.opt.Logf("rank %d failed when the job had finished: what a program does after leaving it (a last save, say) is not done again; do it before", e.child.rank)
 	}
+	if len(l.children) == 0 {
+		l.passOn()
+	}
 	l.startPatience()
 }
 
+// leaving is a signal that waits for the ranks to end the step that they are in.
+type leaving struct {
+	signal Signaled
+	until  time.Time
+}
+
+// onSignal passes a signal on; of SIGTERM the ranks end the step first that they are in, so that it is not lost.
 func (l *launcher) onSignal(cause error) {
 	s := Signaled{syscall.SIGTERM}
 	errors.As(cause, &s)
+	if s.Signal != syscall.SIGTERM || l.stopping || l.conn == nil || len(l.children) == 0 {
+		l.signalled(s)
+		return
+	}
+	l.leaving = &leaving{s, time.Now().Add(l.opt.Grace)}
+	l.opt.Logf("%v: %d process(es) get it too, once they have ended the step that they are in, at the latest in %v; another %v ends all at once", s.Signal, len(l.children), l.opt.Grace, s.Signal)
+	l.send(wire.MRunLeaving, wire.RunExited{})
+}
+
+// passOn passes on a signal that waits.
+func (l *launcher) passOn() {
+	if w := l.leaving; w != nil {
+		l.leaving = nil
+		l.signalled(w.signal)
+	}
+}
+
+// signalled tells the processes to end.
+func (l *launcher) signalled(s Signaled) {
 	l.opt.Logf("%v: %d process(es) get it too, and SIGKILL after %v", s.Signal, len(l.children), l.opt.Grace)
 	switch {
 	case !l.stopping && l.conn != nil:
@@ -352,6 +392,9 @@ func (l *launcher) onSignal(cause error) {
 func (l *launcher) stop(code int, err error, sig syscall.Signal) {
 	if !l.stopping {
 		l.stopping, l.code, l.err, l.giveUpAt = true, code, err, time.Time{}
+	}
+	if sig != 0 {
+		l.leaving = nil // they get it now
 	}
 	now := time.Now()
 	for _, c := range l.warm { // they hold nothing that could be lost
@@ -382,6 +425,9 @@ func (l *launcher) onTime(now time.Time) {
 			l.opt.Logf("job %q is finished; waiting for the processes of ranks %v to end", l.opt.Job, ranks)
 		}
 	}
+	if w := l.leaving; w != nil && !now.Before(w.until) {
+		l.passOn()
+	}
 	if !l.warmAt.IsZero() {
 		l.keepWarm(now)
 	}
@@ -411,6 +457,9 @@ func (l *launcher) untilNext(now time.Time) time.Duration {
 	}
 	if !l.warmAt.IsZero() && l.warmAt.Before(next) && !l.stopping {
 		next = l.warmAt
+	}
+	if l.leaving != nil && l.leaving.until.Before(next) {
+		next = l.leaving.until
 	}
 	if !l.sayAt.IsZero() && l.sayAt.Before(next) {
 		next = l.sayAt

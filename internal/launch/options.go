@@ -35,10 +35,11 @@ type Options struct {
 	Preloaded *os.File // a connection to a process that restarts can fork from already (internal/preload); nil: none
 
 	// Job options, where this launcher creates the job. Resume: it goes on from the newest durable generation of that name.
-	MinCopies, Cadence, Slots, ChunkMB, DurableEvery int
-	PrivateCapMB, LoneAhead                          int
-	Nondeterministic                                 []replica.GroupID // groups whose lowest rank's state counts
-	Resume, RequireVotes, CollectiveWindow           bool
+	MinCopies, Cadence, Slots, ChunkMB     int
+	DurableEvery                           replica.Step // as replica.Options has it
+	PrivateCapMB, LoneAhead                int
+	Nondeterministic                       []replica.GroupID // groups whose lowest rank's state counts
+	Resume, RequireVotes, CollectiveWindow bool
 
 	Command []string // and its arguments
 	Env     []string // "NAME=value"; REPLICAD_* and torchrun's are replaced
@@ -119,11 +120,14 @@ func (o Options) Validate() error {
 		flag     string
 		value    int
 		min, max int
-	}{{"--min-copies", o.MinCopies, 1, wire.MaxRunMinCopies}, {"--cadence", o.Cadence, 1, wire.MaxRunCadence}, {"--slots", o.Slots, wire.MinRunSlots, wire.MaxRunSlots}, {"--chunk-mb", o.ChunkMB, 1, wire.MaxRunChunkMB}, {"--durable-every", o.DurableEvery, 1, wire.MaxRunDurableEvery}, {"--private-cap-mb", o.PrivateCapMB, 1, wire.MaxRunPrivateCapMB},
+	}{{"--min-copies", o.MinCopies, 1, wire.MaxRunMinCopies}, {"--cadence", o.Cadence, 1, wire.MaxRunCadence}, {"--slots", o.Slots, wire.MinRunSlots, wire.MaxRunSlots}, {"--chunk-mb", o.ChunkMB, 1, wire.MaxRunChunkMB}, {"--private-cap-mb", o.PrivateCapMB, 1, wire.MaxRunPrivateCapMB},
 		{"--lone-ahead", o.LoneAhead, 1, 1<<16 - 1}} {
 		if f.value != 0 && (f.value < f.min || f.value > f.max) {
 			bad("%s %d: want %d to %d, or 0 for the default", f.flag, f.value, f.min, f.max)
 		}
+	}
+	if err := replica.CheckDurableEvery(o.DurableEvery); err != nil {
+		bad("--durable-every: %w", err)
 	}
 	if len(o.Command) == 0 {
 		bad("no command: put it after --, as in `replicad run --job demo --world 1 -- python train.py`")

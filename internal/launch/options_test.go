@@ -37,7 +37,7 @@ func TestValidate(t *testing.T) {
 		{"--cadence -1", func(o *Options) { o.Cadence = -1 }},
 		{"--slots 5", func(o *Options) { o.Slots = 5 }},
 		{"--chunk-mb 2048", func(o *Options) { o.ChunkMB = 2048 }},
-		{"--durable-every -1", func(o *Options) { o.DurableEvery = -1 }},
+		{"--durable-every: durable_every 1073741825", func(o *Options) { o.DurableEvery = replica.MaxDurableSteps + 1 }},
 		{"no command", func(o *Options) { o.Command = nil }},
 		{"no-such-program", func(o *Options) { o.Command = []string{"no-such-program"} }},
 	} {

@@ -81,7 +81,7 @@ func (l *Leader) beside(ctx context.Context, node replica.NodeName, m control.Or
 	if err != nil {
 		return control.Refusal(err.Error())
 	}
-	r := l.end(ctx, m)
+	r := l.act(ctx, m)
 	done(r)
 	return r
 }
@@ -169,12 +169,12 @@ func beyond(v lock.View, node replica.NodeName, m control.Order) string {
 			return fmt.Sprintf("node %s may not order %v %s", node, m.Verb, m.Node)
 		}
 		return ""
-	case control.EndJob:
+	case control.EndJob, control.StopJob, control.SaveJob:
 		job, ok := v.JobByName(m.Job)
 		if !ok || job.Creator == node || slices.ContainsFunc(job.Ranks, func(c replica.Claimed) bool { return c.Incarnation != 0 && c.Node == node }) {
 			return "" // of no job it does nothing, and says so
 		}
-		return fmt.Sprintf("job %s was not created on node %s, which holds none of its ranks, so that node may not end it", m.Job, node)
+		return fmt.Sprintf("job %s was not created on node %s, which holds none of its ranks, so that node may not order %v", m.Job, node, m.Verb)
 	default:
 		return fmt.Sprintf("%v concerns the whole cluster", m.Verb)
 	}
@@ -195,7 +195,7 @@ func (l *Leader) endedBy(ctx context.Context, from *nodeLink, m control.EndReque
 		return
 	}
 	l.audit.Note("job end", fields)
-	l.propose(ctx, job.ID, replica.EndJob{Job: job.ID, Reason: m.Reason}, fromDriver, nil)
+	l.propose(ctx, job.ID, replica.EndJob{Job: job.ID, Reason: m.Reason, Keep: true}, fromDriver, nil)
 }
 
 func (led *ledJob) mayEnd(node replica.NodeName, r replica.Rank) bool {

@@ -143,7 +143,7 @@ func TestJobEndsThoughTheLeaderIsBusy(t *testing.T) {
 	for range operators {
 		th.ending <- struct{}{}
 	}
-	if answer := th.end(t.Context(), control.Order{Verb: control.EndJob, Job: "here"}); !strings.Contains(answer.Refused, "ask again") {
+	if answer := th.act(t.Context(), control.Order{Verb: control.EndJob, Job: "here"}); !strings.Contains(answer.Refused, "ask again") {
 		t.Errorf("with as many under way as there may be: %+v", answer)
 	}
 	free()

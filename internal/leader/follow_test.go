@@ -24,13 +24,12 @@ func TestShortNewsOfACommitAlone(t *testing.T) {
 		t.Error("no commit is told as one")
 	}
 	carried := []string{"Position", "Committed", "Parts", "LastIndex"}
-	n := uint64(50)
 	for i := range reflect.TypeFor[replica.Job]().NumField() {
 		field := reflect.TypeFor[replica.Job]().Field(i).Name
 		if slices.Contains(carried, field) {
 			continue
 		}
-		is := fixture.Changed(was, commit)
+		is, n := fixture.Changed(was, commit), uint64(50)
 		fixture.Fill(reflect.ValueOf(is).Elem().Field(i), &n)
 		if onlyCommitted(was, is) {
 			t.Errorf("a commit beside a change of %s is told in short: the nodes never hear of it", field)

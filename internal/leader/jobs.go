@@ -40,7 +40,12 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: node %s does not show the job's token as the leader knows it: give all nodes the same job_secret", m.Name, from.node.Name)})
 		return
 	}
-	if job, ok := l.view.JobByName(m.Name); ok {
+	job, ok := l.view.JobByName(m.Name)
+	if ok && job.Stop != nil && m.OtherLayout(job) == "" {
+		l.goOn(ctx, from, m, job)
+		return
+	}
+	if ok {
 		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: m.OtherLayout(job)})
 		return
 	}
@@ -148,7 +153,7 @@ func (l *Leader) adopts(ctx context.Context, a *adopt, found []checkpoint.Found,
 	own := func(f checkpoint.Found) bool { return f.Job == newest.Job }
 	wait, cancel := context.WithTimeout(ctx, adoptPatience)
 	defer cancel()
-	s := l.search(ctx, wait, slices.DeleteFunc(slices.Clone(found), func(f checkpoint.Found) bool { return !own(f) }), skipped, own, leaving)
+	s := l.search(ctx, wait, slices.DeleteFunc(slices.Clone(found), func(f checkpoint.Found) bool { return !own(f) }), skipped, own, leaveReading)
 	for _, sk := range s.skipped {
 		l.log.Skipped(nil, sk.Path, sk.Reason)
 	}

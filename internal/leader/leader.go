@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/leader/durable"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -133,6 +134,7 @@ type Leader struct {
 	since      time.Duration                  // it leads
 	drains     []*drain
 	again      rereading
+	leaving    map[replica.NodeName]*leaving // whose daemons were asked to end
 	strays     strays
 	waiting    []waitingProposal // for a slot, in order
 	ahead      []waitingProposal // operators': for a slot before these
@@ -158,38 +160,36 @@ type nodeLink struct {
 
 // ledJob is the soft state of one job.
 type ledJob struct {
-	job       *replica.Job
-	committer *lock.Committer
-	recovery  *recovery.Leader
-	short     bool // a commit was told in short since the last change
-	candidate replica.Candidate
-	reports   map[replica.NodeName]replica.NodeReport
-	fenced    replica.Epoch // logged as fenced
-	pinnedAt  time.Time     // when the newest pin of the candidate arrived
-	notes     map[string]string
-	shards    map[replica.Part]control.ShardReport
-	writeFrom time.Time
-	writing   replica.Generation  // by the newest durable write that was seen
-	unended   *replica.EndDurable // of which the log has not said whether it was applied
-	failing   time.Duration       // how long after a durable write that failed the next one begins; zero: the last one succeeded
-	// durableError is why the newest durable write failed, or why what an earlier one wrote is gone; empty: neither, or this leader saw none.
-	durableError string
-	absent       replica.Generation // the newest durable generation, once a look did not find it at the path
-	looking      bool               // for it, beside the leader
-	lookAt       time.Duration      // when the next look is due
-	vanishing    time.Duration      // how long after one that was gone the next is written; zero: the last look found it
-	moved        time.Duration      // when the position last changed, or the stall alarm last rang
-	restsUntil   time.Duration      // until then events are learned, and looked at together
-	due          bool               // there are some
-	shortSince   time.Duration      // since when it waits for processes that nobody offers; 0: it does not
-	shortSaid    int                // how often its launchers were told
-	disputing    bool               // the last steps of ranks that have all left
-	gathered     bool               // all nodes brought what they keep for the rendezvous
-	waits        waits
-	saidWaits    saidWaits
-	guard        guard
-	rhythm       rhythm
-	offered      map[replica.Rank]offered // by this leader
+	job        *replica.Job
+	committer  *lock.Committer
+	recovery   *recovery.Leader
+	short      bool // a commit was told in short since the last change
+	candidate  replica.Candidate
+	reports    map[replica.NodeName]replica.NodeReport
+	fenced     replica.Epoch // logged as fenced
+	pinnedAt   time.Time     // when the newest pin of the candidate arrived
+	notes      map[string]string
+	durable    *durable.Room // its durable writes
+	halt       *halt         // it is about to stop; nil: it is not
+	moved      time.Duration // when the position last changed, or the stall alarm last rang
+	restsUntil time.Duration // until then events are learned, and looked at together
+	due        bool          // there are some
+	shortSince time.Duration // since when it waits for processes that nobody offers; 0: it does not
+	shortSaid  int           // how often its launchers were told
+	disputing  bool          // the last steps of ranks that have all left
+	gathered   bool          // all nodes brought what they keep for the rendezvous
+	waits      waits
+	saidWaits  saidWaits
+	guard      guard
+	rhythm     rhythm
+	offered    map[replica.Rank]offered // by this leader
+}
+
+// lead is the soft state of a job of which nothing is known yet.
+func (l *Leader) lead() *ledJob {
+	led := &ledJob{committer: lock.NewCommitter(l.term), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
+	led.durable = durable.New(shelf{l, led}, l.store != nil)
+	return led
 }
 
 // commitLook is how often committers are asked again without an event.
@@ -239,7 +239,7 @@ func New(c Config) *Leader {
 	c = c.withDefaults()
 	return &Leader{cfg: c, cons: c.Log, timing: recoveryTiming(c.Timing), store: c.Tier, log: c.Journal, audit: c.Audit, start: time.Now(), strays: newStrays(), kv: rendezvous.New(0),
 		in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
-		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}}
+		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}, leaving: map[replica.NodeName]*leaving{}}
 }
 
 // Run owns the leader's state until ctx ends; then it closes every link and waits for what it started.
@@ -354,6 +354,7 @@ func (l *Leader) resign(why error) {
 	l.kv = rendezvous.New(0)
 	l.view, l.told, l.whole, l.followed = lock.View{}, 0, wholeState{}, 0
 	l.active = false
+	clear(l.leaving)
 	l.drains = nil // who asked is told by the loss of the link
 }
 
@@ -366,7 +367,7 @@ func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 	for id, job := range l.view.Jobs {
 		led := l.jobs[id]
 		if led == nil {
-			led = &ledJob{committer: lock.NewCommitter(l.term), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
+			led = l.lead()
 			l.jobs[id] = led
 		}
 		if led.recovery == nil || job.Phase != replica.Ended && led.job.Phase == replica.Ended {
@@ -391,6 +392,7 @@ func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 			}
 			l.log.JobChanged(was, job, led.pinnedAt)
 			l.wentOn(was, job)
+			led.durable.Learn(l.now(), durable.Changed{Job: job})
 			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
 				l.kv.Advance(id, job.ClosedEpoch+1)
 			}
@@ -415,7 +417,7 @@ func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 		l.commitEffects(ctx, id, led, led.committer.Job(job, l.view.Nodes))
 		l.timed(job, "commit", began)
 		l.recoverStep(ctx, id, led, recovery.JobChanged{Job: job, Nodes: l.view.Nodes})
-		l.durable(ctx, led)
+		l.durableTurn(ctx, led)
 	}
 	return sent
 }
@@ -446,9 +448,13 @@ func (l *Leader) handle(ctx context.Context, ev any) {
 		}
 	case leadershipMoved:
 		l.moved(ev)
+	case haltAsked:
+		l.halted(ev)
+	case saveAsked:
+		l.saved(ctx, ev)
 	case durableSeen:
 		if led := l.jobs[ev.job]; led != nil {
-			l.seenDurable(led, ev)
+			l.durableLearns(ctx, led, ev.seen)
 		}
 	case rereadLearned:
 		l.rereadEnded(ev)
@@ -556,7 +562,7 @@ func (l *Leader) outcome(ctx context.Context, o proposalOutcome) {
 		led.disputing = false
 	case replica.EndDurable:
 		if o.err != nil {
-			led.unended = &cmd
+			led.durable.Learn(l.now(), durable.Unknown{End: cmd})
 		}
 	}
 }
@@ -571,6 +577,10 @@ func (l *Leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJo
 				n.Send(e.Candidate)
 			}
 		case lock.Propose:
+			if c, ok := e.Command.(replica.Commit); ok && c.Write && !led.durable.May(l.now()) {
+				c.Write = false // after a write that failed the next one waits
+				e.Command = c
+			}
 			l.propose(ctx, id, e.Command, fromCommitter, nil)
 		}
 	}
@@ -653,6 +663,7 @@ func (l *Leader) tick(ctx context.Context) {
 	again := now-l.looked >= commitLook
 	if again {
 		l.looked = now
+		l.tellLeaving(ctx)
 		l.lookForStrays()
 	}
 	for id, led := range l.jobs {
@@ -670,7 +681,8 @@ func (l *Leader) tick(ctx context.Context) {
 		if at, ok := led.recovery.Next(); (led.due || ok && at <= now) && now >= led.restsUntil {
 			l.recoverStep(ctx, id, led, recovery.Tick{})
 		}
-		l.durable(ctx, led)
+		l.durableTurn(ctx, led)
+		l.mayHalt(led)
 		if led.job.Phase == replica.Open && now-led.moved > l.cfg.Timing.StallAlarm && l.cfg.Timing.StallAlarm > 0 {
 			l.log.Stalled(led.job, now-led.moved, l.waitsFor(led))
 			led.moved = now

@@ -18,6 +18,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/journal/journaltest"
+	"github.com/replicad/replicad/internal/leader/durable"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
@@ -85,10 +86,12 @@ func (c *chair) node(name replica.NodeName, inc replica.NodeIncarnation) *nodeLi
 func (c *chair) knows(job *replica.Job) *ledJob {
 	led := c.jobs[job.ID]
 	if led == nil {
-		led = &ledJob{committer: lock.NewCommitter(c.term), recovery: recovery.NewLeader(job.ID, c.timing), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
+		led = c.lead()
+		led.recovery = recovery.NewLeader(job.ID, c.timing)
 		c.jobs[job.ID] = led
 	}
 	led.job, c.view.Jobs[job.ID] = job, job
+	led.durable.Learn(c.now(), durable.Changed{Job: job})
 	c.recoverStep(c.t.Context(), job.ID, led, recovery.JobChanged{Job: job, Nodes: c.view.Nodes})
 	return led
 }
@@ -506,13 +509,13 @@ func TestLastCommitIsWritten(t *testing.T) {
 	c := newChair(t)
 	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Options.DurableEvery = 100 }))
 	for i, n := range []replica.NodeName{"n1", "n2"} {
-		c.durable(t.Context(), led)
+		c.durableTurn(t.Context(), led)
 		if begun := proposalsOf[replica.BeginDurable](c); len(begun) != 0 {
 			t.Fatalf("%d ranks have left, and step 5 of every 100 is written", i)
 		}
 		c.reported(led, n, replica.RankReport{Rank: replica.Rank(i), Incarnation: led.job.Ranks[i].Incarnation, Alive: true, Live: replica.PackWord(3, 5, replica.Idle), Left: true})
 	}
-	c.durable(t.Context(), led)
+	c.durableTurn(t.Context(), led)
 	cmds := c.proposed()
 	if len(cmds) != 1 || cmds[0].(replica.BeginDurable).Write.Generation != fixture.Gen(3, 5) {
 		t.Errorf("proposed %+v, want to write (3,5) and no end", cmds)
@@ -562,7 +565,7 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 	}))
 	c.proposed()
 	say := func(p replica.Part, g replica.Generation) {
-		c.shard(t.Context(), "n1", control.ShardReport{Job: fixture.JobID, Generation: g, Part: p, Info: replica.ShardInfo{Part: p}})
+		c.message(t.Context(), n1, control.ShardReport{Job: fixture.JobID, Generation: g, Part: p, Info: replica.ShardInfo{Part: p}})
 	}
 	lacks := []replica.Lacks{{Rank: 1, Incarnation: 5, Text: "critic", Earlier: "teacher", Until: fixture.Gen(3, 5)}}
 	c.message(t.Context(), n2, replica.NodeReport{Job: fixture.JobID, Holder: n2.node.Holder(), Session: 1, Seq: 1, Epoch: 3, Lacks: lacks})
@@ -592,7 +595,7 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 	if ends := proposalsOf[replica.EndDurable](c); len(ends) != 0 {
 		t.Errorf("proposed %+v", ends)
 	}
-	c.shard(t.Context(), "n1", control.ShardReport{Job: fixture.JobID, Generation: fixture.Gen(3, 5), Part: parts[0], Failed: "disk full"})
+	c.message(t.Context(), n1, control.ShardReport{Job: fixture.JobID, Generation: fixture.Gen(3, 5), Part: parts[0], Failed: "disk full"})
 	if ends := proposalsOf[replica.EndDurable](c); len(ends) != 1 || ends[0].Done || ends[0].Generation != fixture.Gen(3, 5) {
 		t.Errorf("after a shard failed it proposes %+v", ends)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/leader/durable"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -374,15 +375,15 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case control.KVKept:
 		l.kept(from, m)
 	case control.ShardReport:
-		l.shard(ctx, name, m)
-	case control.MarkedReport:
-		if led := l.jobs[m.Job]; led != nil && led.job.Writer != nil && led.job.Writer.Generation == m.Generation && led.job.Writer.Writer == name {
-			if m.Failed != "" {
-				l.log.Failed("durable", fmt.Sprintf("commit marker of generation %v by node %s", m.Generation, name), m.Failed)
-				led.durableError = fmt.Sprintf("node %s: %s", name, m.Failed)
-			}
-			l.propose(ctx, m.Job, replica.EndDurable{Job: m.Job, Generation: m.Generation, Done: m.Failed == ""}, fromDriver, nil)
+		if led := l.jobs[m.Job]; led != nil {
+			l.durableLearns(ctx, led, durable.Shard{From: name, ShardReport: m})
 		}
+	case control.MarkedReport:
+		if led := l.jobs[m.Job]; led != nil {
+			l.durableLearns(ctx, led, durable.Marked{From: name, MarkedReport: m})
+		}
+	case control.Leaving:
+		l.leaves(ctx, from)
 	case control.EndRequest:
 		l.endedBy(ctx, from, m)
 	case control.Order:

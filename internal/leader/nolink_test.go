@@ -228,7 +228,7 @@ func TestTooMuchIsNotProposed(t *testing.T) {
 	if r := fixture.Only[control.CreateReply](told(t, n)); len(r) != 1 || r[0].Retry || !strings.Contains(r[0].Refused, "1000000 ranks in 1 groups") || !strings.Contains(r[0].Refused, "fewer ranks") {
 		t.Errorf("a job of a million ranks is answered by %+v", r)
 	}
-	if r := c.end(t.Context(), control.Order{Job: "job", Why: strings.Repeat("x", 9<<20)}); !strings.Contains(r.Refused, "is not ended: a reason of 9437184 bytes: want at most 8192") {
+	if r := c.act(t.Context(), control.Order{Job: "job", Why: strings.Repeat("x", 9<<20)}); !strings.Contains(r.Refused, "a reason of 9437184 bytes: want at most 8192") {
 		t.Errorf("a reason of 9 MB is answered by %.200q", r.Refused)
 	}
 	if cmds := c.proposed(); len(cmds) != 0 {

@@ -59,34 +59,54 @@ func unknown(err error) string {
 	return fmt.Sprintf("the outcome is unknown (%v): check replicad status before you repeat the command", err)
 }
 
-// end ends a job and says so once it has ended. It goes to Raft by itself, from any goroutine: no job's work on the leader, nor what waits
-// for it, can be in its way.
-func (l *Leader) end(ctx context.Context, m control.Order) control.OperatorReply {
+// act carries out an order about one job, from any goroutine, and says what came of it.
+func (l *Leader) act(ctx context.Context, m control.Order) control.OperatorReply {
 	select {
 	case l.ending <- struct{}{}:
 		defer func() { <-l.ending }()
 	default:
-		return control.Refusal(fmt.Sprintf("job %s is not ended: %d other requests to end jobs are under way: ask again", m.Job, operators))
+		return control.Refusal(fmt.Sprintf("%v: job %s: %d other requests are under way: ask again", m.Verb, m.Job, operators))
 	}
 	if err := lock.CheckReason(m.Why); err != nil {
-		return control.Refusal(fmt.Sprintf("job %s is not ended: %v", m.Job, err))
+		return control.Refusal(fmt.Sprintf("%v: job %s: %v", m.Verb, m.Job, err))
 	}
 	job, ok := l.cons.State().JobByName(m.Job)
 	if !ok {
 		return control.Refusal(fmt.Sprintf("no job %q runs: see replicad status for the names", m.Job))
 	}
+	switch {
+	case m.Verb == control.SaveJob:
+		return l.save(ctx, job)
+	case m.Verb == control.StopJob || job.Undurable() && !m.Now:
+		return l.stop(ctx, job, m)
+	}
+	return l.end(ctx, job, m)
+}
+
+// end ends a job and says so once it has ended. It goes to Raft by itself: no job's work on the leader, nor what waits for it, can be in its way.
+func (l *Leader) end(ctx context.Context, job *replica.Job, m control.Order) control.OperatorReply {
+	out, refused := l.apply(ctx, replica.EndJob{Job: job.ID, Reason: m.Why})
+	switch {
+	case refused != "":
+		return control.Refusal(refused)
+	case out.EndReason != m.Why:
+		return control.OperatorReply{Text: fmt.Sprintf("job %s had ended already, at step %d: %s", m.Job, out.Position.Step, out.EndReason)}
+	}
+	return control.OperatorReply{Text: fmt.Sprintf("job %s has ended, newest commit step %d", m.Job, out.Position.Step)}
+}
+
+// apply puts a command about a job into the log, from any goroutine; refused says why the job is not as wanted.
+func (l *Leader) apply(ctx context.Context, c replica.Command) (job *replica.Job, refused string) {
 	ctx, cancel := context.WithTimeout(ctx, ProposeTimeout)
 	defer cancel()
-	_, out, err := l.cons.Propose(ctx, replica.EndJob{Job: job.ID, Reason: m.Why})
+	_, out, err := l.cons.Propose(ctx, c)
 	switch {
 	case err != nil:
-		return control.Refusal(unknown(err))
+		return nil, unknown(err)
 	case out.Err != nil:
-		return control.Refusal(out.Err.Error())
-	case out.Job.EndReason != m.Why:
-		return control.OperatorReply{Text: fmt.Sprintf("job %s had ended already, at step %d: %s", m.Job, out.Job.Position.Step, out.Job.EndReason)}
+		return nil, out.Err.Error()
 	}
-	return control.OperatorReply{Text: fmt.Sprintf("job %s has ended, newest commit step %d", m.Job, out.Job.Position.Step)}
+	return out.Job, ""
 }
 
 // besideHere is beside where this node leads, for its own admin socket.

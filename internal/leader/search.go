@@ -87,10 +87,10 @@ func (r *reading) over() bool {
 // errPending: the reading is not over.
 var errPending = errors.New("it is being read")
 
-// taking and leaving tell whether the reading of a generation is left for who asks next.
+// takeReading and leaveReading tell whether the reading of a generation is left for who asks next.
 const (
-	taking  = true
-	leaving = false
+	takeReading  = true
+	leaveReading = false
 )
 
 // searched is what a search of a job's durable generations came to.

@@ -132,11 +132,11 @@ func TestALongReadingIsJoined(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
 	end()
 	all := func(checkpoint.Found) bool { return true }
-	if s := c.search(t.Context(), over, found, skipped, all, leaving); !s.pending || s.good != nil || len(s.found) != 1 {
+	if s := c.search(t.Context(), over, found, skipped, all, leaveReading); !s.pending || s.good != nil || len(s.found) != 1 {
 		t.Errorf("a search that nobody waits for comes to %+v", s)
 	}
 	close(tier.hold)
-	if s := c.search(t.Context(), t.Context(), found, skipped, all, taking); s.good == nil || tier.reads["1-6"] != 1 {
+	if s := c.search(t.Context(), t.Context(), found, skipped, all, takeReading); s.good == nil || tier.reads["1-6"] != 1 {
 		t.Errorf("a search that waits comes to %+v, having read %v", s, tier.reads)
 	}
 }

@@ -16,7 +16,8 @@ func (l *Leader) status() (out []control.JobStatus, finish func()) {
 	known := map[int]recovery.PlanInput{}
 	for _, led := range l.jobs {
 		s := control.StatusOf(led.job, led.reports)
-		s.Durable, s.DurableError = led.durableNow(), led.durableError
+		s.Durable, s.DurableError = led.durable.Durable(), led.durable.Why()
+		s.DurablePace = led.durable.Pace(l.now())
 		if led.job.Phase == replica.Open {
 			s.Waiting, s.Uncommitted = append(l.waitsFor(led), led.recovery.Awaited(l.now())...), uncommitted(led)
 			s.AtRisk = risky(led.job, s.Uncommitted)

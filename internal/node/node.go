@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -83,8 +84,9 @@ type daemon struct {
 	trust    *trust
 	closers  []func()
 
-	unlinked control.NoLinks // why no voter takes a link of this node, while it has none
-	refused  control.NoLinks // the nodes whose links this one refused
+	stays    atomic.Pointer[string] // why this daemon, which was asked to end, waits; nil: it does not
+	unlinked control.NoLinks        // why no voter takes a link of this node, while it has none
+	refused  control.NoLinks        // the nodes whose links this one refused
 }
 
 // Run runs the daemon of a node until ctx ends. What can't start is an error that names it and the remedy; what was
@@ -522,6 +524,7 @@ func (d *daemon) run(stop context.Context) error {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(stop))
 	defer cancel(nil)
 	defer context.AfterFunc(stop, func() {
+		d.linger(ctx)
 		d.handOver()
 		cancel(context.Cause(stop))
 	})()
@@ -557,6 +560,17 @@ func (d *daemon) run(stop context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// linger waits, before the daemon ends, for what can't be written to the durable tier without it: for as long as the write moves, and for
+// timing.stop_grace at most. Another signal ends the process, and the wait with it.
+func (d *daemon) linger(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.Timing.StopGrace)
+	defer cancel()
+	d.host.Leave(ctx, func(why string) {
+		d.stays.Store(&why)
+		d.log.Note2(nil, "leaving", "this daemon was asked to end, and waits: "+why)
+	})
 }
 
 // handOver gives leadership to another voter before the daemon ends, so that no step waits for the others to miss it. The wait is
@@ -668,6 +682,9 @@ func (c linkConn) Close() error {
 func (d *daemon) baseStatus() control.Status {
 	s := control.Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []control.JobStatus{}, Nodes: []control.NodeStatus{},
 		NoLink: d.unlinked.Now(time.Now()), Refused: d.refused.Now(time.Now())}
+	if why := d.stays.Load(); why != nil {
+		s.Leaving = *why
+	}
 	if d.endpoint != nil {
 		s.Network.Notes = slices.Concat(d.noted, d.endpoint.Notes())
 		s.Network.Sent, s.Network.Received = d.endpoint.Moved()

@@ -68,14 +68,16 @@ func (d *dialog) event(token func(job string) string, p *conn, h wire.RankHeader
 		return nil, fmt.Errorf("message type %d before a hello", h.Type)
 	}
 	if d.launcher {
-		if h.Type != wire.MRunExited && h.Type != wire.MRunRunning {
-			return nil, fmt.Errorf("message type %d from a launcher", h.Type)
-		}
 		v, err := wire.ParseRunExited(body)
-		if h.Type == wire.MRunRunning {
+		switch h.Type {
+		case wire.MRunRunning:
 			return RunRunning{p, v}, err
+		case wire.MRunLeaving:
+			return RunLeaving{p}, err
+		case wire.MRunExited:
+			return RunExited{p, v}, err
 		}
-		return RunExited{p, v}, err
+		return nil, fmt.Errorf("message type %d from a launcher", h.Type)
 	}
 	switch h.Type {
 	case wire.MRegions:

@@ -154,6 +154,8 @@ type (
 		Peer Peer
 		wire.RunExited
 	}
+	// RunLeaving says that a launcher was told to end, and lets its ranks end their step first.
+	RunLeaving struct{ Peer Peer }
 	// Gone says that the session is over: io.EOF if the peer hung up, else why.
 	Gone struct {
 		Peer Peer
@@ -188,6 +190,7 @@ func (Scope) event()      {}
 func (RunHello) event()   {}
 func (RunExited) event()  {}
 func (RunRunning) event() {}
+func (RunLeaving) event() {}
 func (Gone) event()       {}
 func (Short) event()      {}
 func (Exited) event()     {}

@@ -265,7 +265,7 @@ func (n *node) run(job string, world int, spec rankSpec, flags ...string) *proce
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	args := append([]string{"run", "--config", n.File, "--job", job, "--world", fmt.Sprint(world), "--chunk-mb", "1"}, flags...)
+	args := append([]string{"run", "--config", n.File, "--job", job, "--world", fmt.Sprint(world), "--chunk-mb", "1", "--durable-every", "0"}, flags...)
 	return spawn(n.t, job+" launcher", spec.env(), replicad, append(args, "--", self)...)
 }
 

@@ -48,7 +48,7 @@ func (c *cluster) textlm(nodes ...*node) (rank0 *process) {
 	}
 	var launchers []*process
 	for i, n := range nodes {
-		args := []string{"run", "--config", n.File, "--job", "lm", "--world", "2", "--groups", "0,0"}
+		args := []string{"run", "--config", n.File, "--job", "lm", "--world", "2", "--groups", "0,0", "--durable-every", "0"}
 		if i < 2 {
 			args = append(args, "--ranks", fmt.Sprint(i))
 		} else {

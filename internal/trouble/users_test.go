@@ -89,7 +89,7 @@ func (h *host) launch(user uint32, job, token string) *process {
 		h.t.Fatal(err)
 	}
 	l := h.as(user, fmt.Sprintf("launcher of %s by %d", job, user), rankSpec{}.env(), replicad,
-		"run", "--socket", h.cfg.Socket, "--token-file", file, "--job", job, "--world", "1", "--chunk-mb", "1", "--", "sh", "-c", h.self+"; exit $?") // a wrapper, as many are: the rank is not the launcher's own child
+		"run", "--socket", h.cfg.Socket, "--token-file", file, "--job", job, "--world", "1", "--chunk-mb", "1", "--durable-every", "0", "--", "sh", "-c", h.self+"; exit $?") // a wrapper, as many are: the rank is not the launcher's own child
 	h.t.Cleanup(func() { l.Signal(syscall.SIGTERM); l.exit() }) // which it passes on to what is below the wrapper
 	return l
 }

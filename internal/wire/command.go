@@ -43,6 +43,7 @@ var commands = []struct {
 	{21, replica.Revoke{}},
 	{22, replica.SetHolder{}},
 	{23, replica.Grow{}},
+	{24, replica.StopJob{}},
 }
 
 var (

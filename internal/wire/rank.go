@@ -55,7 +55,9 @@ const (
 	MGrow       uint16 = 26
 	MRecipe     uint16 = 27
 	MLacks      uint16 = 30
-	MResumed    uint16 = 31 // no body
+	MResumed    uint16 = 32 // no body
+	// A launcher says again.
+	MRunLeaving uint16 = 31 // body: RunExited, zero: it was told to end, and waits for MRunLeave
 	// daemon -> rank
 	MWelcome  uint16 = 64
 	MRefused  uint16 = 65
@@ -77,6 +79,7 @@ const (
 	MRunStop  uint16 = 82
 	MRunDone  uint16 = 83
 	MRunNote  uint16 = 84 // body: Refused with Code 0: what people at the launcher should know
+	MRunLeave uint16 = 85 // body: none: the ranks have ended the step that they were in
 )
 
 // The codes of libreplicad (RP_*), as they stand in Refused, KVValue and the KV_OK reply.

@@ -45,7 +45,6 @@ const (
 	MinRunSlots        = 2
 	MaxRunSlots        = 4
 	MaxRunChunkMB      = 1 << 10
-	MaxRunDurableEvery = 1 << 30
 	MaxRunPrivateCapMB = 1 << 20
 )
 
@@ -148,10 +147,13 @@ func (r RunHello) check() error {
 		what            string
 		is, least, most uint32
 	}{{"min copies", r.MinCopies, 1, MaxRunMinCopies}, {"cadence", r.Cadence, 1, MaxRunCadence}, {"slots", r.Slots, MinRunSlots, MaxRunSlots}, {"bytes of a chunk", r.ChunkBytes, 1 << 20, MaxRunChunkMB << 20},
-		{"durable every", r.DurableEvery, 1, MaxRunDurableEvery}, {"private cap in MiB", r.PrivateCapMB, 1, MaxRunPrivateCapMB}} {
+		{"private cap in MiB", r.PrivateCapMB, 1, MaxRunPrivateCapMB}} {
 		if f.is != 0 && (f.is < f.least || f.is > f.most) {
 			return fmt.Errorf("%s %d: want %d to %d, or 0 for the default", f.what, f.is, f.least, f.most)
 		}
+	}
+	if err := replica.CheckDurableEvery(replica.Step(r.DurableEvery)); err != nil {
+		return err
 	}
 	ranks := make(map[replica.Rank]bool, len(r.Ranks))
 	for _, k := range r.Ranks {
@@ -206,6 +208,9 @@ const ExitDoNotRequeue = 5
 
 // ExitRefused is the exit code of `replicad run` where its program was refused before it had a rank, and its job is kept for the right one.
 const ExitRefused = 6
+
+// DoneStopped is the code of MRunDone where the job was stopped, which is no failure, and may go on: the launcher ends its ranks, and ends with 0.
+const DoneStopped = 256
 
 // StatusFinal is the exit status by which a rank's program says that a new process would only end the same way (sysexits' EX_CONFIG).
 // One that has its rank ends its job, which is not to be requeued. One that never had it ends its launcher.

@@ -319,7 +319,7 @@ func TestRunHelloOfOneThatComesBack(t *testing.T) {
 func TestRunHelloIsBounded(t *testing.T) {
 	good := func() RunHello {
 		return RunHello{ABI: 1, World: 4, Capacity: 4, Ranks: []replica.Rank{3, 0}, MinCopies: MaxRunMinCopies, Cadence: MaxRunCadence, Slots: MaxRunSlots, ChunkBytes: MaxRunChunkMB << 20,
-			DurableEvery: MaxRunDurableEvery, PrivateCapMB: MaxRunPrivateCapMB, Nondeterministic: []replica.GroupID{1, 0}, Job: "job"}
+			DurableEvery: uint32(replica.DurableAuto), PrivateCapMB: MaxRunPrivateCapMB, Nondeterministic: []replica.GroupID{1, 0}, Job: "job"}
 	}
 	if got, err := ParseRunHello(good().Append(nil)); err != nil || !reflect.DeepEqual(got, good()) {
 		t.Errorf("%+v, %v", got, err)
@@ -333,7 +333,7 @@ func TestRunHelloIsBounded(t *testing.T) {
 		"one slot":             func(h *RunHello) { h.Slots = 1 },
 		"chunk":                func(h *RunHello) { h.ChunkBytes++ },
 		"small chunk":          func(h *RunHello) { h.ChunkBytes = 1<<20 - 1 },
-		"durable every":        func(h *RunHello) { h.DurableEvery++ },
+		"durable every":        func(h *RunHello) { h.DurableEvery-- },
 		"private cap":          func(h *RunHello) { h.PrivateCapMB++ },
 		"largest private cap":  func(h *RunHello) { h.PrivateCapMB = 1<<32 - 1 },
 		"a rank twice":         func(h *RunHello) { h.Ranks = []replica.Rank{1, 1} },

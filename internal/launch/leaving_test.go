@@ -1,0 +1,55 @@
+package launch
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/wire"
+)
+
+// SIGTERM reaches the processes once the daemon says that they have ended the step that they were in; or when the grace is over, or the daemon
+// has gone. Whatever it was, the launcher ends by the signal.
+func TestRanksEndTheirStepBeforeSIGTERM(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		grace time.Duration
+		then  func(p *peer)
+	}{
+		{"the daemon says so", patience, func(p *peer) { p.send(wire.MRunLeave, nil) }},
+		{"the grace is over", 50 * time.Millisecond, func(*peer) {}},
+		{"the job is done", patience, func(p *peer) { p.done(0, "finished") }},
+		{"the job is stopped", patience, func(p *peer) { p.done(wire.DoneStopped, "stopped by an operator") }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := newDaemon(t)
+			ready := filepath.Join(t.TempDir(), "ready")
+			if err := syscall.Mkfifo(ready, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			j := run(d, 1, `trap 'exit 44' TERM; echo > `+ready+`; while :; do sleep 0.01; done`, func(o *Options) { o.Grace = tc.grace })
+			p := d.welcome()
+			p.start(0, 1)
+			p.running()
+			if _, err := os.ReadFile(ready); err != nil {
+				t.Fatal(err)
+			}
+			j.cancel(Signaled{syscall.SIGTERM})
+			p.process(wire.MRunLeaving)
+			p.start(0, 1) // nothing is started any more
+			tc.then(p)
+			if x := p.exited(); x.Status != 44 {
+				t.Errorf("exit %+v, want SIGTERM's", x)
+			}
+			want := 128 + int(syscall.SIGTERM)
+			if tc.name == "the job is stopped" {
+				want = 0
+			}
+			if code, err := j.wait(); code != want || err != nil {
+				t.Errorf("code %d, want %d; %v", code, want, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,65 @@
+package durable
+
+import (
+	"time"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// lookEvery lies between two looks at whether the newest durable generation is still where it was written.
+const lookEvery = 5 * time.Second
+
+// path is what looks at the tier's path found: what the log says of a directory stays as it was when somebody moves it, or unmounts its
+// file system.
+type path struct {
+	absent    replica.Generation // the newest durable generation, once a look did not find it
+	looking   bool
+	lookAt    time.Duration // when the next look is due
+	vanishing time.Duration // how long after one that was gone the next is written; zero: the last look found it
+}
+
+// due tells whether there is something to look for.
+func (p *path) due(r *Room) bool {
+	j := r.job
+	return r.looks && !p.looking && !j.Durable.IsZero() && j.Options.DurableEvery > 0 && j.Phase != replica.Ended
+}
+
+func (p *path) next(r *Room) (at time.Duration, ok bool) { return p.lookAt, p.due(r) }
+
+// look looks, now and then, whether the newest durable generation is still there.
+func (r *Room) look(now time.Duration) {
+	if r.path.due(r) && now >= r.path.lookAt {
+		r.path.looking = true
+		r.do(Look{r.job.Durable})
+	}
+}
+
+// seen takes note of a look. A generation that is gone is not claimed any more, and the committed one is written at once.
+func (r *Room) seen(now time.Duration, ev Seen) {
+	p := &r.path
+	p.looking, p.lookAt = false, now+lookEvery
+	if r.job == nil || ev.Generation != r.job.Durable {
+		return // of a former one
+	}
+	switch {
+	case ev.Why == nil:
+		if p.absent == ev.Generation {
+			r.tell("durable generation %v is back", ev.Generation)
+		}
+		if !p.absent.IsZero() && r.failing == 0 {
+			r.why = ""
+		}
+		p.absent, p.vanishing = replica.Generation{}, 0
+	case p.absent != ev.Generation:
+		r.do(Log{"generation " + ev.Generation.String() + " of job " + r.job.Name, ev.Why.Error()})
+		if p.vanishing == 0 {
+			r.tell("warning: %v; training goes on, and the newest commit is written anew", ev.Why)
+		}
+		again := p.vanishing > 0 // what was written anew has gone as well: the leader's directory may be another than the writers'
+		p.vanishing = min(max(2*p.vanishing, backoff), backoffMax)
+		if again {
+			r.triedAt = now
+		}
+		p.absent, r.why = ev.Generation, ev.Why.Error()
+	}
+}

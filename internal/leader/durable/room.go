@@ -1,0 +1,190 @@
+package durable
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// Owner is the leader around a Room. Its methods do not wait.
+type Owner interface {
+	// Linked tells whether a node has a link to the leader.
+	Linked(replica.NodeName) bool
+	// Parted tells whether all ranks of the job have left and nothing more will be committed.
+	Parted() bool
+	// Unattended tells whether nobody works at the job: neither a launcher nor a process of it is there.
+	Unattended() bool
+	// Lacks is what the copies of a generation lack, by the nodes' words.
+	Lacks(replica.Generation) []replica.Lacking
+}
+
+// Event is something that a Room learns.
+type Event interface{ event() }
+
+type (
+	// Changed is the job's record, as it was applied last.
+	Changed struct{ Job *replica.Job }
+	// Ask wants what is committed now written at once.
+	Ask struct{}
+	// Shard is what a node reports of a part that it writes.
+	Shard struct {
+		From replica.NodeName
+		control.ShardReport
+	}
+	// Marked is what a node reports of the commit marker.
+	Marked struct {
+		From replica.NodeName
+		control.MarkedReport
+	}
+	// Unknown says that nobody knows whether the end of a write was applied.
+	Unknown struct{ End replica.EndDurable }
+	// Seen is the end of a Look; Why is nil where the generation is there.
+	Seen struct {
+		Generation replica.Generation
+		Why        error
+	}
+)
+
+func (Changed) event() {}
+func (Ask) event()     {}
+func (Shard) event()   {}
+func (Marked) event()  {}
+func (Unknown) event() {}
+func (Seen) event()    {}
+
+// Effect is something that the owner has to do.
+type Effect interface{ effect() }
+
+type (
+	// Propose puts a command into the log. Where its outcome stays unknown the Room learns that.
+	Propose struct{ Command replica.Command }
+	// Mark has a node write the commit marker.
+	Mark struct {
+		Node  replica.NodeName
+		Order control.MarkerOrder
+	}
+	// Look has the path looked at for a generation; Seen is its end.
+	Look struct{ Generation replica.Generation }
+	// Tell has the job's launchers print something.
+	Tell struct{ Text string }
+	// Log is a line of the log about something that failed.
+	Log struct{ Subject, Why string }
+	// Late says that a write which moves holds the slot that a commit lacks.
+	Late struct{ recovery.Writing }
+)
+
+func (Propose) effect() {}
+func (Mark) effect()    {}
+func (Look) effect()    {}
+func (Tell) effect()    {}
+func (Log) effect()     {}
+func (Late) effect()    {}
+
+// Room drives the durable writes of one job. It belongs to one goroutine.
+type Room struct {
+	owner Owner
+	looks bool // the leader's node has the durable tier
+	job   *replica.Job
+	write write
+	path  path
+	pace  pace
+
+	triedAt    time.Duration      // when a write was last proposed, failed, or was found to be gone
+	asked      replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
+	saidPassed bool               // people know that multiples of durable_every may be passed
+	failed     int                // writes in a row
+	failing    time.Duration      // how long after a write that failed the next one begins; zero: the last one succeeded
+	why        string             // the newest write failed, or what an earlier one wrote is gone
+	effects    []Effect
+}
+
+// New returns a room that knows nothing yet. looks: the leader can look at the tier's path.
+func New(owner Owner, looks bool) *Room {
+	return &Room{owner: owner, looks: looks, triedAt: -backoffMax}
+}
+
+// Learn takes an event. Step is to follow.
+func (r *Room) Learn(now time.Duration, ev Event) {
+	switch ev := ev.(type) {
+	case Changed:
+		r.changed(now, ev.Job)
+	case Ask:
+		if r.job != nil {
+			r.asked = r.job.Committed
+		}
+	case Shard:
+		r.shard(now, ev)
+	case Marked:
+		r.marked(ev)
+	case Unknown:
+		r.write.unended = &ev.End
+	case Seen:
+		r.seen(now, ev)
+	}
+}
+
+// Step returns what is to be done now.
+func (r *Room) Step(now time.Duration) []Effect {
+	if r.job != nil {
+		r.look(now)
+		if r.job.Writer == nil {
+			r.begin(now)
+		} else {
+			r.writing(now)
+		}
+	}
+	effects := r.effects
+	r.effects = nil
+	return effects
+}
+
+// Next is when to call Step again, whatever happens.
+func (r *Room) Next() (at time.Duration, ok bool) {
+	if r.job == nil {
+		return 0, false
+	}
+	at, ok = r.path.next(r)
+	sooner := func(t time.Duration) {
+		if !ok || t < at {
+			at, ok = t, true
+		}
+	}
+	switch {
+	case r.job.Writer != nil:
+		sooner(r.write.movedAt + absence)
+	case r.wanted(r.beginAt()):
+		sooner(r.beginAt())
+	case r.byTime() && r.job.Undurable():
+		sooner(r.dueAt(r.pace.last))
+	}
+	return at, ok
+}
+
+// Durable is the newest durable generation, zero where it is known to be gone from the path.
+func (r *Room) Durable() replica.Generation {
+	if r.job == nil || r.path.absent == r.job.Durable {
+		return replica.Generation{}
+	}
+	return r.job.Durable
+}
+
+// Why is why the newest write failed, or why what an earlier one wrote is gone. Empty: neither, or this leader saw none.
+func (r *Room) Why() string { return r.why }
+
+// Pace is how often writes are due, and why.
+func (r *Room) Pace(now time.Duration) string {
+	if r.job == nil || r.job.Options.DurableEvery == 0 || r.job.Phase == replica.Ended {
+		return ""
+	}
+	return r.pace.text(now, r.job.Options)
+}
+
+// Failures is how many writes in a row have failed.
+func (r *Room) Failures() int { return r.failed }
+
+func (r *Room) do(e Effect) { r.effects = append(r.effects, e) }
+
+func (r *Room) tell(format string, args ...any) { r.do(Tell{fmt.Sprintf(format, args...)}) }

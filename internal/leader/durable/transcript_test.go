@@ -1,0 +1,259 @@
+package durable
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/replica"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the transcripts in testdata now print back into them")
+
+// TestTranscripts runs testdata/*.txt. A file is a list of blocks: command lines, a line "----", what they print, an empty
+// line. Run with -rewrite after a change, and read the diff.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := transcript(string(text))
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(text) {
+				t.Errorf("%s differs, it is now:\n%s", file, got)
+			}
+		})
+	}
+}
+
+func transcript(text string) (string, error) {
+	s := newStage()
+	var out strings.Builder
+	for _, block := range strings.Split(strings.TrimRight(text, "\n"), "\n\n") {
+		commands, _, _ := strings.Cut(block, "\n----")
+		out.WriteString(commands)
+		s.printed.Reset()
+		ran := false
+		for _, line := range strings.Split(commands, "\n") {
+			if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+				continue
+			}
+			ran = true
+			if err := s.run(line); err != nil {
+				return "", fmt.Errorf("%q: %w", line, err)
+			}
+		}
+		if ran {
+			out.WriteString("\n----\n" + cmp.Or(strings.TrimRight(s.printed.String(), "\n"), "nothing"))
+		}
+		out.WriteString("\n\n")
+	}
+	return strings.TrimRight(out.String(), "\n") + "\n", nil
+}
+
+// stage is a room, and all that its owner knows. The job has two ranks of one group, on n1 and n2, which hold everything that is committed.
+type stage struct {
+	room    *Room
+	job     *replica.Job
+	now     time.Duration
+	away    map[replica.NodeName]bool
+	parted  bool
+	alone   bool
+	printed strings.Builder
+}
+
+func newStage() *stage {
+	s := &stage{away: map[replica.NodeName]bool{}, job: fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Committed, j.Position = fixture.Gen(3, 4), replica.Position{Epoch: 3, Step: 4}
+		both := []replica.Holder{{Node: "n1", Incarnation: 11}, {Node: "n2", Incarnation: 22}}
+		for _, p := range []replica.Part{replica.OfGroup(0), replica.OfRank(0), replica.OfRank(1)} {
+			j.Parts = append(j.Parts, replica.PartRoot{Part: p, Root: replica.Digest{1}, Holders: both})
+		}
+	})}
+	s.room = New(s, true)
+	return s
+}
+
+func (s *stage) Linked(n replica.NodeName) bool             { return !s.away[n] }
+func (s *stage) Unattended() bool                           { return s.alone }
+func (s *stage) Parted() bool                               { return s.parted }
+func (s *stage) Lacks(replica.Generation) []replica.Lacking { return nil }
+func (s *stage) printf(format string, args ...any)          { fmt.Fprintf(&s.printed, format+"\n", args...) }
+func (s *stage) changes(change func(*replica.Job)) {
+	s.job = fixture.Changed(s.job, change)
+	s.learns(Changed{s.job})
+}
+func (s *stage) learns(ev Event) { s.room.Learn(s.now, ev); s.turn() }
+func (s *stage) report(part replica.Part) control.ShardReport {
+	return control.ShardReport{Job: s.job.ID, Generation: s.job.Writer.Generation, Part: part}
+}
+
+// turn prints what the room wants done, and does to the log what it proposes.
+func (s *stage) turn() {
+	for _, e := range s.room.Step(s.now) {
+		switch e := e.(type) {
+		case Propose:
+			s.proposed(e.Command)
+		case Mark:
+			s.printf("%s writes the marker of %v, with %d parts", e.Node, e.Order.Generation, len(e.Order.Shards))
+		case Look:
+			s.printf("looks for %v", e.Generation)
+		case Tell:
+			s.printf("tells: %s", e.Text)
+		case Log:
+			s.printf("logs: %s: %s", e.Subject, e.Why)
+		case Late:
+			s.printf("commits are %v late for %v of %s", e.Late, e.Part, e.Node)
+		}
+	}
+}
+
+func (s *stage) proposed(c replica.Command) {
+	switch c := c.(type) {
+	case replica.BeginDurable:
+		var who []string
+		for _, sh := range c.Write.Shards {
+			who = append(who, fmt.Sprintf("%v by %s", sh.Part, sh.Node))
+		}
+		s.printf("proposes to write %v: %s", c.Write.Generation, strings.Join(who, ", "))
+		s.changes(func(j *replica.Job) { j.Writer = &c.Write })
+	case replica.EndDurable:
+		s.printf("proposes the end of %v, written %v", c.Generation, c.Done)
+	}
+}
+
+// run carries out one command.
+func (s *stage) run(line string) error {
+	f := strings.Fields(line)
+	verb, args := f[0], f[1:]
+	rest := strings.Join(args, " ")
+	at := func(i int) replica.Generation {
+		n, err := strconv.Atoi(args[i])
+		if err != nil {
+			panic(err)
+		}
+		return fixture.Gen(3, replica.Step(n))
+	}
+	if slices.Contains([]string{"applied", "unknown", "parts", "moves", "late", "fails", "stranger", "marked"}, verb) && s.job.Writer == nil {
+		return errors.New("nothing is being written:\n" + s.printed.String())
+	}
+	switch verb {
+	case "every": // durable_every
+		every, err := replica.ParseDurableEvery(rest)
+		if err != nil {
+			return err
+		}
+		s.changes(func(j *replica.Job) { j.Options.DurableEvery = every })
+	case "commit":
+		s.changes(func(j *replica.Job) { j.Committed, j.Position = at(0), replica.Position(at(0)) })
+	case "durable": // as an earlier leader left it
+		s.changes(func(j *replica.Job) { j.Durable = at(0) })
+	case "applied": // the end of the write, as the log applied it
+		done := rest == "written"
+		s.changes(func(j *replica.Job) {
+			if done {
+				j.Durable = j.Writer.Generation
+			}
+			j.Writer = nil
+		})
+	case "unknown":
+		s.learns(Unknown{replica.EndDurable{Job: s.job.ID, Generation: s.job.Writer.Generation, Done: true}})
+	case "parts": // all are reported as written
+		for _, sh := range s.job.Writer.Shards {
+			s.learns(Shard{sh.Node, s.report(sh.Part)})
+		}
+	case "moves", "late", "fails": // of the part that node n1 writes first
+		r := s.report(replica.OfGroup(0))
+		switch verb {
+		case "moves":
+			r.Written = 1 << 30
+		case "late":
+			r.Written, r.LateMS = 1<<30, 2500
+		default:
+			r.Failed = rest
+		}
+		s.learns(Shard{"n1", r})
+	case "stranger": // a node reports of a part that it does not write
+		r := s.report(replica.OfGroup(0))
+		r.Written = 1 << 30
+		s.learns(Shard{"n2", r})
+	case "marked":
+		s.learns(Marked{s.job.Writer.Writer, control.MarkedReport{Job: s.job.ID, Generation: s.job.Writer.Generation, Failed: rest}})
+	case "seen":
+		ev := Seen{Generation: s.job.Durable}
+		if rest != "" {
+			ev.Why = errors.New(rest)
+		}
+		s.learns(ev)
+	case "away":
+		s.away[replica.NodeName(args[0])] = true
+	case "parted":
+		s.parted = true
+		s.turn()
+	case "closed": // a fault has closed the epoch
+		s.changes(func(j *replica.Job) {
+			j.Phase, j.ClosedEpoch, j.Faults = replica.Closed, j.Epoch, []replica.Fault{{Kind: replica.ProcessDead}}
+		})
+	case "opened": // it has recovered
+		s.changes(func(j *replica.Job) { j.Phase, j.Epoch = replica.Open, j.Epoch+1 })
+	case "stopped": // by an operator
+		s.changes(func(j *replica.Job) {
+			j.Phase, j.ClosedEpoch, j.Stop = replica.Closed, j.Epoch, &replica.Stop{Reason: "enough"}
+		})
+	case "alone": // the last launcher has gone, and so have all processes
+		s.alone = true
+		s.turn()
+	case "lost": // what is committed has no holder of a part left
+		s.changes(func(j *replica.Job) {
+			j.Parts = slices.Clone(j.Parts)
+			j.Parts[2].Holders = nil
+		})
+	case "asked":
+		s.learns(Ask{})
+	case "pass": // time, in one turn
+		d, err := time.ParseDuration(args[0])
+		if err != nil {
+			return err
+		}
+		s.now += d
+		s.turn()
+	case "until": // whatever the room wants next
+		next, ok := s.room.Next()
+		if !ok {
+			s.printf("nothing is to come")
+			return nil
+		}
+		s.printf("%v later:", max(next-s.now, 0))
+		s.now = max(s.now, next)
+		s.turn()
+	case "status":
+		s.printf("durable %v %s", s.room.Durable(), s.room.Why())
+	case "pace":
+		s.printf("%s", s.room.Pace(s.now))
+	default:
+		return errors.New("unknown")
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package durable
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	patience = 2 * time.Minute        // without a word of progress; then a write is given up and tried with a later generation
+	absence  = 5 * time.Second        // for a node that is to write a part and is not linked
+	retry    = 100 * time.Millisecond // between tries to name a write: the committed generation may move on meanwhile
+
+	backoff    = time.Second // after the first write that failed
+	backoffMax = time.Minute
+
+	longestLateMS = uint64(time.Hour / time.Millisecond) // beyond which nobody needs to know by how much
+)
+
+// write is the one under way.
+type write struct {
+	generation replica.Generation // zero: none was seen
+	parts      map[replica.Part]control.ShardReport
+	movedAt    time.Duration       // when a byte of it was last known to be written
+	unended    *replica.EndDurable // of which the log has not said whether it was applied
+}
+
+// changed takes the job's record. A write that it names begins, and one that it names no more is over.
+func (r *Room) changed(now time.Duration, job *replica.Job) {
+	r.pace.changed(now, r.job, job)
+	r.job = job
+	if !r.asked.IsZero() && (job.Phase == replica.Ended || r.asked.Compare(job.Durable) <= 0) {
+		r.asked = replica.Generation{}
+	}
+	w := job.Writer
+	if w != nil && w.Generation == r.write.generation {
+		return
+	}
+	r.over(now)
+	if w != nil {
+		r.write = write{generation: w.Generation, parts: map[replica.Part]control.ShardReport{}, movedAt: now, unended: r.write.unended}
+	}
+}
+
+// over takes note of a write that has ended. After one that failed the next waits, longer each time: what ails a disk takes a person, and
+// each try writes the parts again. People are told that writes fail, or work again.
+func (r *Room) over(now time.Duration) {
+	of := r.write.generation
+	r.write = write{unended: r.write.unended}
+	switch {
+	case of.IsZero():
+	case of == r.job.Durable:
+		if r.failing > 0 {
+			r.tell("durable writes work again: step %d is written", r.job.Durable.Step)
+		}
+		r.failed, r.failing, r.why, r.path.absent = 0, 0, "", replica.Generation{}
+	default:
+		r.failedOnce(now)
+	}
+}
+
+// failedOnce takes note of a write that failed, or could not begin.
+func (r *Room) failedOnce(now time.Duration) {
+	r.path.lookAt = 0 // what made it fail may have taken the earlier ones along
+	if r.failing == 0 {
+		training := ""
+		if r.job.Phase == replica.Open {
+			training = "training goes on, and "
+		}
+		r.tell("warning: durable writes fail: %s; %sthey are tried again until they work", cmp.Or(r.why, "replicad status on the leader's node says why"), training)
+	}
+	r.failing = min(max(2*r.failing, backoff), backoffMax)
+	r.triedAt = now
+	r.failed++
+}
+
+// wanted tells whether a write is due.
+func (r *Room) wanted(now time.Duration) bool {
+	j := r.job
+	if j.Committed.IsZero() || j.Committed == j.Durable || j.Phase != replica.Open && j.Phase != replica.Closed {
+		return false
+	}
+	if !r.asked.IsZero() {
+		return true
+	}
+	have := r.Durable()
+	switch {
+	case j.Options.DurableEvery == 0:
+		return false
+	case j.Phase == replica.Closed: // nothing newer will be committed in this epoch
+		return j.Stop != nil || r.owner.Unattended()
+	}
+	if r.byTime() && j.Committed.Step > 0 && (now >= r.dueAt(now) || have != j.Durable) { // its time has come, or what was written is gone
+		return true
+	}
+	return j.Committed.Step > have.Step && r.owner.Parted() || lock.DurableDue(j, have)
+}
+
+// byTime tells whether time counts, and not the number of steps.
+func (r *Room) byTime() bool {
+	return r.job.Options.DurableEvery > 0 && r.job.Options.DurableSteps() == 0
+}
+
+// dueAt is when the next write is due by time, as of a time.
+func (r *Room) dueAt(now time.Duration) time.Duration {
+	return r.pace.last + r.pace.interval(now, r.job.Options)
+}
+
+// beginAt is when the next write may begin.
+func (r *Room) beginAt() time.Duration {
+	return r.triedAt + max(retry, r.failing, r.path.vanishing)
+}
+
+// May tells whether a write may begin now, if one is due.
+func (r *Room) May(now time.Duration) bool { return now >= r.beginAt() }
+
+// begin names a write when one is due.
+func (r *Room) begin(now time.Duration) {
+	if now < r.beginAt() || !r.wanted(now) {
+		return
+	}
+	r.triedAt = now
+	r.sayPassed()
+	w := lock.PlanShards(r.job, r.owner.Linked)
+	if i := slices.IndexFunc(w.Shards, func(s replica.Shard) bool { return s.Node == "" }); i >= 0 { // the log would refuse it each time
+		r.why = fmt.Sprintf("no node holds %v of step %d any more", w.Shards[i].Part, w.Generation.Step)
+		r.failedOnce(now)
+		return
+	}
+	r.do(Propose{replica.BeginDurable{Job: r.job.ID, Write: w}})
+}
+
+// sayPassed tells people, once, that something else than the multiple is written.
+func (r *Room) sayPassed() {
+	j, every := r.job, r.job.Options.DurableSteps()
+	if every == 0 || r.saidPassed || r.failed > 0 || j.Phase != replica.Open || !r.asked.IsZero() || lock.IsMultiple(j, j.Committed.Step) || !lock.DurableDue(j, j.Durable) {
+		return
+	}
+	r.saidPassed = true
+	r.tell("step %d was not committed by itself, since ranks had passed it or do not capture it: step %d is written for it, and later ones likewise", j.Committed.Step/every*every, j.Committed.Step)
+}
+
+// writing proposes the end of a write anew whose outcome nobody knows, and gives up what takes too long.
+func (r *Room) writing(now time.Duration) {
+	w := r.job.Writer
+	if end := r.write.unended; end != nil {
+		r.write.unended = nil
+		if end.Generation == w.Generation {
+			r.do(Propose{*end})
+		}
+	}
+	absent := slices.IndexFunc(w.Shards, func(s replica.Shard) bool { return !r.owner.Linked(s.Node) })
+	switch idle := now - r.write.movedAt; {
+	case absent >= 0 && idle > absence:
+		s := w.Shards[absent]
+		r.why = fmt.Sprintf("node %s is to write %v and has no link to the leader", s.Node, s.Part)
+	case idle > patience:
+		r.why = fmt.Sprintf("generation %v: no byte of it was written for %v", w.Generation, patience)
+	default:
+		return
+	}
+	r.write.movedAt = now
+	r.end(false)
+}
+
+func (r *Room) end(done bool) {
+	r.do(Propose{replica.EndDurable{Job: r.job.ID, Generation: r.job.Writer.Generation, Done: done}})
+}
+
+// shard takes a node's report of a part that it writes. Once all parts are written the marker is ordered.
+func (r *Room) shard(now time.Duration, ev Shard) {
+	if r.job == nil || r.job.Writer == nil || r.job.Writer.Generation != ev.Generation {
+		return
+	}
+	w := r.job.Writer
+	if !slices.ContainsFunc(w.Shards, func(s replica.Shard) bool { return s.Part == ev.Part && s.Node == ev.From }) {
+		return // not this node's part to write
+	}
+	switch {
+	case ev.Written > 0:
+		r.write.movedAt = now // a part of gigabytes takes as long as its disk does
+		if ev.LateMS > 0 {
+			late := time.Duration(min(ev.LateMS, longestLateMS)) * time.Millisecond
+			r.do(Late{recovery.Writing{Node: ev.From, Part: ev.Part, Generation: ev.Generation, Bytes: ev.Written, Late: late}})
+		}
+	case ev.Failed != "":
+		r.do(Log{fmt.Sprintf("shard %v of generation %v by node %s", ev.Part, ev.Generation, ev.From), ev.Failed})
+		r.why = fmt.Sprintf("node %s, %v of generation %v: %s", ev.From, ev.Part, ev.Generation, ev.Failed)
+		r.end(false)
+	default:
+		r.write.parts[ev.Part] = ev.ShardReport
+		r.mark()
+	}
+}
+
+// mark orders the commit marker where all parts are written.
+func (r *Room) mark() {
+	w := r.job.Writer
+	order := control.MarkerOrder{Job: r.job.ID, Generation: w.Generation}
+	for _, s := range w.Shards {
+		have, ok := r.write.parts[s.Part]
+		if !ok {
+			return
+		}
+		order.Shards = append(order.Shards, have)
+	}
+	order.Lacks = r.owner.Lacks(w.Generation)
+	r.do(Mark{w.Writer, order})
+}
+
+// marked takes what the writer says of the marker.
+func (r *Room) marked(ev Marked) {
+	if r.job == nil || r.job.Writer == nil || r.job.Writer.Generation != ev.Generation || r.job.Writer.Writer != ev.From {
+		return
+	}
+	if ev.Failed != "" {
+		r.do(Log{fmt.Sprintf("commit marker of generation %v by node %s", ev.Generation, ev.From), ev.Failed})
+		r.why = fmt.Sprintf("node %s: %s", ev.From, ev.Failed)
+	}
+	r.end(ev.Failed == "")
+}

@@ -1,0 +1,109 @@
+package leader
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/leader/durable"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	leaveSaid  = time.Second     // a daemon that waits hears so often that it does
+	leaveTries = 3               // writes that fail before daemons stop to wait for one
+	leaveLinks = 5 * time.Second // for the nodes to link to a new leader, which does not know yet who is there
+	leaveLast  = 5 * time.Second // for the daemons that were told to end to do so before the leader's does
+)
+
+// leaving is a node whose daemon was asked to end.
+type leaving struct {
+	owed   map[replica.JobID]replica.Generation // by job, what is to be on disk before it ends: fixed when that was first found
+	told   string                               // why it waits, as it was told last
+	toldAt time.Duration
+	goes   bool // it was told that it may end
+	// readyAt is when nothing was owed any more, of the daemon that leads; zero: something is.
+	readyAt time.Duration
+}
+
+// leaves takes the word of a daemon that it was asked to end.
+func (l *Leader) leaves(ctx context.Context, from *nodeLink) {
+	l.leaving[from.node.Name] = &leaving{owed: map[replica.JobID]replica.Generation{}}
+	l.tellLeaving(ctx)
+}
+
+// tellLeaving tells the daemons that were asked to end whether they may.
+func (l *Leader) tellLeaving(ctx context.Context) {
+	for name, v := range l.leaving {
+		n := l.links[name]
+		if n == nil {
+			delete(l.leaving, name)
+			continue
+		}
+		if v.goes {
+			continue
+		}
+		why := l.stays(ctx, name, v)
+		if v.goes = why == ""; v.goes || why != v.told || l.now()-v.toldAt >= leaveSaid {
+			v.told, v.toldAt = why, l.now()
+			n.Send(control.MayLeave{Why: why})
+		}
+	}
+}
+
+// stays says why the daemon of a node is to wait before it ends; empty: it may.
+func (l *Leader) stays(ctx context.Context, node replica.NodeName, v *leaving) string {
+	c := durable.Cluster{
+		Voters: voterNames(l.cons.Voters()),
+		Linked: func(n replica.NodeName) bool { return l.links[n] != nil },
+		Leaves: func(n replica.NodeName) bool { o := l.leaving[n]; return o != nil && o.goes },
+		Life:   func(n replica.NodeName) replica.NodeIncarnation { return l.view.Nodes[n].Incarnation },
+	}
+	for id, led := range l.jobs {
+		owed, found := v.owed[id]
+		if found && (led.job.Phase == replica.Ended || owed.Compare(led.job.Durable) <= 0 || led.durable.Failures() >= leaveTries) {
+			continue
+		}
+		if !found && led.job.Undurable() && l.now()-l.since < leaveLinks && !c.Writable(led.job) {
+			return fmt.Sprintf("the daemons that hold step %d of job %s link to their new leader", led.job.Committed.Step, led.job.Name)
+		}
+		if !found && (!led.job.Undurable() || !c.Needed(led.job, node) && !durable.Last(led.job, node, led.recovery.Unattended())) {
+			continue
+		}
+		if !found {
+			v.owed[id] = led.job.Committed
+			l.tell(id, fmt.Sprintf("the daemon of node %s was asked to end: step %d is written to the durable tier first", node, led.job.Committed.Step))
+			l.durableLearns(ctx, led, durable.Ask{})
+		}
+		return fmt.Sprintf("step %d of job %s is written to the durable tier first", v.owed[id].Step, led.job.Name)
+	}
+	if node != l.cons.ID() || len(v.owed) == 0 {
+		return ""
+	}
+	if v.readyAt == 0 {
+		v.readyAt = l.now()
+	}
+	if l.now()-v.readyAt >= leaveLast {
+		return ""
+	}
+	return l.leadsOthers(node)
+}
+
+// leadsOthers says which daemon the leader's waits for: one that was asked to end as well needs a leader to hear that it may.
+func (l *Leader) leadsOthers(node replica.NodeName) string {
+	for other := range l.leaving {
+		if other != node && l.links[other] != nil {
+			return fmt.Sprintf("this daemon leads, and that of node %s ends first", other)
+		}
+	}
+	return ""
+}
+
+func voterNames(voters []consensus.Voter) (names []replica.NodeName) {
+	for _, v := range voters {
+		names = append(names, v.Name)
+	}
+	return names
+}

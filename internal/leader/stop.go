@@ -1,0 +1,139 @@
+package leader
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/leader/durable"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
+)
+
+// stepGrace is how long ranks have to end the step that they are in, and to have it committed, before their job stops.
+const stepGrace = 10 * time.Second
+
+// halt is a job that is about to stop: it does once a step is committed, or when the time is over.
+type halt struct {
+	step  replica.Step
+	until time.Duration
+	told  []chan<- struct{} // that may stop it
+}
+
+type (
+	// haltAsked wants to hear when a job may stop.
+	haltAsked struct {
+		job replica.JobID
+		may chan<- struct{}
+	}
+	// saveAsked wants what a job has committed written.
+	saveAsked struct{ job replica.JobID }
+)
+
+// stop stops a job, or has it end once what it has committed is on disk; from any goroutine. Its ranks end the step that they are in first.
+func (l *Leader) stop(ctx context.Context, job *replica.Job, m control.Order) control.OperatorReply {
+	if job.Committed.IsZero() {
+		return control.Refusal(fmt.Sprintf("job %s has committed nothing that could be kept: end it (replicad job end %s)", m.Job, m.Job))
+	}
+	l.await(ctx, job.ID)
+	var c replica.Command = replica.StopJob{Job: job.ID, Reason: m.Why}
+	if m.Verb == control.EndJob {
+		c = replica.EndJob{Job: job.ID, Reason: m.Why, Keep: true}
+	}
+	is, refused := l.apply(ctx, c)
+	switch {
+	case refused != "":
+		return control.Refusal(refused)
+	case is.Phase == replica.Ended:
+		return control.OperatorReply{Text: fmt.Sprintf("job %s has ended, newest commit step %d", m.Job, is.Position.Step)}
+	case is.Stop.End:
+		return control.OperatorReply{Text: fmt.Sprintf("job %s ends once step %d is on disk", m.Job, is.Committed.Step)}
+	}
+	text := fmt.Sprintf("job %s is stopped at step %d", m.Job, is.Committed.Step)
+	if kept := l.cfg.Timing.Abandoned; kept > 0 {
+		text += fmt.Sprintf(", and stays in memory for %v: the same replicad run goes on with it", kept)
+	}
+	return control.OperatorReply{Text: text}
+}
+
+// await returns once the ranks of a job have ended the step that they are in; within stepGrace.
+func (l *Leader) await(ctx context.Context, job replica.JobID) {
+	ctx, cancel := context.WithTimeout(ctx, stepGrace)
+	defer cancel()
+	may := make(chan struct{})
+	select {
+	case l.first <- haltAsked{job, may}:
+	case <-ctx.Done():
+		return
+	case <-l.ended:
+		return
+	}
+	select {
+	case <-may:
+	case <-ctx.Done():
+	case <-l.ended:
+	}
+}
+
+// save has what a job has committed written; from any goroutine.
+func (l *Leader) save(ctx context.Context, job *replica.Job) control.OperatorReply {
+	if job.Committed.IsZero() {
+		return control.Refusal(fmt.Sprintf("job %s has committed nothing yet", job.Name))
+	}
+	if job.Committed == job.Durable {
+		return control.OperatorReply{Text: fmt.Sprintf("step %d of job %s is on disk already", job.Durable.Step, job.Name)}
+	}
+	select {
+	case l.first <- saveAsked{job.ID}:
+	case <-ctx.Done():
+		return control.Refusal(unknown(ctx.Err()))
+	case <-l.ended:
+		return control.Refusal("the leader ends: ask again")
+	}
+	return control.OperatorReply{Text: fmt.Sprintf("step %d of job %s, or a newer one, is being written", job.Committed.Step, job.Name)}
+}
+
+// halted takes a request in: the job may stop once the step is committed that its ranks are in.
+func (l *Leader) halted(ev haltAsked) {
+	led := l.jobs[ev.job]
+	if led == nil {
+		close(ev.may)
+		return
+	}
+	if led.halt == nil {
+		led.halt = &halt{step: lock.LastDue(led.job, liveStep(led)+1), until: l.now() + stepGrace}
+	}
+	led.halt.told = append(led.halt.told, ev.may)
+	l.mayHalt(led)
+}
+
+// mayHalt tells those who wait that the job may stop.
+func (l *Leader) mayHalt(led *ledJob) {
+	h := led.halt
+	if h == nil || led.job.Phase == replica.Open && led.job.Position.Step < h.step && l.now() < h.until && !led.recovery.Unattended() {
+		return
+	}
+	for _, may := range h.told {
+		close(may)
+	}
+	led.halt = nil
+}
+
+// saved has what is committed written.
+func (l *Leader) saved(ctx context.Context, ev saveAsked) {
+	if led := l.jobs[ev.job]; led != nil {
+		l.durableLearns(ctx, led, durable.Ask{})
+	}
+}
+
+// goOn lets a stopped job go on, for a launcher that has come; who asked comes again meanwhile.
+func (l *Leader) goOn(ctx context.Context, from *nodeLink, m control.CreateRequest, job *replica.Job) {
+	if job.Stop.End { // its node hears of it, and has the launcher come again
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Retry: true})
+		return
+	}
+	l.propose(ctx, job.ID, replica.StopJob{Job: job.ID, Clear: true}, fromDriver, func(lock.Outcome, error) {
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Retry: true})
+	})
+}

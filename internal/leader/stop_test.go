@@ -1,0 +1,155 @@
+package leader
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/replica"
+)
+
+// writesToDisk makes a job write to disk, and everything of it lie on both nodes.
+func writesToDisk(j *replica.Job) {
+	j.Options.DurableEvery = 100
+	for _, p := range []replica.Part{replica.OfGroup(0), replica.OfRank(0), replica.OfRank(1)} {
+		j.Parts = append(j.Parts, replica.PartRoot{Part: p, Root: replica.Digest{1}, Holders: []replica.Holder{{Node: "n1", Incarnation: 11}, {Node: "n2", Incarnation: 22}}})
+	}
+}
+
+// A job stops once the step is committed that its ranks are in; or when that takes too long, or it is open no more.
+func TestAJobStopsBetweenSteps(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		then func(c *chair, led *ledJob)
+	}{
+		{"it is committed", func(c *chair, led *ledJob) {
+			c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Position, j.Committed = replica.Position{Epoch: 3, Step: 8}, fixture.Gen(3, 8) }))
+		}},
+		{"it takes too long", func(c *chair, _ *ledJob) { c.pass(stepGrace + time.Second) }},
+		{"a fault closes the epoch", func(c *chair, led *ledJob) { c.knows(fixture.Closed(led.job)) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newChair(t)
+			c.node("n1", 11)
+			c.node("n2", 22)
+			led := c.knows(fixture.Job())
+			for i, n := range []replica.NodeName{"n1", "n2"} {
+				c.reported(led, n, replica.RankReport{Rank: replica.Rank(i), Incarnation: led.job.Ranks[i].Incarnation, Alive: true, Live: replica.PackWord(3, 7, replica.Idle)})
+			}
+			may := make(chan struct{})
+			stops := func() bool {
+				c.mayHalt(led)
+				select {
+				case <-may:
+					return true
+				default:
+					return false
+				}
+			}
+			c.halted(haltAsked{led.job.ID, may})
+			c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Position, j.Committed = replica.Position{Epoch: 3, Step: 7}, fixture.Gen(3, 7) }))
+			if stops() {
+				t.Fatal("it stops before the step is committed that its ranks are in")
+			}
+			tc.then(c, led)
+			if !stops() {
+				t.Error("it does not stop")
+			}
+		})
+	}
+}
+
+// A launcher that comes to a stopped job has it go on, and comes again; to one that is being ended it comes again until the name is free.
+func TestAStoppedJobGoesOn(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		c := newChair(t)
+		n1 := c.node("n1", 11)
+		job := fixture.Closed(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Stop = &replica.Stop{Reason: "enough", End: ends} }))
+		c.knows(job)
+		c.proposed()
+		c.create(t.Context(), n1, control.CreateRequest{ID: 7, Name: "job", Layout: job.Layout})
+		cmds := proposalsOf[replica.StopJob](c)
+		if ends != (len(cmds) == 0) || !ends && !cmds[0].Clear {
+			t.Errorf("ends %v: proposed %+v", ends, cmds)
+		}
+		if !ends {
+			continue // its answer comes with the outcome
+		}
+		if r := fixture.Only[control.CreateReply](told(t, n1)); len(r) != 1 || !r[0].Retry {
+			t.Errorf("the launcher is answered by %+v", r)
+		}
+	}
+}
+
+// A daemon that is asked to end goes where the others have what is committed. The last one stays until that is on disk; and where it leads, until
+// the others have gone.
+func TestDaemonsThatAreAskedToEnd(t *testing.T) {
+	c := newChair(t)
+	n1, n2 := c.node("n1", 11), c.node("n2", 22)
+	led := c.knows(fixture.Changed(fixture.Job(), writesToDisk))
+	c.proposed()
+	says := func(n *nodeLink) string {
+		t.Helper()
+		words := fixture.Only[control.MayLeave](told(t, n))
+		if len(words) == 0 {
+			return "nothing"
+		}
+		return words[len(words)-1].Why
+	}
+	c.message(t.Context(), n2, control.Leaving{})
+	if why := says(n2); why != "" {
+		t.Errorf("n1 has everything and votes, and n2 is told: %s", why)
+	}
+	c.message(t.Context(), n1, control.Leaving{})
+	if why := says(n1); !strings.Contains(why, "step 5 of job job is written") {
+		t.Errorf("the last daemon is told: %q", why)
+	}
+	if begun := proposalsOf[replica.BeginDurable](c); len(begun) != 1 || begun[0].Write.Generation != fixture.Gen(3, 5) {
+		t.Errorf("begun: %+v", begun)
+	}
+	if c.tellLeaving(t.Context()); says(n1) != "nothing" {
+		t.Error("it is told again at once")
+	}
+	c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Durable = j.Committed }))
+	c.tellLeaving(t.Context())
+	if why := says(n1); !strings.Contains(why, "this daemon leads, and that of node n2 ends first") {
+		t.Errorf("what is committed is on disk, n2 is there yet, and the leader's daemon is told: %q", why)
+	}
+	delete(c.links, "n2")
+	c.tellLeaving(t.Context())
+	if why := says(n1); why != "" {
+		t.Errorf("n2 has gone, and the leader's daemon is told: %s", why)
+	}
+}
+
+// Writes that fail again and again hold no daemon up, and neither does what nobody can write. A new leader waits for the daemons to link first.
+func TestDaemonsDoNotWaitForWhatFails(t *testing.T) {
+	c := newChair(t)
+	n1 := c.node("n1", 11)
+	led := c.knows(fixture.Changed(fixture.Job(), writesToDisk))
+	c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Parts[2].Holders = j.Parts[2].Holders[1:] })) // on n2 alone
+	c.since = c.now()
+	c.message(t.Context(), n1, control.Leaving{})
+	if words := fixture.Only[control.MayLeave](told(t, n1)); len(words) != 1 || !strings.Contains(words[0].Why, "link to their new leader") {
+		t.Errorf("under a new leader it is told %+v", words)
+	}
+	c.pass(leaveLinks + time.Second)
+	c.tellLeaving(t.Context())
+	if words := fixture.Only[control.MayLeave](told(t, n1)); len(words) != 1 || words[0].Why != "" {
+		t.Errorf("n2 is away, which alone has a part, and it is told %+v", words)
+	}
+}
+
+// What is committed is written when somebody asks for that.
+func TestSaveBeginsAWrite(t *testing.T) {
+	c := newChair(t)
+	c.node("n1", 11)
+	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) { writesToDisk(j); j.Options.DurableEvery = 0 }))
+	c.proposed()
+	c.saved(t.Context(), saveAsked{led.job.ID})
+	if begun := proposalsOf[replica.BeginDurable](c); len(begun) != 1 || begun[0].Write.Generation != led.job.Committed {
+		t.Errorf("begun: %+v", begun)
+	}
+}
