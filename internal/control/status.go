@@ -164,7 +164,7 @@ type JobStatus struct {
 	Lacks []replica.Lacking `json:"lacks,omitempty" cbor:"31,keyasint,omitempty"`
 	// Resumed names the durable generation that the present epoch went on from, and those that were passed over; empty: it went on from memory, or from
 	// its beginning.
-	Resumed string `json:"resumed,omitempty" cbor:"32,keyasint,omitempty"`
+	Resumed string `json:"resumed,omitempty" cbor:"36,keyasint,omitempty"`
 }
 
 // CommitStatus is how often a job commits, over its newest commits.

@@ -55,7 +55,7 @@ const (
 	MGrow       uint16 = 26
 	MRecipe     uint16 = 27
 	MLacks      uint16 = 30
-	MResumed    uint16 = 31 // no body
+	MResumed    uint16 = 32 // no body
 	// daemon -> rank
 	MWelcome  uint16 = 64
 	MRefused  uint16 = 65
