@@ -145,7 +145,7 @@ enum {
 	RP_M_LACKS = 30,    /* text: what copies of this rank lack, at most RP_MAX_LACKS bytes; empty: nothing; no reply; said again on each connection */
 	RP_M_RECIPE_PART = 25, /* rp_piece: a piece of the recipe of the growth to come; no reply */
 	RP_M_GROW = 26,     /* rp_growth, after its RP_M_REGIONS and RP_M_RECIPE_PARTs: the rank stands between two steps; reply RP_M_ATTACHED + descriptor, or RP_M_REFUSED (RP_EFENCED: the epoch was closed) */
-	RP_M_RESUMED = 31,  /* no body; reply RP_M_RESUMED_IS */
+	RP_M_RESUMED = 32,  /* no body; reply RP_M_RESUMED_IS */
 	RP_M_RECIPE = 27,   /* u32 offset, u32 0: what the job keeps; reply RP_M_RECIPE_IS */
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */
