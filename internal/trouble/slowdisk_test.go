@@ -281,7 +281,7 @@ func TestDurableDirIsSlow(t *testing.T) {
 			if !slices.IsSorted(durable) || len(slices.Compact(slices.Clone(durable))) < c.writes {
 				t.Errorf("durable generations %v", durable)
 			}
-			if most := longestStep(commits); time.Duration(most)*c.pace > 3*time.Second && most > 13 {
+			if most := longestStep(commits); most > 30 && !c.long { // large states wait for their mirrors as well, on a busy machine for longer
 				t.Errorf("between two commits were up to %d steps", most)
 			}
 			for _, bad := range []string{"failed", "commit_stalled"} {
