@@ -46,6 +46,7 @@ func dies(m *memory.Store, n int64, done bool) {
 // found afterwards is whole, the first generation is always found, a writer that starts again finishes, and what the dead one left is swept.
 func TestCrashAtEveryCall(t *testing.T) {
 	for _, lanes := range []int{1, 3} {
+		groups := min(lanes, 2)
 		for _, done := range []bool{false, true} {
 			if lanes > 1 && !done {
 				continue // the same places but one
@@ -56,9 +57,9 @@ func TestCrashAtEveryCall(t *testing.T) {
 					t.Fatal("the writer never finishes")
 				}
 				m := memory.New()
-				mustWrite(t, over(m, lanes), gen(2), 2)
+				mustWrite(t, over(m, lanes), gen(2), groups)
 				dies(m, calls, done)
-				_, err := write(t.Context(), over(m, lanes), gen(4), 2, 17)
+				_, err := write(t.Context(), over(m, lanes), gen(4), groups, 17)
 				finished = err == nil && int64(m.Calls()) < most && !died(m)
 				what := fmt.Sprintf("%d lanes, stopped at call %d (done: %v): %v", lanes, calls, done, err)
 				after := m.Clone()
@@ -68,9 +69,9 @@ func TestCrashAtEveryCall(t *testing.T) {
 					t.Fatalf("%s: found %d", what, len(found))
 				}
 				for _, f := range found {
-					checkWhole(t, c, f, 2)
+					checkWhole(t, c, f, groups)
 				}
-				again(t, after, lanes, what)
+				again(t, after, lanes, groups, what)
 			}
 			t.Logf("%d lanes, done %v: %d places to stop at", lanes, done, calls)
 		}
@@ -106,10 +107,10 @@ func died(m *memory.Store) bool {
 }
 
 // again writes once more what was broken off, as another attempt, sweeps, and compares.
-func again(t *testing.T, m *memory.Store, lanes int, what string) {
+func again(t *testing.T, m *memory.Store, lanes, groups int, what string) {
 	t.Helper()
 	c := over(m, lanes)
-	com, err := write(t.Context(), c, gen(4), 2, 18)
+	com, err := write(t.Context(), c, gen(4), groups, 18)
 	if err != nil {
 		t.Fatalf("%s: writing again: %v", what, err)
 	}
@@ -121,7 +122,7 @@ func again(t *testing.T, m *memory.Store, lanes int, what string) {
 	if _, err := c.Sweep(t.Context(), found[0].Run, time.Minute); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
-	checkWhole(t, c, found[0], 2)
+	checkWhole(t, c, found[0], groups)
 	for _, key := range m.Keys() {
 		p, name, ok := split(key)
 		if ok && parsed(name).OfGeneration() && parsed(name).Generation == gen(4) && parsed(name).Write != 0 && parsed(name).Write != com.Write {
@@ -138,7 +139,7 @@ func TestDoubtAtEveryCall(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		for n := int64(0); ; n++ {
 			m := memory.New()
-			mustWrite(t, over(m, 1), gen(2), 2)
+			mustWrite(t, over(m, 1), gen(2), 1)
 			var calls atomic.Int64
 			m.Before = func(memory.Call) error {
 				if calls.Add(1)-1 == n && !done {
@@ -152,7 +153,7 @@ func TestDoubtAtEveryCall(t *testing.T) {
 				}
 				return nil
 			}
-			com, err := write(t.Context(), over(m, 1), gen(4), 2, 17)
+			com, err := write(t.Context(), over(m, 1), gen(4), 1, 17)
 			if err != nil || com.Write != 17 {
 				t.Fatalf("call %d (done: %v): %v", n, done, err)
 			}
@@ -161,7 +162,7 @@ func TestDoubtAtEveryCall(t *testing.T) {
 			if len(found) != 2 {
 				t.Fatalf("call %d (done: %v): found %d", n, done, len(found))
 			}
-			checkWhole(t, c, found[0], 2)
+			checkWhole(t, c, found[0], 1)
 			if calls.Load() <= n {
 				t.Logf("done %v: %d answers", done, n)
 				break

@@ -113,10 +113,10 @@ func TestSweepAtEveryCallOfAWrite(t *testing.T) {
 	for n := int64(0); ; n++ {
 		m := memory.New()
 		c := over(m, 1)
-		mustWrite(t, c, gen(2), 2)
+		mustWrite(t, c, gen(2), 1)
 		found, _ := find(t, c)
 		r := found[0].Run
-		made := durabletest.Make(gen(4), 2)
+		made := durabletest.Make(gen(4), 1)
 		if _, err := c.WriteGroup(t.Context(), Attempt{r, gen(4), 16}, part(made.Groups[0])); err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestSweepAtEveryCallOfAWrite(t *testing.T) {
 			}
 			return nil
 		}
-		if _, err := write(t.Context(), c, gen(4), 2, 17); err != nil {
+		if _, err := write(t.Context(), c, gen(4), 1, 17); err != nil {
 			t.Fatalf("call %d: %v", n, err)
 		}
 		after := m.Clone()
@@ -144,8 +144,8 @@ func TestSweepAtEveryCallOfAWrite(t *testing.T) {
 		if len(found) != 2 || len(skipped) != 0 {
 			t.Fatalf("call %d: %v", n, skipped)
 		}
-		checkWhole(t, d, found[0], 2)
-		checkWhole(t, d, found[1], 2)
+		checkWhole(t, d, found[0], 1)
+		checkWhole(t, d, found[1], 1)
 		if calls.Load() <= n {
 			break
 		}
