@@ -138,12 +138,10 @@ func (s *Store) PutUnchanged(ctx context.Context, key string, b []byte, was stor
 	return versionOf(number, b), nil
 }
 
-// Of former versions so many are kept. Who read one of them and links its successor is refused, since that is there. Who read an older one
-// may link its successor anew: it then finds higher numbers than followBy, and takes nothing for granted.
-const (
-	keepVersions = 64
-	followBy     = keepVersions / 2
-)
+// keepVersions is how many former versions are kept. Version n is removed once one above n+keepVersions is there, and the highest is never
+// removed. Invariant: while the highest is at most n+keepVersions, version n has not been removed, so a link of n is the first one. A writer that
+// slept while more than that came and went may link n anew; it then finds the highest above, and believes nothing.
+const keepVersions = 256
 
 // replace links the successor of the version was.
 func (t *tree) replace(ctx context.Context, key string, b []byte, was store.Version) (int, error) {
@@ -187,8 +185,8 @@ func (t *tree) publish(ctx context.Context, key string, number int) error {
 	if err != nil {
 		return fmt.Errorf("%w: version %d was put, and then: %w", store.ErrDoubtful, number, err)
 	}
-	if len(list) == 0 || list[len(list)-1] > number+followBy {
-		return fmt.Errorf("%w: version %d was put behind the newest of %d", store.ErrDoubtful, number, len(list))
+	if len(list) == 0 || list[len(list)-1] > number+keepVersions {
+		return fmt.Errorf("%w: version %d was put while the newest became %v", store.ErrDoubtful, number, list[max(len(list)-1, 0):])
 	}
 	for newest := 0; len(list) > 0 && list[len(list)-1] > newest; {
 		newest = list[len(list)-1]
