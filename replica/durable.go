@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"time"
+	"strings"
 )
 
 // Options.DurableEvery is a number of steps, DurableAuto, or a time as DurableTime has it.
@@ -15,13 +15,18 @@ const (
 	// DurableNever is how a launcher says 0, which there is for whatever its daemon's configuration makes the default.
 	DurableNever = durableTime
 
-	MaxDurableSteps Step          = 1 << 30
-	MinDurableTime  time.Duration = time.Second
-	MaxDurableTime  time.Duration = 30 * 24 * time.Hour
+	MaxDurableSteps   Step   = 1 << 30
+	MaxDurableSeconds uint64 = 30 * 24 * 3600
 )
 
-// DurableTime is the DurableEvery of a write each so much time.
-func DurableTime(d time.Duration) Step { return durableTime + Step(d/time.Second) }
+// durableUnits are those that a time may have, largest first, in seconds.
+var durableUnits = []struct {
+	name    string
+	seconds uint64
+}{{"h", 3600}, {"m", 60}, {"s", 1}}
+
+// DurableTime is the DurableEvery of a write each so many seconds.
+func DurableTime(seconds uint64) Step { return durableTime + Step(seconds) }
 
 // DurableSteps is how many steps lie between durable generations; 0: their number does not count.
 func (o Options) DurableSteps() Step {
@@ -31,25 +36,23 @@ func (o Options) DurableSteps() Step {
 	return o.DurableEvery
 }
 
-// DurableInterval is how much time lies between durable generations; 0: time does not count, or that is DurableAuto.
-func (o Options) DurableInterval() time.Duration {
+// DurableSeconds is how much time lies between durable generations; 0: time does not count, or that is DurableAuto.
+func (o Options) DurableSeconds() uint64 {
 	if o.DurableEvery < durableTime || o.DurableEvery == DurableAuto {
 		return 0
 	}
-	return time.Duration(o.DurableEvery-durableTime) * time.Second
+	return uint64(o.DurableEvery - durableTime)
 }
 
 // CheckDurableEvery refuses what is none of these.
 func CheckDurableEvery(every Step) error {
-	o := Options{DurableEvery: every}
-	switch d := o.DurableInterval(); {
-	case every <= MaxDurableSteps, every == DurableAuto, every == DurableNever, d >= MinDurableTime && d <= MaxDurableTime:
+	if every <= MaxDurableSteps || every == DurableAuto || every >= DurableNever && every <= DurableTime(MaxDurableSeconds) {
 		return nil
 	}
-	return fmt.Errorf("durable_every %d: want 0 to %d steps, %v to %v, or auto", every, MaxDurableSteps, MinDurableTime, MaxDurableTime)
+	return fmt.Errorf("durable_every %d: want 0 to %d steps, 1s to %s, or auto", every, MaxDurableSteps, DurableText(DurableTime(MaxDurableSeconds)))
 }
 
-// ParseDurableEvery reads "500" (steps), "15m", or "auto".
+// ParseDurableEvery reads "500" (steps), "15m" or "1h30m", or "auto".
 func ParseDurableEvery(text string) (Step, error) {
 	if text == "auto" {
 		return DurableAuto, nil
@@ -57,23 +60,44 @@ func ParseDurableEvery(text string) (Step, error) {
 	if n, err := strconv.ParseUint(text, 10, 64); err == nil && Step(n) <= MaxDurableSteps {
 		return Step(n), nil
 	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d < MinDurableTime || d > MaxDurableTime {
-		return 0, fmt.Errorf("%q: want a number of steps up to %d, a time from %v to %v, or auto", text, MaxDurableSteps, MinDurableTime, MaxDurableTime)
+	if seconds, ok := parseSeconds(text); ok && seconds > 0 && seconds <= MaxDurableSeconds {
+		return DurableTime(seconds), nil
 	}
-	return DurableTime(d), nil
+	return 0, fmt.Errorf("%q: want a number of steps up to %d, a time from 1s to %s, or auto", text, MaxDurableSteps, DurableText(DurableTime(MaxDurableSeconds)))
+}
+
+// parseSeconds reads a time in hours, minutes and seconds, each at most once and in that order.
+func parseSeconds(text string) (seconds uint64, ok bool) {
+	for _, u := range durableUnits {
+		digits, rest, found := strings.Cut(text, u.name)
+		if !found {
+			continue
+		}
+		n, err := strconv.ParseUint(digits, 10, 32)
+		if err != nil {
+			return 0, false
+		}
+		seconds, text, ok = seconds+n*u.seconds, rest, true
+	}
+	return seconds, ok && text == ""
 }
 
 // DurableText is a DurableEvery as people write it.
-func DurableText(every Step) string {
-	o := Options{DurableEvery: every}
+func DurableText(every Step) (text string) {
+	seconds := Options{DurableEvery: every}.DurableSeconds()
 	switch {
 	case every == DurableAuto:
 		return "auto"
 	case every == DurableNever:
 		return "0"
-	case o.DurableInterval() > 0:
-		return o.DurableInterval().String()
+	case seconds == 0:
+		return strconv.FormatUint(uint64(every), 10)
 	}
-	return fmt.Sprint(every)
+	for _, u := range durableUnits {
+		if n := seconds / u.seconds; n > 0 {
+			text += fmt.Sprint(n) + u.name
+		}
+		seconds %= u.seconds
+	}
+	return text
 }

@@ -61,7 +61,7 @@ func (p *pace) interval(now time.Duration, o replica.Options) time.Duration {
 	if o.DurableEvery == replica.DurableAuto {
 		return Interval(p.cost, p.between(now))
 	}
-	return o.DurableInterval()
+	return time.Duration(o.DurableSeconds()) * time.Second
 }
 
 // text shows the working of an interval.
@@ -70,7 +70,7 @@ func (p *pace) text(now time.Duration, o replica.Options) string {
 		if steps := o.DurableSteps(); steps > 0 {
 			return fmt.Sprintf("every %d steps", steps)
 		}
-		return fmt.Sprintf("every %v", o.DurableInterval())
+		return "every " + replica.DurableText(o.DurableEvery)
 	}
 	cost := "no write was seen yet"
 	if p.cost > 0 {
