@@ -16,9 +16,14 @@ const (
 	DurableNever = durableTime
 
 	MaxDurableSteps   Step   = 1 << 30
-	MinDurableSeconds uint64 = 1
 	MaxDurableSeconds uint64 = 30 * 24 * 3600
 )
+
+// durableUnits are those that a time may have, largest first, in seconds.
+var durableUnits = []struct {
+	name    string
+	seconds uint64
+}{{"h", 3600}, {"m", 60}, {"s", 1}}
 
 // DurableTime is the DurableEvery of a write each so many seconds.
 func DurableTime(seconds uint64) Step { return durableTime + Step(seconds) }
@@ -31,7 +36,7 @@ func (o Options) DurableSteps() Step {
 	return o.DurableEvery
 }
 
-// DurableSeconds is how much time lies between durable generations, in seconds; 0: time does not count, or that is DurableAuto.
+// DurableSeconds is how much time lies between durable generations; 0: time does not count, or that is DurableAuto.
 func (o Options) DurableSeconds() uint64 {
 	if o.DurableEvery < durableTime || o.DurableEvery == DurableAuto {
 		return 0
@@ -41,14 +46,13 @@ func (o Options) DurableSeconds() uint64 {
 
 // CheckDurableEvery refuses what is none of these.
 func CheckDurableEvery(every Step) error {
-	s := Options{DurableEvery: every}.DurableSeconds()
-	if every <= MaxDurableSteps || every == DurableAuto || every == DurableNever || s >= MinDurableSeconds && s <= MaxDurableSeconds {
+	if every <= MaxDurableSteps || every == DurableAuto || every >= DurableNever && every <= DurableTime(MaxDurableSeconds) {
 		return nil
 	}
-	return fmt.Errorf("durable_every %d: want 0 to %d steps, %s to %s, or auto", every, MaxDurableSteps, secondsText(MinDurableSeconds), secondsText(MaxDurableSeconds))
+	return fmt.Errorf("durable_every %d: want 0 to %d steps, 1s to %s, or auto", every, MaxDurableSteps, DurableText(DurableTime(MaxDurableSeconds)))
 }
 
-// ParseDurableEvery reads "500" (steps), "15m", "1h30m", or "auto".
+// ParseDurableEvery reads "500" (steps), "15m" or "1h30m", or "auto".
 func ParseDurableEvery(text string) (Step, error) {
 	if text == "auto" {
 		return DurableAuto, nil
@@ -56,41 +60,20 @@ func ParseDurableEvery(text string) (Step, error) {
 	if n, err := strconv.ParseUint(text, 10, 64); err == nil && Step(n) <= MaxDurableSteps {
 		return Step(n), nil
 	}
-	s, ok := parseSeconds(text)
-	if !ok || s < MinDurableSeconds || s > MaxDurableSeconds {
-		return 0, fmt.Errorf("%q: want a number of steps up to %d, a time from %s to %s, or auto", text, MaxDurableSteps, secondsText(MinDurableSeconds), secondsText(MaxDurableSeconds))
+	if seconds, ok := parseSeconds(text); ok && seconds > 0 && seconds <= MaxDurableSeconds {
+		return DurableTime(seconds), nil
 	}
-	return DurableTime(s), nil
+	return 0, fmt.Errorf("%q: want a number of steps up to %d, a time from 1s to %s, or auto", text, MaxDurableSteps, DurableText(DurableTime(MaxDurableSeconds)))
 }
 
-// DurableText is a DurableEvery as people write it.
-func DurableText(every Step) string {
-	s := Options{DurableEvery: every}.DurableSeconds()
-	switch {
-	case every == DurableAuto:
-		return "auto"
-	case every == DurableNever:
-		return "0"
-	case s > 0:
-		return secondsText(s)
-	}
-	return fmt.Sprint(every)
-}
-
-// units of a time as people write it, the longest first. Package time has them too, beside a clock, which this package must not have.
-var units = []struct {
-	name    string
-	seconds uint64
-}{{"h", 3600}, {"m", 60}, {"s", 1}}
-
-// parseSeconds reads whole hours, minutes and seconds in this order: "90s", "1h30m".
+// parseSeconds reads a time in hours, minutes and seconds, each at most once and in that order.
 func parseSeconds(text string) (seconds uint64, ok bool) {
-	for _, u := range units {
-		number, rest, found := strings.Cut(text, u.name)
+	for _, u := range durableUnits {
+		digits, rest, found := strings.Cut(text, u.name)
 		if !found {
 			continue
 		}
-		n, err := strconv.ParseUint(number, 10, 32)
+		n, err := strconv.ParseUint(digits, 10, 32)
 		if err != nil {
 			return 0, false
 		}
@@ -99,14 +82,22 @@ func parseSeconds(text string) (seconds uint64, ok bool) {
 	return seconds, ok && text == ""
 }
 
-// secondsText writes what parseSeconds reads.
-func secondsText(seconds uint64) string {
-	text := ""
-	for _, u := range units {
+// DurableText is a DurableEvery as people write it.
+func DurableText(every Step) (text string) {
+	seconds := Options{DurableEvery: every}.DurableSeconds()
+	switch {
+	case every == DurableAuto:
+		return "auto"
+	case every == DurableNever:
+		return "0"
+	case seconds == 0:
+		return strconv.FormatUint(uint64(every), 10)
+	}
+	for _, u := range durableUnits {
 		if n := seconds / u.seconds; n > 0 {
-			text += fmt.Sprint(n, u.name)
-			seconds -= n * u.seconds
+			text += fmt.Sprint(n) + u.name
 		}
+		seconds %= u.seconds
 	}
 	return text
 }
