@@ -42,8 +42,7 @@ func commit(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.C
 	j.Position, j.Committed, j.Parts, j.Previous = c.Position, c.Generation, parts, nil
 	j.Proved = stillRecorded(j)
 	if c.Write && j.Writer == nil {
-		w := PlanShards(j, func(replica.NodeName) bool { return true }) // they have just answered
-		j.Writer = &w
+		write(j, PlanShards(j, func(replica.NodeName) bool { return true })) // they have just answered
 	}
 	for len(j.PlannedCadence) > 1 && j.PlannedCadence[1].From <= j.Position.Step {
 		j.PlannedCadence = j.PlannedCadence[1:]

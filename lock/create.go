@@ -58,7 +58,10 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 		ID: c.ID, Name: c.Name, Era: s.v.Era, Layout: cloneLayout(c.Layout), Options: opt, Phase: replica.Opening,
 		Ranks: make([]replica.Claimed, c.Layout.World), GroupGeometry: make([]replica.Digest, c.Layout.NumGroups()),
 		Mirrors: make([][]replica.NodeName, c.Layout.World), GroupMirrors: make([][]replica.NodeName, c.Layout.NumGroups()),
-		Copies: c.Copies, Naming: naming, Owner: c.Owner, Creator: c.Creator,
+		Copies: c.Copies, Naming: naming, Owner: c.Owner, Creator: c.Creator, Began: c.Began, Writes: c.Writes, Fleet: s.v.Fleet,
+	}
+	if former != nil {
+		j.Writes = max(j.Writes, former.Writes)
 	}
 	j.Options.Nondeterministic = slices.Clone(opt.Nondeterministic)
 	if j.Copies == 0 {

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -43,6 +44,9 @@ func (s *State) registerNode(index uint64, c replica.RegisterNode) Outcome {
 	if known && n.Incarnation != old.Incarnation {
 		n.Former = append(slices.Clone(old.Former), old.Incarnation)
 		n.Former = n.Former[max(0, len(n.Former)-maxFormer):]
+	}
+	if s.v.Fleet == "" {
+		s.v.Fleet = fmt.Sprintf("%s-%x", n.Name, uint64(n.Incarnation))
 	}
 	changed := !known || !reflect.DeepEqual(old, n)
 	if changed {

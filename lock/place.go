@@ -176,8 +176,15 @@ func beginDurable(j *replica.Job, nodes map[replica.NodeName]replica.Node, c rep
 		}
 	}
 	w.Shards = slices.Clone(w.Shards)
-	j.Writer = &w
+	write(j, w)
 	return true, nil
+}
+
+// write makes a durable write the one under way.
+func write(j *replica.Job, w replica.DurableWrite) {
+	j.Writes++
+	w.Number = j.Writes
+	j.Writer = &w
 }
 
 // endDurable ends a durable write, also of a job that has ended: its last state is worth keeping.

@@ -19,6 +19,8 @@ type View struct {
 	ForgottenIncarnation replica.Incarnation `json:"forgotten_incarnation,omitempty" cbor:"7,keyasint,omitempty"`
 	// Revoked has one entry for each name, by role and name; see Revokes.
 	Revoked []replica.Revocation `json:"revoked,omitempty" cbor:"8,keyasint,omitempty"`
+	// Fleet tells this log from those of other fleets of the cluster, which may resume the same run: the first life of a node that it has recorded.
+	Fleet string `json:"fleet,omitempty" cbor:"9,keyasint,omitempty"`
 }
 
 // JobByName finds the job of that name that has not ended. A name may be used again, so others of that name may have.

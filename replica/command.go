@@ -38,6 +38,9 @@ type (
 		// Recipe and Grown are the durable generation's: how a process gets its regions, and since when they are those.
 		Recipe []byte `cbor:"15,keyasint,omitempty"`
 		Grown  Epoch  `cbor:"16,keyasint,omitempty"`
+		// Began and Writes are as in Job: of a durable generation's run those that its store has.
+		Began  uint64 `cbor:"17,keyasint,omitempty"`
+		Writes uint64 `cbor:"18,keyasint,omitempty"`
 	}
 	// Begin mints the epoch in which ranks attach and seal their initial state.
 	Begin struct {

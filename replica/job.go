@@ -141,6 +141,11 @@ type Job struct {
 	Recipe []byte `json:"recipe,omitempty" cbor:"47,keyasint,omitempty"`
 	// Stop says that somebody asked for the job to stop: its epoch is closed, and no other begins while it is set.
 	Stop *Stop `json:"stop,omitempty" cbor:"48,keyasint,omitempty"`
+	// Began is when the run was created, in milliseconds since 1970 by its leader's clock: it is in the name that the durable tier has of it. 0: a
+	// record of before has none. Writes is the number of the newest durable write that was begun, and Fleet whose log this is, for the tier's claims.
+	Began  uint64 `json:"began,omitempty" cbor:"49,keyasint,omitempty"`
+	Writes uint64 `json:"writes,omitempty" cbor:"50,keyasint,omitempty"`
+	Fleet  string `json:"fleet,omitempty" cbor:"51,keyasint,omitempty"`
 }
 
 // Stop is the stop of a job that was asked for. What is committed stays in memory until it is on disk.
@@ -224,6 +229,8 @@ type DurableWrite struct {
 	Position   Position   `json:"position" cbor:"2,keyasint"`
 	Writer     NodeName   `json:"writer" cbor:"3,keyasint"`
 	Shards     []Shard    `json:"shards" cbor:"4,keyasint"`
+	// Number tells the write from all others of the run, also of those of the same generation: the log counts them. It is in the names of its files.
+	Number uint64 `json:"number,omitempty" cbor:"5,keyasint,omitempty"`
 }
 
 // Shard says which node writes which part.

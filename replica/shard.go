@@ -10,3 +10,14 @@ type ShardInfo struct {
 	// Frozen is the frozen part that was written along; WriteMarker lists it by itself.
 	Frozen *ShardInfo `json:"frozen,omitempty" cbor:"6,keyasint,omitempty"`
 }
+
+// Stored is a file of the durable tier, as its writer reports it.
+type Stored struct {
+	Key    string `json:"key" cbor:"1,keyasint"`                      // below the run
+	Twin   string `json:"twin,omitempty" cbor:"2,keyasint,omitempty"` // of a frozen part: the same bytes once more
+	Bytes  uint64 `json:"bytes" cbor:"3,keyasint"`
+	Header uint64 `json:"header" cbor:"4,keyasint"` // bytes of length field and header
+	SHA256 []byte `json:"sha256" cbor:"5,keyasint"`
+	// Frozen is the file of the frozen part that was written along.
+	Frozen *Stored `json:"frozen,omitempty" cbor:"6,keyasint,omitempty"`
+}

@@ -172,6 +172,29 @@ func (t *tree) removeEmpty(dir string) {
 	}
 }
 
+// Remove removes one generation, finished or not, and what its run has left once that is empty. One that is read stays.
+func (s *Store) Remove(jobName string, job replica.JobID, g replica.Generation) error {
+	dir, err := jobDir(jobName, job)
+	if err != nil {
+		return err
+	}
+	t, err := s.at()
+	if err != nil {
+		return err
+	}
+	if where := path.Join(dir, generationDir(g)); !s.isRead(where) {
+		err = t.removeGeneration(where)
+	}
+	if err == nil {
+		err = t.removeFrozen(dir)
+		t.removeEmpty(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("remove generation %v of job %s: %w", g, jobName, t.explain(err))
+	}
+	return nil
+}
+
 func (s *Store) isRead(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

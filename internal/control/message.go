@@ -191,11 +191,15 @@ type ShardReport struct {
 	Job        replica.JobID      `cbor:"1,keyasint"`
 	Generation replica.Generation `cbor:"2,keyasint"`
 	Part       replica.Part       `cbor:"3,keyasint"`
-	Info       replica.ShardInfo  `cbor:"4,keyasint"`
+	Info       replica.Stored     `cbor:"4,keyasint"`
 	Failed     string             `cbor:"5,keyasint"`
 	Written    uint64             `cbor:"6,keyasint,omitempty"` // bytes so far, of a shard that is still being written
 	// LateMS is for how long a commit has waited for the slot that the write holds, in milliseconds; 0: none does.
 	LateMS uint64 `cbor:"7,keyasint,omitempty"`
+	// Fenced: another fleet has claimed the run's epoch, or a later one. Nothing of this one is written any more.
+	Fenced bool `cbor:"8,keyasint,omitempty"`
+	// Number is the durable write's: a generation may be written again.
+	Number uint64 `cbor:"9,keyasint,omitempty"`
 }
 
 // MarkerOrder asks the writer to write the commit marker; MarkedReport is its answer.
@@ -204,6 +208,7 @@ type MarkerOrder struct {
 	Generation replica.Generation `cbor:"2,keyasint"`
 	Shards     []ShardReport      `cbor:"3,keyasint"`
 	Lacks      []replica.Lacking  `cbor:"4,keyasint,omitempty"` // what the generation lacks, as far as a rank has said so
+	Number     uint64             `cbor:"5,keyasint,omitempty"` // as ShardReport's
 }
 
 // MarkedReport says what came of a MarkerOrder; Failed is empty where the marker lies there.
@@ -211,6 +216,8 @@ type MarkedReport struct {
 	Job        replica.JobID      `cbor:"1,keyasint"`
 	Generation replica.Generation `cbor:"2,keyasint"`
 	Failed     string             `cbor:"3,keyasint"`
+	Fenced     bool               `cbor:"4,keyasint,omitempty"` // as ShardReport's
+	Number     uint64             `cbor:"5,keyasint,omitempty"`
 }
 
 // Leaving says that the node's daemon was asked to end; MayLeave answers, at once and for as long as it is to wait.

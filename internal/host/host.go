@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
@@ -63,8 +62,8 @@ type Config struct {
 	Hears func(replica.NodeName) bool
 	// Learn takes in revocations that the leader tells of; missing: nobody does.
 	Learn func([]replica.Revocation) []replica.Revocation
-	Store *checkpoint.Store // nil: no durable tier here
-	Spool *spool.Spool      // nil: durable writes hold their slots until the store has read them
+	Store Tier         // nil: no durable tier here
+	Spool *spool.Spool // nil: durable writes hold their slots until the store has read them
 }
 
 // Sessions are the connections of the ranks and launchers here.
@@ -109,7 +108,7 @@ type Host struct {
 	ways        func(replica.Node) []string
 	hears       func(replica.NodeName) bool
 	learn       func([]replica.Revocation) []replica.Revocation
-	store       *checkpoint.Store
+	store       Tier
 	spool       *spool.Spool
 	durableRate *writer.Rate
 	mover       Mover

@@ -40,20 +40,12 @@ func (h *Host) durableGeometry(lj *localJob, rank replica.Rank) (g replica.Geome
 		return kept.is, kept.known
 	}
 	lj.kept[rank] = &durableGeometry{of: job.Durable}
-	h.spawn(func(context.Context) Event {
+	h.spawn(func(ctx context.Context) Event {
 		ev := durableRead{job: job.ID, rank: rank, of: job.Durable}
-		found, _, err := h.store.Find(job.Name, job.ID)
-		for _, f := range found {
-			if f.Marker.Generation != job.Durable || err != nil {
-				continue
-			}
-			r, openErr := h.store.OpenShard(f, replica.OfRank(rank))
-			if err = openErr; err != nil {
-				break
-			}
+		r, err := h.store.Open(ctx, job.Name, job.ID, job.Durable, replica.OfRank(rank))
+		if err == nil {
 			ev.is, err = replica.NewGeometry(r.Regions())
 			r.Close()
-			break
 		}
 		if err != nil {
 			h.log.Failed("durable", fmt.Sprintf("regions of rank %d in generation %v", rank, job.Durable), err.Error())

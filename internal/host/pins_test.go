@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
@@ -535,7 +535,7 @@ func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
 
 // durableTier gives the node one.
 func (d *rig) durableTier() {
-	s, err := checkpoint.Open(d.ctx, d.t.TempDir())
+	s, err := tier.OpenDirectory(d.ctx, d.t.TempDir(), tier.Settings{})
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -2,9 +2,10 @@ package host
 
 import (
 	"context"
+	"errors"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/mover"
@@ -44,7 +45,7 @@ func (h *Host) doWrite(e writer.Effect) {
 	case writer.Discard:
 		h.discard(e)
 	case writer.Mark:
-		h.writeMarker(e.Marker)
+		h.writeMarker(e)
 	case writer.Unmarked:
 		h.send(e.MarkedReport)
 	}
@@ -52,17 +53,17 @@ func (h *Host) doWrite(e writer.Effect) {
 
 // writeShard writes a shard beside the host.
 func (h *Host) writeShard(w *writer.Write) {
-	tier := writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}
+	to := writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}
 	h.spawn(func(ctx context.Context) Event {
-		info, err := w.Run(ctx, tier, func(bytes uint64) { h.Post(writer.Grew{Write: w, Bytes: bytes}) })
+		info, err := w.Run(ctx, to, func(bytes uint64) { h.Post(writer.Grew{Write: w, Bytes: bytes}) })
 		return writer.Returned{Write: w, Info: info, Err: err}
 	})
 }
 
-// discard removes what a durable write left, beside the host. What it can't remove goes when a newer generation is durable.
+// discard removes what a durable write left, beside the host. What it can't remove a sweep of the tier does.
 func (h *Host) discard(d writer.Discard) {
-	h.spawn(func(context.Context) Event {
-		if err := h.store.Discard(d.Name, d.Job, d.Generation); err != nil {
+	h.spawn(func(ctx context.Context) Event {
+		if err := h.store.Discard(ctx, d.Attempt, d.Objects); err != nil {
 			h.log.Failed("durable", "remove what a skipped write left of job "+d.Name, err.Error())
 		}
 		return writer.Discarded{Discard: d}
@@ -70,15 +71,27 @@ func (h *Host) discard(d writer.Discard) {
 }
 
 // writeMarker writes a commit marker beside the host, and removes what is not kept.
-func (h *Host) writeMarker(mark checkpoint.Marker) {
+func (h *Host) writeMarker(m writer.Mark) {
 	keep := h.cfg.DurableKeep
 	h.spawn(func(ctx context.Context) Event {
-		ev := markerWritten{Job: mark.Job, Generation: mark.Generation}
-		if err := h.store.WriteMarker(ctx, mark); err != nil {
-			ev.Failed = err.Error()
-		} else if err := h.store.Prune(mark.JobName, mark.Job, keep); err != nil {
-			h.log.Failed("durable", "prune job "+mark.JobName, err.Error())
+		ev := markerWritten{Job: m.Job, Generation: m.Generation, Number: m.Number}
+		if err := h.store.Commit(ctx, m.Attempt, m.Said, m.Roots, m.Objects); err != nil {
+			ev.Failed, ev.Fenced = err.Error(), errors.Is(err, tier.ErrFenced)
+		} else if err := h.store.Prune(ctx, m.Name, m.Job, m.Said.Lineage, keep); err != nil {
+			h.log.Failed("durable", "prune job "+m.Name, err.Error())
 		}
 		return ev
 	})
 }
+
+// Tier is the durable tier as a host needs it: a *tier.Tier.
+type Tier interface {
+	writer.Store
+	mover.Disk
+	Commit(ctx context.Context, a tier.Attempt, said tier.Said, roots map[replica.Part]replica.Digest, objects []replica.Stored) error
+	Discard(ctx context.Context, a tier.Attempt, objects []string) error
+	Prune(ctx context.Context, name string, id replica.JobID, lineage replica.Lineage, keep int) error
+}
+
+// Cluster is the node's.
+func (h rooms) Cluster() replica.ClusterID { return h.cluster }

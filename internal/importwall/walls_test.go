@@ -65,9 +65,11 @@ var walls = map[string]wall{
 
 	"internal/durable": {3, []string{"internal/durable/directory", "internal/durable/s3", "internal/durable/store"}, nil},
 	"internal/desk":    {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
-	"internal/mover":   {3, []string{"replica", "internal/checkpoint", "internal/shm", "transfer"}, nil},
+	"internal/mover":   {3, []string{"replica", "internal/durable/store", "internal/shm", "transfer"}, nil},
 	"internal/memplan": {3, []string{"replica", "recovery", "internal/shm"}, nil},
 	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
+
+	"internal/durable/tier":  {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/retain", "internal/durable/store"}, nil},
 
 	"internal/host/room":     {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},
 	"internal/host/adoption": {5, []string{"replica", "recovery", "internal/holding", "internal/host/room", "internal/session", "internal/shm"}, nil},
@@ -77,13 +79,13 @@ var walls = map[string]wall{
 	"internal/host/push":     {5, []string{"replica", "lock", "internal/control", "internal/holding", "internal/host/room", "internal/manners", "internal/mover", "internal/shm", "transfer"}, nil},
 	"internal/host/restore":  {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/shm"}, nil},
 	"internal/host/scrub":    {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/shm"}, nil},
-	"internal/host/writer":   {5, []string{"replica", "recovery", "internal/checkpoint", "internal/control", "internal/holding", "internal/host/room", "internal/shm", "internal/spool"}, nil},
+	"internal/host/writer":   {5, []string{"replica", "recovery", "internal/durable/tier", "internal/control", "internal/holding", "internal/host/room", "internal/shm", "internal/spool"}, nil},
 
 	"internal/leader/reread": {3, []string{"replica"}, nil},
 
 	"internal/leader/durable": {4, []string{"replica", "lock", "recovery", "internal/control"}, nil},
-	"internal/leader":         {5, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/consensus", "internal/control", "internal/journal", "internal/leader/durable", "internal/leader/reread", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":           {6, []string{"replica", "lock", "recovery", "internal/audit", "internal/checkpoint", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/host/adoption", "internal/host/growth", "internal/host/lacks", "internal/host/mirrors", "internal/host/push", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/leader":         {5, []string{"replica", "lock", "recovery", "internal/audit", "internal/config", "internal/consensus", "internal/control", "internal/durable/catalog", "internal/durable/format", "internal/durable/tier", "internal/journal", "internal/leader/durable", "internal/leader/reread", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
+	"internal/host":           {6, []string{"replica", "lock", "recovery", "internal/audit", "internal/config", "internal/control", "internal/desk", "internal/durable/tier", "internal/holding", "internal/host/adoption", "internal/host/growth", "internal/host/lacks", "internal/host/mirrors", "internal/host/push", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":           {7, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch":         {4, []string{"replica", "internal/preload", "internal/want", "internal/wire"}, nil},
 	"chaos/cluster":           {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},

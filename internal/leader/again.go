@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/leader/reread"
 	"github.com/replicad/replicad/replica"
 )
@@ -80,12 +82,11 @@ func (l *Leader) rereads() {
 	for _, e := range l.again.room.Step(now) {
 		switch e := e.(type) {
 		case reread.List:
-			l.rereadBeside(func(context.Context) rereadLearned { return rereadLearned{ev: l.lying(e.Name)} })
+			l.rereadBeside(func(ctx context.Context) rereadLearned { return rereadLearned{ev: l.lying(ctx, e.Name)} })
 		case reread.Read:
 			l.rereadBeside(func(ctx context.Context) rereadLearned {
 				err := l.readAgain(ctx, e.Lying)
-				_, damaged := checkpoint.DamageOf(err)
-				return rereadLearned{ev: reread.Ended{Of: e.Lying, Refused: err != nil && !damaged}, of: e.Lying, err: err}
+				return rereadLearned{ev: reread.Ended{Of: e.Lying, Refused: err != nil && !tier.IsDamage(err)}, of: e.Lying, err: err}
 			})
 		}
 	}
@@ -124,34 +125,36 @@ func (l *Leader) rereadEnded(ev rereadLearned) {
 	if ev.err == nil || errors.Is(ev.err, context.Canceled) {
 		return
 	}
-	where := path.Join(ev.of.Name, ev.of.Job.String(), fmt.Sprintf("%d-%d", ev.of.Generation.Epoch, ev.of.Generation.Step))
+	where := path.Join(ev.of.Name, ev.of.Job.String(), format.StepName(ev.of.Generation))
 	l.log.Skipped(nil, where, ev.err.Error())
 	led := l.jobs[ev.of.Job]
-	if _, damaged := checkpoint.DamageOf(ev.err); !damaged || led == nil || led.job.Durable == ev.of.Generation {
+	if !tier.IsDamage(ev.err) || led == nil || led.job.Durable == ev.of.Generation {
 		return // of the newest the next look at it says so
 	}
-	l.tell(ev.of.Job, fmt.Sprintf("warning: the durable generation of step %d, which is kept, failed a read and counts for nothing: %s", ev.of.Generation.Step, replica.Line(checkpoint.Plain(ev.err), maxWrong)))
+	l.tell(ev.of.Job, fmt.Sprintf("warning: the durable generation of step %d, which is kept, failed a read and counts for nothing: %s", ev.of.Generation.Step, replica.Line(tier.Plain(ev.err), maxWrong)))
 }
 
-// lying lists what lies of a name in the durable directory, or of all names.
-func (l *Leader) lying(name string) reread.Listed {
+// lying lists what lies of a name in the durable tier, or of all names.
+func (l *Leader) lying(ctx context.Context, name string) reread.Listed {
 	ev := reread.Listed{Name: name}
 	names, err := []string{name}, error(nil)
 	if name == "" {
-		names, err = l.store.Names()
+		names, err = l.store.Names(ctx)
 	}
 	for _, n := range names {
-		var marked []checkpoint.Found
-		if marked, err = l.store.Marked(n); err != nil {
+		var list []tier.Listed
+		if list, err = l.store.List(ctx, n); err != nil {
 			break
 		}
-		for _, f := range marked {
-			is := reread.Lying{Name: f.JobName, Job: f.Job, Generation: f.Generation}
-			if f.Written > 0 {
-				is.Written = time.UnixMilli(int64(f.Written))
+		for _, g := range list {
+			switch g.State {
+			case catalog.Good, catalog.Unread, catalog.Damaged:
+			case catalog.Unfinished, catalog.Unreadable, catalog.Deleting:
+				continue
 			}
-			if f.Read != nil && f.Read.At > 0 {
-				is.Read = time.UnixMilli(int64(f.Read.At))
+			is := reread.Lying{Name: n, Job: g.Run.ID, Generation: g.Generation, Read: g.Read}
+			if g.Row.At > 0 {
+				is.Written = time.UnixMilli(g.Row.At)
 			}
 			ev.All = append(ev.All, is)
 		}
@@ -165,12 +168,12 @@ func (l *Leader) lying(name string) reread.Listed {
 
 // readAgain reads a generation from the disk, at the configured rate.
 func (l *Leader) readAgain(ctx context.Context, of reread.Lying) error {
-	f, err := l.store.Look(of.Name, of.Job, of.Generation)
+	f, err := l.store.Look(ctx, of.Name, of.Job, of.Generation)
 	if err != nil {
 		return err
 	}
 	p := pacer{rate: l.cfg.Reread.Rate}
-	return l.store.ReadBack(ctx, f, checkpoint.How{Cold: true, Pace: p.pace})
+	return l.store.ReadBack(ctx, f, tier.How{Cold: true, Pace: p.pace})
 }
 
 // pacer holds readers to so many bytes a second together.

@@ -2,12 +2,13 @@ package leader
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/leader/reread"
 	"github.com/replicad/replicad/replica"
@@ -40,13 +41,13 @@ func (c *chair) early() {
 // state is what a generation's mark says.
 func (c *chair) state(step replica.Step) string {
 	c.t.Helper()
-	marked, err := c.disk.Marked("job")
+	list, err := c.disk.List(c.t.Context(), "job")
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	for _, f := range marked {
-		if f.Generation.Step == step {
-			return f.State().String()
+	for _, g := range list {
+		if g.Generation.Step == step {
+			return string(g.State)
 		}
 	}
 	return "gone"
@@ -60,7 +61,7 @@ func TestDurableGenerationsAreReadAgain(t *testing.T) {
 		c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, step))
 	}
 	c.writes("other", replica.ClusterID{9}, replica.JobID{9}, fixture.Gen(1, 5))
-	rotten(t, dir, "1-4", "group-0.safetensors")
+	rotten(t, dir, "step-00000004.e1/group-0.w1.safetensors")
 	c.cfg.Reread = RereadConfig{Every: time.Hour, Rate: 64 << 30}
 	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Durable = fixture.Gen(1, 6) }))
 	n1 := c.node("n1", 11)
@@ -80,10 +81,10 @@ func TestDurableGenerationsAreReadAgain(t *testing.T) {
 	if c.state(6) != "good" || c.state(4) != "damaged" {
 		t.Errorf("step 6 is %s, step 4 %s", c.state(6), c.state(4))
 	}
-	if other, err := c.disk.Marked("other"); err != nil || len(other) != 1 || other[0].State().String() != "good" {
+	if other, err := c.disk.List(t.Context(), "other"); err != nil || len(other) != 1 || other[0].State != catalog.Good {
 		t.Errorf("of another name: %+v, %v", other, err)
 	}
-	const want = "warning: the durable generation of step 4, which is kept, failed a read and counts for nothing: group-0.safetensors, chunk 2: digest differs"
+	const want = "warning: the durable generation of step 4, which is kept, failed a read and counts for nothing: group-0.w1.safetensors, chunk 2: digest differs"
 	if news := fixture.Only[control.Tell](told(t, n1)); len(news) != 1 || news[0].Text != want {
 		t.Errorf("launchers are told %+v", news)
 	}
@@ -140,16 +141,16 @@ func TestPacer(t *testing.T) {
 func TestListThatFails(t *testing.T) {
 	c := newChair(t)
 	c.shelf()
-	if ev := c.lying(""); ev.Failed || len(ev.All) != 0 {
+	if ev := c.lying(t.Context(), ""); ev.Failed || len(ev.All) != 0 {
 		t.Errorf("of an empty directory: %+v", ev)
 	}
-	if ev := c.lying("../job"); !ev.Failed {
+	if ev := c.lying(t.Context(), "../job"); !ev.Failed {
 		t.Errorf("of no name: %+v", ev)
 	}
 	if n := c.log.Count("list what is to be read again"); n != 1 {
 		t.Errorf("%d lines in the log", n)
 	}
-	if err := c.readAgain(t.Context(), reread.Lying{Name: "job", Job: fixture.JobID, Generation: fixture.Gen(1, 2)}); err == nil || checkpoint.SkipKindOf(err) != checkpoint.Unfinished {
+	if err := c.readAgain(t.Context(), reread.Lying{Name: "job", Job: fixture.JobID, Generation: fixture.Gen(1, 2)}); !errors.Is(err, catalog.ErrNone) {
 		t.Errorf("of what is gone: %v", err)
 	}
 }

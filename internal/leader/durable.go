@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/leader/durable"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -46,7 +47,7 @@ func (l *Leader) durableTurn(ctx context.Context, led *ledJob) {
 			}
 		case durable.Look:
 			l.work.Go(func() {
-				l.post(durableSeen{job.ID, durable.Seen{Generation: e.Generation, Why: l.store.Holds(job.Name, job.ID, e.Generation)}})
+				l.post(durableSeen{job.ID, durable.Seen{Generation: e.Generation, Why: l.store.Holds(ctx, job.Name, job.ID, e.Generation)}})
 			})
 		case durable.Tell:
 			l.tell(job.ID, e.Text)
@@ -80,34 +81,34 @@ func (l *Leader) durableFound(ctx context.Context, job *replica.Job) (out []reco
 	if l.store == nil {
 		return nil, errors.New("the leader runs without its durable tier: set durable_dir there, or see in its log why it was not opened, and start its daemon again")
 	}
-	found, skipped, err := l.store.Find(job.Name, job.ID)
+	found, skipped, err := l.store.Find(ctx, job.Name, job.ID)
 	if err != nil {
 		return nil, err
 	}
 	s := l.search(ctx, ctx, found, skipped, mayGoOn(job), takeReading)
 	if s.good == nil {
-		if err := notKnown(l.store.Dir(), job, found, s.skipped); err != nil {
+		if err := notKnown(l.store.URL(), job, found, s.skipped); err != nil {
 			return nil, err
 		}
 	}
 	for _, s := range s.skipped {
-		l.log.Skipped(job, s.Path, s.Reason)
+		l.log.Skipped(job, s.Where(), s.Reason)
 	}
-	return s.generations(l.store.Dir()), nil
+	return s.generations(l.store.URL()), nil
 }
 
 // notKnown tells whether a search that found nothing to resume from did not see what was written: the disk refused to read it,
 // or another file system lies at its place.
-func notKnown(dir string, job *replica.Job, found []checkpoint.Found, skipped []checkpoint.Skipped) error {
+func notKnown(url string, job *replica.Job, found []tier.Found, skipped []tier.Skipped) error {
 	seen := len(found) > 0
 	for _, s := range skipped {
-		if s.Why == checkpoint.Unreadable {
-			return fmt.Errorf("durable generation %s: %s", s.Path, s.Reason)
+		if s.State == catalog.Unreadable {
+			return fmt.Errorf("durable generation %s: %s", s.Where(), s.Reason)
 		}
-		seen = seen || s.Why == checkpoint.Damaged
+		seen = seen || s.State == catalog.Damaged
 	}
 	if !seen && !job.Durable.IsZero() {
-		return fmt.Errorf("%s has nothing of the job, though durable generation %v was written: mount it, or end the job (replicad job end %s)", dir, job.Durable, job.Name)
+		return fmt.Errorf("%s has nothing of the job, though durable generation %v was written: mount it, or end the job (replicad job end %s)", url, job.Durable, job.Name)
 	}
 	return nil
 }

@@ -1,16 +1,20 @@
 package leader
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/directory"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
 	"github.com/zeebo/xxh3"
@@ -20,41 +24,77 @@ import (
 func (c *chair) shelf() string {
 	c.t.Helper()
 	dir := c.t.TempDir()
-	s, err := checkpoint.Open(c.t.Context(), dir)
+	st, err := directory.Open(c.t.Context(), dir)
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	s := tier.New(refusing{st, c}, nil, tier.Settings{Reader: "n1"})
 	c.t.Cleanup(func() { s.Close() })
 	c.store, c.disk = s, s
 	return dir
 }
 
+// refusing is a store that refuses to read some objects.
+type refusing struct {
+	store.Store
+	c *chair
+}
+
+func (s refusing) Get(ctx context.Context, key string, most int64) ([]byte, store.Version, error) {
+	if s.c.refused != "" && strings.HasSuffix(key, s.c.refused) {
+		return nil, "", fmt.Errorf("%s: %w", key, store.ErrRefused)
+	}
+	return s.Store.Get(ctx, key, most)
+}
+
 // writes puts a durable generation of a job of one rank on the shelf.
 func (c *chair) writes(name string, cluster replica.ClusterID, id replica.JobID, g replica.Generation, lacks ...replica.Lacking) {
 	c.t.Helper()
+	if err := c.tries(name, cluster, id, g, lacks...); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *chair) tries(name string, cluster replica.ClusterID, id replica.JobID, g replica.Generation, lacks ...replica.Lacking) error {
+	c.t.Helper()
 	regions := fixture.Geometry(c.t, false)
-	m := checkpoint.Marker{JobName: name, Job: id, Generation: g, Position: replica.Position(g), Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Lineage: replica.Lineage{{Epoch: 1}}, Lacks: lacks}
+	a := tier.Attempt{Name: name, Job: id, Cluster: cluster, Epoch: g.Epoch, Generation: g, Number: 1}
+	said := tier.Said{Position: replica.Position(g), Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Lineage: replica.Lineage{{Epoch: 1}}, Lacks: lacks}
+	if g.Epoch > 1 {
+		said.Lineage = append(said.Lineage, replica.Opened{Epoch: g.Epoch, Start: g.Step})
+	}
+	roots := map[replica.Part]replica.Digest{}
+	var objects []replica.Stored
 	for _, p := range []replica.Part{replica.OfGroup(0), replica.OfRank(0)} {
 		b := make([]byte, map[replica.PartKind]uint64{replica.ReplicatedPart: regions.ReplicatedBytes, replica.PrivatePart: regions.PrivateBytes}[p.Kind])
 		man := replica.Manifest{Cluster: cluster, Era: 1, Job: id, Part: p, Generation: g, Incarnation: 1, Geometry: xxh3.Hash128(regions.DigestInput(p.Kind)).Bytes(),
-			Bytes: uint64(len(b)), ChunkBytes: 4096, Lineage: m.Lineage}
+			Bytes: uint64(len(b)), ChunkBytes: 4096, Lineage: said.Lineage}
 		for i := range replica.ChunkCount(man.Bytes, man.ChunkBytes) {
 			off, n := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
 			man.Chunks = append(man.Chunks, xxh3.Hash128(b[off:off+n]).Bytes())
 		}
 		man.Root = xxh3.Hash128(man.RootInput()).Bytes()
-		info, err := c.disk.WriteShard(c.t.Context(), name, man, regions.Regions, nil, func(i int, dst []byte) ([]byte, error) {
+		roots[p] = man.Root
+		o, err := c.disk.Write(c.t.Context(), a, tier.ObjectOf(p), nil, tier.Part{Manifest: man, Regions: regions.Regions, Read: func(i int, dst []byte) ([]byte, error) {
 			clear(dst)
 			return dst, nil
-		})
+		}})
 		if err != nil {
-			c.t.Fatal(err)
+			return err
 		}
-		m.Shards = append(m.Shards, info)
+		objects = append(objects, o)
 	}
-	if err := c.disk.WriteMarker(c.t.Context(), m); err != nil {
-		c.t.Fatal(err)
+	return c.disk.Commit(c.t.Context(), a, said, roots, objects)
+}
+
+// lies is the one path below the directory of the tests' job that a pattern names.
+func lies(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "job", "*", pattern))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s: %q, %v", pattern, found, err)
 	}
+	return found[0]
 }
 
 // lost is a job whose whole memory is gone and whose log says that a generation was written to the durable tier.
@@ -77,18 +117,12 @@ func TestUnreadDurableTierEndsNoJob(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(c.shelf(), "job"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "not a directory"},
+		}, "has nothing of the job, though durable generation"},
 		{"shard unreadable", func(t *testing.T, c *chair) {
-			dir := c.shelf()
+			c.shelf()
 			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
-			shard := filepath.Join(dir, "job", fixture.JobID.String(), "1-4", "COMMIT")
-			if err := os.Remove(shard); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink("COMMIT", shard); err != nil { // too many levels of symbolic links
-				t.Fatal(err)
-			}
-		}, "durable generation job/" + fixture.JobID.String() + "/1-4: "},
+			c.refused = "commits/step-00000004.e1.json"
+		}, "/step-00000004.e1: "},
 		{"not mounted", func(t *testing.T, c *chair) { c.shelf() }, "has nothing of the job, though durable generation " + fixture.Gen(1, 4).String() + " was written: mount it"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -112,12 +146,12 @@ func TestDamagedDurableTierEndsTheJob(t *testing.T) {
 	c := newChair(t)
 	dir := c.shelf()
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
-	if err := os.Remove(filepath.Join(dir, "job", fixture.JobID.String(), "1-4", "group-0.safetensors")); err != nil {
+	if err := os.Remove(lies(t, dir, "step-00000004.e1/group-0.w1.safetensors")); err != nil {
 		t.Fatal(err)
 	}
 	led := c.knows(lost())
 	found, err := c.durableFound(t.Context(), led.job)
-	if err != nil || len(found) != 1 || !strings.Contains(found[0].Bad, "group-0.safetensors is missing") {
+	if err != nil || len(found) != 1 || !strings.Contains(found[0].Bad, "group-0.w1.safetensors: is missing") {
 		t.Errorf("found %v, %v", found, err)
 	}
 	if n := c.log.Count("durable_skipped"); n != 1 {
@@ -173,7 +207,7 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 		}
 	}
 	move(dir, dir+".old")
-	says(replica.Generation{}, dir, "warning: durable directory "+dir)
+	says(replica.Generation{}, dir, "warning: durable generation (3,6) of job job: ")
 	says(replica.Generation{}, dir, "")
 	if n := c.log.Count(`"what":"durable"`); n != 1 {
 		t.Errorf("%d lines in the log, want one", n)
@@ -185,8 +219,8 @@ func TestDurableGenerationThatIsGoneIsNotClaimed(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	says(replica.Generation{}, "is not in "+dir, "warning: durable generation")
-	if err := c.disk.WriteMarker(t.Context(), checkpoint.Marker{}); !errors.Is(err, checkpoint.ErrMoved) { // the first write here since
+	says(replica.Generation{}, "is not in file://"+dir, "warning: durable generation")
+	if err := c.tries("job", fixture.Cluster, fixture.JobID, fixture.Gen(3, 50)); !errors.Is(err, directory.ErrMoved) { // the first write here since
 		t.Fatal(err)
 	}
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(3, 50))

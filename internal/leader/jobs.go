@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/audit"
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -83,7 +83,7 @@ const adoptPatience = 8 * time.Second
 // damaged: starting afresh would be a silent loss. What is passed over is read by then, and said with the plan.
 func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.CreateRequest) adopt {
 	a := adopt{from: from, request: m}
-	found, skipped, err := l.store.Find(m.Name, replica.JobID{})
+	found, skipped, err := l.store.Find(ctx, m.Name, replica.JobID{})
 	newest := newestOf(found, skipped)
 	switch {
 	case err != nil:
@@ -95,27 +95,27 @@ func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.Create
 	default:
 		s := searched{skipped: skipped}
 		if wrong := s.wrong(); len(wrong) > 0 {
-			a.refused = l.noneUsable(m.Name, path.Dir(path.Dir(skipped[0].Path)), wrong)
+			a.refused = l.noneUsable(m.Name, wrong)
 			break
 		}
-		a.news = fmt.Sprintf("warning: nothing to resume job %q from: %s has no finished generation of it; it starts from its beginning", m.Name, l.store.Dir())
+		a.news = fmt.Sprintf("warning: nothing to resume job %q from: %s has no finished generation of it; it starts from its beginning", m.Name, l.store.URL())
 		l.log.Note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
 	}
 	if newest == nil || a.refused != "" {
 		for _, s := range skipped {
-			l.log.Skipped(nil, s.Path, s.Reason)
+			l.log.Skipped(nil, s.Where(), s.Reason)
 		}
 	}
 	return a
 }
 
 // newestOf is the newest generation that may be good; where there is none, the newest that a mark says is damaged; nil: nor that.
-func newestOf(found []checkpoint.Found, skipped []checkpoint.Skipped) (newest *checkpoint.Found) {
+func newestOf(found []tier.Found, skipped []tier.Skipped) (newest *tier.Found) {
 	if len(found) > 0 {
 		return &found[0]
 	}
 	for _, sk := range skipped {
-		if f := sk.Whole; f != nil && (newest == nil || f.Written > newest.Written) {
+		if f := sk.Whole; f != nil && (newest == nil || f.At > newest.At) {
 			newest = f
 		}
 	}
@@ -123,71 +123,79 @@ func newestOf(found []checkpoint.Found, skipped []checkpoint.Skipped) (newest *c
 }
 
 // unfitting says why a generation can't be gone on from here, whatever its bytes are; empty: it can.
-func (l *Leader) unfitting(m control.CreateRequest, found []checkpoint.Found, f checkpoint.Found) string {
-	rival, tied := checkpoint.Rival(found)
+func (l *Leader) unfitting(m control.CreateRequest, found []tier.Found, f tier.Found) string {
+	rival, tied := tier.Rival(found)
 	switch {
 	case f.Cluster != l.cfg.Cluster: // its parts can't be staged here
 		return fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
-			f.Generation, f.Path, f.Cluster, l.cfg.Cluster)
+			f.Generation, l.at(f), f.Cluster, l.cfg.Cluster)
 	case f.Owner != m.Owner && m.Owner != 0:
-		return fmt.Sprintf("resume job %q: durable generation %v in %s is user %d's, and user %d asks: resume it as that user, or use another name", m.Name, f.Generation, f.Path, f.Owner, m.Owner)
+		return fmt.Sprintf("resume job %q: durable generation %v in %s is user %d's, and user %d asks: resume it as that user, or use another name", m.Name, f.Generation, l.at(f), f.Owner, m.Owner)
 	case m.Unlike(f.Layout) != "":
-		return fmt.Sprintf("resume job %q: durable generation %v in %s has %s: start it with that layout, or without --resume", m.Name, f.Generation, f.Path, m.Unlike(f.Layout))
+		return fmt.Sprintf("resume job %q: durable generation %v in %s has %s: start it with that layout, or without --resume", m.Name, f.Generation, l.at(f), m.Unlike(f.Layout))
 	case tied:
 		return fmt.Sprintf("resume job %q: %s has generations of two jobs of that name, in %s and %s, and nothing says which was written last: move the directory of the job that is not meant elsewhere, or leave out --resume to start afresh", m.Name,
-			l.store.Dir(), path.Dir(f.Path), path.Dir(rival.Path))
+			l.store.URL(), path.Dir(l.at(f)), path.Dir(l.at(rival)))
 	}
 	return ""
 }
 
+// at names where a generation lies.
+func (l *Leader) at(f tier.Found) string { return l.store.URL() + "/" + f.Where() }
+
 // maxWrong bounds what a refusal says of the files that are damaged, in bytes.
 const maxWrong = 700
 
-func (l *Leader) noneUsable(name, dir string, wrong []string) string {
-	return fmt.Sprintf("resume job %q: no durable generation in %s can be used: %s. Bring back what is damaged, or leave out --resume to start afresh", name, path.Join(l.store.Dir(), dir), replica.Listed(wrong, maxWrong))
+func (l *Leader) noneUsable(name string, wrong []string) string {
+	return fmt.Sprintf("resume job %q: no durable generation in %s/%s can be used: %s. Bring back what is damaged, or leave out --resume to start afresh", name, l.store.URL(), name, replica.Listed(wrong, maxWrong))
 }
 
 // adopts has a job go on from the newest generation of the newest one's job that is good. Where the reading takes longer than a launcher
 // waits, that is the newest whose reading found no fault so far.
-func (l *Leader) adopts(ctx context.Context, a *adopt, found []checkpoint.Found, skipped []checkpoint.Skipped, newest checkpoint.Found) {
-	own := func(f checkpoint.Found) bool { return f.Job == newest.Job }
+func (l *Leader) adopts(ctx context.Context, a *adopt, found []tier.Found, skipped []tier.Skipped, newest tier.Found) {
+	own := func(f tier.Found) bool { return f.Commit.Run == newest.Commit.Run }
 	wait, cancel := context.WithTimeout(ctx, adoptPatience)
 	defer cancel()
-	s := l.search(ctx, wait, slices.DeleteFunc(slices.Clone(found), func(f checkpoint.Found) bool { return !own(f) }), skipped, own, leaveReading)
+	s := l.search(ctx, wait, slices.DeleteFunc(slices.Clone(found), func(f tier.Found) bool { return !own(f) }), skipped, own, leaveReading)
 	for _, sk := range s.skipped {
-		l.log.Skipped(nil, sk.Path, sk.Reason)
+		l.log.Skipped(nil, sk.Where(), sk.Reason)
 	}
 	f := s.good
 	if f == nil && s.pending {
 		f = &s.found[0]
 	}
 	if f == nil {
-		a.refused = l.noneUsable(a.request.Name, a.request.Name, s.wrong())
+		a.refused = l.noneUsable(a.request.Name, s.wrong())
 		return
 	}
 	a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had
-	a.command = replica.CreateJob{ID: f.Job, Epoch: s.newestEpoch(*f), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
+	epoch, writes, err := l.store.Resume(ctx, *f, l.cfg.Cluster, l.cons.State().Fleet, s.newestEpoch(*f))
+	if err != nil {
+		a.refused = fmt.Sprintf("resume job %q: %v", a.request.Name, err)
+		return
+	}
+	a.command = replica.CreateJob{ID: f.Commit.Run, Epoch: epoch, Writes: writes, Began: f.Began(), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
 	a.request.Owner = f.Owner
-	a.news = lackingNews(f.Marker)
-	l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", a.request.Name, f.Generation, f.Path))
+	a.news = lackingNews(*f)
+	l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", a.request.Name, f.Generation, l.at(*f)))
 }
 
 // newestEpoch is the newest epoch that a job which goes on from a generation may have had: what it writes lies behind what is passed over.
-func (s *searched) newestEpoch(f checkpoint.Found) replica.Epoch {
+func (s *searched) newestEpoch(f tier.Found) replica.Epoch {
 	e := max(f.Lineage.Last().Epoch, f.Generation.Epoch)
 	for _, other := range s.found {
 		e = max(e, other.Lineage.Last().Epoch, other.Generation.Epoch)
 	}
 	for _, sk := range s.skipped {
-		if g, ok := checkpoint.GenerationAt(sk.Path); ok && path.Dir(sk.Path) == path.Dir(f.Path) {
-			e = max(e, g.Epoch)
+		if sk.Run.ID == f.Commit.Run {
+			e = max(e, sk.Generation.Epoch)
 		}
 	}
 	return e
 }
 
 // lackingNews says what the durable generation lacks that a job opens from. Empty: nothing.
-func lackingNews(m checkpoint.Marker) string {
+func lackingNews(m tier.Found) string {
 	var rows []string
 	for _, l := range m.Lacks {
 		rows = append(rows, fmt.Sprintf("%s (%s)", l.Text, l.Who()))
@@ -214,6 +222,9 @@ func (l *Leader) tell(job replica.JobID, text string) {
 func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateRequest, c replica.CreateJob, news string) {
 	if c.ID == (replica.JobID{}) {
 		rand.Read(c.ID[:])
+	}
+	if c.Began == 0 {
+		c.Began = uint64(max(time.Now().UnixMilli(), 1))
 	}
 	c.Name, c.Layout, c.NameGroups, c.Options, c.Owner, c.Creator = m.Name, m.Layout, m.NameGroups, m.Options, m.Owner, from.node.Name
 	if c.Options.Slots == 0 { // named in the command: a log that is read again makes the same job

@@ -9,7 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/wire"
@@ -21,7 +20,7 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 	spoil := func(name string, change func(string) error) func(*testing.T, *chair, string) {
 		return func(t *testing.T, c *chair, dir string) {
 			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
-			if err := change(filepath.Join(dir, "job", fixture.JobID.String(), "1-4", name)); err != nil {
+			if err := change(lies(t, dir, name)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -37,41 +36,32 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 		{"whole", func(_ *testing.T, c *chair, _ string) {
 			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
 		}, fixture.Gen(1, 4), nil},
-		{"never finished", spoil("COMMIT", os.Remove), replica.Generation{}, nil},
+		{"never finished", spoil("commits/step-00000004.e1.json", os.Remove), replica.Generation{}, nil},
 		{"never finished, beside a stray file", func(t *testing.T, c *chair, dir string) {
-			spoil("COMMIT", os.Remove)(t, c, dir)
+			spoil("commits/step-00000004.e1.json", os.Remove)(t, c, dir)
 			if err := os.WriteFile(filepath.Join(dir, "job", "notes.txt"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, replica.Generation{}, nil},
-		{"damaged", spoil("group-0.safetensors", os.Remove), replica.Generation{}, []string{"/job can be used: step 4: shard 1-4/group-0.safetensors is missing", "--resume"}},
-		{"unreadable", spoil("COMMIT", func(name string) error {
-			if err := os.Remove(name); err != nil {
-				return err
-			}
-			return os.Symlink("COMMIT", name)
-		}), replica.Generation{}, []string{"too many levels of symbolic links", "--resume"}},
+		{"damaged", spoil("step-00000004.e1/group-0.w1.safetensors", os.Remove), replica.Generation{}, []string{"/job can be used: step 4: group-0.w1.safetensors: is missing", "--resume"}},
+		{"unreadable", func(_ *testing.T, c *chair, _ string) {
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+			c.refused = "commits/step-00000004.e1.json"
+		}, replica.Generation{}, []string{"the store refuses", "--resume"}},
 		{"the newest damaged", func(t *testing.T, c *chair, dir string) {
 			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 3))
-			spoil("group-0.safetensors", os.Remove)(t, c, dir)
+			spoil("step-00000004.e1/group-0.w1.safetensors", os.Remove)(t, c, dir)
 		}, fixture.Gen(1, 3), nil},
 		{"of another cluster", func(_ *testing.T, c *chair, _ string) { c.writes("job", other, fixture.JobID, fixture.Gen(1, 4)) }, replica.Generation{},
-			[]string{"1-4", "is of cluster " + other.String(), "this is " + fixture.Cluster.String(), "--resume"}},
+			[]string{"step-00000004.e1", "is of cluster " + other.String(), "this is " + fixture.Cluster.String(), "--resume"}},
 		{"the later of two jobs", func(t *testing.T, c *chair, dir string) {
 			c.writes("job", fixture.Cluster, earlier, fixture.Gen(1, 9000))
 			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
 			soon := time.Now().Add(time.Hour)
-			if err := os.Chtimes(filepath.Join(dir, "job", earlier.String(), "1-9000", "COMMIT"), soon, soon); err != nil {
+			if err := os.Chtimes(lies(t, dir, "commits/step-00009000.e1.json"), soon, soon); err != nil {
 				t.Fatal(err)
 			}
 		}, fixture.Gen(1, 4), nil},
-		{"two jobs that nothing orders", func(t *testing.T, c *chair, dir string) {
-			c.writes("job", fixture.Cluster, earlier, fixture.Gen(1, 9000))
-			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
-			for _, at := range []string{filepath.Join(earlier.String(), "1-9000"), filepath.Join(fixture.JobID.String(), "1-4")} {
-				setWritten(t, filepath.Join(dir, "job", at, "COMMIT"), 1e12)
-			}
-		}, replica.Generation{}, []string{"two jobs of that name", "job/" + earlier.String(), "job/" + fixture.JobID.String(), "move the directory", "--resume"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newChair(t)
@@ -121,27 +111,6 @@ func TestAdoptsWhatLacksSomething(t *testing.T) {
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 8), replica.Lacking{Text: strings.Repeat("é", replica.MaxLacks/2)}, replica.Lacking{Rank: 1, Text: strings.Repeat("x", replica.MaxLacks)})
 	if a := c.adoptable(t.Context(), nil, ask); len(a.news) > wire.MaxRefusedText || !strings.HasSuffix(a.news, "says what to do") || !utf8.ValidString(a.news) {
 		t.Errorf("%d bytes: %q", len(a.news), a.news)
-	}
-}
-
-// setWritten has a marker say that it was written then.
-func setWritten(t *testing.T, file string, at uint64) {
-	t.Helper()
-	const kind = wire.FirstCheckpoint + 1
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var m checkpoint.Marker
-	if err := wire.Decode(b, kind, &m); err != nil {
-		t.Fatal(err)
-	}
-	m.Written = at
-	if b, err = wire.Append(nil, kind, &m); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, b, 0o600); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -391,7 +391,7 @@ func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 				news.Jobs, led.short = append(news.Jobs, control.JobChanged(was, job, led.short)), false
 			}
 			l.log.JobChanged(was, job, led.pinnedAt)
-			l.wentOn(was, job)
+			l.wrote(was, job)
 			led.durable.Learn(l.now(), durable.Changed{Job: job})
 			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
 				l.kv.Advance(id, job.ClosedEpoch+1)

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/leader/durable"
@@ -55,9 +55,10 @@ func lonelyLog(t testing.TB) *consensus.Node {
 // and refuses: the proposals are what is looked at.
 type chair struct {
 	*Leader
-	t    *testing.T
-	log  *fixture.Lines
-	disk *checkpoint.Store // the durable tier of tests that have one
+	t       *testing.T
+	log     *fixture.Lines
+	refused string     // the end of the key of an object that it refuses to read
+	disk    *tier.Tier // the durable tier of tests that have one
 }
 
 func newChair(t *testing.T) *chair {
@@ -565,7 +566,7 @@ func TestMarkerFollowsTheLastShard(t *testing.T) {
 	}))
 	c.proposed()
 	say := func(p replica.Part, g replica.Generation) {
-		c.message(t.Context(), n1, control.ShardReport{Job: fixture.JobID, Generation: g, Part: p, Info: replica.ShardInfo{Part: p}})
+		c.message(t.Context(), n1, control.ShardReport{Job: fixture.JobID, Generation: g, Part: p, Info: replica.Stored{Key: p.String()}})
 	}
 	lacks := []replica.Lacks{{Rank: 1, Incarnation: 5, Text: "critic", Earlier: "teacher", Until: fixture.Gen(3, 5)}}
 	c.message(t.Context(), n2, replica.NodeReport{Job: fixture.JobID, Holder: n2.node.Holder(), Session: 1, Seq: 1, Epoch: 3, Lacks: lacks})

@@ -3,8 +3,8 @@ package leader
 import (
 	"context"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -28,16 +28,17 @@ type Log interface {
 	TransferTo(name replica.NodeName) error
 }
 
-// Tier is the durable tier as the leader needs it: a *checkpoint.Store.
+// Tier is the durable tier as the leader needs it: a *tier.Tier.
 type Tier interface {
-	Dir() string
-	Find(jobName string, job replica.JobID) (found []checkpoint.Found, skipped []checkpoint.Skipped, err error)
-	Holds(jobName string, job replica.JobID, g replica.Generation) error
-	ReadBack(ctx context.Context, f checkpoint.Found, how checkpoint.How) error
-	// Names lists the names that have a directory, Marked the generations of one with their marks, whether or not their files are there, and Look
-	// looks at one of them.
-	Names() ([]string, error)
-	Marked(jobName string) ([]checkpoint.Found, error)
-	Look(jobName string, job replica.JobID, g replica.Generation) (checkpoint.Found, error)
-	WentOn(jobName string, job replica.JobID, g replica.Generation) error
+	URL() string
+	Find(ctx context.Context, name string, id replica.JobID) (found []tier.Found, skipped []tier.Skipped, err error)
+	Holds(ctx context.Context, name string, id replica.JobID, g replica.Generation) error
+	ReadBack(ctx context.Context, f tier.Found, how tier.How) error
+	// Names lists the names that have runs, List the generations of one and when each was read, whether or not their files are there, and Look looks
+	// at one of them.
+	Names(ctx context.Context) ([]string, error)
+	List(ctx context.Context, name string) ([]tier.Listed, error)
+	Look(ctx context.Context, name string, id replica.JobID, g replica.Generation) (tier.Found, error)
+	// Resume claims the epoch behind one of a run for a fleet that goes on from a generation, or a later one.
+	Resume(ctx context.Context, f tier.Found, cluster replica.ClusterID, fleet string, was replica.Epoch) (before replica.Epoch, writes uint64, err error)
 }

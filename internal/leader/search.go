@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/leader/reread"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -39,9 +40,9 @@ type reading struct {
 
 // readBack reads a generation whole, or waits for a reading of it that is under way, until wait ends; the reading goes on until ctx does.
 // taking has the next one who asks read it again.
-func (l *Leader) readBack(ctx, wait context.Context, f checkpoint.Found, taking bool) (took time.Duration, err error) {
+func (l *Leader) readBack(ctx, wait context.Context, f tier.Found, taking bool) (took time.Duration, err error) {
 	l.reads.mu.Lock()
-	r := l.reads.of[f.Path]
+	r := l.reads.of[f.Where()]
 	if r != nil && r.over() && l.now()-r.at > readFresh {
 		r = nil
 	}
@@ -50,10 +51,10 @@ func (l *Leader) readBack(ctx, wait context.Context, f checkpoint.Found, taking 
 		if l.reads.of == nil {
 			l.reads.of = map[string]*reading{}
 		}
-		l.reads.of[f.Path] = r
+		l.reads.of[f.Where()] = r
 		began := l.now()
 		l.work.Go(func() {
-			r.err = l.store.ReadBack(ctx, f, checkpoint.How{})
+			r.err = l.store.ReadBack(ctx, f, tier.How{})
 			r.at = l.now()
 			r.took = r.at - began
 			close(r.done)
@@ -67,8 +68,8 @@ func (l *Leader) readBack(ctx, wait context.Context, f checkpoint.Found, taking 
 	}
 	if taking || r.err != nil { // what failed is mended by people, who try again at once
 		l.reads.mu.Lock()
-		if l.reads.of[f.Path] == r {
-			delete(l.reads.of, f.Path)
+		if l.reads.of[f.Where()] == r {
+			delete(l.reads.of, f.Where())
 		}
 		l.reads.mu.Unlock()
 	}
@@ -95,18 +96,17 @@ const (
 
 // searched is what a search of a job's durable generations came to.
 type searched struct {
-	found   []checkpoint.Found   // that may be good, the newest first
-	good    *checkpoint.Found    // the newest of those that the job may go on from, which was read whole; nil: none is known to be
-	took    time.Duration        // its reading
-	pending bool                 // the newest was not read whole by the time that the wait ended
-	skipped []checkpoint.Skipped // what can't be used, with those of what was found that failed a read
-	plain   map[string]string    // by path, what is wrong in a few words
+	found   []tier.Found   // that may be good, the newest first
+	good    *tier.Found    // the newest of those that the job may go on from, which was read whole; nil: none is known to be
+	took    time.Duration  // its reading
+	pending bool           // the newest was not read whole by the time that the wait ended
+	skipped []tier.Skipped // what can't be used, with those of what was found that failed a read
 }
 
 // search reads generations that may be gone on from, the newest first, until one is good. Those that a mark says are damaged are read again
 // where nothing else is left: somebody may have brought back what was damaged, and what follows is the end of the job. It waits until wait ends.
-func (l *Leader) search(ctx, wait context.Context, found []checkpoint.Found, skipped []checkpoint.Skipped, may func(checkpoint.Found) bool, taking bool) searched {
-	s := searched{skipped: slices.Clone(skipped), plain: map[string]string{}}
+func (l *Leader) search(ctx, wait context.Context, found []tier.Found, skipped []tier.Skipped, may func(tier.Found) bool, taking bool) searched {
+	s := searched{skipped: slices.Clone(skipped)}
 	for _, f := range found {
 		if s.good != nil || s.pending || !may(f) {
 			s.found = append(s.found, f)
@@ -117,32 +117,32 @@ func (l *Leader) search(ctx, wait context.Context, found []checkpoint.Found, ski
 	if s.good != nil || s.pending {
 		return s
 	}
-	var marked []checkpoint.Found
+	var marked []tier.Found
 	for _, sk := range skipped {
 		if sk.Whole != nil && may(*sk.Whole) {
 			marked = append(marked, *sk.Whole)
 		}
 	}
-	slices.SortFunc(marked, checkpoint.Newer)
+	slices.SortFunc(marked, tier.Newer)
 	for _, f := range marked {
 		if s.good != nil || s.pending {
 			break
 		}
-		s.skipped = slices.DeleteFunc(s.skipped, func(sk checkpoint.Skipped) bool { return sk.Path == f.Path })
+		s.skipped = slices.DeleteFunc(s.skipped, func(sk tier.Skipped) bool { return sk.Where() == f.Where() })
 		s.try(ctx, wait, l, f, taking)
 	}
 	return s
 }
 
 // mayGoOn tells of a generation whether a job may go on from it, if its bytes are good.
-func mayGoOn(job *replica.Job) func(checkpoint.Found) bool {
-	return func(f checkpoint.Found) bool {
+func mayGoOn(job *replica.Job) func(tier.Found) bool {
+	return func(f tier.Found) bool {
 		return job.Lineage.Valid(f.Generation) && !slices.Contains(job.Condemned, f.Generation)
 	}
 }
 
 // try reads one generation.
-func (s *searched) try(ctx, wait context.Context, l *Leader, f checkpoint.Found, taking bool) {
+func (s *searched) try(ctx, wait context.Context, l *Leader, f tier.Found, taking bool) {
 	took, err := l.readBack(ctx, wait, f, taking)
 	switch {
 	case err == nil:
@@ -152,23 +152,22 @@ func (s *searched) try(ctx, wait context.Context, l *Leader, f checkpoint.Found,
 		s.pending = true
 		s.found = append(s.found, f)
 	default:
-		s.plain[f.Path] = checkpoint.Plain(err)
-		s.skipped = append(s.skipped, checkpoint.Skipped{Path: f.Path, Reason: err.Error(), Why: checkpoint.SkipKindOf(err), Whole: &f})
+		s.skipped = append(s.skipped, tier.Skipped{Run: f.Run, Generation: f.Generation, State: tier.StateOf(err), Reason: err.Error(), Plain: tier.Plain(err), Whole: &f})
 	}
 }
 
 // generations are what recovery is told of: what can be used, and what is wrong with the rest.
-func (s *searched) generations(dir string) (out []recovery.DurableGen) {
+func (s *searched) generations(url string) (out []recovery.DurableGen) {
 	for _, f := range s.found {
 		g := recovery.DurableGen{Generation: f.Generation, Position: f.Position, Parts: map[replica.Part]replica.Digest{}}
-		for _, shard := range f.Shards {
+		for _, shard := range f.Shards() {
 			g.Parts[shard.Part] = shard.Root
 		}
 		took := time.Duration(-1)
-		if s.good != nil && s.good.Path == f.Path {
+		if s.good != nil && s.good.Where() == f.Where() {
 			took = s.took
 		}
-		g.Says = says(dir, f, time.Now(), took)
+		g.Says = says(url, f, time.Now(), took)
 		out = append(out, g)
 	}
 	for _, sk := range s.skipped {
@@ -180,20 +179,13 @@ func (s *searched) generations(dir string) (out []recovery.DurableGen) {
 }
 
 // bad is a generation that can't be used. What was never finished is none.
-func (s *searched) bad(sk checkpoint.Skipped) (g recovery.DurableGen, ok bool) {
-	if sk.Why != checkpoint.Damaged && sk.Why != checkpoint.Unreadable {
+func (s *searched) bad(sk tier.Skipped) (g recovery.DurableGen, ok bool) {
+	if sk.State != catalog.Damaged && sk.State != catalog.Unreadable {
 		return g, false
 	}
-	if g.Generation, ok = checkpoint.GenerationAt(sk.Path); !ok {
-		return g, false
-	}
-	g.Position = replica.Position(g.Generation)
+	g.Generation, g.Position, g.Bad = sk.Generation, replica.Position(sk.Generation), sk.Plain
 	if sk.Whole != nil {
 		g.Position = sk.Whole.Position
-	}
-	g.Bad = s.plain[sk.Path]
-	if g.Bad == "" {
-		g.Bad = sk.Plain()
 	}
 	return g, true
 }
@@ -216,17 +208,17 @@ func (s *searched) wrong() (list []string) {
 }
 
 // says names a generation for people: its step, where it lies, how old it is, its size, and how long its reading took, if it was read.
-func says(dir string, f checkpoint.Found, now time.Time, took time.Duration) string {
-	facts := sizeText(f.Bytes())
-	if f.Written > 0 {
-		if age := now.Sub(time.UnixMilli(int64(f.Written))); age >= 0 {
+func says(url string, f tier.Found, now time.Time, took time.Duration) string {
+	facts := sizeText(f.Bytes)
+	if written := tier.Written(f); !written.IsZero() {
+		if age := now.Sub(written); age >= 0 {
 			facts = ageText(age) + " old, " + facts
 		}
 	}
 	if took >= 0 {
 		facts += fmt.Sprintf(", %.1f s", took.Seconds())
 	}
-	return fmt.Sprintf("step %d of file://%s (%s)", f.Position.Step, path.Join(dir, f.JobName), facts)
+	return fmt.Sprintf("step %d of %s/%s (%s)", f.Position.Step, strings.TrimSuffix(url, "/"), f.Job, facts)
 }
 
 func ageText(d time.Duration) string {
@@ -251,17 +243,9 @@ func sizeText(n uint64) string {
 	return fmt.Sprintf("%d GiB", uint64(math.Round(float64(n)/(1<<30))))
 }
 
-// wentOn notes beside a durable generation that a run goes on from it, once its epoch opens. One that was just written is to be read back.
-func (l *Leader) wentOn(was, is *replica.Job) {
+// wrote has a generation read back that was just written.
+func (l *Leader) wrote(was, is *replica.Job) {
 	if was != nil && is.Durable != was.Durable {
 		l.rereadLearns(reread.Wrote{Name: is.Name})
 	}
-	if l.store == nil || was == nil || is.Phase != replica.Open || was.Phase == replica.Open || is.Plan == nil || is.Plan.Resumed == "" {
-		return
-	}
-	l.work.Go(func() {
-		if err := l.store.WentOn(is.Name, is.ID, is.Plan.Generation); err != nil {
-			l.log.Failed("durable", fmt.Sprintf("note that job %s went on from generation %v", is.Name, is.Plan.Generation), err.Error())
-		}
-	})
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -18,10 +18,10 @@ import (
 
 var askToResume = control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true}
 
-// rotten turns a bit of a shard's last byte over.
-func rotten(t *testing.T, dir, gen, file string) {
+// rotten turns a bit of an object's last byte over.
+func rotten(t *testing.T, dir, pattern string) {
 	t.Helper()
-	name := filepath.Join(dir, "job", fixture.JobID.String(), gen, file)
+	name := lies(t, dir, pattern)
 	b, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
@@ -49,18 +49,18 @@ func TestResumePassesOverWhatIsDamaged(t *testing.T) {
 	dir := c.shelf()
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(3, 6))
-	rotten(t, dir, "3-6", "group-0.safetensors")
+	rotten(t, dir, "step-00000006.e3/group-0.w1.safetensors")
 	a := c.adoptable(t.Context(), nil, askToResume)
 	if a.refused != "" || a.command.Durable != fixture.Gen(1, 4) || a.command.Epoch != 3 {
 		t.Fatalf("adopts %v in epoch %d, refused: %q", a.command.Durable, a.command.Epoch, a.refused)
 	}
-	if err := c.disk.Holds("job", fixture.JobID, fixture.Gen(3, 6)); err == nil {
+	if err := c.disk.Holds(t.Context(), "job", fixture.JobID, fixture.Gen(3, 6)); err == nil {
 		t.Error("the damaged one is durable, by its mark")
 	}
 	bad, good := 0, 0
 	for _, g := range c.plannable(a) {
 		switch {
-		case g.Bad == "group-0.safetensors, chunk 2: digest differs" && g.Generation == fixture.Gen(3, 6):
+		case g.Bad == "group-0.w1.safetensors, chunk 2: digest differs" && g.Generation == fixture.Gen(3, 6):
 			bad++
 		case g.Bad == "" && g.Generation == fixture.Gen(1, 4) && strings.HasPrefix(g.Says, "step 4 of file://"+dir+"/job (0 s old, ") && strings.HasSuffix(g.Says, " s)"):
 			good++
@@ -75,20 +75,20 @@ func TestResumePassesOverWhatIsDamaged(t *testing.T) {
 
 // counted is a tier that counts what is read whole.
 type counted struct {
-	*checkpoint.Store
+	*tier.Tier
 	mu    sync.Mutex
 	reads map[string]int
 	hold  chan struct{} // not nil: a reading waits for it
 }
 
-func (s *counted) ReadBack(ctx context.Context, f checkpoint.Found, how checkpoint.How) error {
+func (s *counted) ReadBack(ctx context.Context, f tier.Found, how tier.How) error {
 	s.mu.Lock()
-	s.reads[filepath.Base(f.Path)]++
+	s.reads[filepath.Base(f.Where())]++
 	s.mu.Unlock()
 	if s.hold != nil {
 		<-s.hold
 	}
-	return s.Store.ReadBack(ctx, f, how)
+	return s.Tier.ReadBack(ctx, f, how)
 }
 
 // What was read before a job is opened is not read again before the plan; what is searched for later is.
@@ -97,23 +97,23 @@ func TestGenerationIsReadOnceForAResume(t *testing.T) {
 	c.shelf()
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 6))
-	tier := &counted{Store: c.disk, reads: map[string]int{}}
-	c.store = tier
+	shelf := &counted{Tier: c.disk, reads: map[string]int{}}
+	c.store = shelf
 	a := c.adoptable(t.Context(), nil, askToResume)
 	c.plannable(a)
-	if tier.reads["1-6"] != 1 || tier.reads["1-4"] != 0 {
-		t.Errorf("read %v", tier.reads)
+	if shelf.reads["step-00000006.e1"] != 1 || shelf.reads["step-00000004.e1"] != 0 {
+		t.Errorf("read %v", shelf.reads)
 	}
 	c.plannable(a)
-	if tier.reads["1-6"] != 2 {
-		t.Errorf("another recovery read %v", tier.reads)
+	if shelf.reads["step-00000006.e1"] != 2 {
+		t.Errorf("another recovery read %v", shelf.reads)
 	}
 	// Long ago is no word for today.
 	c.adoptable(t.Context(), nil, askToResume)
 	c.pass(readFresh + time.Second)
 	c.plannable(a)
-	if tier.reads["1-6"] != 4 {
-		t.Errorf("after a while it has read %v", tier.reads)
+	if shelf.reads["step-00000006.e1"] != 4 {
+		t.Errorf("after a while it has read %v", shelf.reads)
 	}
 }
 
@@ -123,21 +123,21 @@ func TestALongReadingIsJoined(t *testing.T) {
 	c := newChair(t)
 	c.shelf()
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 6))
-	tier := &counted{Store: c.disk, reads: map[string]int{}, hold: make(chan struct{})}
-	c.store = tier
-	found, skipped, err := c.disk.Find("job", fixture.JobID)
+	shelf := &counted{Tier: c.disk, reads: map[string]int{}, hold: make(chan struct{})}
+	c.store = shelf
+	found, skipped, err := c.disk.Find(t.Context(), "job", fixture.JobID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	over, end := context.WithCancel(t.Context())
 	end()
-	all := func(checkpoint.Found) bool { return true }
+	all := func(tier.Found) bool { return true }
 	if s := c.search(t.Context(), over, found, skipped, all, leaveReading); !s.pending || s.good != nil || len(s.found) != 1 {
 		t.Errorf("a search that nobody waits for comes to %+v", s)
 	}
-	close(tier.hold)
-	if s := c.search(t.Context(), t.Context(), found, skipped, all, takeReading); s.good == nil || tier.reads["1-6"] != 1 {
-		t.Errorf("a search that waits comes to %+v, having read %v", s, tier.reads)
+	close(shelf.hold)
+	if s := c.search(t.Context(), t.Context(), found, skipped, all, takeReading); s.good == nil || shelf.reads["step-00000006.e1"] != 1 {
+		t.Errorf("a search that waits comes to %+v, having read %v", s, shelf.reads)
 	}
 }
 
@@ -149,65 +149,37 @@ func TestNothingUsableIsRefusedByName(t *testing.T) {
 	for _, step := range []replica.Step{4, 6, 8} {
 		c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, step))
 	}
-	rotten(t, dir, "1-4", "group-0.safetensors")
-	rotten(t, dir, "1-6", "private-0.safetensors")
-	if err := os.Remove(filepath.Join(dir, "job", fixture.JobID.String(), "1-8", "private-0.manifest")); err != nil {
+	rotten(t, dir, "step-00000004.e1/group-0.w1.safetensors")
+	rotten(t, dir, "step-00000006.e1/private-0.w1.safetensors")
+	if err := os.Remove(lies(t, dir, "step-00000008.e1/private-0.w1.safetensors")); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // the second time by the marks, which are not believed alone
 		a := c.adoptable(t.Context(), nil, askToResume)
-		for _, want := range []string{"no durable generation in " + dir + "/job can be used: step 8: ", "step 8: manifest of shard 1-8/private-0.safetensors is missing", "; step 6: private-0.safetensors, chunk 0: digest differs; step 4: group-0.safetensors, chunk 2: digest differs. Bring back"} {
+		for _, want := range []string{"no durable generation in file://" + dir + "/job can be used: step 8: ", "step 8: private-0.w1.safetensors: is missing", "; step 6: private-0.w1.safetensors, chunk 0: digest differs; step 4: group-0.w1.safetensors, chunk 2: digest differs. Bring back"} {
 			if !strings.Contains(a.refused, want) {
 				t.Errorf("refused: %q does not say %q", a.refused, want)
 			}
 		}
 	}
-	rotten(t, dir, "1-4", "group-0.safetensors") // it is as it was
+	rotten(t, dir, "step-00000004.e1/group-0.w1.safetensors") // it is as it was
 	if a := c.adoptable(t.Context(), nil, askToResume); a.refused != "" || a.command.Durable != fixture.Gen(1, 4) {
 		t.Errorf("adopts %v, refused: %q", a.command.Durable, a.refused)
 	}
-	if err := c.disk.Holds("job", fixture.JobID, fixture.Gen(1, 4)); err != nil {
+	if err := c.disk.Holds(t.Context(), "job", fixture.JobID, fixture.Gen(1, 4)); err != nil {
 		t.Errorf("its mark says still: %v", err)
-	}
-}
-
-// The generation that a run goes on from has that noted beside it when its epoch opens.
-func TestWhatARunWentOnFromIsNoted(t *testing.T) {
-	c := newChair(t)
-	c.shelf()
-	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
-	is := fixture.Changed(fixture.Job(), func(j *replica.Job) {
-		j.Phase, j.Plan = replica.Open, &replica.Plan{Generation: fixture.Gen(1, 4), Resumed: "step 4"}
-	})
-	was := fixture.Changed(is, func(j *replica.Job) { j.Phase = replica.Planned })
-	noted := func() bool {
-		c.work.Wait()
-		found, _, err := c.disk.Find("job", fixture.JobID)
-		if err != nil || len(found) != 1 {
-			t.Fatal(found, err)
-		}
-		return found[0].Read != nil && found[0].Read.Resumed != 0
-	}
-	c.wentOn(nil, is)
-	c.wentOn(is, is)
-	c.wentOn(was, fixture.Changed(is, func(j *replica.Job) { j.Plan = &replica.Plan{Generation: fixture.Gen(1, 4)} }))
-	if noted() {
-		t.Error("it is noted of a job that did not go on from it now")
-	}
-	if c.wentOn(was, is); !noted() {
-		t.Error("it is not noted")
 	}
 }
 
 // What people are told of a generation.
 func TestSays(t *testing.T) {
 	now := time.UnixMilli(1e12)
-	f := checkpoint.Found{Marker: checkpoint.Marker{JobName: "lm", Position: replica.Position{Epoch: 1, Step: 2180}, Written: 1e12 - 125_000, Shards: []replica.ShardInfo{{Bytes: 30 << 20}, {Bytes: 5 << 20}}}}
-	if got := says("/b", f, now, 430*time.Millisecond); got != "step 2180 of file:///b/lm (2 min old, 35 MiB, 0.4 s)" {
+	f := tier.Found{Commit: tier.Said{Job: "lm", Position: replica.Position{Epoch: 1, Step: 2180}, At: 1e12 - 125_000, Bytes: 35 << 20}}
+	if got := says("file:///b", f, now, 430*time.Millisecond); got != "step 2180 of file:///b/lm (2 min old, 35 MiB, 0.4 s)" {
 		t.Errorf("says %q", got)
 	}
-	f.Written = 1e12 + 5000 // by a clock that is ahead
-	if got := says("/b/", f, now, -1); got != "step 2180 of file:///b/lm (35 MiB)" {
+	f.At = 1e12 + 5000 // by a clock that is ahead
+	if got := says("file:///b/", f, now, -1); got != "step 2180 of file:///b/lm (35 MiB)" {
 		t.Errorf("says %q", got)
 	}
 	for d, want := range map[time.Duration]string{5 * time.Second: "5 s", 90 * time.Second: "1 min", 30 * time.Hour: "30 h", 50 * time.Hour: "2 days"} {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -65,7 +65,7 @@ func (m *Mover) Fetch(ctx context.Context, w Wanted, begin func(replica.Manifest
 	}
 	if w.Disk != "" {
 		got.Report, err = m.fromDisk(ctx, w, stage)
-		got.BadDisk = errors.Is(err, checkpoint.ErrCorrupt) || errors.Is(err, transfer.ErrCorrupt) || errors.Is(err, shm.ErrCorrupt)
+		got.BadDisk = errors.Is(err, store.ErrCorrupt) || errors.Is(err, transfer.ErrCorrupt) || errors.Is(err, shm.ErrCorrupt)
 	} else {
 		var tried dials
 		got.Report, err = transfer.Fetch(ctx, w.Key, m.sources(ctx, w, &tried), stage)
@@ -191,23 +191,9 @@ func (m *Mover) fromDisk(ctx context.Context, w Wanted, begin func(replica.Manif
 	if m.cfg.Disk == nil {
 		return report, fmt.Errorf("read the durable tier: node %s: %w", m.cfg.Self, ErrNoDisk)
 	}
-	found, skipped, err := m.cfg.Disk.Find(w.Disk, w.Key.Job)
+	r, err := m.cfg.Disk.Open(ctx, w.Disk, w.Key.Job, w.Key.Generation, w.Key.Part)
 	if err != nil {
-		return report, err
-	}
-	i := slices.IndexFunc(found, func(g checkpoint.Found) bool { return g.Marker.Generation == w.Key.Generation })
-	for _, s := range skipped {
-		if i < 0 && s.Whole != nil && s.Whole.Marker.Generation == w.Key.Generation { // its mark has said so since the plan was made
-			return report, fmt.Errorf("durable generation %v: %w: %s", w.Key.Generation, checkpoint.ErrCorrupt, s.Reason)
-		}
-	}
-	if i < 0 {
-		return report, fmt.Errorf("generation %v is not in the durable tier any more", w.Key.Generation)
-	}
-	r, err := m.cfg.Disk.OpenShard(found[i], w.Key.Part)
-	if err != nil {
-		m.cfg.Disk.Suspect(ctx, found[i], err)
-		return report, err
+		return report, fmt.Errorf("durable generation %v: %w", w.Key.Generation, err)
 	}
 	defer r.Close()
 	man := r.Manifest()
@@ -226,9 +212,7 @@ func (m *Mover) fromDisk(ctx context.Context, w Wanted, begin func(replica.Manif
 			continue
 		}
 		b, err := r.ReadChunk(i, buf)
-		if err != nil {
-			m.cfg.Disk.Suspect(ctx, found[i], err)
-		} else {
+		if err == nil {
 			err = sink.Put(i, b)
 		}
 		if err != nil {

@@ -11,7 +11,6 @@ import (
 	"net"
 	"sync"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -28,9 +27,24 @@ type Config struct {
 	TCPLanes int
 	// Parts is what this node serves, for fetches from itself: two ranks of a group on one node.
 	Parts transfer.Store
-	Disk  *checkpoint.Store // nil: no durable tier here
+	Disk  Disk // nil: no durable tier here
 	// Pushed is told the end of each push that was tried. It is not called any more once Close has returned.
 	Pushed func(Pushed)
+}
+
+// Disk is the durable tier as a mover needs it.
+type Disk interface {
+	// Open opens a part of a durable generation of a job. Bytes that are not those that were written are store.ErrCorrupt, here and in ReadChunk.
+	Open(ctx context.Context, name string, id replica.JobID, g replica.Generation, part replica.Part) (OnDisk, error)
+}
+
+// OnDisk is a part of a durable generation. Several goroutines may call ReadChunk, which reads chunk i into dst, grown if it is too short. After an
+// error dst must not be used again.
+type OnDisk = interface {
+	Manifest() replica.Manifest
+	Regions() []replica.Region
+	ReadChunk(i int, dst []byte) ([]byte, error)
+	Close()
 }
 
 // Mover moves parts. Fetch may be called from any goroutine; Push, Moving, Prune, EndPushes and Close from one alone.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/leakcheck"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -256,15 +256,19 @@ func TestFetchFromDiskThatIsNotThere(t *testing.T) {
 	if _, err := m.Fetch(t.Context(), w, newPlace().begin); !errors.Is(err, ErrNoDisk) {
 		t.Fatal(err)
 	}
-	disk, err := checkpoint.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
+	for what, bad := range map[error]bool{errors.New("pruned"): false, store.ErrCorrupt: true} {
+		m.cfg.Disk = lost{what}
+		if got, err := m.Fetch(t.Context(), w, newPlace().begin); !errors.Is(err, what) || got.BadDisk != bad {
+			t.Errorf("fetched %+v, %v", got, err)
+		}
 	}
-	defer disk.Close()
-	m.cfg.Disk = disk
-	if got, err := m.Fetch(t.Context(), w, newPlace().begin); err == nil || got.BadDisk {
-		t.Fatalf("fetched %+v, %v", got, err)
-	}
+}
+
+// lost is a disk that has nothing.
+type lost struct{ why error }
+
+func (l lost) Open(context.Context, string, replica.JobID, replica.Generation, replica.Part) (OnDisk, error) {
+	return nil, l.why
 }
 
 func next(t *testing.T, told chan Pushed, want error) {

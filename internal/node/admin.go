@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/audit"
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/host"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader"
@@ -52,7 +52,7 @@ type admin struct {
 	self    replica.NodeName
 	audit   *journal.Auditor
 	log     *journal.Journal
-	store   *checkpoint.Store // nil: no durable tier here
+	store   *tier.Tier // nil: no durable tier here
 	probes  *prober
 	base    func() control.Status      // what this daemon knows of itself and of Raft
 	members func() []membership.Member // as gossip knows them; asked where base has gossip keys

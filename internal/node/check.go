@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/unixsock"
 	"golang.org/x/sys/unix"
 )
@@ -29,7 +29,7 @@ func Check(ctx context.Context, c *config.Config) error {
 		faults = append(faults, probeState(c.StateDir))
 	}
 	if !OwnsDurable(c) || !missing(c.DurableDir) { // a daemon makes its own
-		s, err := checkpoint.Open(ctx, c.DurableDir)
+		s, err := tier.OpenDirectory(ctx, c.DurableDir, tier.Settings{})
 		if err == nil {
 			err = s.Close()
 		}

@@ -26,6 +26,8 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/directory"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host"
@@ -72,7 +74,7 @@ type daemon struct {
 	layer    *raftLayer
 	cons     *consensus.Node // nil on a node that doesn't vote, or whose log did not open
 	gossip   *membership.Gossip
-	store    *checkpoint.Store
+	store    *tier.Tier
 	spool    *spool.Spool
 	host     *host.Host
 	leader   *leader.Leader
@@ -172,13 +174,12 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	}
 	d.onClose(func() { d.admin.Close() })
 	if c.DurableDir != "" {
-		d.store, err = checkpoint.Open(ctx, c.DurableDir)
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, checkpoint.ErrSilent) { // memory serves without it, and this node's ranks need their daemon
+		settings := tier.Settings{Reader: string(c.Node), KeepRuns: c.KeepRuns, Note: func(err error) { d.log.Failed("durable", "beside reading and keeping generations", err.Error()) }}
+		d.store, err = tier.OpenDirectory(ctx, c.DurableDir, settings)
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, directory.ErrSilent) || errors.Is(err, checkpoint.ErrSilent) { // memory serves without it, and this node's ranks need their daemon
 			d.log.Failed("durable", "this daemon runs without its durable tier", err.Error())
 		} else if err != nil {
 			return err
-		} else {
-			d.store.Configure(checkpoint.Settings{Reader: string(c.Node), KeepRuns: c.KeepRuns, Note: func(err error) { d.log.Failed("durable", "beside reading and keeping generations", err.Error()) }})
 		}
 	}
 	d.openSpool(ctx)
@@ -472,17 +473,21 @@ func (d *daemon) openRaft() error {
 func (d *daemon) build() error {
 	c := d.cfg
 	d.prober = &prober{path: d.endpoint, paths: d.paths, gossip: d.gossip, interval: c.Timing.ProbeInterval, silent: c.Timing.SilentAfter, grace: c.Timing.DaemonGrace, peers: map[replica.NodeName]peerState{}}
-	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Return: d.returnToKeeper, Dial: d.dialLane, Ways: d.waysOf, TCPLanes: tcpLanes, Hears: d.prober.hears, Learn: d.trust.learn, Store: d.store, Spool: d.spool})
+	var disk host.Tier
+	if d.store != nil {
+		disk = d.store
+	}
+	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Return: d.returnToKeeper, Dial: d.dialLane, Ways: d.waysOf, TCPLanes: tcpLanes, Hears: d.prober.hears, Learn: d.trust.learn, Store: disk, Spool: d.spool})
 	d.prober.host = d.host
 	if err := d.host.Adopt(); err != nil {
 		return err
 	}
 	if d.cons != nil {
-		var tier leader.Tier
+		var shelf leader.Tier
 		if d.store != nil {
-			tier = d.store
+			shelf = d.store
 		}
-		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Timing: c.Timing, Tier: tier, Reread: leader.RereadConfig{Every: c.RereadEvery, Rate: uint64(c.RereadRate)}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
+		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Timing: c.Timing, Tier: shelf, Reread: leader.RereadConfig{Every: c.RereadEvery, Rate: uint64(c.RereadRate)}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
 			Answers: d.prober.answers, Hears: d.prober.hears, Quiet: d.prober.quiet, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch})
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)

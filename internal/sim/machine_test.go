@@ -10,9 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/directory"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/host"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader"
@@ -145,21 +147,22 @@ func (m *machine) serve() {
 		m.w.t.Fatal(err)
 	}
 	audit := &journal.Auditor{}
-	store, err := d.disk()
+	disk, err := d.disk()
 	if err != nil {
 		m.w.t.Fatal(err)
 	}
-	d.host = host.New(host.Config{Daemon: &c, Cluster: m.w.cluster, Self: d.self, Journal: log, Audit: audit, Sessions: d, Processes: m.w, Keeper: kept, Dial: d.dial, Hears: d.hears, Store: store, Spool: d.spool()})
+	var writes host.Tier
+	var shelf leader.Tier
+	if disk != nil {
+		writes, shelf = disk, disk
+	}
+	d.host = host.New(host.Config{Daemon: &c, Cluster: m.w.cluster, Self: d.self, Journal: log, Audit: audit, Sessions: d, Processes: m.w, Keeper: kept, Dial: d.dial, Hears: d.hears, Store: writes, Spool: d.spool()})
 	if err := d.host.Adopt(); err != nil {
 		m.w.t.Errorf("node %s: %v", m.name, err)
 		return
 	}
 	if d.self.Voter {
-		var tier leader.Tier
-		if store != nil {
-			tier = store
-		}
-		d.leader = leader.New(leader.Config{Log: m.w.raft.join(m.name), Cluster: m.w.cluster, Timing: c.Timing, Journal: log, Audit: audit, Answers: d.answers, Hears: d.hears, Tier: tier})
+		d.leader = leader.New(leader.Config{Log: m.w.raft.join(m.name), Cluster: m.w.cluster, Timing: c.Timing, Journal: log, Audit: audit, Answers: d.answers, Hears: d.hears, Tier: shelf})
 		d.work.Go(func() { d.leader.Run(d.ctx) })
 	}
 	d.work.Go(func() { d.host.Run(d.ctx) })
@@ -171,18 +174,39 @@ func (m *machine) serve() {
 	m.w.see(sight{moment: adopting, at: m, on: func() bool { return m.running() == d && !d.adopted.Load() }})
 }
 
-// disk opens the durable tier; nil: there is none. A write takes its time, and nobody waits for that of a daemon that is dead.
-func (d *daemon) disk() (*checkpoint.Store, error) {
+// disk opens the durable tier; nil: there is none.
+func (d *daemon) disk() (*tier.Tier, error) {
 	if d.m.w.durable == 0 {
 		return nil, nil
 	}
-	store, err := checkpoint.Open(d.ctx, d.m.w.disk)
+	st, err := directory.Open(d.ctx, d.m.w.disk)
 	if err != nil {
 		return nil, err
 	}
-	store.Pace(func(bytes int) { d.pause(time.Duration(float64(bytes) / weights * float64(d.m.w.writes))) })
-	d.track(store)
-	return store, nil
+	t := tier.New(paced{st, d}, nil, tier.Settings{Reader: string(d.m.name)})
+	d.track(t)
+	return t, nil
+}
+
+// paced is a store whose uploads take their time, before each part of one. Nobody waits for those of a daemon that is dead.
+type paced struct {
+	store.Store
+	d *daemon
+}
+
+func (p paced) Upload(ctx context.Context, key string, size int64) (store.Upload, error) {
+	u, err := p.Store.Upload(ctx, key, size)
+	return pacedUpload{u, p.d}, err
+}
+
+type pacedUpload struct {
+	store.Upload
+	d *daemon
+}
+
+func (u pacedUpload) Part(ctx context.Context, i int, b []byte) error {
+	u.d.pause(time.Duration(float64(len(b)) / weights * float64(u.d.m.w.writes)))
+	return u.Upload.Part(ctx, i, b)
 }
 
 // spool is what durable writes go through on every other machine; nil: they hold their slots. The directory of an episode is in memory, if it can be.

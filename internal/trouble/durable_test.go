@@ -15,8 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/replicad/replicad/internal/checkpoint"
-	"github.com/replicad/replicad/internal/durable/retain"
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -34,7 +35,7 @@ func TestDamagedDurableShards(t *testing.T) {
 		all    bool
 		reason string
 	}{
-		{"truncated", replica.OfGroup(0), truncate, false, "bytes, the marker says"},
+		{"truncated", replica.OfGroup(0), truncate, false, "bytes, the index says"},
 		{"bit flipped", replica.OfGroup(0), flip, false, "chunk 0 at offset"},
 		{"bit flipped in a private part", replica.OfRank(0), flip, false, "chunk 0 at offset"},
 		{"missing", replica.OfRank(0), remove, false, "is missing"},
@@ -56,8 +57,7 @@ func TestDamagedDurableShards(t *testing.T) {
 				damaged = found
 			}
 			for _, f := range damaged {
-				info, _ := f.Shard(tc.part)
-				tc.damage(t, filepath.Join(n.cfg.DurableDir, filepath.Dir(f.Path), info.File))
+				tc.damage(t, fileOf(n, f, tc.part))
 			}
 
 			n.start()
@@ -65,16 +65,15 @@ func TestDamagedDurableShards(t *testing.T) {
 				l = n.run("job", 1, rankSpec{}, durable...)
 			}
 			for _, f := range damaged {
-				info, _ := f.Shard(tc.part)
-				skipped := n.daemon.await("durable_skipped", fields{"path": f.Path, "reason": tc.reason})
-				contains(t, skipped.text, filepath.Base(info.File))
+				skipped := n.daemon.await("durable_skipped", fields{"path": f.Where(), "reason": tc.reason})
+				contains(t, skipped.text, filepath.Base(fileOf(n, f, tc.part)))
 			}
 			if tc.all { // nothing is left to go on from: the job ends and says why
 				n.daemon.await("ended", fields{"reason": "memory lacks group 0, private 0"})
 				if j := n.status().job("job"); j.Phase != "ended" || !strings.Contains(j.EndReason, "the durable tier has no valid one") {
 					t.Errorf("%+v", j)
 				} else {
-					contains(t, j.EndReason, fmt.Sprintf("step %d: group-0.safetensors, chunk 0: digest differs", found[0].Position.Step), fmt.Sprintf("step %d: group-0", found[len(found)-1].Position.Step))
+					contains(t, j.EndReason, fmt.Sprintf("step %d: %s, chunk 0: digest differs", found[0].Position.Step, filepath.Base(fileOf(n, found[0], tc.part))), fmt.Sprintf("step %d: group-0", found[len(found)-1].Position.Step))
 				}
 				return
 			}
@@ -84,10 +83,9 @@ func TestDamagedDurableShards(t *testing.T) {
 			}
 			l.await("step", fields{"step": int(found[1].Position.Step) + 3})
 			// The launcher says that the job went back, from what it goes on, and what it passed over.
-			info, _ := found[0].Shard(tc.part)
 			l.says(fmt.Sprintf("recovered: step %d from disk, ", found[1].Position.Step), "warning: the job went back over ", fmt.Sprintf("resumed: step %d of file://%s/job (", found[1].Position.Step, n.cfg.DurableDir))
 			at := l.awaitText(0, fmt.Sprintf("; passed over step %d: ", found[0].Position.Step))
-			contains(t, l.text(at, at+1), filepath.Base(info.File))
+			contains(t, l.text(at, at+1), filepath.Base(fileOf(n, found[0], tc.part)))
 		})
 	}
 }
@@ -103,8 +101,7 @@ func TestResumePassesOverDamage(t *testing.T) {
 	l.kill()
 	n.die()
 	found := generations(t, n)
-	info, _ := found[0].Shard(replica.OfGroup(0))
-	flip(t, filepath.Join(n.cfg.DurableDir, filepath.Dir(found[0].Path), info.File))
+	flip(t, fileOf(n, found[0], replica.OfGroup(0)))
 
 	if err := os.RemoveAll(n.cfg.StateDir); err != nil {
 		t.Fatal(err)
@@ -112,16 +109,16 @@ func TestResumePassesOverDamage(t *testing.T) {
 	n.flags = []string{"--bootstrap"} // again: its log is gone
 	n.start()
 	l = n.run("job", 1, rankSpec{}, "--resume", "--durable-every", "5")
-	n.daemon.await("durable_skipped", fields{"path": found[0].Path, "reason": "chunk 0 at offset"})
+	n.daemon.await("durable_skipped", fields{"path": found[0].Where(), "reason": "chunk 0 at offset"})
 	l.await("loaded", fields{"step": int(found[1].Position.Step), "source": "durable"})
 	at := l.awaitText(0, fmt.Sprintf("resumed: step %d of file://%s/job (", found[1].Position.Step, n.cfg.DurableDir))
-	contains(t, l.text(at, at+1), fmt.Sprintf("; passed over step %d: group-0.safetensors, chunk 0: digest differs", found[0].Position.Step))
+	contains(t, l.text(at, at+1), fmt.Sprintf("; passed over step %d: %s, chunk 0: digest differs", found[0].Position.Step, filepath.Base(fileOf(n, found[0], replica.OfGroup(0)))))
 	if j := n.status().job("job"); !strings.HasPrefix(j.Resumed, fmt.Sprintf("step %d of file://", found[1].Position.Step)) {
 		t.Errorf("status says it resumed from %q", j.Resumed)
 	}
 	// The next write used to delete the older, good one and to keep the damaged one: keeping counted files and sizes.
 	n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
-	if _, err := os.Stat(filepath.Join(n.cfg.DurableDir, found[1].Path, "COMMIT")); err != nil {
+	if _, err := os.Stat(commitOf(n, found[1])); err != nil {
 		t.Errorf("what the job went on from is gone: %v", err)
 	}
 }
@@ -137,11 +134,11 @@ func TestResumeIsRefusedByName(t *testing.T) {
 	l.kill()
 	n.die()
 	found := generations(t, n)
-	want := []string{"no durable generation in " + n.cfg.DurableDir + "/job can be used: "}
+	want := []string{"no durable generation in file://" + n.cfg.DurableDir + "/job can be used: "}
 	for i, f := range found {
-		info, _ := f.Shard([]replica.Part{replica.OfGroup(0), replica.OfRank(0)}[i%2])
-		flip(t, filepath.Join(n.cfg.DurableDir, filepath.Dir(f.Path), info.File))
-		want = append(want, fmt.Sprintf("step %d: %s, chunk 0: digest differs", f.Position.Step, filepath.Base(info.File)))
+		file := fileOf(n, f, []replica.Part{replica.OfGroup(0), replica.OfRank(0)}[i%2])
+		flip(t, file)
+		want = append(want, fmt.Sprintf("step %d: %s, chunk 0: digest differs", f.Position.Step, filepath.Base(file)))
 	}
 	if err := os.RemoveAll(n.cfg.StateDir); err != nil {
 		t.Fatal(err)
@@ -159,7 +156,7 @@ func TestResumeIsRefusedByName(t *testing.T) {
 }
 
 // generations are the complete durable ones, newest first.
-func generations(t *testing.T, n *node) []checkpoint.Found {
+func generations(t *testing.T, n *node) []tier.Found {
 	t.Helper()
 	found := finds(t, n)
 	if len(found) < 2 {
@@ -168,14 +165,26 @@ func generations(t *testing.T, n *node) []checkpoint.Found {
 	return found
 }
 
+// fileOf is the file of a part of a generation.
+func fileOf(n *node, f tier.Found, p replica.Part) string {
+	at, _ := f.Index.Part(p)
+	return filepath.Join(n.cfg.DurableDir, f.Run.Under(f.Index.Files[at.File].Key))
+}
+
+// commitOf is the commit of a generation.
+func commitOf(n *node, f tier.Found) string {
+	return filepath.Join(n.cfg.DurableDir, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation}))
+}
+
 // finds is the same, where there may be none.
-func finds(t *testing.T, n *node) []checkpoint.Found {
+func finds(t *testing.T, n *node) []tier.Found {
 	t.Helper()
-	s, err := checkpoint.Open(t.Context(), n.cfg.DurableDir)
+	s, err := tier.OpenDirectory(t.Context(), n.cfg.DurableDir, tier.Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, _, err := s.Find("job", replica.JobID{})
+	t.Cleanup(func() { s.Close() })
+	found, _, err := s.Find(t.Context(), "job", replica.JobID{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +337,7 @@ func replace(t *testing.T, dir, old string) {
 // markers counts the durable generations that are committed in a directory.
 func markers(t *testing.T, dir string) int {
 	t.Helper()
-	m, err := filepath.Glob(filepath.Join(dir, "job", "*", "*", "COMMIT"))
+	m, err := filepath.Glob(filepath.Join(dir, "job", "*", "commits", "*.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,7 +409,7 @@ func TestResumeAtANamedPipe(t *testing.T) {
 	l.kill()
 	n.die()
 	found := generations(t, n)
-	pipe := filepath.Join(n.cfg.DurableDir, found[0].Path, "COMMIT")
+	pipe := commitOf(n, found[0])
 	remove(t, pipe)
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
@@ -411,7 +420,7 @@ func TestResumeAtANamedPipe(t *testing.T) {
 	n.flags = []string{"--bootstrap"} // again: its log is gone
 	n.start()
 	l = n.run("job", 1, rankSpec{}, "--resume")
-	n.daemon.await("durable_skipped", fields{"path": found[0].Path, "reason": "is a named pipe"})
+	n.daemon.await("durable_skipped", fields{"path": found[0].Where(), "reason": "no commit: it was never finished"})
 	l.await("loaded", fields{"step": int(found[1].Position.Step), "source": "durable"})
 	n.daemon.Signal(syscall.SIGTERM)
 	if code := n.daemon.exit(); code != 0 {
@@ -427,14 +436,14 @@ func TestDurableIsReadBack(t *testing.T) {
 	n.daemon.await("durable", nil)
 	n.daemon.awaitLong(time.Minute, "note", fields{"code": "durable_read"})
 	good := 0
-	s, err := checkpoint.Open(t.Context(), n.cfg.DurableDir)
+	s, err := tier.OpenDirectory(t.Context(), n.cfg.DurableDir, tier.Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	marked, err := s.Marked("job")
-	for _, f := range marked {
-		if f.State() == retain.Good && f.Read.By == string(n.cfg.Node) {
+	marked, err := s.List(t.Context(), "job")
+	for _, g := range marked {
+		if g.State == catalog.Good {
 			good++
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -64,11 +64,11 @@ func TestFinishedJobIsCommittedWhole(t *testing.T) {
 			if !tc.durable {
 				return
 			}
-			s, err := checkpoint.Open(t.Context(), c.nodes[0].cfg.DurableDir)
+			s, err := tier.OpenDirectory(t.Context(), c.nodes[0].cfg.DurableDir, tier.Settings{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			found, _, err := s.Find(tc.name, replica.JobID{})
+			found, _, err := s.Find(t.Context(), tc.name, replica.JobID{})
 			if err != nil || len(found) == 0 || int(found[0].Position.Step) != tc.steps || j.Durable.Step != tc.steps {
 				t.Errorf("durable generations %v, %v; status says %d: want the newest of step %d", found, err, j.Durable.Step, tc.steps)
 			}

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -219,18 +219,18 @@ func TestDurableDirFreezes(t *testing.T) {
 func whole(t *testing.T, disk badDisk, n *node, from int) {
 	t.Helper()
 	dir := disk.copied()
-	s, err := checkpoint.Open(t.Context(), dir)
+	s, err := tier.OpenDirectory(t.Context(), dir, tier.Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	found, _, err := s.Find("job", replica.JobID{})
+	found, _, err := s.Find(t.Context(), "job", replica.JobID{})
 	if err != nil || len(found) == 0 {
 		t.Fatalf("no durable generation: %v", err)
 	}
 	for _, f := range found {
-		if err := s.Verify(t.Context(), f); err != nil {
-			t.Errorf("%s: %v", f.Path, err)
+		if err := s.ReadBack(t.Context(), f, tier.How{}); err != nil {
+			t.Errorf("%s: %v", f.Where(), err)
 		}
 	}
 	_, _, _ = n.daemon.scan(from, func(l line) bool {
@@ -238,7 +238,7 @@ func whole(t *testing.T, disk badDisk, n *node, from int) {
 		if !l.is("failed", fields{"what": "durable"}) || m == nil {
 			return false
 		}
-		named, err := filepath.Glob(filepath.Join(dir, "job", "*", m[1]+"-"+m[2], "COMMIT"))
+		named, err := filepath.Glob(filepath.Join(dir, "job", "*", "commits", fmt.Sprintf("step-%08s.e%s.json", m[2], m[1])))
 		if err != nil || len(named) > 0 {
 			t.Errorf("generation %s was skipped and has a marker: %v, %v", m[0], named, err)
 		}
@@ -338,16 +338,17 @@ func TestAFullDurableDirGetsNoFuller(t *testing.T) {
 	}
 }
 
-// unfinished are the directories of generations in a durable directory that have no commit marker.
+// unfinished are the shards in a durable directory whose generation has no commit.
 func unfinished(t *testing.T, dir string) (without []string) {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(dir, "job", "*", "*-*"))
+	all, err := filepath.Glob(filepath.Join(dir, "job", "*", "step-*", "*.safetensors"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range all {
-		if _, err := os.Lstat(filepath.Join(d, "COMMIT")); errors.Is(err, fs.ErrNotExist) {
-			without = append(without, d)
+	for _, f := range all {
+		step := filepath.Dir(f)
+		if _, err := os.Lstat(filepath.Join(filepath.Dir(step), "commits", filepath.Base(step)+".json")); errors.Is(err, fs.ErrNotExist) {
+			without = append(without, f)
 		}
 	}
 	return without

@@ -24,6 +24,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
 )
 
 var (
@@ -66,11 +67,12 @@ type Catalog struct {
 	// which a read failed since.
 	frozen  map[string]format.Written
 	suspect map[string]bool
+	runs    map[replica.JobID]Run // where they lie; guarded by mu
 }
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
-	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool)}
+	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), runs: make(map[replica.JobID]Run)}
 	if c.who == "" {
 		c.who = "user-" + fmt.Sprint(os.Getuid())
 	}

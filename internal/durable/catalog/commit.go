@@ -162,11 +162,11 @@ func (c *Catalog) object(ctx context.Context, r Run, f format.File, key string) 
 		return c.st.ReadRange(ctx, r.Under(key), 0, head)
 	})
 	if err != nil {
-		return nil, err
+		return nil, lying(key, err)
 	}
 	o, err := format.ParseObject(head, f.Bytes)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
+		return nil, &damage{key, wholeFile, "its header is damaged", fmt.Errorf("%s: %w", key, err)}
 	}
 	return o, nil
 }

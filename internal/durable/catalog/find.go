@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -17,11 +18,26 @@ import (
 type Skipped struct {
 	Run        Run
 	Generation replica.Generation
-	State      State // Damaged, Unfinished or Deleting
+	State      State // Damaged, Unreadable, Unfinished or Deleting
 	Reason     string
+	Plain      string // the reason in a few words
 	// Whole is the generation where all its files are there and its newest whole read failed: another read may find that it was mended.
 	// Nil: there is nothing to read.
 	Whole *Found
+
+	where string // of a directory of the former layout
+}
+
+// Where names it as Found.Where does.
+func (s *Skipped) Where() string {
+	if s.where != "" {
+		return s.where
+	}
+	return s.Run.Under(format.StepName(s.Generation))
+}
+
+func passedOver(r Run, g replica.Generation, s State, why error, whole *Found) Skipped {
+	return Skipped{Run: r, Generation: g, State: s, Reason: why.Error(), Plain: Plain(why), Whole: whole}
 }
 
 // Find lists the generations of a run whose files are all there and whose newest whole read, if there was one, found every byte; and what it
@@ -77,7 +93,7 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 	var coms []*format.Commit
 	for g := range b.commits {
 		if b.trash[g] {
-			skipped = append(skipped, Skipped{r, g, Deleting, "it is being deleted", nil})
+			skipped = append(skipped, passedOver(r, g, Deleting, errors.New("it is being deleted"), nil))
 			continue
 		}
 		coms = append(coms, &format.Commit{Generation: g})
@@ -90,6 +106,9 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 			return nil
 		}
 		reasons[i] = err
+		if unread(err) {
+			return nil
+		}
 		return fatal(err)
 	})
 	if err != nil {
@@ -100,11 +119,11 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 		if reasons[i] == nil {
 			whole = append(whole, com)
 		} else {
-			skipped = append(skipped, Skipped{r, com.Generation, Damaged, reasons[i].Error(), nil})
+			skipped = append(skipped, passedOver(r, com.Generation, stateOf(reasons[i]), reasons[i], nil))
 		}
 	}
 	for g, n := range b.loose {
-		skipped = append(skipped, Skipped{r, g, Unfinished, fmt.Sprintf("%d objects and no commit: it was never finished", n), nil})
+		skipped = append(skipped, passedOver(r, g, Unfinished, fmt.Errorf("%d objects and no commit: it was never finished", n), nil))
 	}
 	for _, f := range inOrder(r, whole) {
 		if most > 0 && len(found) == most {
@@ -114,22 +133,33 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 			f.Run.ID = f.Commit.Run
 		}
 		x, err := c.files(ctx, f)
-		if ferr := fatal(err); ferr != nil {
+		if ferr := fatal(err); ferr != nil && !unread(err) {
 			return nil, nil, ferr
 		}
 		if err != nil {
-			skipped = append(skipped, Skipped{r, f.Generation, Damaged, err.Error(), nil})
+			skipped = append(skipped, passedOver(r, f.Generation, stateOf(err), err, nil))
 			continue
 		}
 		f.Index = x
-		if read, ok := b.reads[f.Generation]; ok && !read.Good {
-			skipped = append(skipped, Skipped{r, f.Generation, Damaged, cmp.Or(c.whyBad(ctx, r.Place, read), "its newest whole read failed"), &f})
-			continue // it counts for nothing until a read finds it whole
+		if read, ok := b.reads[f.Generation]; ok {
+			f.Read = time.Unix(read.At, 0)
+			if !read.Good { // it counts for nothing until a read finds it whole
+				skipped = append(skipped, passedOver(r, f.Generation, Damaged, c.whyBad(ctx, r.Place, read), &f))
+				continue
+			}
 		}
 		found = append(found, f)
 	}
 	slices.SortFunc(skipped, func(a, b Skipped) int { return b.Generation.Compare(a.Generation) })
 	return found, skipped, nil
+}
+
+// stateOf is the state of a generation that could not be looked at whole.
+func stateOf(err error) State {
+	if unread(err) {
+		return Unreadable
+	}
+	return Damaged
 }
 
 // fatal returns an error that leaves open what lies in the store; nil for those that say it.
@@ -195,12 +225,26 @@ func (c *Catalog) files(ctx context.Context, f Found) (*format.Index, error) {
 func sized(sizes map[string]store.Info, key string, file format.File) error {
 	info, ok := sizes[key]
 	if !ok {
-		return fmt.Errorf("%s is missing: %w", key, store.ErrAbsent)
+		return lying(key, store.ErrAbsent)
 	}
-	if info.Size != int64(file.Bytes) || info.Checksum != "" && info.Checksum != file.SHA256 {
-		return fmt.Errorf("%s: %w: %d bytes, the index says %d, or another SHA-256", key, store.ErrCorrupt, info.Size, file.Bytes)
+	if info.Size != int64(file.Bytes) {
+		return lying(key, fmt.Errorf("%w: %d bytes, the index says %d", store.ErrCorrupt, info.Size, file.Bytes))
+	}
+	if info.Checksum != "" && info.Checksum != file.SHA256 {
+		return lying(key, fmt.Errorf("%w: SHA-256 %s, the index says %s", store.ErrCorrupt, info.Checksum, file.SHA256))
 	}
 	return nil
+}
+
+// lying is what is wrong with a file, by what the store says of it without reading it.
+func lying(key string, err error) error {
+	switch {
+	case errors.Is(err, store.ErrAbsent):
+		return &damage{key, wholeFile, "is missing", fmt.Errorf("%s is missing: %w", key, err)}
+	case errors.Is(err, store.ErrCorrupt):
+		return &damage{key, wholeFile, err.Error(), fmt.Errorf("%s: %w", key, err)}
+	}
+	return fmt.Errorf("%s: %w", key, err)
 }
 
 // Get finds one generation of a run, whole or not: the error says why not.

@@ -124,7 +124,7 @@ func (c *Catalog) Pinned(ctx context.Context, r Run, g replica.Generation) ([]fo
 func (c *Catalog) MarkRead(ctx context.Context, f Found, failed error) error {
 	said := format.Read{Generation: f.Generation, Who: c.who, At: c.now().Unix(), Write: f.Write}
 	if failed != nil {
-		said.Error = replica.Line(failed.Error(), format.MaxText)
+		said.Error = replica.Line(Plain(failed), format.MaxText)
 	}
 	n := format.Name{Kind: format.ReadKind, Generation: f.Generation, At: said.At, Good: failed == nil, Who: format.Who(c.who)}
 	b, err := said.Seal()

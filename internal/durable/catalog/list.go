@@ -23,6 +23,7 @@ const (
 	Unread     State = "unread"     // committed; nobody has read it whole yet
 	Damaged    State = "damaged"    // the newest whole read of it failed, or its COMMIT cannot be read
 	Unfinished State = "unfinished" // objects without a COMMIT
+	Unreadable State = "unreadable" // the store refuses to read it: what it holds is not known
 	Deleting   State = "deleting"   // somebody began to delete it
 )
 
@@ -136,6 +137,15 @@ func (b *book) note(n format.Name, info store.Info) {
 // List says what there is of a name, by listing and by hints: the last run first, and in it the newest generation. A COMMIT is read only
 // where the summary does not have it. Unfinished generations are those behind the newest commit; Sweep finds all.
 func (c *Catalog) List(ctx context.Context, job string) (list []Listed, err error) {
+	return c.listed(ctx, job, false)
+}
+
+// ListNamed is List with the UUIDs of the runs, which take three requests each.
+func (c *Catalog) ListNamed(ctx context.Context, job string) (list []Listed, err error) {
+	return c.listed(ctx, job, true)
+}
+
+func (c *Catalog) listed(ctx context.Context, job string, named bool) (list []Listed, err error) {
 	if err := replica.CheckName(job); err != nil {
 		return nil, err
 	}
@@ -148,7 +158,7 @@ func (c *Catalog) List(ctx context.Context, job string) (list []Listed, err erro
 		if b == nil {
 			break
 		}
-		rows, err := c.rows(ctx, b, next != "" || from != "")
+		rows, err := c.rows(ctx, b, named || next != "" || from != "")
 		if err != nil {
 			return nil, fmt.Errorf("list job %s in %s: %w", job, c.st.URL(), err)
 		}
@@ -218,7 +228,7 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 			l.State = Deleting
 		}
 		if l.State == Damaged && l.Why == "" {
-			l.Why = c.whyBad(ctx, b.place, b.reads[l.Generation])
+			l.Why = c.whyBad(ctx, b.place, b.reads[l.Generation]).Error()
 		}
 		return nil
 	})
@@ -233,16 +243,18 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 }
 
 // whyBad is what a read that failed found.
-func (c *Catalog) whyBad(ctx context.Context, p format.Place, n format.Name) string {
+func (c *Catalog) whyBad(ctx context.Context, p format.Place, n format.Name) error {
+	plain := errors.New("its newest whole read failed")
 	b, _, err := c.get(ctx, p.Key(n))
 	if err != nil {
-		return ""
+		return plain
 	}
 	said, err := format.ParseRead(b, n)
 	if err != nil {
-		return ""
+		return plain
 	}
-	return said.Error
+	text := fmt.Sprintf("%s (read back on %s by %s)", said.Error, time.Unix(said.At, 0).UTC().Format("2006-01-02 15:04 MST"), said.Who)
+	return &damage{n.String(), wholeFile, said.Error, errors.New(text)}
 }
 
 func (c *Catalog) readCommit(ctx context.Context, r Run, g replica.Generation) (*format.Commit, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
+	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -72,10 +73,13 @@ func (o *Old) Find(ctx context.Context, job string, id replica.JobID) (found []F
 	}
 	for _, m := range list {
 		f, err := o.found(ctx, m)
-		if err != nil {
-			return nil, nil, err
+		if err == nil {
+			found = append(found, f)
+			continue
 		}
-		found = append(found, f)
+		k := passedOver(oldPlace(job, m.Job), m.Generation, oldState(checkpoint.SkipKindOf(err)), err, nil)
+		k.where = m.Path
+		skipped = append(skipped, k)
 	}
 	for _, s := range passed {
 		if s.Why == checkpoint.Stray {
@@ -86,7 +90,7 @@ func (o *Old) Find(ctx context.Context, job string, id replica.JobID) (found []F
 		if err != nil {
 			continue
 		}
-		k := Skipped{Run: oldPlace(job, replica.JobID(uuid)), State: oldState(s.Why), Reason: s.Reason}
+		k := Skipped{Run: oldPlace(job, replica.JobID(uuid)), State: oldState(s.Why), Reason: s.Reason, Plain: s.Plain(), where: s.Path}
 		if s.Whole != nil {
 			if f, err := o.found(ctx, *s.Whole); err == nil {
 				k.Whole = &f
@@ -100,8 +104,12 @@ func (o *Old) Find(ctx context.Context, job string, id replica.JobID) (found []F
 }
 
 func oldState(why checkpoint.SkipKind) State {
-	if why == checkpoint.Unfinished {
+	switch why {
+	case checkpoint.Unfinished:
 		return Unfinished
+	case checkpoint.Unreadable:
+		return Unreadable
+	case checkpoint.Damaged, checkpoint.Stray:
 	}
 	return Damaged
 }
@@ -130,7 +138,11 @@ func (o *Old) found(_ context.Context, m checkpoint.Found) (f Found, err error) 
 	}
 	run := oldPlace(m.JobName, m.Job)
 	run.Order, run.Owner = m.Written, m.Owner
-	return Found{Commit: com, Run: run, Index: format.NewIndex(m.JobName, m.Job, m.Generation, 1, files, layouts), old: &m}, nil
+	f = Found{Commit: com, Run: run, Index: format.NewIndex(m.JobName, m.Job, m.Generation, 1, files, layouts), old: &m}
+	if m.Read != nil && m.Read.At > 0 {
+		f.Read = time.UnixMilli(int64(m.Read.At))
+	}
+	return f, nil
 }
 
 func (o *Old) file(m checkpoint.Found, s replica.ShardInfo) (w format.Written, lay map[string]format.Shard, err error) {
@@ -229,3 +241,20 @@ func (o *Old) Copy(ctx context.Context, f Found, to *Catalog) error {
 	}
 	return nil
 }
+
+// ReadBack reads a generation whole, and leaves beside it what came of that, as the daemons that wrote it did.
+func (o *Old) ReadBack(ctx context.Context, f Found, cold bool, pace func(ctx context.Context, bytes int) error) error {
+	err := o.st.ReadBack(ctx, *f.old, checkpoint.How{Cold: cold, Pace: pace})
+	if d, bad := checkpoint.DamageOf(err); bad {
+		return &damage{d.File, d.Chunk, d.What, fmt.Errorf("%w: %w", store.ErrCorrupt, err)}
+	}
+	return err
+}
+
+// Holds tells whether a generation is committed, and has failed no read since.
+func (o *Old) Holds(job string, id replica.JobID, g replica.Generation) error {
+	return o.st.Holds(job, id, g)
+}
+
+// Remove removes a generation.
+func (o *Old) Remove(f Listed) error { return o.st.Remove(f.Run.Job, f.Run.ID, f.Generation) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/format"
@@ -21,12 +22,30 @@ type Found struct {
 	Index *format.Index
 	// Abandoned: a later epoch of the run began before it. It is no ancestor of what is newest.
 	Abandoned bool
+	// Read is when the newest whole read of it ended, which found every byte; zero: nobody has read it.
+	Read time.Time
 
 	old *checkpoint.Found // of a directory of the former layout
 }
 
 // Old tells whether the generation has the former layout.
 func (f *Found) Old() bool { return f.old != nil }
+
+// Where names the generation below the root of its store, for people and to tell it from others.
+func (f *Found) Where() string {
+	if f.old != nil {
+		return f.old.Path
+	}
+	return f.Run.Under(format.StepName(f.Generation))
+}
+
+// Began is when its run began, as its directory says, in milliseconds since 1970; 0: the directory says nothing.
+func (f *Found) Began() uint64 {
+	if began, _, ok := format.ParseRunName(f.Run.Run); ok {
+		return uint64(began.UnixMilli())
+	}
+	return 0
+}
 
 // Shards lists its parts as the daemons name them.
 func (f *Found) Shards() (list []replica.ShardInfo) {
@@ -113,11 +132,11 @@ func (c *Catalog) belongs(f Found, file format.File, o *format.Object) error {
 		n++
 		p, ok := o.Part(at.Part)
 		if !ok || p.Manifest.Root != at.Root || p.Manifest.Job != f.Commit.Run || at.Part.Kind != replica.FrozenPart && p.Manifest.Generation != f.Generation {
-			return fmt.Errorf("%s: %w: it has not %v with root %v", file.Key, store.ErrCorrupt, at.Part, at.Root)
+			return lying(file.Key, fmt.Errorf("%w: it has not %v with root %v", store.ErrCorrupt, at.Part, at.Root))
 		}
 	}
 	if n != len(o.Parts) || o.Head != file.Header {
-		return fmt.Errorf("%s: %w: it has %d parts, the index lists %d", file.Key, store.ErrCorrupt, len(o.Parts), n)
+		return lying(file.Key, fmt.Errorf("%w: it has %d parts, the index lists %d", store.ErrCorrupt, len(o.Parts), n))
 	}
 	return nil
 }
@@ -200,7 +219,7 @@ func (rd *reader) try(key string, i int, dst []byte, read func(from uint64, b []
 		return err
 	}
 	if got := safetensors.Hash(dst); got != m.Chunks[i] {
-		return fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", key, i, rd.data+from, store.ErrCorrupt, got, m.Chunks[i])
+		return &damage{key, i, "digest differs", fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", key, i, rd.data+from, store.ErrCorrupt, got, m.Chunks[i])}
 	}
 	return nil
 }

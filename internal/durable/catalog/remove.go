@@ -136,7 +136,7 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 	if len(loose)+len(uploads) == 0 {
 		return s, nil
 	}
-	now, err := c.storeTime(ctx, r, fmt.Sprintf("%d objects and %d uploads that no commit names", len(loose), len(uploads)))
+	now, err := c.storeTime(ctx, r, "sweep", fmt.Sprintf("%d objects and %d uploads that no commit names", len(loose), len(uploads)))
 	if err != nil {
 		return s, err
 	}
@@ -172,9 +172,9 @@ func superseded(named map[string]bool, n format.Name) bool {
 	return false
 }
 
-// storeTime is what the store's clock says: of a line of the log, which the sweep leaves anyway.
-func (c *Catalog) storeTime(ctx context.Context, r Run, why string) (time.Time, error) {
-	key, err := c.log(ctx, r.Job, format.Log{Verb: "sweep", Run: r.Run, Why: why})
+// storeTime is what the store's clock says: of a line of the log, which is worth leaving anyway.
+func (c *Catalog) storeTime(ctx context.Context, r Run, verb, why string) (time.Time, error) {
+	key, err := c.log(ctx, r.Job, format.Log{Verb: verb, Run: r.Run, Why: why})
 	if err != nil {
 		return time.Time{}, err
 	}

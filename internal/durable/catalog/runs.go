@@ -265,28 +265,68 @@ func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) error {
 	return nil
 }
 
-// at finds the run of a name that has an id; a zero id is the last run's.
-func (c *Catalog) at(ctx context.Context, job string, id replica.JobID) (Run, error) {
+// At finds the run of a name that has an id; a zero id is the last run's.
+func (c *Catalog) At(ctx context.Context, job string, id replica.JobID) (Run, error) {
 	runs, err := c.Runs(ctx, job)
 	if err != nil {
 		return Run{}, err
 	}
 	for _, r := range runs {
 		if r.ID == id || id == (replica.JobID{}) {
+			c.mu.Lock()
+			c.runs[r.ID] = r
+			c.mu.Unlock()
 			return r, nil
 		}
 	}
 	return Run{}, fmt.Errorf("run %v of job %s in %s: %w", id, job, c.st.URL(), ErrNone)
 }
 
-// Holds tells whether a generation is committed; the error says why not.
+// lies is At for where the run lies alone, which does not change: it is remembered.
+func (c *Catalog) lies(ctx context.Context, job string, id replica.JobID) (Run, error) {
+	c.mu.Lock()
+	r, ok := c.runs[id]
+	c.mu.Unlock()
+	if ok && r.Job == job {
+		return r, nil
+	}
+	return c.At(ctx, job, id)
+}
+
+// Holds tells whether a generation is committed, and has failed no whole read since; the error says why not: ErrNone, or damage.
 func (c *Catalog) Holds(ctx context.Context, job string, id replica.JobID, g replica.Generation) error {
-	r, err := c.at(ctx, job, id)
+	r, err := c.lies(ctx, job, id)
 	if err != nil {
 		return err
 	}
-	return c.again(ctx, func() error {
+	err = c.again(ctx, func() error {
 		_, err := c.st.Stat(ctx, r.Key(format.Name{Kind: format.CommitKind, Generation: g}))
 		return err
 	})
+	if errors.Is(err, store.ErrAbsent) {
+		c.mu.Lock()
+		delete(c.runs, id) // another directory may lie there now
+		c.mu.Unlock()
+		return fmt.Errorf("generation %v of job %s: %w: %w", g, job, ErrNone, err)
+	}
+	if err != nil {
+		return err
+	}
+	if n, ok, err := c.newestRead(ctx, r, g); err != nil || !ok || n.Good {
+		return err
+	} else {
+		why := c.whyBad(ctx, r.Place, n)
+		return fmt.Errorf("it failed a read: %w: %w", store.ErrCorrupt, why)
+	}
+}
+
+// newestRead is the newest record of a whole read of a generation.
+func (c *Catalog) newestRead(ctx context.Context, r Run, g replica.Generation) (newest format.Name, ok bool, err error) {
+	err = c.list(ctx, r.Under(format.ReadPrefix+format.StepName(g))+".", "", func(info store.Info) error {
+		if n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind == format.ReadKind && n.Generation == g && (!ok || n.At >= newest.At) {
+			newest, ok = n, true
+		}
+		return nil
+	})
+	return newest, ok, err
 }

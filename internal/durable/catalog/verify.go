@@ -25,6 +25,11 @@ type Fault struct {
 // hears how many bytes of how many were read, from several goroutines. An error means that a byte of the generation cannot be had; faults
 // alone, that a twin is bad.
 func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of uint64)) (faults []Fault, err error) {
+	return c.VerifyAt(ctx, f, nil, progress)
+}
+
+// VerifyAt is Verify at a bounded rate: pace is called before so many bytes are used, and takes its time; nil: as fast as they come.
+func (c *Catalog) VerifyAt(ctx context.Context, f Found, pace func(ctx context.Context, bytes int) error, progress func(read, of uint64)) (faults []Fault, err error) {
 	if f.old != nil {
 		return nil, errors.New("a generation of the former layout: Old.Verify reads it")
 	}
@@ -46,7 +51,7 @@ func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of ui
 	bad := make(map[string]error)
 	err = c.each(ctx, len(todo), func(ctx context.Context, i int) error {
 		w := todo[i]
-		err := c.verify(ctx, f, w.file, w.key, func(n uint64) {
+		err := c.verify(ctx, f, w.file, w.key, pace, func(n uint64) {
 			mu.Lock()
 			defer mu.Unlock()
 			done += n
@@ -55,7 +60,7 @@ func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of ui
 			}
 		})
 		if err != nil && fatal(err) == nil {
-			err = c.verify(ctx, f, w.file, w.key, func(uint64) {}) // what memory or the network did to one read the next does not repeat
+			err = c.verify(ctx, f, w.file, w.key, pace, func(uint64) {}) // what memory or the network did to one read the next does not repeat
 		}
 		if ferr := fatal(err); ferr != nil || ctx.Err() != nil {
 			return errors.Join(ferr, context.Cause(ctx))
@@ -94,17 +99,17 @@ func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of ui
 }
 
 // verify reads one file.
-func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key string, read func(n uint64)) error {
+func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key string, pace func(context.Context, int) error, read func(n uint64)) error {
 	var info store.Info
 	err := c.again(ctx, func() (err error) {
 		info, err = c.st.Stat(ctx, f.Run.Under(key))
 		return err
 	})
 	if err == nil && info.Size != int64(file.Bytes) {
-		err = fmt.Errorf("%s: %w: %d bytes, the index says %d", key, store.ErrCorrupt, info.Size, file.Bytes)
+		err = fmt.Errorf("%w: %d bytes, the index says %d", store.ErrCorrupt, info.Size, file.Bytes)
 	}
 	if err != nil {
-		return err
+		return lying(key, err)
 	}
 	o, err := c.object(ctx, f.Run, file, key)
 	if err != nil {
@@ -113,19 +118,24 @@ func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key str
 	if err := c.belongs(f, file, o); err != nil {
 		return err
 	}
-	got, err := c.readFile(ctx, f.Run, file, key, o, read)
+	got, err := c.readFile(ctx, f.Run, file, key, o, pace, read)
 	if err == nil && got != file.SHA256 {
-		err = fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", key, store.ErrCorrupt, got, file.SHA256)
+		err = &damage{key, wholeFile, "SHA-256 differs", fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", key, store.ErrCorrupt, got, file.SHA256)}
 	}
 	return err
 }
 
 // readFile reads a file whole, checks every chunk of its parts, and returns its SHA-256.
-func (c *Catalog) readFile(ctx context.Context, r Run, file format.File, key string, o *format.Object, read func(n uint64)) (sum string, err error) {
+func (c *Catalog) readFile(ctx context.Context, r Run, file format.File, key string, o *format.Object, pace func(context.Context, int) error, read func(n uint64)) (sum string, err error) {
 	s := c.stream(ctx, r.Under(key), int64(file.Bytes))
 	defer s.close()
 	h := sha256.New()
 	take := func(b []byte) error {
+		if pace != nil {
+			if err := pace(ctx, len(b)); err != nil {
+				return err
+			}
+		}
 		if err := s.fill(b); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
@@ -162,7 +172,7 @@ func chunks(key string, head uint64, p *format.Packed, take func(b []byte) error
 			return err
 		}
 		if got := safetensors.Hash(dst[:n]); got != m.Chunks[i] {
-			return fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", key, i, head+p.At+from, store.ErrCorrupt, got, m.Chunks[i])
+			return &damage{key, i, "digest differs", fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", key, i, head+p.At+from, store.ErrCorrupt, got, m.Chunks[i])}
 		}
 	}
 	return nil

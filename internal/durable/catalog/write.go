@@ -132,7 +132,7 @@ func (c *Catalog) frozenThere(ctx context.Context, r Run, n format.Name, m repli
 	suspect := c.suspect[r.Key(n)]
 	c.mu.Unlock()
 	if w.File.SHA256 == "" || suspect {
-		w.File.SHA256, err = c.readFile(ctx, r, w.File, w.File.Key, o, func(uint64) {})
+		w.File.SHA256, err = c.readFile(ctx, r, w.File, w.File.Key, o, nil, func(uint64) {})
 	}
 	if err != nil {
 		w.Object = nil

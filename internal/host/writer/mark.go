@@ -1,32 +1,36 @@
 package writer
 
 import (
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/replica"
 )
 
 // mark has the commit marker written that the leader orders.
 func (r *Room) mark(o control.MarkerOrder) {
 	v, ok := r.owner.Job(o.Job)
-	if !ok || v.Job.Writer == nil || v.Job.Writer.Generation != o.Generation {
+	if !ok || v.Job.Writer == nil || v.Job.Writer.Number != o.Number {
 		return
 	}
 	if err := r.owner.Undurable(); err != nil {
-		r.effects = append(r.effects, Unmarked{control.MarkedReport{Job: o.Job, Generation: o.Generation, Failed: err.Error()}})
+		r.effects = append(r.effects, Unmarked{control.MarkedReport{Job: o.Job, Generation: o.Generation, Number: o.Number, Failed: err.Error()}})
 		return
 	}
-	r.effects = append(r.effects, Mark{marker(v.Job, o)})
+	m := Mark{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Said: said(v.Job, o), Roots: map[replica.Part]replica.Digest{}}
+	for _, s := range v.Job.Writer.Shards {
+		m.Roots[s.Part] = s.Root
+	}
+	for _, s := range o.Shards {
+		m.Objects = append(m.Objects, s.Info)
+	}
+	r.effects = append(r.effects, m)
 }
 
-// marker is the commit marker of a job's durable write.
-func marker(job *replica.Job, o control.MarkerOrder) checkpoint.Marker {
+// said is what the commit of a job's durable write says beside its files.
+func said(job *replica.Job, o control.MarkerOrder) tier.Said {
 	geometries, recipe := laidOut(job)
-	mark := checkpoint.Marker{JobName: job.Name, Job: job.ID, Generation: o.Generation, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned, Geometries: geometries, Recipe: recipe, Grown: job.Grown, Owner: job.Owner, Lacks: o.Lacks}
-	for _, s := range o.Shards {
-		mark.Shards = append(mark.Shards, s.Info)
-	}
-	return mark
+	return tier.Said{Owner: job.Owner, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned,
+		Geometries: geometries, Recipe: recipe, Grown: job.Grown, Lacks: o.Lacks}
 }
 
 // laidOut is how what a job has committed is laid out: while it grows, as before.

@@ -1,12 +1,13 @@
 package writer
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/replica"
@@ -28,6 +29,7 @@ const (
 // Owner is the node around a Room. Its methods do not wait.
 type Owner interface {
 	Self() replica.Holder
+	Cluster() replica.ClusterID
 	Jobs() []room.JobView
 	// Job is false where the node does not know it any more.
 	Job(replica.JobID) (room.JobView, bool)
@@ -51,7 +53,7 @@ type (
 	// Returned is the end of a Write, also of one that was given up.
 	Returned struct {
 		Write *Write
-		Info  replica.ShardInfo
+		Info  replica.Stored
 		Err   error
 	}
 	// Ordered is the leader's order to write a commit marker.
@@ -78,12 +80,16 @@ type (
 	// Freed says that a write of the job holds its slot no longer.
 	Freed struct{ Job replica.JobID }
 	// Mark has a commit marker written, beside the owner: the write that makes the generation exist.
-	Mark struct{ Marker checkpoint.Marker }
-	// Discard has removed, beside the owner, what was written of a generation and no marker names.
+	Mark struct {
+		tier.Attempt
+		Said    tier.Said
+		Roots   map[replica.Part]replica.Digest
+		Objects []replica.Stored
+	}
+	// Discard has removed, beside the owner, what this node has written of a generation and no marker names.
 	Discard struct {
-		Job        replica.JobID
-		Name       string // of the job
-		Generation replica.Generation
+		tier.Attempt
+		Objects []string
 	}
 	// Unmarked tells the leader that a marker can't be written.
 	Unmarked struct{ control.MarkedReport }
@@ -136,7 +142,7 @@ func (r *Room) Learn(now time.Time, ev Event) {
 		}
 	case Discarded:
 		if v, ok := r.owner.Job(ev.Discard.Job); ok {
-			delete(r.job(ev.Discard.Job).discards, ev.Discard.Generation)
+			delete(r.job(ev.Discard.Job).discards, ev.Discard.Number)
 			r.follow(now, v)
 		}
 	case Ordered:
@@ -179,7 +185,7 @@ func (r *Room) job(id replica.JobID) *job {
 // current is the account of the job whose present durable write a Write is of; nil: that one is past.
 func (r *Room) current(w *Write) *job {
 	v, ok := r.owner.Job(w.Job)
-	if !ok || v.Job.Writer == nil || v.Job.Writer.Generation != w.Generation {
+	if !ok || v.Job.Writer == nil || v.Job.Writer.Number != w.Number {
 		return nil
 	}
 	return r.job(w.Job)
@@ -190,18 +196,14 @@ func (r *Room) follow(now time.Time, v room.JobView) {
 	j, is := r.job(v.Job.ID), v.Job.Writer
 	if is == nil {
 		clear(j.said)
-		r.leave(now, v, j, replica.Generation{})
+		r.leave(now, v, j, 0)
 		r.discard(v, j)
 		return
 	}
-	r.leave(now, v, j, is.Generation)
+	r.leave(now, v, j, is.Number)
 	r.discard(v, j)
-	if j.discards[is.Generation] {
-		return // it is written again once what a former write left is removed
-	}
-	delete(j.discards, is.Generation) // this write has it now
 	// The view between two writes may have passed this node by: what it did for the earlier one says nothing of this one.
-	maps.DeleteFunc(j.said, func(_ replica.Part, s control.ShardReport) bool { return s.Generation != is.Generation })
+	maps.DeleteFunc(j.said, func(_ replica.Part, s control.ShardReport) bool { return s.Number != is.Number })
 	for _, s := range is.Shards {
 		if s.Node == r.owner.Self().Node && j.writes[s.Part] == nil {
 			r.begin(now, v, j, s)
@@ -211,7 +213,7 @@ func (r *Room) follow(now time.Time, v room.JobView) {
 
 // begin begins one shard.
 func (r *Room) begin(now time.Time, v room.JobView, j *job, s replica.Shard) {
-	w := &Write{Job: v.Job.ID, Name: v.Job.Name, Generation: v.Job.Writer.Generation, Part: s.Part, seenAt: now, stop: make(chan struct{})}
+	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Part: s.Part, seenAt: now, stop: make(chan struct{})}
 	j.writes[s.Part] = w
 	err := r.owner.Undurable()
 	if err == nil {
@@ -239,8 +241,10 @@ func (r *Room) skip(now time.Time, j *job, w *Write, why string) {
 	}
 }
 
-func (r *Room) fail(j *job, w *Write, why string) {
-	j.said[w.Part] = w.report(func(s *control.ShardReport) { s.Failed = why })
+func (r *Room) fail(j *job, w *Write, why string) { r.failed(j, w, why, false) }
+
+func (r *Room) failed(j *job, w *Write, why string, fenced bool) {
+	j.said[w.Part] = w.report(func(s *control.ShardReport) { s.Failed, s.Fenced = why, fenced })
 	r.report(j.said[w.Part])
 }
 
@@ -253,7 +257,7 @@ func (r *Room) ended(ev Returned) {
 		return
 	}
 	if ev.Err != nil {
-		r.fail(j, ev.Write, ev.Err.Error())
+		r.failed(j, ev.Write, ev.Err.Error(), errors.Is(ev.Err, tier.ErrFenced))
 		return
 	}
 	j.said[ev.Write.Part] = ev.Write.report(func(s *control.ShardReport) { s.Info = ev.Info })
@@ -265,7 +269,7 @@ func (r *Room) look(now time.Time) {
 	for id, j := range r.jobs {
 		v, known := r.owner.Job(id)
 		if !known {
-			j.endBut(now, replica.Generation{})
+			j.endBut(now, 0)
 			delete(r.jobs, id)
 			continue
 		}
@@ -278,10 +282,10 @@ func (r *Room) look(now time.Time) {
 	}
 }
 
-// endBut ends and forgets all writes but those of a generation: the leader has given theirs up, or they are through.
-func (j *job) endBut(now time.Time, g replica.Generation) {
+// endBut ends and forgets all writes but those of one number: the leader has given theirs up, or they are through.
+func (j *job) endBut(now time.Time, number uint64) {
 	for part, w := range j.writes {
-		if w.Generation != g {
+		if w.Number != number {
 			w.end(now)
 			delete(j.writes, part)
 		}

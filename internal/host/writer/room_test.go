@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/room"
@@ -29,6 +30,7 @@ type node struct {
 	undurable error
 	now       time.Time
 	write     *Write // the newest
+	writes    uint64 // that were named
 	released  chan struct{}
 }
 
@@ -40,6 +42,7 @@ func newNode(t *testing.T, slots int) *node {
 }
 
 func (n *node) Self() replica.Holder                   { return replica.Holder{Node: "n1", Incarnation: 11} }
+func (n *node) Cluster() replica.ClusterID             { return fixture.Cluster }
 func (n *node) Jobs() []room.JobView                   { return []room.JobView{n.view()} }
 func (n *node) Job(replica.JobID) (room.JobView, bool) { return n.view(), n.job != nil }
 func (n *node) Undurable() error                       { return n.undurable }
@@ -70,7 +73,8 @@ func (n *node) named(g replica.Generation, root replica.Digest) {
 	n.job = fixture.Changed(n.job, func(j *replica.Job) {
 		j.Writer = nil
 		if !g.IsZero() {
-			j.Writer = &replica.DurableWrite{Generation: g, Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1", Root: root}, {Part: replica.OfRank(1), Node: "n2"}}}
+			n.writes++
+			j.Writer = &replica.DurableWrite{Generation: g, Number: n.writes, Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1", Root: root}, {Part: replica.OfRank(1), Node: "n2"}}}
 		}
 	})
 	n.room.Learn(n.now, Changed{n.job.ID})
@@ -130,7 +134,7 @@ func (n *node) step() (got []string) {
 			case e.Written > 0:
 				text += fmt.Sprintf("%d bytes, late %d ms", e.Written, e.LateMS)
 			default:
-				text += "written, root " + e.Info.Root.String()[:4]
+				text += "written, " + e.Info.Key
 			}
 			got = append(got, text)
 		case *Write:
@@ -139,9 +143,9 @@ func (n *node) step() (got []string) {
 		case Freed:
 			got = append(got, "freed")
 		case Mark:
-			got = append(got, fmt.Sprintf("mark %v with %d shards", e.Marker.Generation, len(e.Marker.Shards)))
+			got = append(got, fmt.Sprintf("mark %v, write %d, of %d parts with %d objects", e.Generation, e.Number, len(e.Roots), len(e.Objects)))
 		case Discard:
-			got = append(got, fmt.Sprintf("discard %v", e.Generation))
+			got = append(got, fmt.Sprintf("discard %v of write %d", e.Objects, e.Number))
 		case Unmarked:
 			got = append(got, "unmarked: "+e.Failed)
 		}
@@ -180,7 +184,7 @@ func begun(t *testing.T, slots int) *node {
 // returns ends the newest write.
 func (n *node) returns(err error) {
 	n.write.close()
-	n.room.Learn(n.now, Returned{Write: n.write, Info: replica.ShardInfo{Part: n.write.Part, Root: n.write.readers[0].Manifest().Root}, Err: err})
+	n.room.Learn(n.now, Returned{Write: n.write, Info: replica.Stored{Key: "group-0"}, Err: err})
 }
 
 // A shard is written once; how it ended is said once, and again to another leader.
@@ -189,7 +193,7 @@ func TestAShardIsWritten(t *testing.T) {
 	n.room.Learn(n.now, Changed{n.job.ID})
 	n.wants(silent - lookEvery)
 	n.returns(nil)
-	written := "report group 0 of (3,5): written, root " + n.write.readers[0].Manifest().Root.String()[:4]
+	const written = "report group 0 of (3,5): written, group-0"
 	n.wants(time.Minute, written)
 	n.room.Learn(n.now, Linked{})
 	n.wants(0, written)
@@ -219,20 +223,20 @@ func TestAShardThatCanNotBeWritten(t *testing.T) {
 	n.undurable = errors.New("no disk")
 	n.named(gen9, replica.Digest{7})
 	n.wants(0, "report group 0 of (3,9): failed: no disk")
-	n.room.Learn(n.now, Ordered{control.MarkerOrder{Job: n.job.ID, Generation: gen9}})
+	n.room.Learn(n.now, Ordered{control.MarkerOrder{Job: n.job.ID, Generation: gen9, Number: n.writes}})
 	n.wants(0, "unmarked: no disk")
 }
 
 // A marker is written for the durable write under way alone.
 func TestAMarkerIsOrdered(t *testing.T) {
 	n := begun(t, 2)
-	order := func(g replica.Generation) {
-		n.room.Learn(n.now, Ordered{control.MarkerOrder{Job: n.job.ID, Generation: g, Shards: []control.ShardReport{{Part: replica.OfGroup(0)}, {Part: replica.OfRank(1)}}}})
+	order := func(number uint64) {
+		n.room.Learn(n.now, Ordered{control.MarkerOrder{Job: n.job.ID, Generation: gen5, Number: number, Shards: []control.ShardReport{{Part: replica.OfGroup(0)}, {Part: replica.OfRank(1)}}}})
 	}
-	order(gen9)
+	order(n.writes + 1)
 	n.wants(0)
-	order(gen5)
-	n.wants(0, "mark (3,5) with 2 shards")
+	order(n.writes)
+	n.wants(0, "mark (3,5), write 1, of 2 parts with 2 objects")
 }
 
 // The leader hears how far a shard is while bytes of it are written, and nothing of one that stands still.
@@ -424,30 +428,56 @@ func TestNoWriteIsBegunBesideOneThatHangs(t *testing.T) {
 		n.named(gen9, root)
 		n.wants(0, "report group 0 of (3,9): failed: the write of generation (3,5) was given up 12s ago and has not returned: see what ails the file system of durable_dir")
 		n.room.Learn(n.now, Returned{Write: hung, Err: errors.New("too late")})
-		n.wants(0, "discard (3,5)")
+		n.wants(0, "discard [group-0] of write 1")
 		n.named(replica.Generation{}, replica.Digest{})
 		n.named(gen9, root)
 		n.wants(0, "write group 0 of (3,9)")
 	}
 }
 
-// What a write left that did not become durable goes: once it has returned, and unless it is wanted again.
+// What a write left that did not become durable goes once it has returned. The same generation is written again beside it.
 func TestWhatAWriteLeftGoes(t *testing.T) {
 	n := begun(t, 2)
 	n.returns(nil)
-	n.wants(0, "report group 0 of (3,5): written, root "+n.write.readers[0].Manifest().Root.String()[:4])
+	n.wants(0, "report group 0 of (3,5): written, group-0")
+	root := n.write.readers[0].Manifest().Root
 	n.named(replica.Generation{}, replica.Digest{}) // another node's shard has failed
-	n.wants(0, "discard (3,5)")
-	n.named(gen5, n.write.readers[0].Manifest().Root)
-	n.wants(time.Second)
-	n.room.Learn(n.now, Discarded{Discard{n.job.ID, n.job.Name, gen5}})
+	n.wants(0, "discard [group-0] of write 1")
+	first := Discard{n.write.Attempt, []string{"group-0"}}
+	n.named(gen5, root)
 	n.wants(0, write5)
+	n.room.Learn(n.now, Discarded{first})
 	n.named(replica.Generation{}, replica.Digest{})
 	n.wants(0)
 	n.returns(holding.ErrDropped)
-	n.wants(0, "discard (3,5)")
-	n.room.Learn(n.now, Discarded{Discard{n.job.ID, n.job.Name, gen5}})
+	n.wants(0, "discard [group-0] of write 2")
+	n.room.Learn(n.now, Discarded{Discard{n.write.Attempt, nil}})
 	n.wants(time.Minute)
+}
+
+// A write that was named again, of the same generation, is another: what an earlier one did says nothing of it.
+func TestTheSameGenerationAgain(t *testing.T) {
+	n := begun(t, 2)
+	n.returns(nil)
+	n.wants(0, "report group 0 of (3,5): written, group-0")
+	n.named(gen5, n.write.readers[0].Manifest().Root)
+	n.wants(0, "discard [group-0] of write 1", write5)
+}
+
+// A write that another fleet's claim forbids says so.
+func TestAFencedWrite(t *testing.T) {
+	n := begun(t, 2)
+	n.write.close()
+	n.room.Learn(n.now, Returned{Write: n.write, Err: fmt.Errorf("claim: %w", tier.ErrFenced)})
+	reports := 0
+	for _, e := range n.room.Step(n.now) {
+		if r, ok := e.(Report); ok && r.Fenced && r.Failed != "" && r.Number == 1 {
+			reports++
+		}
+	}
+	if reports != 1 {
+		t.Errorf("%d reports that it is fenced", reports)
+	}
 }
 
 func TestWhatIsDurableStays(t *testing.T) {
@@ -455,20 +485,12 @@ func TestWhatIsDurableStays(t *testing.T) {
 		"it is durable":       func(n *node) { n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Durable = gen5 }) },
 		"there is no disk":    func(n *node) { n.undurable = errors.New("no disk") },
 		"it has not returned": func(n *node) { n.room.running[n.write] = true },
-		"it is written again": func(n *node) {
-			n.named(replica.Generation{}, replica.Digest{})
-			n.room.effects = nil
-			n.room.jobs[n.job.ID].discards[gen5] = false
-			n.named(gen5, replica.Digest{7})
-			n.room.effects = nil
-		},
 	} {
 		n := begun(t, 2)
 		n.returns(nil)
 		n.step()
-		if c(n); n.job.Writer == nil || what != "it is written again" {
-			n.named(replica.Generation{}, replica.Digest{})
-		}
+		c(n)
+		n.named(replica.Generation{}, replica.Digest{})
 		n.wants(0)
 		if t.Failed() {
 			t.Fatal(what)

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/spool"
@@ -19,19 +19,17 @@ import (
 // growsEvery is how often the leader hears how far a shard is, while bytes of it are written: much more often than it gives one up.
 const growsEvery = 10 * time.Second
 
-// Store writes a shard where it lasts: *checkpoint.Store.
+// Store writes an object where it lasts: *tier.Tier.
 type Store interface {
-	WriteShard(ctx context.Context, jobName string, m replica.Manifest, regions []replica.Region, frozen *checkpoint.Frozen, read func(i int, dst []byte) ([]byte, error)) (replica.ShardInfo, error)
+	Write(ctx context.Context, a tier.Attempt, object string, frozen *tier.Part, parts ...tier.Part) (replica.Stored, error)
 }
 
 // Write has one shard written, beside the owner. It reads a slot here and so keeps it from being freed, until the last byte is copied into the spool.
 // Without one it does until the store has read the last byte: what is still to be synced then lies with the kernel. The Room owns it; Run reads
 // through it.
 type Write struct {
-	Job        replica.JobID
-	Name       string // of the job
-	Generation replica.Generation
-	Part       replica.Part
+	tier.Attempt
+	Part replica.Part
 
 	readers []*holding.Reader // that hold the slot, and the frozen area beside it
 	regions []replica.Region
@@ -87,29 +85,29 @@ type Tier struct {
 }
 
 // Run writes the shard, and says now and then how many bytes the store has taken. Beside the owner; Returned is to follow.
-func (w *Write) Run(ctx context.Context, tier Tier, grew func(bytes uint64)) (replica.ShardInfo, error) {
+func (w *Write) Run(ctx context.Context, to Tier, grew func(bytes uint64)) (replica.Stored, error) {
 	defer w.close()
 	ctx, cancel := w.lasting(ctx)
 	defer cancel(nil)
-	to := w.shard(tier.Store, w.counting(grew))
-	part, err := w.room(ctx, tier.Spool, to.man)
+	sh := w.shard(to.Store, w.counting(grew))
+	part, err := w.room(ctx, to.Spool, sh.man)
 	switch {
 	case err != nil:
-		return replica.ShardInfo{}, err
+		return replica.Stored{}, err
 	case part == nil:
-		return to.write(ctx, w.Name, to.counting(w.readers[0].ReadChunk, true))
+		return sh.write(ctx, sh.counting(w.readers[0].ReadChunk, true))
 	}
-	c := newCopying(to.man, part)
+	c := newCopying(sh.man, part)
 	var copied sync.WaitGroup
 	copied.Go(func() {
 		if c.run(ctx, w.counted(w.readers[0].ReadChunk)) == nil {
 			w.readers[0].Close() // the slot is free
 		}
 	})
-	info, err := to.write(ctx, w.Name, to.counting(func(i int, dst []byte) ([]byte, error) {
+	info, err := sh.write(ctx, sh.counting(func(i int, dst []byte) ([]byte, error) {
 		b, err := c.read(ctx, i, dst)
 		if err == nil {
-			err = tier.Rate.wait(ctx, len(b))
+			err = to.Rate.wait(ctx, len(b))
 		}
 		return b, err
 	}, false))
@@ -137,23 +135,24 @@ func (w *Write) lasting(ctx context.Context) (context.Context, context.CancelCau
 // shard is what the store is to write.
 type shard struct {
 	store    Store
+	of       tier.Attempt
 	man      replica.Manifest
 	regions  []replica.Region
-	frozen   *checkpoint.Frozen
+	frozen   *tier.Part
 	counting func(read chunks, own bool) chunks
 }
 
 func (w *Write) shard(store Store, counting func(read chunks, own bool) chunks) shard {
-	s := shard{store: store, man: w.readers[0].Manifest(), regions: w.regions, counting: counting}
+	s := shard{store: store, of: w.Attempt, man: w.readers[0].Manifest(), regions: w.regions, counting: counting}
 	if len(w.readers) > 1 {
 		f := w.readers[1]
-		s.frozen = &checkpoint.Frozen{Manifest: f.Manifest(), Regions: w.regions, Read: counting(f.ReadChunk, false)}
+		s.frozen = &tier.Part{Manifest: f.Manifest(), Regions: w.regions, Read: counting(f.ReadChunk, false)}
 	}
 	return s
 }
 
-func (s shard) write(ctx context.Context, jobName string, read chunks) (replica.ShardInfo, error) {
-	return s.store.WriteShard(ctx, jobName, s.man, s.regions, s.frozen, read)
+func (s shard) write(ctx context.Context, read chunks) (replica.Stored, error) {
+	return s.store.Write(ctx, s.of, tier.ObjectOf(s.man.Part), s.frozen, tier.Part{Manifest: s.man, Regions: s.regions, Read: read})
 }
 
 // closePatience is how long the end of a write waits for the spool's disk to remove what was there.
@@ -184,7 +183,7 @@ type road struct {
 
 // report is what the leader is told of the write.
 func (w *Write) report(add func(*control.ShardReport)) control.ShardReport {
-	s := control.ShardReport{Job: w.Job, Generation: w.Generation, Part: w.Part}
+	s := control.ShardReport{Job: w.Job, Generation: w.Generation, Number: w.Number, Part: w.Part}
 	add(&s)
 	return s
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
@@ -26,12 +26,13 @@ type store struct {
 	fail error
 }
 
-func (s *store) WriteShard(ctx context.Context, name string, m replica.Manifest, regions []replica.Region, frozen *checkpoint.Frozen, read func(int, []byte) ([]byte, error)) (info replica.ShardInfo, err error) {
+func (s *store) Write(ctx context.Context, a tier.Attempt, object string, frozen *tier.Part, parts ...tier.Part) (info replica.Stored, err error) {
 	if frozen != nil {
-		if _, err := s.WriteShard(ctx, name, frozen.Manifest, regions, nil, frozen.Read); err != nil {
+		if _, err := s.Write(ctx, a, "frozen", nil, *frozen); err != nil {
 			return info, err
 		}
 	}
+	m, read := parts[0].Manifest, parts[0].Read
 	for i := range m.Chunks {
 		select {
 		case <-s.goOn:
@@ -47,7 +48,7 @@ func (s *store) WriteShard(ctx context.Context, name string, m replica.Manifest,
 		}
 		s.got = append(s.got, b...)
 	}
-	return replica.ShardInfo{Part: m.Part, Root: m.Root}, nil
+	return replica.Stored{Key: object}, nil
 }
 
 // running is a write on its way.

@@ -94,6 +94,7 @@ type Room struct {
 
 	triedAt    time.Duration      // when a write was last proposed, failed, or was found to be gone
 	asked      replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
+	fenced     bool               // another fleet has claimed the run
 	saidPassed bool               // people know that multiples of durable_every may be passed
 	failed     int                // writes in a row
 	failing    time.Duration      // how long after a write that failed the next one begins; zero: the last one succeeded

@@ -26,6 +26,7 @@ const (
 // write is the one under way.
 type write struct {
 	generation replica.Generation // zero: none was seen
+	number     uint64
 	parts      map[replica.Part]control.ShardReport
 	movedAt    time.Duration       // when a byte of it was last known to be written
 	unended    *replica.EndDurable // of which the log has not said whether it was applied
@@ -39,12 +40,12 @@ func (r *Room) changed(now time.Duration, job *replica.Job) {
 		r.asked = replica.Generation{}
 	}
 	w := job.Writer
-	if w != nil && w.Generation == r.write.generation {
+	if w != nil && w.Generation == r.write.generation && w.Number == r.write.number {
 		return
 	}
 	r.over(now)
 	if w != nil {
-		r.write = write{generation: w.Generation, parts: map[replica.Part]control.ShardReport{}, movedAt: now, unended: r.write.unended}
+		r.write = write{generation: w.Generation, number: w.Number, parts: map[replica.Part]control.ShardReport{}, movedAt: now, unended: r.write.unended}
 	}
 }
 
@@ -65,10 +66,18 @@ func (r *Room) over(now time.Duration) {
 	}
 }
 
+// fence takes in that another fleet goes on with the run. Nothing of this one is written any more: people are told so, and training goes on.
+func (r *Room) fence(is bool) {
+	if is && !r.fenced {
+		r.fenced = true
+		r.tell("warning: durable writes end: %s; training goes on", r.why)
+	}
+}
+
 // failedOnce takes note of a write that failed, or could not begin.
 func (r *Room) failedOnce(now time.Duration) {
 	r.path.lookAt = 0 // what made it fail may have taken the earlier ones along
-	if r.failing == 0 {
+	if r.failing == 0 && !r.fenced {
 		training := ""
 		if r.job.Phase == replica.Open {
 			training = "training goes on, and "
@@ -83,7 +92,7 @@ func (r *Room) failedOnce(now time.Duration) {
 // wanted tells whether a write is due.
 func (r *Room) wanted(now time.Duration) bool {
 	j := r.job
-	if j.Committed.IsZero() || j.Committed == j.Durable || j.Phase != replica.Open && j.Phase != replica.Closed {
+	if r.fenced || j.Committed.IsZero() || j.Committed == j.Durable || j.Phase != replica.Open && j.Phase != replica.Closed {
 		return false
 	}
 	if !r.asked.IsZero() {
@@ -175,7 +184,7 @@ func (r *Room) end(done bool) {
 
 // shard takes a node's report of a part that it writes. Once all parts are written the marker is ordered.
 func (r *Room) shard(now time.Duration, ev Shard) {
-	if r.job == nil || r.job.Writer == nil || r.job.Writer.Generation != ev.Generation {
+	if r.job == nil || r.job.Writer == nil || r.job.Writer.Number != ev.Number || r.job.Writer.Generation != ev.Generation {
 		return
 	}
 	w := r.job.Writer
@@ -192,6 +201,7 @@ func (r *Room) shard(now time.Duration, ev Shard) {
 	case ev.Failed != "":
 		r.do(Log{fmt.Sprintf("shard %v of generation %v by node %s", ev.Part, ev.Generation, ev.From), ev.Failed})
 		r.why = fmt.Sprintf("node %s, %v of generation %v: %s", ev.From, ev.Part, ev.Generation, ev.Failed)
+		r.fence(ev.Fenced)
 		r.end(false)
 	default:
 		r.write.parts[ev.Part] = ev.ShardReport
@@ -202,7 +212,7 @@ func (r *Room) shard(now time.Duration, ev Shard) {
 // mark orders the commit marker where all parts are written.
 func (r *Room) mark() {
 	w := r.job.Writer
-	order := control.MarkerOrder{Job: r.job.ID, Generation: w.Generation}
+	order := control.MarkerOrder{Job: r.job.ID, Generation: w.Generation, Number: w.Number}
 	for _, s := range w.Shards {
 		have, ok := r.write.parts[s.Part]
 		if !ok {
@@ -216,12 +226,13 @@ func (r *Room) mark() {
 
 // marked takes what the writer says of the marker.
 func (r *Room) marked(ev Marked) {
-	if r.job == nil || r.job.Writer == nil || r.job.Writer.Generation != ev.Generation || r.job.Writer.Writer != ev.From {
+	if r.job == nil || r.job.Writer == nil || r.job.Writer.Number != ev.Number || r.job.Writer.Generation != ev.Generation || r.job.Writer.Writer != ev.From {
 		return
 	}
 	if ev.Failed != "" {
 		r.do(Log{fmt.Sprintf("commit marker of generation %v by node %s", ev.Generation, ev.From), ev.Failed})
 		r.why = fmt.Sprintf("node %s: %s", ev.From, ev.Failed)
+		r.fence(ev.Fenced)
 	}
 	r.end(ev.Failed == "")
 }

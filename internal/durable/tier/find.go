@@ -1,0 +1,311 @@
+package tier
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// What is found, as the catalog has it.
+type (
+	Found   = catalog.Found
+	Skipped = catalog.Skipped
+	Listed  = catalog.Listed
+)
+
+// Plain says in a few words, for people, why a read failed.
+func Plain(err error) string { return catalog.Plain(err) }
+
+// IsDamage tells whether an error says that bytes are not those that were written. A store that refuses to read says nothing of them.
+func IsDamage(err error) bool { return catalog.IsDamage(err) }
+
+// StateOf is the state of a generation whose reading failed.
+func StateOf(err error) catalog.State {
+	if IsDamage(err) {
+		return catalog.Damaged
+	}
+	return catalog.Unreadable
+}
+
+// Find lists the generations of a run whose files are all there and whose newest whole read, if there was one, found every byte, the newest
+// first; and what it passed over and why. With a zero id it lists those of every run of the name, the last run first.
+func (t *Tier) Find(ctx context.Context, name string, id replica.JobID) (found []Found, skipped []Skipped, err error) {
+	found, skipped, err = t.cat.Find(ctx, name, id)
+	if err != nil || t.old == nil {
+		return found, skipped, err
+	}
+	former, passed, err := t.old.Find(ctx, name, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	return inOrder(append(found, former...)), append(skipped, passed...), nil
+}
+
+// inOrder puts what was found of former runs, and of runs whose newest generations have the present layout, in one order.
+func inOrder(list []Found) []Found {
+	type rank struct {
+		former bool // of a run that has nothing in the present layout
+		order  uint64
+	}
+	of := map[replica.JobID]rank{}
+	for _, f := range list {
+		r, known := of[f.Commit.Run]
+		if !known || r.former && !f.Old() {
+			r = rank{f.Old(), f.Run.Order}
+		} else if r.former == f.Old() {
+			r.order = max(r.order, f.Run.Order)
+		}
+		of[f.Commit.Run] = r
+	}
+	slices.SortStableFunc(list, func(a, b Found) int {
+		x, y := of[a.Commit.Run], of[b.Commit.Run]
+		return cmp.Or(compareBool(x.former, y.former), cmp.Compare(y.order, x.order), slices.Compare(b.Commit.Run[:], a.Commit.Run[:]), compareBool(a.Abandoned, b.Abandoned), Newer(a, b))
+	})
+	return list
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// Newer orders generations of one run, the newest first.
+func Newer(a, b Found) int {
+	return cmp.Or(cmp.Compare(b.Position.Epoch, a.Position.Epoch), cmp.Compare(b.Position.Step, a.Position.Step), b.Generation.Compare(a.Generation))
+}
+
+// Rival returns, of what Find lists for a name, a generation of another run than the first, where nothing says which of the two was written last:
+// of the former layout it is by the clocks of their writers.
+func Rival(found []Found) (f Found, ok bool) {
+	if len(found) == 0 {
+		return f, false
+	}
+	first := found[0]
+	for _, f := range found {
+		switch {
+		case f.Commit.Run == first.Commit.Run:
+		case f.Old() == first.Old() && f.Run.Order >= first.Run.Order:
+			return f, true
+		case f.Old() && !first.Old() && f.At > newest(found, first.Commit.Run):
+			return f, true
+		}
+	}
+	return f, false
+}
+
+// newest is when the last generation of a run was written.
+func newest(found []Found, id replica.JobID) (at int64) {
+	for _, f := range found {
+		if f.Commit.Run == id {
+			at = max(at, f.At)
+		}
+	}
+	return at
+}
+
+// Holds tells whether a generation is committed, and has failed no read since; the error says why not.
+func (t *Tier) Holds(ctx context.Context, name string, id replica.JobID, g replica.Generation) error {
+	err := t.cat.Holds(ctx, name, id, g)
+	if err != nil && t.old != nil && errors.Is(err, catalog.ErrNone) {
+		if t.old.Holds(name, id, g) == nil {
+			return nil
+		}
+	}
+	switch {
+	case errors.Is(err, catalog.ErrNone):
+		return fmt.Errorf("durable generation %v of job %s is not in %s: %w", g, name, t.URL(), err)
+	case err != nil:
+		return fmt.Errorf("durable generation %v of job %s: %w", g, name, err)
+	}
+	return nil
+}
+
+// Names lists the names of jobs that have runs.
+func (t *Tier) Names(ctx context.Context) ([]string, error) {
+	names, err := t.cat.Jobs(ctx)
+	if err != nil || t.old == nil {
+		return names, err
+	}
+	former, err := t.old.Jobs(ctx)
+	names = append(names, former...)
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+// List lists the generations of a name as Names and hints tell of them, and when each was read: it is to be cheap.
+func (t *Tier) List(ctx context.Context, name string) ([]Listed, error) {
+	list, err := t.cat.ListNamed(ctx, name)
+	if err != nil || t.old == nil {
+		return list, err
+	}
+	former, err := t.old.List(ctx, name)
+	return append(list, former...), err
+}
+
+// look finds one generation, whether or not its newest read failed.
+func (t *Tier) look(ctx context.Context, name string, id replica.JobID, g replica.Generation) (f Found, err error) {
+	r, err := t.cat.At(ctx, name, id)
+	if err == nil {
+		f, err = t.cat.Get(ctx, r, g)
+	}
+	if err == nil || t.old == nil || !errors.Is(err, catalog.ErrNone) && !errors.Is(err, store.ErrAbsent) {
+		return f, err
+	}
+	found, skipped, ferr := t.old.Find(ctx, name, id)
+	if ferr != nil {
+		return f, ferr
+	}
+	for _, f := range found {
+		if f.Generation == g {
+			return f, nil
+		}
+	}
+	for _, s := range skipped {
+		if s.Whole != nil && s.Generation == g {
+			return *s.Whole, nil
+		}
+	}
+	return f, err
+}
+
+// Look finds one generation, whether or not its newest read failed.
+func (t *Tier) Look(ctx context.Context, name string, id replica.JobID, g replica.Generation) (Found, error) {
+	return t.look(ctx, name, id, g)
+}
+
+// Reader reads a part. Several goroutines may call ReadChunk, which reads chunk i into dst, grown if it is too short, and checks it against its
+// digest. After an error dst must not be used again.
+type Reader = interface {
+	Manifest() replica.Manifest
+	Regions() []replica.Region
+	ReadChunk(i int, dst []byte) ([]byte, error)
+	Close()
+}
+
+// Open opens a part of a generation. A generation whose newest read failed is store.ErrCorrupt. While the part is open, Prune keeps the
+// generation. A read that fails has the file read again, and what that finds is noted beside the generation.
+func (t *Tier) Open(ctx context.Context, name string, id replica.JobID, g replica.Generation, part replica.Part) (Reader, error) {
+	f, err := t.look(ctx, name, id, g)
+	if err != nil {
+		return nil, err
+	}
+	if bad := t.bad(ctx, f); bad != nil {
+		return nil, bad
+	}
+	where := f.Where()
+	t.hold(where, 1)
+	var sh Reader
+	if f.Old() {
+		sh, err = t.old.OpenShard(ctx, f, part)
+	} else {
+		sh, err = t.cat.OpenShard(ctx, f, part)
+	}
+	if err != nil {
+		t.hold(where, -1)
+		t.suspect(ctx, f, err)
+		return nil, corrupt(err)
+	}
+	return &opened{Reader: sh, t: t, ctx: ctx, of: f}, nil
+}
+
+// bad tells of a generation whose newest read failed.
+func (t *Tier) bad(ctx context.Context, f Found) error {
+	if f.Old() {
+		return nil // its reading says so
+	}
+	err := t.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation)
+	if errors.Is(err, store.ErrCorrupt) {
+		return err
+	}
+	return nil
+}
+
+// opened is a part that is being read.
+type opened struct {
+	Reader
+	t   *Tier
+	ctx context.Context // of whoever opened it
+	of  Found
+}
+
+func (o *opened) ReadChunk(i int, dst []byte) ([]byte, error) {
+	b, err := o.Reader.ReadChunk(i, dst)
+	if err != nil {
+		o.t.suspect(o.ctx, o.of, err)
+		err = corrupt(err)
+	}
+	return b, err
+}
+
+func (o *opened) Close() {
+	o.Reader.Close()
+	o.t.hold(o.of.Where(), -1)
+}
+
+// corrupt marks damage of every kind with one word.
+func corrupt(err error) error {
+	if IsDamage(err) && !errors.Is(err, store.ErrCorrupt) {
+		return fmt.Errorf("%w: %w", store.ErrCorrupt, err)
+	}
+	return err
+}
+
+// suspect takes in that a read of a generation failed, for whatever it was made: where a whole read fails too, the mark says so.
+func (t *Tier) suspect(ctx context.Context, f Found, err error) {
+	if IsDamage(err) && ctx.Err() == nil {
+		t.note(t.ReadBack(ctx, f, How{Cold: true}))
+	}
+}
+
+// How says how to read a generation back.
+type How struct {
+	// Cold reads from the disk what the kernel remembers of the files, where there is a kernel between.
+	Cold bool
+	// Pace is called before so many bytes are used, and takes its time; nil: none.
+	Pace func(ctx context.Context, bytes int) error
+}
+
+// ReadBack reads a generation whole, and leaves beside it what that found. Damage is believed where a second read finds it again. A store that
+// refuses to read leaves the former mark.
+func (t *Tier) ReadBack(ctx context.Context, f Found, how How) error {
+	if f.Old() {
+		return t.old.ReadBack(ctx, f, how.Cold, how.Pace)
+	}
+	faults, err := t.cat.VerifyAt(ctx, f, how.Pace, nil)
+	if err != nil && !IsDamage(err) {
+		return err
+	}
+	t.note(t.cat.MarkRead(ctx, f, err))
+	for _, fault := range faults {
+		if fault.Twin {
+			t.note(fmt.Errorf("%s: %s: its twin is whole, and it is written anew", fault.Key, fault.What))
+		}
+	}
+	if err == nil && len(faults) > 0 {
+		t.note(t.cat.Repair(ctx, f, faults))
+	}
+	return err
+}
+
+// Written is when a generation was written, by its writer's clock, for people; zero: nobody knows.
+func Written(f Found) time.Time {
+	if f.At <= 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(f.At)
+}
+
+// Place names where a generation lies, for people.
+func (t *Tier) Place(f Found) string { return t.URL() + "/" + f.Job }

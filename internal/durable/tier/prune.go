@@ -1,0 +1,160 @@
+package tier
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/retain"
+	"github.com/replicad/replicad/replica"
+)
+
+const (
+	// grace is how old an object must be, by the store's times, that no commit names, for Sweep to remove it. Prune is called by the writer of a
+	// commit, when no write of this fleet is under way, and another fleet has no epoch of the run.
+	grace = time.Hour
+	// sweepEvery lies between two sweeps of a run: each reads all its commits.
+	sweepEvery = 6 * time.Hour
+)
+
+// Prune removes what the rule of package retain lets go of a job's generations, of which it keeps the newest keep, and of those of former runs of
+// its name. The writer of a commit calls it, when no write of the job is under way. lineage is the job's: what a run went on from stays until newer
+// generations were read back.
+func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage replica.Lineage, keep int) error {
+	if keep < 1 {
+		return fmt.Errorf("prune durable generations of job %s: keep %d, want at least 1: the newest is the last resort", name, keep)
+	}
+	list, err := t.List(ctx, name)
+	if err != nil {
+		return fmt.Errorf("prune durable generations of job %s: %w", name, err)
+	}
+	if !slices.ContainsFunc(list, func(l Listed) bool { return l.Run.ID == id }) {
+		return nil // what lies in another directory is no reason to remove anything from this one
+	}
+	var errs []error
+	gens := t.known(ctx, list, id, lineage)
+	for i, v := range retain.Decide(gens, retain.Policy{Last: keep, Runs: t.settings.KeepRuns, AllFormerRuns: t.settings.KeepRuns == 0}) {
+		if !v.Keep {
+			errs = append(errs, t.remove(ctx, list[i], v.Why))
+		}
+	}
+	errs = append(errs, t.sweep(ctx, name, id))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("prune durable generations of job %s: %w", name, err)
+	}
+	return nil
+}
+
+func (t *Tier) remove(ctx context.Context, l Listed, why string) error {
+	switch {
+	case l.Old:
+		return t.old.Remove(l)
+	case l.State == catalog.Unfinished || l.State == catalog.Deleting:
+		return nil // Sweep removes it after a grace
+	}
+	err := t.cat.Delete(ctx, l.Run, l.Generation, why)
+	if errors.Is(err, catalog.ErrPinned) {
+		return nil
+	}
+	return err
+}
+
+// known lists the generations as the rule asks for them.
+func (t *Tier) known(ctx context.Context, list []Listed, id replica.JobID, lineage replica.Lineage) []retain.Generation {
+	at := runNumbers(list, id)
+	now := int64(0)
+	for _, l := range list {
+		now = max(now, l.Row.At)
+	}
+	out := make([]retain.Generation, len(list))
+	for i, l := range list {
+		g := retain.Generation{Step: l.Row.Position.Step, Epoch: l.Row.Position.Epoch, Run: at[l.Run.ID], Size: l.Row.Bytes, State: stateOf(l), Pinned: len(l.Pins) > 0}
+		if l.Row.At > 0 {
+			g.Age = time.Duration(now-l.Row.At) * time.Millisecond
+		}
+		if l.Row.Position == (replica.Position{}) {
+			g.Step, g.Epoch = l.Generation.Step, l.Generation.Epoch
+		}
+		g.Resumed = slices.ContainsFunc(lineage, func(o replica.Opened) bool {
+			return o.Start == l.Generation.Step && o.Epoch > l.Generation.Epoch && lineage.Valid(l.Generation)
+		})
+		g.Open = t.isRead(whereOf(l))
+		out[i] = g
+	}
+	return out
+}
+
+// whereOf is Found.Where of a row.
+func whereOf(l Listed) string {
+	f := Found{Run: l.Run}
+	f.Generation = l.Generation
+	return f.Where()
+}
+
+func stateOf(l Listed) retain.State {
+	switch l.State {
+	case catalog.Good:
+		return retain.Good
+	case catalog.Damaged:
+		return retain.Damaged
+	case catalog.Unfinished, catalog.Deleting:
+		return retain.Unfinished
+	case catalog.Unread, catalog.Unreadable:
+	}
+	return retain.Unread
+}
+
+// runNumbers counts runs of a name from the present one. Those that have nothing in the present layout come last.
+func runNumbers(list []Listed, id replica.JobID) map[replica.JobID]int {
+	type run struct {
+		id     replica.JobID
+		former bool
+		order  uint64
+	}
+	var runs []run
+	for _, l := range list {
+		i := slices.IndexFunc(runs, func(r run) bool { return r.id == l.Run.ID })
+		switch {
+		case i < 0:
+			runs = append(runs, run{l.Run.ID, l.Old, l.Run.Order})
+		case runs[i].former && !l.Old:
+			runs[i] = run{l.Run.ID, false, l.Run.Order}
+		case runs[i].former == l.Old:
+			runs[i].order = max(runs[i].order, l.Run.Order)
+		}
+	}
+	slices.SortStableFunc(runs, func(a, b run) int {
+		return cmp.Or(compareBool(a.id != id, b.id != id), compareBool(a.former, b.former), cmp.Compare(b.order, a.order))
+	})
+	at := map[replica.JobID]int{}
+	for i, r := range runs {
+		at[r.id] = i
+	}
+	return at
+}
+
+// sweep removes, now and then, what no commit of a run names.
+func (t *Tier) sweep(ctx context.Context, name string, id replica.JobID) error {
+	t.mu.Lock()
+	last, ever := t.swept[id]
+	due := !ever || time.Since(last) >= sweepEvery
+	if due {
+		t.swept[id] = time.Now()
+	}
+	t.mu.Unlock()
+	if !due {
+		return nil
+	}
+	r, err := t.cat.At(ctx, name, id)
+	if errors.Is(err, catalog.ErrNone) {
+		return nil
+	}
+	if err == nil {
+		_, err = t.cat.Sweep(ctx, r, grace)
+	}
+	return err
+}

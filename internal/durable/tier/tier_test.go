@@ -1,0 +1,527 @@
+package tier
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/durable/safetensors"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/leakcheck"
+	"github.com/replicad/replicad/replica"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+const name = durabletest.JobName
+
+// fleet writes generations of a job, as its daemons do.
+type fleet struct {
+	t    *testing.T
+	tier *Tier
+	of   Attempt
+	line replica.Lineage
+}
+
+func newFleet(t *testing.T, tier *Tier, who string) *fleet {
+	return &fleet{t, tier, Attempt{Name: name, Job: durabletest.Job, Began: 1_764_090_960_000, Cluster: durabletest.Cluster, Fleet: who, Epoch: 1}, replica.Lineage{{Epoch: 1}}}
+}
+
+func gen(e replica.Epoch, s replica.Step) replica.Generation {
+	return replica.Generation{Epoch: e, Step: s}
+}
+
+// parts are those of a generation, of the fleet's run.
+func (f *fleet) parts(g replica.Generation) (frozen []*Part, parts []Part) {
+	made := durabletest.Make(g, 1)
+	mine := func(p durabletest.Part) Part {
+		m := p.Manifest
+		m.Job = f.of.Job
+		m.Root = safetensors.Hash(m.RootInput())
+		return Part{Manifest: m, Regions: p.Regions, Read: p.Read}
+	}
+	fr := mine(made.Frozen[0])
+	for _, p := range append(made.Groups, made.Private...) {
+		part := mine(p)
+		var along *Part
+		if part.Manifest.Part.Kind == replica.ReplicatedPart {
+			part.Manifest.FrozenRoot = fr.Manifest.Root
+			part.Manifest.Root = safetensors.Hash(part.Manifest.RootInput())
+			along = &fr
+		}
+		frozen, parts = append(frozen, along), append(parts, part)
+	}
+	return frozen, parts
+}
+
+// begins writes all objects of a generation; the attempt is the next one.
+func (f *fleet) begins(g replica.Generation) (a Attempt, roots map[replica.Part]replica.Digest, objects []replica.Stored, err error) {
+	f.of.Number++
+	a = f.of
+	a.Generation = g
+	roots = map[replica.Part]replica.Digest{}
+	frozen, parts := f.parts(g)
+	for i, p := range parts {
+		o, err := f.tier.Write(f.t.Context(), a, ObjectOf(p.Manifest.Part), frozen[i], p)
+		if err != nil {
+			return a, nil, nil, err
+		}
+		roots[p.Manifest.Part] = p.Manifest.Root
+		objects = append(objects, o)
+	}
+	return a, roots, objects, nil
+}
+
+func (f *fleet) said(g replica.Generation) Said {
+	return Said{Position: replica.Position(g), Layout: durabletest.Make(g, 1).Layout, Lineage: f.line}
+}
+
+func (f *fleet) tries(step replica.Step) error {
+	g := gen(f.of.Epoch, step)
+	a, roots, objects, err := f.begins(g)
+	if err != nil {
+		return err
+	}
+	return f.tier.Commit(f.t.Context(), a, f.said(g), roots, objects)
+}
+
+// writes makes generations durable, and keeps some.
+func (f *fleet) writes(keep int, steps ...replica.Step) {
+	f.t.Helper()
+	for _, step := range steps {
+		if err := f.tries(step); err != nil {
+			f.t.Fatal(err)
+		}
+		if err := f.tier.Prune(f.t.Context(), name, f.of.Job, f.line, keep); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// resumes claims the next epoch, and opens it at a step.
+func (f *fleet) resumes(from replica.Step) error {
+	found, _, err := f.tier.Find(f.t.Context(), name, f.of.Job)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(found, func(g Found) bool { return g.Generation.Step == from })
+	before, writes, err := f.tier.Resume(f.t.Context(), found[i], f.of.Cluster, f.of.Fleet, found[0].Generation.Epoch)
+	if err != nil {
+		return err
+	}
+	f.of.Epoch, f.of.Number = before+1, writes
+	f.line = append(slices.Clone(found[i].Lineage), replica.Opened{Epoch: before + 1, Start: from})
+	return nil
+}
+
+// reads reads a generation back.
+func (f *fleet) reads(step replica.Step) error {
+	f.t.Helper()
+	list, err := f.tier.List(f.t.Context(), name)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, l := range list {
+		if l.Generation.Step == step {
+			g, err := f.tier.Look(f.t.Context(), name, l.Run.ID, l.Generation)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			return f.tier.ReadBack(f.t.Context(), g, How{})
+		}
+	}
+	f.t.Fatalf("no step %d", step)
+	return nil
+}
+
+// lies says what lies there: steps with their states.
+func (f *fleet) lies() string {
+	f.t.Helper()
+	list, err := f.tier.List(f.t.Context(), name)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var out []string
+	for _, l := range list {
+		out = append(out, fmt.Sprintf("%d %s", l.Generation.Step, l.State))
+	}
+	return strings.Join(out, ", ")
+}
+
+func (f *fleet) wants(what string) {
+	f.t.Helper()
+	if got := f.lies(); got != what {
+		f.t.Fatalf("there lie %q, want %q", got, what)
+	}
+}
+
+// inMemory is a tier over a root in memory.
+func inMemory(t *testing.T, s Settings) (*Tier, *memory.Store) {
+	st := memory.New()
+	tier := New(st, nil, s)
+	t.Cleanup(func() { tier.Close() })
+	return tier, st
+}
+
+// rot changes the last byte of the one object whose key ends so.
+func rot(t *testing.T, dir, pattern string) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, name, "*", pattern))
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	b, err := os.ReadFile(found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-1] ^= 1
+	if err := os.WriteFile(found[0], b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is written is found, the newest first, and read as it was.
+func TestWhatIsWrittenIsRead(t *testing.T) {
+	tier, _ := inMemory(t, Settings{Reader: "n1"})
+	f := newFleet(t, tier, "a")
+	f.writes(5, 10, 20)
+	found, skipped, err := tier.Find(t.Context(), name, replica.JobID{})
+	if err != nil || len(found) != 2 || len(skipped) != 0 || found[0].Generation != gen(1, 20) || found[0].Write != 2 {
+		t.Fatalf("found %+v, passed over %+v, %v", found, skipped, err)
+	}
+	for _, p := range durabletest.Make(gen(1, 20), 1).Private {
+		r, err := tier.Open(t.Context(), name, durabletest.Job, gen(1, 20), p.Manifest.Part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []byte
+		for i := range r.Manifest().Chunks {
+			b, err := r.ReadChunk(i, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, b...)
+		}
+		r.Close()
+		if !bytes.Equal(got, p.Bytes) {
+			t.Errorf("%v reads otherwise", p.Manifest.Part)
+		}
+	}
+	if err := tier.Holds(t.Context(), name, durabletest.Job, gen(1, 30)); !errors.Is(err, catalog.ErrNone) {
+		t.Errorf("of a generation that nobody wrote: %v", err)
+	}
+	if err := errors.Join(tier.Holds(t.Context(), name, durabletest.Job, gen(1, 20)), f.reads(20)); err != nil {
+		t.Fatal(err)
+	}
+	f.wants("20 good, 10 unread")
+}
+
+// A damaged newest generation does not push a good one out, and counts for nothing until it is found whole.
+func TestDamageIsNoReasonToDelete(t *testing.T) {
+	dir := t.TempDir()
+	tier, err := OpenDirectory(t.Context(), dir, Settings{Reader: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tier.Close()
+	f := newFleet(t, tier, "a")
+	f.writes(1, 10)
+	if err := f.reads(10); err != nil {
+		t.Fatal(err)
+	}
+	f.writes(1, 20)
+	const file = "step-00000020.e1/group-0.w2.safetensors"
+	rot(t, dir, file)
+	if err := f.reads(20); !IsDamage(err) || !strings.HasPrefix(Plain(err), "group-0.w2.safetensors, chunk ") {
+		t.Fatalf("it reads with %v", err)
+	}
+	f.writes(1, 30)
+	f.wants("30 unread, 20 damaged, 10 good")
+	if err := tier.Holds(t.Context(), name, durabletest.Job, gen(1, 20)); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("the damaged one is claimed: %v", err)
+	}
+	if _, err := tier.Open(t.Context(), name, durabletest.Job, gen(1, 20), replica.OfGroup(0)); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("the damaged one opens: %v", err)
+	}
+	rot(t, dir, file) // it is as it was
+	if err := f.reads(20); err != nil {
+		t.Fatal(err)
+	}
+	f.writes(1, 40)
+	f.wants("40 unread, 20 good")
+}
+
+// A read that fails, for whatever it was made, has the generation read whole, and that noted.
+func TestAReadThatFailsIsNoted(t *testing.T) {
+	dir := t.TempDir()
+	tier, err := OpenDirectory(t.Context(), dir, Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tier.Close()
+	f := newFleet(t, tier, "a")
+	f.writes(5, 10)
+	rot(t, dir, "step-00000010.e1/group-0.w1.safetensors")
+	r, err := tier.Open(t.Context(), name, durabletest.Job, gen(1, 10), replica.OfGroup(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	last := len(r.Manifest().Chunks) - 1
+	if _, err := r.ReadChunk(last, nil); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("the last chunk reads with %v", err)
+	}
+	f.wants("10 damaged")
+}
+
+// What a run went on from stays until as many newer ones as are kept were read back.
+func TestWhatARunWentOnFromStays(t *testing.T) {
+	tier, _ := inMemory(t, Settings{})
+	f := newFleet(t, tier, "a")
+	f.writes(1, 10)
+	if err := errors.Join(f.reads(10), f.resumes(10)); err != nil {
+		t.Fatal(err)
+	}
+	f.writes(1, 20, 30)
+	f.wants("30 unread, 10 good")
+	if err := f.reads(30); err != nil {
+		t.Fatal(err)
+	}
+	f.writes(1, 40)
+	f.wants("40 unread, 30 good")
+}
+
+// Of two fleets that resume one run one wins. The other is told whose it is. Once the winner is gone for long, having written nothing, it may go
+// on, and the winner, should it be there after all, writes no more.
+func TestTwoFleetsResumeOneRun(t *testing.T) {
+	tier, st := inMemory(t, Settings{})
+	now := time.Unix(1_764_090_960, 0)
+	st.Now = func() time.Time { return now }
+	newFleet(t, tier, "first").writes(5, 10)
+	a, b := newFleet(t, tier, "a"), newFleet(t, New(st, nil, Settings{}), "b")
+	if err := errors.Join(a.resumes(10), a.resumes(10)); err != nil { // its leader may have changed
+		t.Fatal(err)
+	}
+	if err := b.resumes(10); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "a (cluster ") || !strings.Contains(err.Error(), "try again in 10m0s") {
+		t.Fatalf("the second fleet resumes with %v", err)
+	}
+	now = now.Add(gone)
+	if err := b.resumes(10); err != nil || b.of.Epoch != 3 {
+		t.Fatalf("once the first is gone it resumes with %v, in epoch %d", err, b.of.Epoch)
+	}
+	if err := a.tries(20); !errors.Is(err, ErrFenced) {
+		t.Errorf("the first one commits with %v", err)
+	}
+	b.writes(5, 20)
+}
+
+// A fleet that finds its epoch claimed writes nothing.
+func TestAForeignClaimEndsWrites(t *testing.T) {
+	tier, st := inMemory(t, Settings{})
+	newFleet(t, tier, "a").writes(5, 10)
+	b := newFleet(t, New(st, nil, Settings{}), "b")
+	if err := b.tries(20); !errors.Is(err, ErrFenced) {
+		t.Errorf("it writes with %v", err)
+	}
+	b.wants("10 unread")
+}
+
+// What a write left that was given up goes, its own objects alone; a commit of it that comes late finds no place, and one that came stays.
+func TestDiscard(t *testing.T) {
+	tier, st := inMemory(t, Settings{})
+	f := newFleet(t, tier, "a")
+	f.writes(5, 10)
+	g := gen(1, 20)
+	a, roots, objects, err := f.begins(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, roots2, objects2, err := f.begins(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{"group-0", "private-0", "private-1"}
+	if err := tier.Discard(t.Context(), a, all[:2]); err != nil {
+		t.Fatal(err)
+	}
+	if err := tier.Discard(t.Context(), a, all[2:]); err != nil { // another node
+		t.Fatal(err)
+	}
+	if keys := keysOf(t, st, ".w2.safetensors"); len(keys) != 0 {
+		t.Errorf("there are %q", keys)
+	}
+	if err := tier.Commit(t.Context(), a, f.said(g), roots, objects); err == nil {
+		t.Error("what was discarded is committed")
+	}
+	if err := tier.Commit(t.Context(), again, f.said(g), roots2, objects2); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(tier.Discard(t.Context(), again, all), f.reads(20)); err != nil {
+		t.Errorf("a commit that came lost its objects: %v", err)
+	}
+}
+
+func keysOf(t *testing.T, st store.Store, suffix string) (keys []string) {
+	t.Helper()
+	err := st.List(t.Context(), "", "", func(i store.Info) error {
+		if strings.HasSuffix(i.Key, suffix) {
+			keys = append(keys, i.Key)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+// A generation that the store refuses to read is passed over as what it is; one that may be newer is not taken for gone.
+func TestWhatIsRefusedIsUnreadable(t *testing.T) {
+	tier, st := inMemory(t, Settings{})
+	newFleet(t, tier, "a").writes(5, 10, 20)
+	st.Before = func(c memory.Call) error {
+		if c.Verb == "Get" && strings.HasSuffix(c.Key, "commits/step-00000020.e1.json") {
+			return store.ErrRefused
+		}
+		return nil
+	}
+	found, skipped, err := tier.Find(t.Context(), name, durabletest.Job)
+	if err != nil || len(found) != 1 || len(skipped) != 1 || skipped[0].State != catalog.Unreadable || skipped[0].Generation != gen(1, 20) {
+		t.Errorf("found %v, passed over %+v, %v", found, skipped, err)
+	}
+}
+
+// Former runs go by the rule too.
+func TestFormerRunsGo(t *testing.T) {
+	tier, _ := inMemory(t, Settings{KeepRuns: 1})
+	for i := range 3 {
+		f := newFleet(t, tier, fmt.Sprint(i))
+		f.of.Job[0] = byte(i)
+		f.writes(1, replica.Step(10+i))
+		if err := f.reads(replica.Step(10 + i)); err != nil {
+			t.Fatal(err)
+		}
+		f.writes(1, replica.Step(20+i))
+		if err := f.reads(replica.Step(20 + i)); err != nil {
+			t.Fatal(err)
+		}
+		if i == 2 {
+			f.writes(1, 30)
+			if got := f.lies(); !strings.HasPrefix(got, "30 unread, 22 good") || strings.Contains(got, "20 ") || !strings.Contains(got, "21 good") {
+				t.Errorf("there lie %s", got)
+			}
+		}
+	}
+}
+
+// former writes a generation as daemons of before did.
+func former(t *testing.T, dir string, id replica.JobID, step replica.Step) {
+	t.Helper()
+	s, err := checkpoint.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	f := &fleet{t: t, of: Attempt{Job: id}}
+	g := gen(1, step)
+	m := checkpoint.Marker{JobName: name, Job: id, Generation: g, Position: replica.Position(g), Layout: durabletest.Make(g, 1).Layout, Lineage: replica.Lineage{{Epoch: 1}}}
+	frozen, parts := f.parts(g)
+	for i, p := range parts {
+		var along *checkpoint.Frozen
+		if frozen[i] != nil {
+			along = &checkpoint.Frozen{Manifest: frozen[i].Manifest, Regions: frozen[i].Regions, Read: frozen[i].Read}
+		}
+		info, err := s.WriteShard(t.Context(), name, p.Manifest, p.Regions, along, p.Read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Shards = append(m.Shards, info)
+	}
+	if err := s.WriteMarker(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Generations of the former layout are gone on from, and go by the same rule once newer ones of the run were read back.
+func TestTheFormerLayout(t *testing.T) {
+	dir := t.TempDir()
+	former(t, dir, durabletest.Job, 10)
+	former(t, dir, durabletest.Job, 20)
+	tier, err := OpenDirectory(t.Context(), dir, Settings{Reader: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tier.Close()
+	f := newFleet(t, tier, "a")
+	if err := errors.Join(f.reads(20), f.resumes(20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := tier.Holds(t.Context(), name, durabletest.Job, gen(1, 20)); err != nil {
+		t.Error(err)
+	}
+	r, err := tier.Open(t.Context(), name, durabletest.Job, gen(1, 20), replica.OfRank(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	f.writes(1, 30)
+	found, _, err := tier.Find(t.Context(), name, replica.JobID{})
+	if err != nil || len(found) != 2 || found[0].Generation.Step != 30 || !found[1].Old() || found[1].Generation.Step != 20 {
+		t.Fatalf("found %+v, %v", found, err)
+	}
+	if err := f.reads(30); err != nil {
+		t.Fatal(err)
+	}
+	f.writes(1, 40)
+	f.wants("40 unread, 30 good")
+	if left, err := filepath.Glob(filepath.Join(dir, name, "????????-????-*")); err != nil || len(left) != 0 {
+		t.Errorf("of the former layout is left %q, %v", left, err)
+	}
+}
+
+// A daemon of before that wrote another run later, by its clock, is a rival of what is newest in the present layout.
+func TestRival(t *testing.T) {
+	dir := t.TempDir()
+	tier, err := OpenDirectory(t.Context(), dir, Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tier.Close()
+	newFleet(t, tier, "a").writes(5, 10)
+	found, _, err := tier.Find(t.Context(), name, replica.JobID{})
+	if _, rival := Rival(found); rival || err != nil {
+		t.Fatalf("a run is its own rival, or %v", err)
+	}
+	former(t, dir, replica.JobID{7}, 90)
+	found, _, err = tier.Find(t.Context(), name, replica.JobID{})
+	if r, rival := Rival(found); !rival || r.Generation.Step != 90 || found[0].Generation.Step != 10 || err != nil {
+		t.Fatalf("found %+v, rival %v, %v", found, rival, err)
+	}
+}
+
+// A reader that is broken off takes no damage in.
+func TestAnEndedReadSaysNothing(t *testing.T) {
+	tier, _ := inMemory(t, Settings{})
+	f := newFleet(t, tier, "a")
+	f.writes(5, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := tier.Open(ctx, name, durabletest.Job, gen(1, 10), replica.OfGroup(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cancel()
+	_, _ = r.ReadChunk(0, nil) // it may have been read ahead
+	f.wants("10 unread")
+}
