@@ -200,6 +200,8 @@ type ShardReport struct {
 	Fenced bool `cbor:"8,keyasint,omitempty"`
 	// Number is the durable write's: a generation may be written again.
 	Number uint64 `cbor:"9,keyasint,omitempty"`
+	// Also are further parts that lie in the same file.
+	Also []replica.Part `cbor:"10,keyasint,omitempty"`
 }
 
 // MarkerOrder asks the writer to write the commit marker; MarkedReport is its answer.

@@ -75,7 +75,7 @@ func (c *chair) tries(name string, cluster replica.ClusterID, id replica.JobID, 
 		}
 		man.Root = xxh3.Hash128(man.RootInput()).Bytes()
 		roots[p] = man.Root
-		o, err := c.disk.Write(c.t.Context(), a, tier.ObjectOf(p), nil, tier.Part{Manifest: man, Regions: regions.Regions, Read: func(i int, dst []byte) ([]byte, error) {
+		o, err := c.disk.Write(c.t.Context(), a, tier.ObjectOf("n1", p), nil, tier.Part{Manifest: man, Regions: regions.Regions, Read: func(i int, dst []byte) ([]byte, error) {
 			clear(dst)
 			return dst, nil
 		}})

@@ -150,13 +150,13 @@ func TestNothingUsableIsRefusedByName(t *testing.T) {
 		c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, step))
 	}
 	rotten(t, dir, "step-00000004.e1/group-0.w1.safetensors")
-	rotten(t, dir, "step-00000006.e1/private-0.w1.safetensors")
-	if err := os.Remove(lies(t, dir, "step-00000008.e1/private-0.w1.safetensors")); err != nil {
+	rotten(t, dir, "step-00000006.e1/node-n1.w1.safetensors")
+	if err := os.Remove(lies(t, dir, "step-00000008.e1/node-n1.w1.safetensors")); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // the second time by the marks, which are not believed alone
 		a := c.adoptable(t.Context(), nil, askToResume)
-		for _, want := range []string{"no durable generation in file://" + dir + "/job can be used: step 8: ", "step 8: private-0.w1.safetensors: is missing", "; step 6: private-0.w1.safetensors, chunk 0: digest differs; step 4: group-0.w1.safetensors, chunk 2: digest differs. Bring back"} {
+		for _, want := range []string{"no durable generation in file://" + dir + "/job can be used: step 8: ", "step 8: node-n1.w1.safetensors: is missing", "; step 6: node-n1.w1.safetensors, chunk 0: digest differs; step 4: group-0.w1.safetensors, chunk 2: digest differs. Bring back"} {
 			if !strings.Contains(a.refused, want) {
 				t.Errorf("refused: %q does not say %q", a.refused, want)
 			}

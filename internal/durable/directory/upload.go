@@ -11,9 +11,10 @@ import (
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
-// partBytes is how much of an upload is synced at once: a whole shard would fill the machine's memory with what is not on disk yet.
+// partBytes is how much of an upload is synced at once: a whole shard would fill the machine's memory with what is not on disk yet. A writer without
+// a spool has freed its slot once the last parts are in memory, and has moved nothing while a slow disk syncs them: they are to be few.
 const (
-	partBytes  = 16 << 20
+	partBytes  = 4 << 20
 	maxParts   = 10_000 // as of the other stores: what keeps track of parts has one bound
 	mostUpload = 1 << 50
 )

@@ -72,15 +72,15 @@ func (f *fleet) begins(g replica.Generation) (a Attempt, roots map[replica.Part]
 	a.Generation = g
 	roots = map[replica.Part]replica.Digest{}
 	frozen, parts := f.parts(g)
-	for i, p := range parts {
-		o, err := f.tier.Write(f.t.Context(), a, ObjectOf(p.Manifest.Part), frozen[i], p)
-		if err != nil {
-			return a, nil, nil, err
-		}
+	for _, p := range parts {
 		roots[p.Manifest.Part] = p.Manifest.Root
-		objects = append(objects, o)
 	}
-	return a, roots, objects, nil
+	group, err := f.tier.Write(f.t.Context(), a, ObjectOf("n1", parts[0].Manifest.Part), frozen[0], parts[0])
+	if err != nil {
+		return a, nil, nil, err
+	}
+	private, err := f.tier.Write(f.t.Context(), a, ObjectOf("n1", parts[1].Manifest.Part), nil, parts[1:]...)
+	return a, roots, []replica.Stored{group, private}, err
 }
 
 func (f *fleet) said(g replica.Generation) Said {
@@ -351,11 +351,11 @@ func TestDiscard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := []string{"group-0", "private-0", "private-1"}
-	if err := tier.Discard(t.Context(), a, all[:2]); err != nil {
+	all := []string{"group-0", "node-n1"}
+	if err := tier.Discard(t.Context(), a, all[:1]); err != nil {
 		t.Fatal(err)
 	}
-	if err := tier.Discard(t.Context(), a, all[2:]); err != nil { // another node
+	if err := tier.Discard(t.Context(), a, all[1:]); err != nil { // another node
 		t.Fatal(err)
 	}
 	if keys := keysOf(t, st, ".w2.safetensors"); len(keys) != 0 {

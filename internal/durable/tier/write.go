@@ -107,10 +107,10 @@ func (t *Tier) Write(ctx context.Context, a Attempt, object string, frozen *Part
 	return s, nil
 }
 
-// ObjectOf names the object that a part is written in.
-func ObjectOf(p replica.Part) string {
+// ObjectOf names the object that a node writes a part in: private parts of its ranks lie in one.
+func ObjectOf(node replica.NodeName, p replica.Part) string {
 	if p.Kind == replica.PrivatePart {
-		return fmt.Sprintf("private-%d", p.Index)
+		return catalog.NodeObject(node)
 	}
 	return fmt.Sprintf("group-%d", p.Index)
 }

@@ -32,7 +32,7 @@ func (r *Room) leave(now time.Time, v room.JobView, j *job, but uint64) {
 			j.discards[w.Number] = d
 		}
 		if !d.under {
-			d.objects = append(d.objects, tier.ObjectOf(w.Part))
+			d.objects = append(d.objects, w.Object)
 		}
 	}
 	j.endBut(now, but)

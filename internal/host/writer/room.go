@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -113,8 +114,8 @@ type Room struct {
 
 // job is the durable write of a job, as far as this node does it. It lasts for as long as the node knows the job.
 type job struct {
-	writes   map[replica.Part]*Write              // that were begun, those too that have ended
-	said     map[replica.Part]control.ShardReport // how they ended
+	writes   map[string]*Write              // by object, that were begun, those too that have ended
+	said     map[string]control.ShardReport // how they ended
 	discards discards
 }
 
@@ -176,7 +177,7 @@ func (r *Room) Next() (at time.Time, ok bool) {
 func (r *Room) job(id replica.JobID) *job {
 	j := r.jobs[id]
 	if j == nil {
-		j = &job{writes: map[replica.Part]*Write{}, said: map[replica.Part]control.ShardReport{}, discards: discards{}}
+		j = &job{writes: map[string]*Write{}, said: map[string]control.ShardReport{}, discards: discards{}}
 		r.jobs[id] = j
 	}
 	return j
@@ -203,26 +204,55 @@ func (r *Room) follow(now time.Time, v room.JobView) {
 	r.leave(now, v, j, is.Number)
 	r.discard(v, j)
 	// The view between two writes may have passed this node by: what it did for the earlier one says nothing of this one.
-	maps.DeleteFunc(j.said, func(_ replica.Part, s control.ShardReport) bool { return s.Number != is.Number })
-	for _, s := range is.Shards {
-		if s.Node == r.owner.Self().Node && j.writes[s.Part] == nil {
-			r.begin(now, v, j, s)
+	maps.DeleteFunc(j.said, func(_ string, s control.ShardReport) bool { return s.Number != is.Number })
+	for _, o := range r.objects(is) {
+		if j.writes[o.name] == nil {
+			r.begin(now, v, j, o)
 		}
 	}
 }
 
-// begin begins one shard.
-func (r *Room) begin(now time.Time, v room.JobView, j *job, s replica.Shard) {
-	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Part: s.Part, seenAt: now, stop: make(chan struct{})}
-	j.writes[s.Part] = w
+// object is what this node writes as one.
+type object struct {
+	name   string
+	shards []replica.Shard
+}
+
+// objects are those that a durable write wants from this node: each group's part is one, and its ranks' private parts are one together.
+func (r *Room) objects(w *replica.DurableWrite) (list []object) {
+	node := r.owner.Self().Node
+	for _, s := range w.Shards {
+		if s.Node != node {
+			continue
+		}
+		name := tier.ObjectOf(node, s.Part)
+		i := slices.IndexFunc(list, func(o object) bool { return o.name == name })
+		if i < 0 {
+			i, list = len(list), append(list, object{name: name})
+		}
+		list[i].shards = append(list[i].shards, s)
+	}
+	return list
+}
+
+// begin begins one object.
+func (r *Room) begin(now time.Time, v room.JobView, j *job, o object) {
+	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Object: o.name, seenAt: now, stop: make(chan struct{})}
+	for _, s := range o.shards {
+		w.Parts = append(w.Parts, s.Part)
+	}
+	j.writes[o.name] = w
 	err := r.owner.Undurable()
 	if err == nil {
 		err = r.complaint(now)
 	}
-	if err == nil {
-		err = w.hold(now, r.owner, v, s)
+	for _, s := range o.shards {
+		if err == nil {
+			err = w.hold(now, r.owner, v, s)
+		}
 	}
 	if err != nil {
+		w.end(now)
 		r.fail(j, w, err.Error())
 		return
 	}
@@ -244,8 +274,8 @@ func (r *Room) skip(now time.Time, j *job, w *Write, why string) {
 func (r *Room) fail(j *job, w *Write, why string) { r.failed(j, w, why, false) }
 
 func (r *Room) failed(j *job, w *Write, why string, fenced bool) {
-	j.said[w.Part] = w.report(func(s *control.ShardReport) { s.Failed, s.Fenced = why, fenced })
-	r.report(j.said[w.Part])
+	j.said[w.Object] = w.report(func(s *control.ShardReport) { s.Failed, s.Fenced = why, fenced })
+	r.report(j.said[w.Object])
 }
 
 func (r *Room) report(s control.ShardReport) { r.effects = append(r.effects, Report{s}) }
@@ -253,15 +283,15 @@ func (r *Room) report(s control.ShardReport) { r.effects = append(r.effects, Rep
 // ended takes the end of a write. One that was given up has been reported.
 func (r *Room) ended(ev Returned) {
 	j := r.current(ev.Write)
-	if j == nil || j.writes[ev.Write.Part] != ev.Write || ev.Write.given {
+	if j == nil || j.writes[ev.Write.Object] != ev.Write || ev.Write.given {
 		return
 	}
 	if ev.Err != nil {
 		r.failed(j, ev.Write, ev.Err.Error(), errors.Is(ev.Err, tier.ErrFenced))
 		return
 	}
-	j.said[ev.Write.Part] = ev.Write.report(func(s *control.ShardReport) { s.Info = ev.Info })
-	r.report(j.said[ev.Write.Part])
+	j.said[ev.Write.Object] = ev.Write.report(func(s *control.ShardReport) { s.Info = ev.Info })
+	r.report(j.said[ev.Write.Object])
 }
 
 // look lets go of what was read whole, and judges the writes that hold a slot.
@@ -284,10 +314,10 @@ func (r *Room) look(now time.Time) {
 
 // endBut ends and forgets all writes but those of one number: the leader has given theirs up, or they are through.
 func (j *job) endBut(now time.Time, number uint64) {
-	for part, w := range j.writes {
+	for name, w := range j.writes {
 		if w.Number != number {
 			w.end(now)
-			delete(j.writes, part)
+			delete(j.writes, name)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/spool"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -31,6 +32,7 @@ type node struct {
 	now       time.Time
 	write     *Write // the newest
 	writes    uint64 // that were named
+	more      []room.Mirror
 	released  chan struct{}
 }
 
@@ -49,7 +51,7 @@ func (n *node) Undurable() error                       { return n.undurable }
 func (n *node) view() room.JobView {
 	v := room.JobView{Job: n.job, Candidate: n.candidate, WaitsAt: n.waitsAt, Retired: []*holding.Arena{n.arena}}
 	if n.private != nil {
-		v.Mirrors = []room.Mirror{{Part: replica.OfRank(0), Arena: n.private}}
+		v.Mirrors = append([]room.Mirror{{Part: replica.OfRank(0), Arena: n.private}}, n.more...)
 	}
 	return v
 }
@@ -139,7 +141,7 @@ func (n *node) step() (got []string) {
 			got = append(got, text)
 		case *Write:
 			n.write = e
-			got = append(got, fmt.Sprintf("write %v of %v", e.Part, e.Generation))
+			got = append(got, fmt.Sprintf("write %v of %v", e.Parts[0], e.Generation))
 		case Freed:
 			got = append(got, "freed")
 		case Mark:
@@ -155,7 +157,7 @@ func (n *node) step() (got []string) {
 
 // reads as many chunks as a write would, and tells whether it may.
 func (n *node) reads(chunks int) (err error) {
-	read := n.write.counting(func(uint64) {})(n.write.readers[0].ReadChunk, true)
+	read := n.write.counting(func(uint64) {})(n.write.pieces[0].slot.ReadChunk, n.write.pieces[0])
 	for i := range chunks {
 		if _, err = read(i, nil); err != nil {
 			break
@@ -245,7 +247,7 @@ func TestAShardThatGrowsIsReported(t *testing.T) {
 		var said []uint64
 		counted := new(Write).counting(func(bytes uint64) { said = append(said, bytes) })
 		read := func(takes time.Duration) func(int, []byte) ([]byte, error) {
-			return counted(func(int, []byte) ([]byte, error) { time.Sleep(takes); return make([]byte, 1000), nil }, true)
+			return counted(func(int, []byte) ([]byte, error) { time.Sleep(takes); return make([]byte, 1000), nil }, new(piece))
 		}
 		slow, fast := read(growsEvery/4), read(time.Millisecond)
 		for i := range 9 {
@@ -273,7 +275,7 @@ func TestAShardThatIsReadWholeHoldsNoSlot(t *testing.T) {
 		if waits {
 			n.awaits(6)
 		}
-		if err := n.reads(len(n.write.readers[0].Manifest().Chunks)); err != nil {
+		if err := n.reads(len(n.write.pieces[0].slot.Manifest().Chunks)); err != nil {
 			t.Fatal(err)
 		}
 		n.wants(silent)
@@ -339,7 +341,7 @@ func TestAStoreThatTakesNothingIsNamed(t *testing.T) {
 		want := []string{silence, "freed"}
 		if read > 0 {
 			want = want[:1]
-			if err := n.reads(len(n.write.readers[0].Manifest().Chunks)); err != nil {
+			if err := n.reads(len(n.write.pieces[0].slot.Manifest().Chunks)); err != nil {
 				t.Fatal(err)
 			}
 			n.wants(lookEvery)
@@ -440,7 +442,7 @@ func TestWhatAWriteLeftGoes(t *testing.T) {
 	n := begun(t, 2)
 	n.returns(nil)
 	n.wants(0, "report group 0 of (3,5): written, group-0")
-	root := n.write.readers[0].Manifest().Root
+	root := n.write.pieces[0].slot.Manifest().Root
 	n.named(replica.Generation{}, replica.Digest{}) // another node's shard has failed
 	n.wants(0, "discard [group-0] of write 1")
 	first := Discard{n.write.Attempt, []string{"group-0"}}
@@ -460,7 +462,7 @@ func TestTheSameGenerationAgain(t *testing.T) {
 	n := begun(t, 2)
 	n.returns(nil)
 	n.wants(0, "report group 0 of (3,5): written, group-0")
-	n.named(gen5, n.write.readers[0].Manifest().Root)
+	n.named(gen5, n.write.pieces[0].slot.Manifest().Root)
 	n.wants(0, "discard [group-0] of write 1", write5)
 }
 
@@ -506,5 +508,43 @@ func TestAJobIsForgotten(t *testing.T) {
 	n.wants(0)
 	if _, due := n.room.Next(); due || n.held() {
 		t.Error("its slot is held")
+	}
+}
+
+// The private parts of a node's ranks are written as one object, and reported at once.
+func TestPrivatePartsAreOneObject(t *testing.T) {
+	n := newNode(t, 2)
+	var roots [2]replica.Digest
+	n.private = roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, false)})
+	roots[0] = roomtest.Seal(t, n.private, shm.Place{Kind: shm.Ring}, gen5, replica.Digest{}).Root
+	second := roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, false), Rank: 1})
+	roots[1] = roomtest.Seal(t, second, shm.Place{Kind: shm.Ring}, gen5, replica.Digest{}).Root
+	n.more = []room.Mirror{{Part: replica.OfRank(1), Arena: second}}
+	n.job = fixture.Changed(n.job, func(j *replica.Job) {
+		j.Writer = &replica.DurableWrite{Generation: gen5, Number: 1, Shards: []replica.Shard{
+			{Part: replica.OfGroup(0), Node: "n1", Root: n.seals(0, gen5).Root}, {Part: replica.OfRank(0), Node: "n1", Root: roots[0]}, {Part: replica.OfRank(1), Node: "n1", Root: roots[1]}, {Part: replica.OfRank(2), Node: "n2"}}}
+	})
+	n.room.Learn(n.now, Changed{n.job.ID})
+	n.wants(0, write5, "write private 0 of (3,5)")
+	if w := n.write; w.Object != "node-n1" || len(w.pieces) != 2 {
+		t.Fatalf("object %q of %d parts", w.Object, len(w.pieces))
+	}
+	r := runs(t, n, spool.Config{Dir: t.TempDir()})
+	for range 2 {
+		soon(t, "a slot", r.freed)
+	}
+	r.goesOn(2 * len(n.write.pieces[0].slot.Manifest().Chunks))
+	if err := soon(t, "the end", r.ended); err != nil || !r.spool.Empty() || second.Readers(shm.Place{Kind: shm.Ring}) != 0 {
+		t.Errorf("it ends with %v", err)
+	}
+	n.room.Learn(n.now, Returned{Write: n.write, Info: replica.Stored{Key: "node-n1"}})
+	reports := 0
+	for _, e := range n.room.Step(n.now) {
+		if s, ok := e.(Report); ok && s.Part == replica.OfRank(0) && slices.Equal(s.Also, []replica.Part{replica.OfRank(1)}) {
+			reports++
+		}
+	}
+	if reports != 1 {
+		t.Errorf("%d reports of both parts", reports)
 	}
 }

@@ -80,7 +80,8 @@ func (w *Write) ails(now time.Time) string {
 	if since := now.Sub(w.seenAt); since >= stuck {
 		return fmt.Sprintf("No byte of it was taken for %v: see what ails the file system of %s. %s", since.Round(time.Second), by, remedy)
 	}
-	return fmt.Sprintf("%d of %d MiB were %s: %s is slow for that. %s", w.read.Load()>>mib, w.bytes>>mib, is, by, remedy)
+	read, of := w.progress()
+	return fmt.Sprintf("%d of %d MiB were %s: %s is slow for that. %s", read>>mib, of>>mib, is, by, remedy)
 }
 
 // sayLate tells the leader that a write holds a commit up: that is no fault yet, and not silent.

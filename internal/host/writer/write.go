@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,20 +25,18 @@ type Store interface {
 	Write(ctx context.Context, a tier.Attempt, object string, frozen *tier.Part, parts ...tier.Part) (replica.Stored, error)
 }
 
-// Write has one shard written, beside the owner. It reads a slot here and so keeps it from being freed, until the last byte is copied into the spool.
-// Without one it does until the store has read the last byte: what is still to be synced then lies with the kernel. The Room owns it; Run reads
-// through it.
+// Write has one object written, beside the owner: the part of a group, or the private parts of this node's ranks. It reads a slot for each part, and so
+// keeps it from being freed, until the part's last byte is copied into the spool. Without one it does until the store has read the last byte: what is
+// still to be synced then lies with the kernel. The Room owns it; Run reads through it.
 type Write struct {
 	tier.Attempt
-	Part replica.Part
+	Object string
+	Parts  []replica.Part
 
-	readers []*holding.Reader // that hold the slot, and the frozen area beside it
-	regions []replica.Region
-	bytes   int64        // of the slot's part
-	read    atomic.Int64 // of those, by Run
-	moved   atomic.Int64 // all that Run has read, from memory and from the spool
-	road    atomic.Pointer[road]
-	stop    chan struct{} // closed at the end
+	pieces []*piece
+	moved  atomic.Int64 // all that Run has read, from memory and from the spool
+	road   atomic.Pointer[road]
+	stop   chan struct{} // closed at the end
 
 	// As the Room saw it last.
 	seen    int64
@@ -45,36 +44,47 @@ type Write struct {
 	lateAt  time.Time // when the leader was told that it holds up a commit
 	lack    lack
 	begun   bool // by Run
-	freed   bool // the slot is held no more
 	over    bool // it was ended
 	endedAt time.Time
 	given   bool // it was given up, and reported as failed
 }
 
-// hold holds what the shard is written from.
+// piece is a part of a Write in its slot.
+type piece struct {
+	slot    *holding.Reader
+	frozen  *holding.Reader // of the part beside it; nil: there is none
+	regions []replica.Region
+	bytes   int64
+	read    atomic.Int64 // of those, by Run
+	freed   bool         // the slot is held no more, as the Room knows it
+}
+
+// hold holds what one part is written from.
 func (w *Write) hold(now time.Time, owner Owner, v room.JobView, s replica.Shard) error {
 	at, ok := v.Find(nil, s.Part, w.Generation, s.Root)
 	if !ok {
 		return fmt.Errorf("%v of generation %v is not held here any more", s.Part, w.Generation)
 	}
-	copies := []holding.Copy{at}
-	if !at.Info.FrozenRoot.IsZero() {
-		f, ok := v.Find(at.Arena, replica.Part{Kind: replica.FrozenPart, Index: s.Part.Index}, w.Generation, at.Info.FrozenRoot)
-		if !ok {
-			return fmt.Errorf("the frozen part of %v is not held here", s.Part)
-		}
-		copies = append(copies, f)
+	slot, err := owner.Open(v.Job, at)
+	if err != nil {
+		w.end(now)
+		return err
 	}
-	for _, c := range copies {
-		r, err := owner.Open(v.Job, c)
-		if err != nil {
-			w.end(now)
-			return err
-		}
-		w.readers = append(w.readers, r)
+	p := &piece{slot: slot, regions: at.Arena.Geometry().Regions, bytes: int64(slot.Manifest().Bytes)}
+	w.pieces = append(w.pieces, p)
+	if at.Info.FrozenRoot.IsZero() {
+		return nil
 	}
-	w.regions, w.bytes = at.Arena.Geometry().Regions, int64(w.readers[0].Manifest().Bytes)
-	return nil
+	f, ok := v.Find(at.Arena, replica.Part{Kind: replica.FrozenPart, Index: s.Part.Index}, w.Generation, at.Info.FrozenRoot)
+	if !ok {
+		err = fmt.Errorf("the frozen part of %v is not held here", s.Part)
+	} else {
+		p.frozen, err = owner.Open(v.Job, f)
+	}
+	if err != nil {
+		w.end(now)
+	}
+	return err
 }
 
 // Tier is what writes go to, and how.
@@ -84,39 +94,100 @@ type Tier struct {
 	Rate  *Rate        // at which the store is given what is in the spool; nil: no bound
 }
 
-// Run writes the shard, and says now and then how many bytes the store has taken. Beside the owner; Returned is to follow.
+// Run writes the object, and says now and then how many bytes the store has taken. Beside the owner; Returned is to follow.
 func (w *Write) Run(ctx context.Context, to Tier, grew func(bytes uint64)) (replica.Stored, error) {
 	defer w.close()
 	ctx, cancel := w.lasting(ctx)
 	defer cancel(nil)
-	sh := w.shard(to.Store, w.counting(grew))
-	part, err := w.room(ctx, to.Spool, sh.man)
-	switch {
-	case err != nil:
+	lines, err := w.lines(ctx, to.Spool)
+	defer func() {
+		closing, end := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
+		defer end()
+		for _, l := range lines {
+			if l.copy != nil {
+				_ = l.copy.into.Close(closing) // what its disk does not remove goes at the next start; the object is what the store says
+			}
+		}
+	}()
+	if err != nil {
 		return replica.Stored{}, err
-	case part == nil:
-		return sh.write(ctx, sh.counting(w.readers[0].ReadChunk, true))
 	}
-	c := newCopying(sh.man, part)
 	var copied sync.WaitGroup
-	copied.Go(func() {
-		if c.run(ctx, w.counted(w.readers[0].ReadChunk)) == nil {
-			w.readers[0].Close() // the slot is free
+	copied.Go(func() { w.spools(ctx, lines) })
+	counting := w.counting(grew)
+	var frozen *tier.Part
+	parts := make([]tier.Part, len(lines))
+	for i, l := range lines {
+		parts[i] = tier.Part{Manifest: l.slot.Manifest(), Regions: l.regions, Read: counting(l.reads(ctx, to.Rate), l.counted())}
+		if f := l.frozen; f != nil {
+			frozen = &tier.Part{Manifest: f.Manifest(), Regions: l.regions, Read: counting(f.ReadChunk, nil)}
 		}
-	})
-	info, err := sh.write(ctx, sh.counting(func(i int, dst []byte) ([]byte, error) {
-		b, err := c.read(ctx, i, dst)
-		if err == nil {
-			err = to.Rate.wait(ctx, len(b))
-		}
-		return b, err
-	}, false))
+	}
+	info, err := to.Store.Write(ctx, w.Attempt, w.Object, frozen, parts...)
 	cancel(nil)
 	copied.Wait()
-	closing, end := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
-	defer end()
-	_ = part.Close(closing) // what its disk does not remove goes at the next start; the shard is what the store says
 	return info, err
+}
+
+// line is a piece on its way to the store.
+type line struct {
+	*piece
+	copy *copying // through the spool; nil: the store reads its slot
+}
+
+// lines finds room in the spool for each piece.
+func (w *Write) lines(ctx context.Context, sp *spool.Spool) (lines []line, err error) {
+	for i, p := range w.pieces {
+		man := p.slot.Manifest()
+		part, err := w.room(ctx, sp, w.Parts[i], man)
+		if err != nil {
+			return lines, err
+		}
+		l := line{piece: p}
+		if part != nil {
+			l.copy = newCopying(man, part)
+		}
+		lines = append(lines, l)
+	}
+	return lines, nil
+}
+
+// spools copies one piece after the other into the spool.
+func (w *Write) spools(ctx context.Context, lines []line) {
+	var failed error
+	for _, l := range lines {
+		switch {
+		case l.copy == nil:
+		case failed != nil:
+			l.copy.tell(0, failed)
+		default:
+			if failed = l.copy.run(ctx, w.counted(l.piece)); failed == nil {
+				l.slot.Close() // the slot is free
+			}
+		}
+	}
+}
+
+// reads gives the store the chunks of a piece.
+func (l line) reads(ctx context.Context, rate *Rate) chunks {
+	if l.copy == nil {
+		return l.slot.ReadChunk
+	}
+	return func(i int, dst []byte) ([]byte, error) {
+		b, err := l.copy.read(ctx, i, dst)
+		if err == nil {
+			err = rate.wait(ctx, len(b))
+		}
+		return b, err
+	}
+}
+
+// counted is the piece whose bytes the store's reads are; nil: its copy's are.
+func (l line) counted() *piece {
+	if l.copy == nil {
+		return l.piece
+	}
+	return nil
 }
 
 // lasting is a context that ends with the write.
@@ -132,38 +203,15 @@ func (w *Write) lasting(ctx context.Context) (context.Context, context.CancelCau
 	return ctx, cancel
 }
 
-// shard is what the store is to write.
-type shard struct {
-	store    Store
-	of       tier.Attempt
-	man      replica.Manifest
-	regions  []replica.Region
-	frozen   *tier.Part
-	counting func(read chunks, own bool) chunks
-}
-
-func (w *Write) shard(store Store, counting func(read chunks, own bool) chunks) shard {
-	s := shard{store: store, of: w.Attempt, man: w.readers[0].Manifest(), regions: w.regions, counting: counting}
-	if len(w.readers) > 1 {
-		f := w.readers[1]
-		s.frozen = &tier.Part{Manifest: f.Manifest(), Regions: w.regions, Read: counting(f.ReadChunk, false)}
-	}
-	return s
-}
-
-func (s shard) write(ctx context.Context, read chunks) (replica.Stored, error) {
-	return s.store.Write(ctx, s.of, tier.ObjectOf(s.man.Part), s.frozen, tier.Part{Manifest: s.man, Regions: s.regions, Read: read})
-}
-
 // closePatience is how long the end of a write waits for the spool's disk to remove what was there.
 const closePatience = time.Second
 
 // room is where the part lies between memory and the store; nil: nowhere.
-func (w *Write) room(ctx context.Context, sp *spool.Spool, man replica.Manifest) (*spool.Part, error) {
+func (w *Write) room(ctx context.Context, sp *spool.Spool, p replica.Part, man replica.Manifest) (*spool.Part, error) {
 	if sp == nil || man.Bytes == 0 {
 		return nil, nil
 	}
-	part, err := sp.Create(ctx, spool.Name{Job: w.Job, Generation: w.Generation, Part: w.Part}, man.Bytes)
+	part, err := sp.Create(ctx, spool.Name{Job: w.Job, Generation: w.Generation, Part: p}, man.Bytes)
 	switch {
 	case errors.Is(err, spool.ErrNone):
 		w.road.Store(&road{why: err})
@@ -183,7 +231,7 @@ type road struct {
 
 // report is what the leader is told of the write.
 func (w *Write) report(add func(*control.ShardReport)) control.ShardReport {
-	s := control.ShardReport{Job: w.Job, Generation: w.Generation, Number: w.Number, Part: w.Part}
+	s := control.ShardReport{Job: w.Job, Generation: w.Generation, Number: w.Number, Part: w.Parts[0], Also: w.Parts[1:]}
 	add(&s)
 	return s
 }
@@ -191,10 +239,11 @@ func (w *Write) report(add func(*control.ShardReport)) control.ShardReport {
 // chunks reads chunk i, into dst if it has room.
 type chunks = func(i int, dst []byte) ([]byte, error)
 
-// counting returns what wraps the reads of the writer: they are counted, and grew hears of them now and then. own is for the slot's part.
-func (w *Write) counting(grew func(bytes uint64)) func(read chunks, own bool) chunks {
+// counting returns what wraps the reads of the writer: they are counted, and grew hears of them now and then. of is whose slot is read; nil: no
+// slot is.
+func (w *Write) counting(grew func(bytes uint64)) func(read chunks, of *piece) chunks {
 	said := time.Now()
-	return func(read chunks, own bool) chunks {
+	return func(read chunks, of *piece) chunks {
 		return func(i int, dst []byte) ([]byte, error) {
 			if n := w.moved.Load(); n > 0 && time.Since(said) >= growsEvery {
 				said = time.Now()
@@ -205,20 +254,20 @@ func (w *Write) counting(grew func(bytes uint64)) func(read chunks, own bool) ch
 			}
 			b, err := read(i, dst)
 			w.moved.Add(int64(len(b)))
-			if own {
-				w.read.Add(int64(len(b)))
+			if of != nil {
+				of.read.Add(int64(len(b)))
 			}
 			return b, err
 		}
 	}
 }
 
-// counted wraps the reads of who copies into the spool.
-func (w *Write) counted(read chunks) chunks {
+// counted wraps the reads of who copies a piece into the spool.
+func (w *Write) counted(p *piece) chunks {
 	return func(i int, dst []byte) ([]byte, error) {
-		b, err := read(i, dst)
+		b, err := p.slot.ReadChunk(i, dst)
 		w.moved.Add(int64(len(b)))
-		w.read.Add(int64(len(b)))
+		p.read.Add(int64(len(b)))
 		return b, err
 	}
 }
@@ -227,36 +276,52 @@ func (w *Write) counted(read chunks) chunks {
 func (w *Write) stopped() error {
 	select {
 	case <-w.stop:
-		return fmt.Errorf("%v of generation %v: %w", w.Part, w.Generation, holding.ErrDropped)
+		return fmt.Errorf("%v of generation %v: %w", w.Parts[0], w.Generation, holding.ErrDropped)
 	default:
 		return nil
 	}
 }
 
-// look takes note of what has moved since, and lets go of the slot once it is read whole.
+// look takes note of what has moved since, and lets go of the slots that are read whole.
 func (w *Write) look(now time.Time) {
 	if n := w.moved.Load(); n != w.seen {
 		w.seen, w.seenAt = n, now
 	}
-	if len(w.readers) > 0 && w.read.Load() >= w.bytes {
-		w.free()
+	for _, p := range w.pieces {
+		if p.read.Load() >= p.bytes {
+			p.free()
+		}
 	}
 }
 
-// holds tells whether the write holds its slot.
-func (w *Write) holds() bool { return len(w.readers) > 0 && !w.freed }
+// holds tells whether the write holds a slot.
+func (w *Write) holds() bool {
+	return slices.ContainsFunc(w.pieces, func(p *piece) bool { return !p.freed })
+}
 
 // free lets go of the slot. What else is held is of the arena's one frozen area, which nothing waits for.
-func (w *Write) free() {
-	if !w.freed {
-		w.freed = true
-		w.readers[0].Drop()
+func (p *piece) free() {
+	if !p.freed {
+		p.freed = true
+		p.slot.Drop()
 	}
+}
+
+// progress is how many bytes of the slots were read, of how many.
+func (w *Write) progress() (read, of int64) {
+	for _, p := range w.pieces {
+		read, of = read+p.read.Load(), of+p.bytes
+	}
+	return read, of
 }
 
 // crowds tells whether the write holds the place that a candidate lacks: its arena has no free one, and nothing of the candidate in any.
 func (w *Write) crowds(candidate replica.Generation) bool {
-	of := w.readers[0].Copy()
+	return slices.ContainsFunc(w.pieces, func(p *piece) bool { return !p.freed && p.crowds(candidate) })
+}
+
+func (p *piece) crowds(candidate replica.Generation) bool {
+	of := p.slot.Copy()
 	for _, p := range of.Arena.Places() {
 		if p.Kind != of.Place.Kind {
 			continue
@@ -271,22 +336,29 @@ func (w *Write) crowds(candidate replica.Generation) bool {
 	return true
 }
 
-// end lets go of all that is held; Run's next read fails. A call that hangs in the kernel has bytes of its own: what becomes of its file no
-// marker ever names, because the shard is reported as failed or was read whole.
+// end lets go of all that is held; Run's next read fails. A call that hangs in the kernel has bytes of its own: what becomes of its object no
+// commit ever names, because it is reported as failed or was read whole.
 func (w *Write) end(now time.Time) {
 	if w.over {
 		return
 	}
-	w.over, w.freed, w.endedAt = true, true, now
+	w.over, w.endedAt = true, now
 	close(w.stop)
-	for _, r := range w.readers {
-		r.Drop()
+	for _, p := range w.pieces {
+		p.freed = true
+		p.slot.Drop()
+		if p.frozen != nil {
+			p.frozen.Drop()
+		}
 	}
 }
 
 // close is end on Run's goroutine.
 func (w *Write) close() {
-	for _, r := range w.readers {
-		r.Close()
+	for _, p := range w.pieces {
+		p.slot.Close()
+		if p.frozen != nil {
+			p.frozen.Close()
+		}
 	}
 }

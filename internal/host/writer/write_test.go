@@ -32,23 +32,31 @@ func (s *store) Write(ctx context.Context, a tier.Attempt, object string, frozen
 			return info, err
 		}
 	}
-	m, read := parts[0].Manifest, parts[0].Read
-	for i := range m.Chunks {
+	for _, p := range parts {
+		if err := s.reads(p); err != nil {
+			return info, err
+		}
+	}
+	return replica.Stored{Key: object}, nil
+}
+
+func (s *store) reads(p tier.Part) error {
+	for i := range p.Manifest.Chunks {
 		select {
 		case <-s.goOn:
 		case <-time.After(fixture.Patience):
-			return info, errors.New("nobody lets the store go on")
+			return errors.New("nobody lets the store go on")
 		}
 		if s.fail != nil {
-			return info, s.fail
+			return s.fail
 		}
-		b, err := read(i, nil)
+		b, err := p.Read(i, nil)
 		if err != nil {
-			return info, err
+			return err
 		}
 		s.got = append(s.got, b...)
 	}
-	return replica.Stored{Key: object}, nil
+	return nil
 }
 
 // running is a write on its way.
@@ -100,7 +108,7 @@ func (r *running) goesOn(chunks int) {
 // big is a node that writes a part of several chunks.
 func big(t *testing.T) *node {
 	n := begun(t, 2)
-	if n := len(n.write.readers[0].Manifest().Chunks); n < 2 {
+	if n := len(n.write.pieces[0].slot.Manifest().Chunks); n < 2 {
 		t.Fatalf("the part has %d chunks", n)
 	}
 	return n
@@ -117,7 +125,7 @@ func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 		}
 		n.now = n.now.Add(time.Minute)
 		n.wants(0)
-		man := n.write.readers[0].Manifest()
+		man := n.write.pieces[0].slot.Manifest()
 		r.goesOn(len(man.Chunks))
 		if err := soon(t, "the end", r.ended); err != nil || !bytes.Equal(r.store.got, make([]byte, man.Bytes)) || !r.spool.Empty() {
 			t.Errorf("%s: %v; %d bytes of %d", what, err, len(r.store.got), man.Bytes)
@@ -160,7 +168,7 @@ func TestARottenSpool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	man := n.write.readers[0].Manifest()
+	man := n.write.pieces[0].slot.Manifest()
 	if _, err := f.WriteAt([]byte{1}, int64(man.Bytes)-1); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +185,7 @@ func TestARottenSpool(t *testing.T) {
 // A spool that other writes have filled skips the next one, and holds no slot. A part that would never fit goes the way that it went without one.
 func TestASpoolWithoutRoom(t *testing.T) {
 	n := big(t)
-	bytes := n.write.readers[0].Manifest().Bytes
+	bytes := n.write.pieces[0].slot.Manifest().Bytes
 	r := runs(t, n, spool.Config{Dir: t.TempDir(), Most: bytes})
 	soon(t, "the slot", r.freed)
 	first := n.write
@@ -196,7 +204,7 @@ func TestASpoolWithoutRoom(t *testing.T) {
 
 	n = big(t)
 	r = runs(t, n, spool.Config{Dir: t.TempDir(), Most: bytes - 1})
-	r.goesOn(len(n.write.readers[0].Manifest().Chunks))
+	r.goesOn(len(n.write.pieces[0].slot.Manifest().Chunks))
 	if err := soon(t, "the end", r.ended); err != nil || uint64(len(r.store.got)) != bytes {
 		t.Errorf("without room: %v, %d bytes", err, len(r.store.got))
 	}
@@ -226,8 +234,8 @@ func TestAStoreThatFails(t *testing.T) {
 
 // What a commit waits for while a part is copied is said with another remedy.
 func TestASlowSpoolIsNamed(t *testing.T) {
-	w := &Write{bytes: 5 << 20, seenAt: time.Unix(100, 0)}
-	w.read.Store(3 << 20)
+	w := &Write{pieces: []*piece{{bytes: 4 << 20}, {bytes: 1 << 20}}, seenAt: time.Unix(100, 0)}
+	w.pieces[0].read.Store(3 << 20)
 	w.road.Store(&road{through: "/fast/file"})
 	for at, want := range map[time.Time]string{
 		time.Unix(100, 1): "3 of 5 MiB were copied to /fast/file: spool_dir is slow for that. Give it a faster local disk, or the job more slots (--slots)",

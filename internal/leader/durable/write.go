@@ -188,8 +188,10 @@ func (r *Room) shard(now time.Duration, ev Shard) {
 		return
 	}
 	w := r.job.Writer
-	if !slices.ContainsFunc(w.Shards, func(s replica.Shard) bool { return s.Part == ev.Part && s.Node == ev.From }) {
-		return // not this node's part to write
+	for _, p := range append([]replica.Part{ev.Part}, ev.Also...) {
+		if !slices.ContainsFunc(w.Shards, func(s replica.Shard) bool { return s.Part == p && s.Node == ev.From }) {
+			return // not this node's part to write
+		}
 	}
 	switch {
 	case ev.Written > 0:
@@ -204,7 +206,9 @@ func (r *Room) shard(now time.Duration, ev Shard) {
 		r.fence(ev.Fenced)
 		r.end(false)
 	default:
-		r.write.parts[ev.Part] = ev.ShardReport
+		for _, p := range append([]replica.Part{ev.Part}, ev.Also...) {
+			r.write.parts[p] = ev.ShardReport
+		}
 		r.mark()
 	}
 }
@@ -218,7 +222,9 @@ func (r *Room) mark() {
 		if !ok {
 			return
 		}
-		order.Shards = append(order.Shards, have)
+		if have.Part == s.Part { // once for all parts of a file
+			order.Shards = append(order.Shards, have)
+		}
 	}
 	order.Lacks = r.owner.Lacks(w.Generation)
 	r.do(Mark{w.Writer, order})
