@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -53,6 +54,11 @@ type Config struct {
 	// DurableDir holds the durable tier and must be the same file system on all nodes. It may be mounted or moved while daemons run: what is no
 	// longer at the path counts as not written, and an empty mount point is refused. Where it is set, jobs write to it unless their launchers say otherwise (--durable-every). Default: durable in StateDir, which suits one node only (`replicad config check` warns).
 	DurableDir string `yaml:"durable_dir,omitempty"`
+	// Durable is a URL in place of DurableDir: s3://BUCKET/PREFIX, or file:///DIRECTORY, which is the same as DurableDir. The same on all nodes. A store
+	// that does not answer keeps no daemon from starting: it is tried again. Another one than before: jobs resume from nothing that lies in the former.
+	Durable string `yaml:"durable,omitempty"`
+	// Store says of an s3:// URL what it does not say itself. Never a key or a token: `replicad` takes those from Credentials or the environment.
+	Store Store `yaml:"store,omitempty"`
 
 	// SpoolDir holds parts of durable writes between memory and DurableDir, so that a slow or hanging DurableDir keeps no slot from training: a directory
 	// on a local disk, whose files go with each write, and at the daemon's next start. Nodes may share one. Default: spool in StateDir; "none": a write
@@ -131,6 +137,20 @@ type PKI struct {
 	// Operator is an operator's certificate (operator.pem), with which `replicad node`, `voter` and `job` sign orders where their user may
 	// read it and its key, operator-key.pem beside it. Default: none; an order may concern this node alone then. No daemon reads it.
 	Operator string `yaml:"operator,omitempty"`
+}
+
+// Store is where the server of an s3:// URL is, and how it is spoken to. docs/stores.md has a table.
+type Store struct {
+	// Endpoint of a server that is not Amazon's: http://HOST:PORT or https://HOST. Default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon's.
+	Endpoint string `yaml:"endpoint,omitempty"`
+	// Region of the bucket. Default: AWS_REGION, AWS_DEFAULT_REGION, or us-east-1. The server refuses a wrong one.
+	Region string `yaml:"region,omitempty"`
+	// Addressing is path or virtual. Default: path with an Endpoint, virtual without.
+	Addressing string `yaml:"addressing,omitempty"`
+	// Checksum is sha256, md5 or none. Default: sha256. None: a byte that the network changes is found when the checkpoint is read.
+	Checksum string `yaml:"checksum,omitempty"`
+	// Credentials is a file as ~/.aws/credentials, mode 0600. Default: AWS_ACCESS_KEY_ID and its like, ~/.aws, or the machine's role.
+	Credentials string `yaml:"credentials,omitempty"`
 }
 
 // Voter is a node that keeps the Raft log.
@@ -258,19 +278,25 @@ func (c *Config) optionalPaths() []optionalPath {
 }
 
 func (c *Config) fillPaths() {
+	if dir, ok := strings.CutPrefix(c.Durable, "file://"); ok && c.DurableDir == "" {
+		c.DurableDir = dir
+	}
 	for _, f := range c.optionalPaths() {
-		if c.StateDir != "" {
+		if c.StateDir != "" && !(f.field == "durable_dir" && c.InBucket()) {
 			setDefault(f.path, filepath.Join(append([]string{c.StateDir}, f.below...)...))
 		}
 	}
 }
 
+// InBucket tells whether the durable tier is a bucket, and no directory.
+func (c *Config) InBucket() bool { return strings.HasPrefix(c.Durable, "s3://") }
+
 // NoSpool is a SpoolDir that is none.
 const NoSpool = "none"
 
-// HasTier tells whether the configuration names a durable_dir: where it is the default, below StateDir, nobody has asked for one.
+// HasTier tells whether the configuration names a durable tier: where it is the default, below StateDir, nobody has asked for one.
 func (c *Config) HasTier() bool {
-	return c.DurableDir != "" && c.DurableDir != filepath.Join(c.StateDir, "durable")
+	return c.InBucket() || c.DurableDir != "" && c.DurableDir != filepath.Join(c.StateDir, "durable")
 }
 
 // ListenAddr is the host:port (UDP) to bind.

@@ -241,7 +241,7 @@ func fieldsOf(v reflect.Value) map[string]reflect.Value {
 }
 
 // mustSay are the fields of which an empty value would mean the default, in silence.
-var mustSay = []string{"socket", "admin_socket", "keeper_socket", "durable_dir", "spool_dir", "job_secret", "listen", "gossip_listen"}
+var mustSay = []string{"socket", "admin_socket", "keeper_socket", "durable_dir", "durable", "spool_dir", "job_secret", "listen", "gossip_listen"}
 
 func (r *reader) fillScalar(n ast.Node, v reflect.Value, field string) {
 	text, ok := scalar(n)
@@ -297,7 +297,7 @@ func scalar(n ast.Node) (text string, ok bool) {
 
 // relativeTo returns a copy whose relative paths count from dir.
 func (c Config) relativeTo(dir string) *Config {
-	for _, p := range []*string{&c.Socket, &c.AdminSocket, &c.KeeperSocket, &c.StateDir, &c.DurableDir, &c.SpoolDir, &c.PKI.CA, &c.PKI.Cert, &c.PKI.Key, &c.PKI.GossipKey, &c.PKI.Operator} {
+	for _, p := range []*string{&c.Socket, &c.AdminSocket, &c.KeeperSocket, &c.StateDir, &c.DurableDir, &c.SpoolDir, &c.Store.Credentials, &c.PKI.CA, &c.PKI.Cert, &c.PKI.Key, &c.PKI.GossipKey, &c.PKI.Operator} {
 		if *p != "" && !filepath.IsAbs(*p) && !(p == &c.SpoolDir && *p == NoSpool) {
 			*p = filepath.Join(dir, *p)
 		}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -42,6 +43,7 @@ func (c *Config) Validate() error {
 	c.checkNames(v)
 	c.checkAddresses(v)
 	c.checkPaths(v)
+	c.checkDurable(v)
 	c.checkVoters(v)
 	c.checkLimits(v)
 	c.Timing.check(v)
@@ -53,7 +55,7 @@ func (c *Config) Validate() error {
 func (c *Config) Warnings() []error {
 	v := &faults{}
 	rel, err := filepath.Rel(c.StateDir, c.DurableDir)
-	if inside := err == nil && rel != ".." && !strings.HasPrefix(rel, "../"); inside && (len(c.Voters) > 1 || !c.IsVoter()) {
+	if inside := !c.InBucket() && err == nil && rel != ".." && !strings.HasPrefix(rel, "../"); inside && (len(c.Voters) > 1 || !c.IsVoter()) {
 		v.add("durable_dir", c.DurableDir, "a directory on one file system that all nodes mount, not one below state_dir, which is this node's own",
 			"shards and commit marker land in different places, so that no durable generation is ever complete, and a loss of all memory is the end of the job")
 	}
@@ -152,10 +154,35 @@ func (c *Config) checkAddresses(v *faults) {
 	}
 }
 
+// checkDurable looks at the URL of the durable tier. What it may have beside a scheme the daemon that opens it says.
+func (c *Config) checkDurable(v *faults) {
+	dir, isDir := strings.CutPrefix(c.Durable, "file://")
+	bucket, _, _ := strings.Cut(strings.TrimPrefix(c.Durable, "s3://"), "/")
+	scheme, _, _ := strings.Cut(c.Durable, "://")
+	switch {
+	case c.Durable == "":
+		if c.Store != (Store{}) {
+			v.add("store", "settings", "none, where durable is no s3:// URL", "nobody would use them")
+		}
+	case strings.ContainsAny(c.Durable, "@?#"):
+		v.add("durable", scheme+"://...", "a URL without user, query and fragment", "whoever reads the file reads keys that are written into it; name a file in store.credentials")
+	case isDir && (!filepath.IsAbs(dir) || c.DurableDir != "" && c.DurableDir != dir), c.InBucket() && c.DurableDir != "":
+		v.add("durable", c.Durable, "no durable_dir beside it, and a whole path behind file://", "half of a generation would lie in another place")
+	case !isDir && (!c.InBucket() || bucket == ""):
+		v.add("durable", scheme+"://...", "file:///DIRECTORY or s3://BUCKET/PREFIX", "there is nothing to write to")
+	}
+	if a := c.Store.Addressing; a != "" && a != "path" && a != "virtual" {
+		v.add("store.addressing", a, "path or virtual", "no request would find the bucket")
+	}
+	if s := c.Store.Checksum; s != "" && s != "sha256" && s != "md5" && s != "none" {
+		v.add("store.checksum", s, "sha256, md5 or none", "no request would be sent")
+	}
+}
+
 func (c *Config) checkPaths(v *faults) {
 	files := []struct{ field, value, harm string }{
 		{"state_dir", c.StateDir, "a voter that loses its Raft log may not come back under its name"},
-		{"durable_dir", c.DurableDir, "when all memory of a group is lost there is nothing else to resume from"},
+		{"durable_dir", cmp.Or(c.DurableDir, c.Durable), "when all memory of a group is lost there is nothing else to resume from"},
 		{"spool_dir", c.SpoolDir, "a slow store would keep slots from training; \"none\" has it so"},
 		{"pki.ca", c.PKI.CA, "without it no peer can be told from a stranger; make it with `replicad pki init`"},
 		{"pki.cert", c.PKI.Cert, "without it no other node talks to this one; make it with `replicad pki init`"},

@@ -28,6 +28,8 @@ type Settings struct {
 	AccessKey    string
 	SecretKey    s3.Secret
 	SessionToken s3.Secret
+	// Credentials is a file as ~/.aws/credentials, in place of all of those.
+	Credentials string
 	// Checksum is "sha256", "md5" or "none": see docs/stores.md. Empty: sha256.
 	Checksum string
 	// PartBytes is the least size of an upload's parts. 0: 16 MiB.
@@ -121,7 +123,7 @@ func s3Settings(p place, s Settings, env func(string) string) (s3.Settings, erro
 		Region:    first(s.Region, env("AWS_REGION"), env("AWS_DEFAULT_REGION")),
 		Checksum:  s.Checksum,
 		PartBytes: s.PartBytes,
-		AccessKey: s.AccessKey, SecretKey: s.SecretKey, SessionToken: s.SessionToken,
+		AccessKey: s.AccessKey, SecretKey: s.SecretKey, SessionToken: s.SessionToken, Credentials: s.Credentials,
 		Notice: s.Notice,
 	}
 	switch s.Addressing {

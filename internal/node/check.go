@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/durable"
+	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/unixsock"
 	"golang.org/x/sys/unix"
@@ -28,7 +30,9 @@ func Check(ctx context.Context, c *config.Config) error {
 		}
 		faults = append(faults, probeState(c.StateDir))
 	}
-	if !OwnsDurable(c) || !missing(c.DurableDir) { // a daemon makes its own
+	if c.InBucket() {
+		faults = append(faults, checkBucket(ctx, c))
+	} else if !OwnsDurable(c) || !missing(c.DurableDir) { // a daemon makes its own
 		s, err := tier.OpenDirectory(ctx, c.DurableDir, tier.Settings{})
 		if err == nil {
 			err = s.Close()
@@ -49,10 +53,19 @@ func Check(ctx context.Context, c *config.Config) error {
 	return errors.Join(faults...)
 }
 
+// checkBucket tries the store of an s3:// URL.
+func checkBucket(ctx context.Context, c *config.Config) error {
+	st, err := durable.Open(ctx, c.Durable, bucketSettings(c, nil))
+	if err != nil {
+		return fmt.Errorf("durable: %w", err)
+	}
+	return errors.Join(store.Probe(ctx, st), st.Close())
+}
+
 // OwnsDurable tells whether durable_dir is the node's own, which its daemon makes. One elsewhere is not made: it is a mount point, and a
 // folder in its place would be a durable tier that no other node sees.
 func OwnsDurable(c *config.Config) bool {
-	return filepath.Clean(c.DurableDir) == filepath.Join(c.StateDir, "durable")
+	return !c.InBucket() && filepath.Clean(c.DurableDir) == filepath.Join(c.StateDir, "durable")
 }
 
 func missing(path string) bool {

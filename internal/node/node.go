@@ -26,7 +26,9 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable"
 	"github.com/replicad/replicad/internal/durable/directory"
+	"github.com/replicad/replicad/internal/durable/s3"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/holding"
@@ -173,14 +175,8 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.onClose(func() { d.admin.Close() })
-	if c.DurableDir != "" {
-		settings := tier.Settings{Reader: string(c.Node), KeepRuns: c.KeepRuns, Note: func(err error) { d.log.Failed("durable", "beside reading and keeping generations", err.Error()) }}
-		d.store, err = tier.OpenDirectory(ctx, c.DurableDir, settings)
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, directory.ErrSilent) || errors.Is(err, checkpoint.ErrSilent) { // memory serves without it, and this node's ranks need their daemon
-			d.log.Failed("durable", "this daemon runs without its durable tier", err.Error())
-		} else if err != nil {
-			return err
-		}
+	if err := d.openTier(ctx); err != nil {
+		return err
 	}
 	d.openSpool(ctx)
 	undo, err := d.openKeeper(ctx)
@@ -204,6 +200,72 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	return d.build()
+}
+
+// openTier makes the durable tier ready, if the configuration names one. A store that can't be used now keeps no daemon from starting, since memory
+// serves without it and this node's ranks need their daemon. One that never could does.
+func (d *daemon) openTier(ctx context.Context) (err error) {
+	c := d.cfg
+	settings := tier.Settings{Reader: string(c.Node), KeepRuns: c.KeepRuns, Note: func(err error) { d.log.Failed("durable", "beside reading and keeping generations", err.Error()) }}
+	if !c.InBucket() {
+		if c.DurableDir == "" {
+			return nil
+		}
+		d.store, err = tier.OpenDirectory(ctx, c.DurableDir, settings)
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, directory.ErrSilent) || errors.Is(err, checkpoint.ErrSilent) {
+			d.log.Failed("durable", "this daemon runs without its durable tier", err.Error())
+			return nil
+		}
+		if err == nil {
+			d.onClose(func() { d.store.Close() })
+		}
+		return err
+	}
+	st, err := durable.Open(ctx, c.Durable, bucketSettings(c, func(n s3.Notice) {
+		if n.Attempt <= 1 {
+			d.log.Failed("durable", strings.TrimSpace(n.Op+" "+n.Key), n.Err.Error())
+		}
+	}))
+	if err != nil {
+		return fmt.Errorf("durable: %w", err)
+	}
+	d.store = tier.New(st, nil, settings)
+	d.onClose(func() { d.store.Close() })
+	if err := d.store.Prove(ctx); errors.Is(err, tier.ErrUnconditional) {
+		return fmt.Errorf("durable: %w: two fleets could overwrite each other's checkpoints there", err)
+	} else if err != nil {
+		d.log.Failed("durable", "the store can't be used now, and is tried again", err.Error())
+	}
+	return nil
+}
+
+// bucketSettings are what a configuration says of a bucket's server.
+func bucketSettings(c *config.Config, notice func(s3.Notice)) durable.Settings {
+	s := c.Store
+	return durable.Settings{Endpoint: s.Endpoint, Region: s.Region, Addressing: s.Addressing, Checksum: s.Checksum, Credentials: s.Credentials, PartBytes: bucketPart, Notice: notice}
+}
+
+// bucketPart is the least size of the parts of a write, in bytes: what a slow server has taken of one nobody sees.
+const bucketPart = 8 << 20
+
+// proveAgain lies between two tries of a store that could not be used when the daemon started.
+const proveAgain = 30 * time.Second
+
+// proves tries the store again until it can be used: status says why it can't.
+func (d *daemon) proves(ctx context.Context) {
+	if d.store == nil || !d.cfg.InBucket() {
+		return
+	}
+	t := time.NewTicker(proveAgain)
+	defer t.Stop()
+	for !d.store.Proved() {
+		select {
+		case <-t.C:
+			_ = d.store.Prove(ctx) // status says so
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // openSpool makes ready what durable writes go through. Without it they hold their slots: training goes on all the same.
@@ -541,6 +603,10 @@ func (d *daemon) run(stop context.Context) error {
 			}
 		})
 	}
+	start("durable", func(ctx context.Context) error {
+		d.proves(ctx)
+		return nil
+	})
 	start("endpoint", d.endpoint.Run)
 	start("sessions", d.sessions.Run)
 	start("gossip", d.gossip.Run)

@@ -25,6 +25,9 @@ func credentialsOf(s Settings) *credentials.Credentials {
 	if s.AccessKey != "" {
 		return credentials.NewStaticV4(s.AccessKey, string(s.SecretKey), string(s.SessionToken))
 	}
+	if s.Credentials != "" {
+		return credentials.New(&chain{providers: []credentials.Provider{&credentials.FileAWSCredentials{Filename: s.Credentials}}})
+	}
 	list := []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}}
 	if os.Getenv("AWS_EC2_METADATA_DISABLED") != "true" {
 		list = append(list, &credentials.IAM{})

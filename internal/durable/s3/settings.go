@@ -46,6 +46,7 @@ type Settings struct {
 	AccessKey    string // empty: the environment, the files of ~/.aws, or the machine's or container's role
 	SecretKey    Secret
 	SessionToken Secret
+	Credentials  string // a file as ~/.aws/credentials, where AccessKey is empty; empty: as above
 
 	// Stall is how long nothing of a request may move; 30 s. Shorter than the server's own pauses, it breaks good requests.
 	Stall time.Duration

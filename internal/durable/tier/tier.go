@@ -26,10 +26,14 @@ type Tier struct {
 	old      *catalog.Old // nil: the root is no directory
 	settings Settings
 
-	mu    sync.Mutex // guards the rest
-	owned map[owned]catalog.Run
-	swept map[replica.JobID]time.Time
-	reads map[string]int // generations with open parts, by Where
+	proving sync.Mutex // held while the store's conditions are tried
+
+	mu     sync.Mutex // guards the rest
+	proved bool
+	why    error // why they could not be, the last time
+	owned  map[owned]catalog.Run
+	swept  map[replica.JobID]time.Time
+	reads  map[string]int // generations with open parts, by Where
 }
 
 // owned is an epoch of a run that this fleet has claimed.
@@ -60,8 +64,42 @@ func New(st store.Store, old *catalog.Old, s Settings) *Tier {
 // URL names the root, for people.
 func (t *Tier) URL() string { return t.st.URL() }
 
-// Silent says since when the store has not answered; empty: it answers, as far as is known.
+// ErrUnconditional: the store ignores the conditions that keep two fleets apart. Nothing is written to it.
+var ErrUnconditional = store.ErrUnconditional
+
+// Prove tries whether the store does what its conditions say, unless it has been seen to. Nothing is written to one that has not.
+func (t *Tier) Prove(ctx context.Context) error {
+	t.proving.Lock()
+	defer t.proving.Unlock()
+	t.mu.Lock()
+	proved := t.proved
+	t.mu.Unlock()
+	if proved {
+		return nil
+	}
+	err := store.Probe(ctx, t.st)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.proved, t.why = err == nil, err
+	return err
+}
+
+// Proved tells whether the store was seen to do what its conditions say.
+func (t *Tier) Proved() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.proved
+}
+
+// Silent says why the store can't be used now: since when it has not answered, or why its conditions could not be tried. Empty: it can, as far as
+// is known.
 func (t *Tier) Silent() string {
+	t.mu.Lock()
+	why := t.why
+	t.mu.Unlock()
+	if why != nil {
+		return why.Error()
+	}
 	if s, ok := t.st.(interface{ Silent() string }); ok {
 		return s.Silent()
 	}

@@ -65,7 +65,10 @@ func (t *Tier) attempt(ctx context.Context, a Attempt) (catalog.Attempt, error) 
 	r, ok := t.owned[is]
 	t.mu.Unlock()
 	if !ok {
-		var err error
+		err := t.Prove(ctx)
+		if err != nil {
+			return catalog.Attempt{}, err
+		}
 		if r, err = t.cat.Begin(ctx, format.Run{Job: a.Name, ID: a.Job, Owner: a.Owner, Began: a.began()}); err != nil {
 			return catalog.Attempt{}, err
 		}

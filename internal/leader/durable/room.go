@@ -2,6 +2,7 @@ package durable
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -183,8 +184,13 @@ func (r *Room) Pace(now time.Duration) string {
 	return r.pace.text(now, r.job.Options)
 }
 
-// Failures is how many writes in a row have failed.
-func (r *Room) Failures() int { return r.failed }
+// Failures is how many writes in a row have failed. Of a job whose writes have ended for good there are more than anybody waits for.
+func (r *Room) Failures() int {
+	if r.fenced {
+		return math.MaxInt
+	}
+	return r.failed
+}
 
 func (r *Room) do(e Effect) { r.effects = append(r.effects, e) }
 
