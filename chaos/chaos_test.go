@@ -380,7 +380,7 @@ func TestDurableDirectoryMovesAwayAndBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	marker := filepath.Join(d.dir, "job", "id", "1-2", "COMMIT")
+	marker := filepath.Join(d.dir, "job", "run", "commits", "step-00000002.e1.json")
 	err = spawn.Do(func() error {
 		return errors.Join(os.MkdirAll(filepath.Dir(marker), 0o700), os.WriteFile(marker, nil, 0o600))
 	})

@@ -130,7 +130,7 @@ func (d *durable) forbid(on bool) error {
 // markers counts the complete generations in the directory that the configurations name.
 func (d *durable) markers() (n int) {
 	_ = d.spawn.Do(func() error {
-		list, err := filepath.Glob(filepath.Join(d.dir, "*", "*", "*", "COMMIT"))
+		list, err := filepath.Glob(filepath.Join(d.dir, "*", "*", "commits", "*.json"))
 		n = len(list)
 		return err
 	})

@@ -165,7 +165,7 @@ def test_another_type_than_the_copy(daemon: Daemon, tmp_path: Path) -> None:
     assert "float32 in the copies" not in job.done()
 
     load_file = pytest.importorskip("safetensors.torch").load_file
-    (file,) = daemon.dir.glob(f"**/{name}/*/1-4/group-0.safetensors")
+    (file,) = daemon.dir.glob(f"**/{name}/*/step-00000004.e1/group-0.*.safetensors")
     held = load_file(file)
     assert held["model.0.weight"].dtype == torch.float32 and held["optim.model.0.weight.exp_avg"].shape == (8, 4), list(held)
 

@@ -156,7 +156,7 @@ func (s *stage) run(line string) error {
 		}
 		return fixture.Gen(3, replica.Step(n))
 	}
-	if slices.Contains([]string{"applied", "unknown", "parts", "moves", "late", "fails", "stranger", "marked"}, verb) && s.job.Writer == nil {
+	if slices.Contains([]string{"applied", "unknown", "parts", "moves", "late", "fails", "fenced", "stranger", "marked"}, verb) && s.job.Writer == nil {
 		return errors.New("nothing is being written:\n" + s.printed.String())
 	}
 	switch verb {
@@ -184,7 +184,7 @@ func (s *stage) run(line string) error {
 		for _, sh := range s.job.Writer.Shards {
 			s.learns(Shard{sh.Node, s.report(sh.Part)})
 		}
-	case "moves", "late", "fails": // of the part that node n1 writes first
+	case "moves", "late", "fails", "fenced": // of the part that node n1 writes first
 		r := s.report(replica.OfGroup(0))
 		switch verb {
 		case "moves":
@@ -192,7 +192,7 @@ func (s *stage) run(line string) error {
 		case "late":
 			r.Written, r.LateMS = 1<<30, 2500
 		default:
-			r.Failed = rest
+			r.Failed, r.Fenced = rest, verb == "fenced"
 		}
 		s.learns(Shard{"n1", r})
 	case "stranger": // a node reports of a part that it does not write

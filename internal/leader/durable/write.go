@@ -127,7 +127,7 @@ func (r *Room) beginAt() time.Duration {
 }
 
 // May tells whether a write may begin now, if one is due.
-func (r *Room) May(now time.Duration) bool { return now >= r.beginAt() }
+func (r *Room) May(now time.Duration) bool { return !r.fenced && now >= r.beginAt() }
 
 // begin names a write when one is due.
 func (r *Room) begin(now time.Duration) {
