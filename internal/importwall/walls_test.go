@@ -54,7 +54,7 @@ var walls = map[string]wall{
 	"internal/consensus":         {2, []string{"replica", "lock", "internal/atomicfile", "internal/invariant", "internal/wire"}, []string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/go-hclog", "go.etcd.io/bbolt"}},
 	"internal/checkpoint":        {2, []string{"replica", "internal/durable/retain", "internal/durable/safetensors", "internal/wire"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/spool":             {2, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
-	"internal/durable/directory": {2, []string{"internal/durable/store"}, nil},
+	"internal/durable/directory": {2, []string{"internal/durable/store"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/s3":        {2, []string{"internal/durable/store"}, []string{"github.com/minio/minio-go/v7"}},
 	"internal/shm":               {2, []string{"replica", "internal/unixsock", "internal/want"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/pki":               {2, []string{"replica"}, nil},

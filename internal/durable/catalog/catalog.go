@@ -212,10 +212,18 @@ func (c *Catalog) list(ctx context.Context, prefix, after string, each func(stor
 
 // each calls do for 0 to n-1, some at once, and returns the first error.
 func (c *Catalog) each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	return c.eachOf(ctx, c.lanes, n, do)
+}
+
+// lookLanes is how many requests that hold next to nothing in memory are made in place of one that holds a block: a generation of thousands of ranks has
+// as many files to look at.
+const lookLanes = 4
+
+func (c *Catalog) eachOf(ctx context.Context, lanes, n int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	turn := make(chan struct{}, c.lanes)
+	turn := make(chan struct{}, lanes)
 	for i := range n {
 		turn <- struct{}{}
 		if ctx.Err() != nil {

@@ -37,7 +37,7 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 	}
 	files = slices.Clone(files)
 	slices.SortFunc(files, func(a, b format.Written) int { return cmp.Compare(a.File.Key, b.File.Key) })
-	if err := c.each(ctx, len(files), func(ctx context.Context, i int) error { return c.there(ctx, a.Run, &files[i]) }); err != nil {
+	if err := c.eachOf(ctx, lookLanes*c.lanes, len(files), func(ctx context.Context, i int) error { return c.there(ctx, a.Run, &files[i]) }); err != nil {
 		return nil, err
 	}
 	if err := fits(files, roots); err != nil {

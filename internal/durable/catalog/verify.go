@@ -25,11 +25,27 @@ type Fault struct {
 // hears how many bytes of how many were read, from several goroutines. An error means that a byte of the generation cannot be had; faults
 // alone, that a twin is bad.
 func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of uint64)) (faults []Fault, err error) {
-	return c.VerifyAt(ctx, f, nil, progress)
+	return c.VerifyAs(ctx, f, How{}, progress)
 }
 
-// VerifyAt is Verify at a bounded rate: pace is called before so many bytes are used, and takes its time; nil: as fast as they come.
-func (c *Catalog) VerifyAt(ctx context.Context, f Found, pace func(ctx context.Context, bytes int) error, progress func(read, of uint64)) (faults []Fault, err error) {
+// How says how to read a generation whole.
+type How struct {
+	// Cold reads from the disk what a kernel remembers of the files, and lets it forget them afterwards: what was just written, or is read once a
+	// week, says nothing of the disk otherwise.
+	Cold bool
+	// Pace is called before so many bytes are used, and takes its time; nil: none.
+	Pace func(ctx context.Context, bytes int) error
+}
+
+// forget has the next read of an object come from the disk. It is advice.
+func (c *Catalog) forget(ctx context.Context, key string) {
+	if f, ok := c.st.(store.Forgetter); ok {
+		_ = f.Forget(ctx, key)
+	}
+}
+
+// VerifyAs is Verify, in a way.
+func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(read, of uint64)) (faults []Fault, err error) {
 	if f.old != nil {
 		return nil, errors.New("a generation of the former layout: Old.Verify reads it")
 	}
@@ -51,7 +67,7 @@ func (c *Catalog) VerifyAt(ctx context.Context, f Found, pace func(ctx context.C
 	bad := make(map[string]error)
 	err = c.each(ctx, len(todo), func(ctx context.Context, i int) error {
 		w := todo[i]
-		err := c.verify(ctx, f, w.file, w.key, pace, func(n uint64) {
+		err := c.verify(ctx, f, w.file, w.key, how, func(n uint64) {
 			mu.Lock()
 			defer mu.Unlock()
 			done += n
@@ -60,7 +76,9 @@ func (c *Catalog) VerifyAt(ctx context.Context, f Found, pace func(ctx context.C
 			}
 		})
 		if err != nil && fatal(err) == nil {
-			err = c.verify(ctx, f, w.file, w.key, pace, func(uint64) {}) // what memory or the network did to one read the next does not repeat
+			again := how
+			again.Cold = true
+			err = c.verify(ctx, f, w.file, w.key, again, func(uint64) {}) // what memory or the network did to one read the next does not repeat
 		}
 		if ferr := fatal(err); ferr != nil || ctx.Err() != nil {
 			return errors.Join(ferr, context.Cause(ctx))
@@ -99,7 +117,11 @@ func (c *Catalog) VerifyAt(ctx context.Context, f Found, pace func(ctx context.C
 }
 
 // verify reads one file.
-func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key string, pace func(context.Context, int) error, read func(n uint64)) error {
+func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key string, how How, read func(n uint64)) error {
+	if how.Cold {
+		c.forget(ctx, f.Run.Under(key))
+		defer c.forget(ctx, f.Run.Under(key))
+	}
 	var info store.Info
 	err := c.again(ctx, func() (err error) {
 		info, err = c.st.Stat(ctx, f.Run.Under(key))
@@ -118,7 +140,7 @@ func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key str
 	if err := c.belongs(f, file, o); err != nil {
 		return err
 	}
-	got, err := c.readFile(ctx, f.Run, file, key, o, pace, read)
+	got, err := c.readFile(ctx, f.Run, file, key, o, how.Pace, read)
 	if err == nil && got != file.SHA256 {
 		err = &damage{key, wholeFile, "SHA-256 differs", fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", key, store.ErrCorrupt, got, file.SHA256)}
 	}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
@@ -188,6 +190,20 @@ func (s *Store) Stat(ctx context.Context, key string) (info store.Info, err erro
 		return nil
 	})
 	return info, err
+}
+
+// Forget has the next read of an object come from the disk.
+func (s *Store) Forget(ctx context.Context, key string) error {
+	return s.reading(ctx, "forget", key, func(c content) error {
+		_, err := through(ctx, c.tree.gate, lookPatience, "forgetting "+c.name, func() (struct{}, error) {
+			raw, err := c.SyscallConn()
+			if err != nil {
+				return struct{}{}, err
+			}
+			return struct{}{}, raw.Control(func(fd uintptr) { _ = unix.Fadvise(int(fd), 0, 0, unix.FADV_DONTNEED) }) // advice
+		})
+		return err
+	})
 }
 
 func infoOf(key string, i fs.FileInfo) store.Info {

@@ -96,6 +96,12 @@ type Store interface {
 	Close() error
 }
 
+// Forgetter is a store between which and its disk a kernel remembers bytes.
+type Forgetter interface {
+	// Forget has the next read of an object come from the disk, as far as the kernel lets it.
+	Forget(ctx context.Context, key string) error
+}
+
 // Upload is one large object on its way. Parts may be put by several goroutines, in any order, and again after an error.
 type Upload interface {
 	// PartBytes is the size of each part but the last, in bytes. It follows from the object's size and the store's limits.

@@ -154,6 +154,27 @@ func (t *Tier) List(ctx context.Context, name string) ([]Listed, error) {
 	return append(list, former...), err
 }
 
+// known is what was found last, of which many parts are opened: its index is large where ranks are many. What of it is still there the caller asks.
+func (t *Tier) known(id replica.JobID, g replica.Generation) (Found, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last, t.last.Index != nil && t.last.Commit.Run == id && t.last.Generation == g
+}
+
+// recall is look, of what was found last without asking the store for its index.
+func (t *Tier) recall(ctx context.Context, name string, id replica.JobID, g replica.Generation) (Found, error) {
+	if f, ok := t.known(id, g); ok {
+		return f, nil
+	}
+	f, err := t.look(ctx, name, id, g)
+	if err == nil && !f.Old() {
+		t.mu.Lock()
+		t.last = f
+		t.mu.Unlock()
+	}
+	return f, err
+}
+
 // look finds one generation, whether or not its newest read failed.
 func (t *Tier) look(ctx context.Context, name string, id replica.JobID, g replica.Generation) (f Found, err error) {
 	r, err := t.cat.At(ctx, name, id)
@@ -197,7 +218,7 @@ type Reader = interface {
 // Open opens a part of a generation. A generation whose newest read failed is store.ErrCorrupt. While the part is open, Prune keeps the
 // generation. A read that fails has the file read again, and what that finds is noted beside the generation.
 func (t *Tier) Open(ctx context.Context, name string, id replica.JobID, g replica.Generation, part replica.Part) (Reader, error) {
-	f, err := t.look(ctx, name, id, g)
+	f, err := t.recall(ctx, name, id, g)
 	if err != nil {
 		return nil, err
 	}
@@ -220,16 +241,12 @@ func (t *Tier) Open(ctx context.Context, name string, id replica.JobID, g replic
 	return &opened{Reader: sh, t: t, ctx: ctx, of: f}, nil
 }
 
-// bad tells of a generation whose newest read failed.
+// bad tells of a generation that is there no more, or whose newest read failed.
 func (t *Tier) bad(ctx context.Context, f Found) error {
 	if f.Old() {
 		return nil // its reading says so
 	}
-	err := t.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation)
-	if errors.Is(err, store.ErrCorrupt) {
-		return err
-	}
-	return nil
+	return t.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation)
 }
 
 // opened is a part that is being read.
@@ -270,12 +287,7 @@ func (t *Tier) suspect(ctx context.Context, f Found, err error) {
 }
 
 // How says how to read a generation back.
-type How struct {
-	// Cold reads from the disk what the kernel remembers of the files, where there is a kernel between.
-	Cold bool
-	// Pace is called before so many bytes are used, and takes its time; nil: none.
-	Pace func(ctx context.Context, bytes int) error
-}
+type How = catalog.How
 
 // ReadBack reads a generation whole, and leaves beside it what that found. Damage is believed where a second read finds it again. A store that
 // refuses to read leaves the former mark.
@@ -283,7 +295,7 @@ func (t *Tier) ReadBack(ctx context.Context, f Found, how How) error {
 	if f.Old() {
 		return t.old.ReadBack(ctx, f, how.Cold, how.Pace)
 	}
-	faults, err := t.cat.VerifyAt(ctx, f, how.Pace, nil)
+	faults, err := t.cat.VerifyAs(ctx, f, how, nil)
 	if err != nil && !IsDamage(err) {
 		return err
 	}

@@ -36,7 +36,7 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 		return nil // what lies in another directory is no reason to remove anything from this one
 	}
 	var errs []error
-	gens := t.known(ctx, list, id, lineage)
+	gens := t.judged(list, id, lineage)
 	for i, v := range retain.Decide(gens, retain.Policy{Last: keep, Runs: t.settings.KeepRuns, AllFormerRuns: t.settings.KeepRuns == 0}) {
 		if !v.Keep {
 			errs = append(errs, t.remove(ctx, list[i], v.Why))
@@ -63,8 +63,8 @@ func (t *Tier) remove(ctx context.Context, l Listed, why string) error {
 	return err
 }
 
-// known lists the generations as the rule asks for them.
-func (t *Tier) known(ctx context.Context, list []Listed, id replica.JobID, lineage replica.Lineage) []retain.Generation {
+// judged lists the generations as the rule asks for them.
+func (t *Tier) judged(list []Listed, id replica.JobID, lineage replica.Lineage) []retain.Generation {
 	at := runNumbers(list, id)
 	now := int64(0)
 	for _, l := range list {

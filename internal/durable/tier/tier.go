@@ -34,6 +34,7 @@ type Tier struct {
 	owned  map[owned]catalog.Run
 	swept  map[replica.JobID]time.Time
 	reads  map[string]int // generations with open parts, by Where
+	last   Found          // of which a part was opened last
 }
 
 // owned is an epoch of a run that this fleet has claimed.

@@ -525,3 +525,46 @@ func TestAnEndedReadSaysNothing(t *testing.T) {
 	_, _ = r.ReadChunk(0, nil) // it may have been read ahead
 	f.wants("10 unread")
 }
+
+// Nothing is written to a store before its conditions were seen to hold, and one that did not answer is tried again.
+func TestAStoreIsTriedBeforeItIsWrittenTo(t *testing.T) {
+	tier, st := inMemory(t, Settings{})
+	away := errors.New("away")
+	st.Before = func(c memory.Call) error {
+		if c.Changes() && away != nil {
+			return fmt.Errorf("%w: %w", store.ErrDoubtful, away)
+		}
+		return nil
+	}
+	f := newFleet(t, tier, "a")
+	if err := f.tries(10); !errors.Is(err, away) || tier.Proved() || !strings.Contains(tier.Silent(), "away") {
+		t.Errorf("it writes with %v; %q", err, tier.Silent())
+	}
+	away = nil
+	f.writes(5, 20)
+	if tier.Silent() != "" || !tier.Proved() {
+		t.Errorf("it is said to be silent: %q", tier.Silent())
+	}
+	if keys := keysOf(t, st, ".w1.safetensors"); len(keys) != 0 {
+		t.Errorf("there are %q", keys)
+	}
+}
+
+// A store that takes every put is refused.
+func TestAStoreWithoutConditions(t *testing.T) {
+	tier := New(careless{memory.New()}, nil, Settings{})
+	defer tier.Close()
+	if err := newFleet(t, tier, "a").tries(10); !errors.Is(err, ErrUnconditional) {
+		t.Errorf("it writes with %v", err)
+	}
+	if keys := keysOf(t, tier.st, ""); len(keys) != 0 {
+		t.Errorf("there are %q", keys)
+	}
+}
+
+// careless is a store that ignores conditions.
+type careless struct{ *memory.Store }
+
+func (c careless) PutUnchanged(ctx context.Context, key string, b []byte, _ store.Version) (store.Version, error) {
+	return c.PutNew(ctx, key, b)
+}

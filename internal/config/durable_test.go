@@ -1,0 +1,49 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+// The URL of the durable tier takes the place of durable_dir, and holds no secret.
+func TestDurable(t *testing.T) {
+	for _, tc := range []struct {
+		durable, dir string
+		store        Store
+		fault        string // empty: none
+		is           string // DurableDir, with defaults
+	}{
+		{"", "", Store{}, "", "/var/lib/replicad/durable"},
+		{"", "/mnt/ck", Store{}, "", "/mnt/ck"},
+		{"file:///mnt/ck", "", Store{}, "", "/mnt/ck"},
+		{"s3://bucket/ck", "", Store{Endpoint: "http://h:9000", Addressing: "path", Checksum: "md5"}, "", ""},
+		{"s3://bucket", "", Store{}, "", ""},
+		{"s3://bucket/ck", "/mnt/ck", Store{}, "no durable_dir beside it", "/mnt/ck"},
+		{"file:///mnt/ck", "/mnt/other", Store{}, "no durable_dir beside it", "/mnt/other"},
+		{"file://mnt/ck", "", Store{}, "a whole path", "mnt/ck"},
+		{"s3:///ck", "", Store{}, "s3://BUCKET/PREFIX", ""},
+		{"gs://bucket", "", Store{}, "s3://BUCKET/PREFIX", "/var/lib/replicad/durable"},
+		{"s3://key:hunter2@bucket/ck", "", Store{}, "without user", ""},
+		{"s3://bucket/ck?token=hunter2", "", Store{}, "without user", ""},
+		{"", "/mnt/ck", Store{Region: "eu-west-1"}, "where durable is no s3:// URL", "/mnt/ck"},
+		{"s3://bucket", "", Store{Addressing: "dns"}, "path or virtual", ""},
+		{"s3://bucket", "", Store{Checksum: "crc32"}, "sha256, md5 or none", ""},
+	} {
+		c, err := Load("../../docs/replicad.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Durable, c.DurableDir, c.Store = tc.durable, tc.dir, tc.store
+		c = c.WithDefaults()
+		err = c.Validate()
+		if (err == nil) != (tc.fault == "") || err != nil && (!strings.Contains(err.Error(), tc.fault) || strings.Contains(err.Error(), "hunter2")) {
+			t.Errorf("%q beside %q: %v, want %q", tc.durable, tc.dir, err, tc.fault)
+		}
+		if c.DurableDir != tc.is {
+			t.Errorf("%q beside %q: the directory is %q, want %q", tc.durable, tc.dir, c.DurableDir, tc.is)
+		}
+		if tier := c.HasTier(); tier != (tc.durable != "" && !strings.HasPrefix(tc.durable, "gs") || tc.dir != "") {
+			t.Errorf("%q beside %q: has a tier: %v", tc.durable, tc.dir, tier)
+		}
+	}
+}
