@@ -1,5 +1,6 @@
-// Package checkpoint is the durable tier: committed generations as safetensors shards, a manifest beside each shard, and one
-// commit marker, in a directory that the writing and reading nodes share.
+// Package checkpoint is the former layout of the durable tier: committed generations as safetensors shards, a manifest beside each shard, and one
+// commit marker, in a directory that the writing and reading nodes share. Daemons find, read, mark and remove what lies there, through
+// internal/durable/tier. They write it no more: what writes here is for the tests of what reads.
 //
 //	<job name>/<job id>/<epoch>-<step>/group-0.safetensors     the regions as tensors, without the part's alignment gaps
 //	<job name>/<job id>/<epoch>-<step>/group-0.manifest        chunk digests and regions: a frame, see internal/wire

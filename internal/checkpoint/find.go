@@ -111,16 +111,6 @@ func newest(list []Found) (written uint64) {
 	return written
 }
 
-// Rival returns, of what Find lists for a name, a generation of another job than the first, where nothing says which of the two
-// jobs was committed last.
-func Rival(found []Found) (f Found, ok bool) {
-	rest := slices.IndexFunc(found, func(f Found) bool { return f.Job != found[0].Job })
-	if rest < 0 || newest(found[rest:]) < newest(found[:rest]) {
-		return f, false
-	}
-	return found[rest], true
-}
-
 // jobs lists the jobs that had a name.
 func (t *tree) jobs(jobName string) (jobs []replica.JobID, skipped []Skipped, err error) {
 	entries, err := t.readDir(jobName)
@@ -206,67 +196,6 @@ func (t *tree) marked(jobName string, job replica.JobID, dir, gen string) (f Fou
 	f = Found{Marker: *m, Path: path.Join(dir, gen), sum: sum}
 	f.Read, err = t.readMark(f.Path, sum)
 	return f, err
-}
-
-// Names lists the names of jobs that have a directory.
-func (s *Store) Names() (names []string, err error) {
-	t, err := s.at()
-	if err != nil {
-		return nil, err
-	}
-	entries, err := t.readDir(".")
-	if err != nil {
-		return nil, t.explain(err)
-	}
-	for _, e := range entries {
-		if e.IsDir() && replica.CheckName(e.Name()) == nil {
-			names = append(names, e.Name())
-		}
-	}
-	return names, nil
-}
-
-// Marked lists the generations of all jobs that had a name by their markers, with their marks. It does not look whether their files are there:
-// it is to be cheap. What has no marker that can be read is left out.
-func (s *Store) Marked(jobName string) (list []Found, err error) {
-	if err := replica.CheckName(jobName); err != nil {
-		return nil, err
-	}
-	t, err := s.at()
-	if err != nil {
-		return nil, err
-	}
-	jobs, _, err := t.jobs(jobName)
-	if err != nil {
-		return nil, t.explain(err)
-	}
-	for _, job := range jobs {
-		found, skipped, err := t.findJob(jobName, job, t.marked)
-		if err != nil {
-			return nil, t.explain(err)
-		}
-		list = append(list, found...)
-		for _, sk := range skipped {
-			if sk.Whole != nil {
-				list = append(list, *sk.Whole)
-			}
-		}
-	}
-	return list, nil
-}
-
-// Look looks at one generation, as Find does.
-func (s *Store) Look(jobName string, job replica.JobID, g replica.Generation) (Found, error) {
-	dir, err := jobDir(jobName, job)
-	if err != nil {
-		return Found{}, err
-	}
-	t, err := s.at()
-	if err != nil {
-		return Found{}, err
-	}
-	f, err := t.look(jobName, job, dir, generationDir(g))
-	return f, t.explain(err)
 }
 
 // parseGeneration reads a directory's name, in exactly the form that is written.

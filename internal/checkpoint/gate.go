@@ -29,9 +29,8 @@ const (
 // abandoned knowingly, and end when the call returns or the process ends. They touch nothing but the buffer that they were given.
 // While no call is answered the next ones are refused at once, but for one now and then that finds out.
 type gate struct {
-	dir  string
-	ctx  context.Context // of the daemon; after its end nobody waits for long
-	pace func(bytes int) // see Store.Pace; nil: as fast as they go
+	dir string
+	ctx context.Context // of the daemon; after its end nobody waits for long
 
 	mu        sync.Mutex // guards the rest
 	silent    bool       // the last call that ended was given up
@@ -197,9 +196,6 @@ type gatedFile struct {
 
 func (f gatedFile) Write(b []byte) (int, error) {
 	return through(f.disk.gate, workPatience, "writing "+f.name, func() (int, error) {
-		if f.disk.gate.pace != nil {
-			f.disk.gate.pace(len(b))
-		}
 		return f.file.Write(b)
 	})
 }

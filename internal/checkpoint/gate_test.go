@@ -45,7 +45,7 @@ func TestNamedPipes(t *testing.T) {
 				t.Errorf("verified with %v", err)
 			}
 			_ = s.Holds(jobName, job, gen)
-			if err := s.Prune(jobName, job, 1); err != nil {
+			if err := s.Remove(jobName, job, gen); err != nil {
 				t.Error(err)
 			}
 		})

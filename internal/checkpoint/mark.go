@@ -194,37 +194,12 @@ func (s *Store) found(f Found, err error) {
 	}
 }
 
-// Suspect takes in that a read of a part of a generation failed, for whatever it was made: where the file is read once more from the disk and
-// is damaged, the mark says so.
-func (s *Store) Suspect(ctx context.Context, f Found, err error) {
-	if d, bad := DamageOf(err); bad {
-		again := s.again(ctx, f, d, How{})
-		if _, bad := DamageOf(again); bad {
-			s.found(f, again)
-		}
-	}
-}
-
 // again reads the file once more that a read found damaged.
 func (s *Store) again(ctx context.Context, f Found, d Damage, how How) error {
 	how.Cold = true
 	for _, info := range f.Shards {
 		if info.File == d.File || strings.TrimSuffix(info.File, shardExt) == strings.TrimSuffix(d.File, sideExt) {
 			return s.verify(ctx, f, info, how)
-		}
-	}
-	return nil
-}
-
-// WentOn notes that a run went on from a generation, if it is there: it stays until newer ones were read back.
-func (s *Store) WentOn(jobName string, job replica.JobID, g replica.Generation) error {
-	found, _, err := s.Find(jobName, job)
-	if err != nil {
-		return err
-	}
-	for _, f := range found {
-		if f.Generation == g {
-			return s.mark(f, func(m *ReadMark) { m.Resumed = uint64(max(time.Now().UnixMilli(), 1)) })
 		}
 	}
 	return nil

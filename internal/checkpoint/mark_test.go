@@ -80,80 +80,6 @@ func steps(t *testing.T, s *Store) string {
 	return strings.Join(out, ", ")
 }
 
-// A run went on from the older of two, since the newer one was damaged; the next write used to delete the older, good one and to keep the
-// newer.
-func TestRetentionPrefersWhatIsGood(t *testing.T) {
-	s := open(t, t.TempDir())
-	wrote(t, s, 10, 20)
-	flipLast(t, shardOf(s, 20, "group-0.safetensors"))
-	if err := readBack(t, s, 20); !errors.Is(err, ErrCorrupt) || Plain(err) != "group-0.safetensors, chunk 2: digest differs" {
-		t.Fatalf("%v: %q", err, Plain(err))
-	}
-	if err := readBack(t, s, 10); err != nil {
-		t.Fatal(err)
-	}
-	again := open(t, s.dir) // another daemon, another day
-	if got := steps(t, again); got != "10 good" {
-		t.Errorf("finds %s", got)
-	}
-	if err := again.Holds(jobName, job, gen(20)); err == nil || !strings.Contains(err.Error(), "failed a read: group-0.safetensors, chunk 2: digest differs") {
-		t.Errorf("the damaged one passes for durable: %v", err)
-	}
-	if err := again.Holds(jobName, job, gen(10)); err != nil {
-		t.Error(err)
-	}
-	prune := func(want string) {
-		t.Helper()
-		if err := again.Prune(jobName, job, 2); err != nil {
-			t.Fatal(err)
-		}
-		if got := steps(t, again); got != want {
-			t.Errorf("keeps %s, want %s", got, want)
-		}
-	}
-	wrote(t, again, 30)
-	prune("30 unread, 10 good")
-	if _, err := os.Stat(shardOf(s, 20, markerName)); err != nil {
-		t.Errorf("what is damaged is not kept aside, though it is newer than all that is good: %v", err)
-	}
-	wrote(t, again, 40)
-	prune("40 unread, 30 unread, 10 good")
-	if err := readBack(t, again, 30); err != nil {
-		t.Fatal(err)
-	}
-	prune("40 unread, 30 good, 10 good")
-	if _, err := os.Stat(shardOf(s, 20, markerName)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("what is damaged stays beside a newer one that is good: %v", err)
-	}
-	if err := readBack(t, again, 40); err != nil {
-		t.Fatal(err)
-	}
-	prune("40 good, 30 good")
-}
-
-// What a run went on from stays until as many newer ones were read back as are kept.
-func TestWhatARunWentOnFromStays(t *testing.T) {
-	s := open(t, t.TempDir())
-	wrote(t, s, 10)
-	if err := errors.Join(s.WentOn(jobName, job, gen(10)), s.WentOn(jobName, job, gen(99))); err != nil {
-		t.Fatal(err)
-	}
-	wrote(t, s, 20, 30, 40)
-	for _, step := range []replica.Step{0, 40, 30} {
-		if step != 0 {
-			if err := readBack(t, s, step); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := s.Prune(jobName, job, 2); err != nil {
-			t.Fatal(err)
-		}
-		if got, want := strings.Contains(steps(t, s), "10 "), step != 30; got != want {
-			t.Errorf("with step %d read back it keeps %s", step, steps(t, s))
-		}
-	}
-}
-
 // A mark is evidence of one read of one marker: nothing is believed of another, of damage that does not come again, or of a disk that refuses.
 func TestMarks(t *testing.T) {
 	s := open(t, t.TempDir())
@@ -258,40 +184,6 @@ func TestDamageIsRepeatedBeforeItIsBelieved(t *testing.T) {
 	}
 }
 
-// What a restore finds damaged has a mark, though the last whole read found it good; a file that is good after all has not.
-func TestSuspect(t *testing.T) {
-	s := open(t, t.TempDir())
-	wrote(t, s, 10)
-	if err := readBack(t, s, 10); err != nil {
-		t.Fatal(err)
-	}
-	shard := shardOf(s, 10, "private-1.safetensors")
-	found, _ := find(t, s, job)
-	read := func() error {
-		r, err := s.OpenShard(found[0], replica.OfRank(1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Close()
-		_, err = r.ReadChunk(0, nil)
-		return err
-	}
-	flipLast(t, shard)
-	bad := read()
-	flipLast(t, shard)
-	for _, err := range []error{nil, syscall.EIO, errors.New("no place can be freed"), bad} {
-		s.Suspect(t.Context(), found[0], err)
-		if got := steps(t, s); got != "10 good" {
-			t.Errorf("after a read that ended with %v: %s", err, got)
-		}
-	}
-	flipLast(t, shard)
-	s.Suspect(t.Context(), found[0], read())
-	if got := steps(t, s); got != "" {
-		t.Errorf("damaged: %s", got)
-	}
-}
-
 // A byte of the frozen part voids every generation. The next write, which has it in memory, mends it, and what marks said against it is over.
 func TestFrozenPartIsMended(t *testing.T) {
 	s := open(t, t.TempDir())
@@ -363,94 +255,11 @@ func TestFrozenPartIsMended(t *testing.T) {
 	}
 }
 
-// Each start without --resume used to leave its directory for ever.
-func TestFormerRuns(t *testing.T) {
-	s := open(t, t.TempDir())
-	left := func() (runs []string) {
-		t.Helper()
-		entries, err := os.ReadDir(filepath.Join(s.dir, jobName))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range entries {
-			runs = append(runs, e.Name()[:2])
-		}
-		return runs
-	}
-	for i := range 6 {
-		id := replica.JobID{byte(i + 1)}
-		run(t, s, id, 10, time.Unix(1e9+int64(i), 0))
-		run(t, s, id, 20, time.Unix(1e9+int64(i), 0))
-		if i == 0 {
-			found, _, err := s.Find(jobName, id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.ReadBack(t.Context(), found[0], How{}); err != nil { // the only one that is known to be good
-				t.Fatal(err)
-			}
-		}
-	}
-	present := replica.JobID{6}
-	if err := s.Prune(jobName, present, 1); err != nil {
-		t.Fatal(err)
-	}
-	if got := left(); len(got) != 6 {
-		t.Errorf("without keep_runs it leaves %v", got)
-	}
-	s.Configure(Settings{KeepRuns: 2})
-	if err := s.Prune(jobName, present, 1); err != nil {
-		t.Fatal(err)
-	}
-	if got := left(); !reflect.DeepEqual(got, []string{"01", "02", "03", "04", "05", "06"}) {
-		t.Errorf("with nothing read back but in the oldest it leaves %v", got)
-	}
-	found, _, err := s.Find(jobName, present)
-	if err != nil || len(found) != 1 {
-		t.Fatal(found, err)
-	}
-	if err := s.ReadBack(t.Context(), found[0], How{}); err != nil {
-		t.Fatal(err)
-	}
-	old, _, err := s.Find(jobName, replica.JobID{2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := s.OpenShard(old[0], replica.OfRank(0)) // somebody reads it
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Prune(jobName, present, 1); err != nil {
-		t.Fatal(err)
-	}
-	if got := left(); !reflect.DeepEqual(got, []string{"02", "04", "05", "06"}) {
-		t.Errorf("it leaves %v", got)
-	}
-	r.Close()
-	if err := s.Prune(jobName, present, 1); err != nil {
-		t.Fatal(err)
-	}
-	if got := left(); !reflect.DeepEqual(got, []string{"04", "05", "06"}) {
-		t.Errorf("it leaves %v", got)
-	}
-	// A run that has written nothing yet makes no room.
-	s.Configure(Settings{KeepRuns: 1})
-	if err := s.Prune(jobName, replica.JobID{9}, 1); err != nil {
-		t.Fatal(err)
-	}
-	if got := left(); len(got) != 3 {
-		t.Errorf("for a run that has written nothing it leaves %v", got)
-	}
-}
-
 // TestCrashWhileMarking dies at each step of writing a mark: what is found is whole, and its mark is the former or the new one.
 func TestCrashWhileMarking(t *testing.T) {
 	for at, finished := 0, false; !finished; at++ {
 		s := openUnsynced(t, t.TempDir())
 		wrote(t, s, 10)
-		if err := s.WentOn(jobName, job, gen(10)); err != nil {
-			t.Fatal(err)
-		}
 		crash := newCrashDisk(rooted{s.tree.root}, at, errCrash)
 		s.tree.disk = crash
 		err := readBack(t, s, 10)

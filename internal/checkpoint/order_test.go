@@ -66,51 +66,12 @@ func TestTheJobCommittedLastComesFirst(t *testing.T) {
 				if len(found) != 2 || len(skipped) != 0 || found[0].Job != newer {
 					t.Errorf("with the marker of %v touched: found %+v, skipped %v", touched, found, skipped)
 				}
-				if f, tied := Rival(found); tied {
-					t.Errorf("nothing is said to order %v", f)
-				}
 			}
 			run(t, s, older, 501, tc.clocks[1]) // it was resumed, and goes on
 			if found, _ := find(t, s, replica.JobID{}); found[0].Job != older || found[0].Generation.Step != 501 {
 				t.Errorf("after the older one went on: %+v", found)
 			}
 		})
-	}
-}
-
-// Two jobs that nothing orders (two clusters wrote at once, markers of version 1, a copy that was brought back) are for a person to
-// choose from.
-func TestRivals(t *testing.T) {
-	s := open(t, t.TempDir())
-	if f, tied := Rival(nil); tied {
-		t.Errorf("%v stands in the way of nothing", f)
-	}
-	one, two := replica.JobID{1}, replica.JobID{2}
-	at := time.Unix(1e9, 0)
-	run(t, s, one, 500, at)
-	run(t, s, one, 501, at)
-	if found, _ := find(t, s, replica.JobID{}); len(found) != 2 {
-		t.Fatalf("%+v", found)
-	} else if f, tied := Rival(found); tied {
-		t.Errorf("%v is said to stand in the way of its own job", f)
-	}
-	away := filepath.Join(t.TempDir(), "away") // so that the second job does not see the first
-	if err := os.Rename(filepath.Dir(generationPath(s, one, 500)), away); err != nil {
-		t.Fatal(err)
-	}
-	run(t, s, two, 9, at)
-	run(t, s, two, 10, at)
-	if err := os.Rename(away, filepath.Dir(generationPath(s, one, 500))); err != nil {
-		t.Fatal(err)
-	}
-	found, _ := find(t, s, replica.JobID{})
-	if f, tied := Rival(found); !tied || f.Job == found[0].Job {
-		t.Errorf("of %+v the rival is %v, %v", found, f, tied)
-	}
-	run(t, s, two, 11, at)
-	found, _ = find(t, s, replica.JobID{})
-	if f, tied := Rival(found); tied || found[0].Job != two {
-		t.Errorf("of %+v the rival is %v", found, f)
 	}
 }
 

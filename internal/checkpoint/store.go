@@ -40,9 +40,8 @@ var (
 
 // Settings are what a daemon has of its configuration for a Store. It sets them before anybody uses it.
 type Settings struct {
-	Reader   string      // this node, for the marks of what it has read; empty: the host's name
-	KeepRuns int         // former runs of a name that Prune keeps, each by its rule; 0: it leaves former runs alone
-	Note     func(error) // told of what costs work and not correctness; nil: nobody is
+	Reader string      // this node, for the marks of what it has read; empty: the host's name
+	Note   func(error) // told of what costs work and not correctness; nil: nobody is
 }
 
 // Store is one durable directory. mu guards what stands below it.
@@ -105,9 +104,6 @@ func (s *Store) note(err error) {
 		s.settings.Note(err)
 	}
 }
-
-// Pace has each write of so many bytes take the time that pace takes, before any is made: the disk of a simulation.
-func (s *Store) Pace(pace func(bytes int)) { s.gate.pace = pace }
 
 // Dir is the directory, as it was given to Open.
 func (s *Store) Dir() string { return s.dir }

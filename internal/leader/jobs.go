@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"path"
 	"reflect"
@@ -169,12 +170,15 @@ func (l *Leader) adopts(ctx context.Context, a *adopt, found []tier.Found, skipp
 		return
 	}
 	a.request.Layout, a.request.NameGroups = f.Layout, false // the groups are those that its ranks had
-	epoch, writes, err := l.store.Resume(ctx, *f, l.cfg.Cluster, l.cons.State().Fleet, s.newestEpoch(*f))
-	if err != nil {
+	resumed, err := l.store.Resume(ctx, *f, l.cfg.Cluster, l.cons.State().Fleet, s.newestEpoch(*f))
+	if errors.Is(err, tier.ErrFenced) {
 		a.refused = fmt.Sprintf("resume job %q: %v", a.request.Name, err)
 		return
 	}
-	a.command = replica.CreateJob{ID: f.Commit.Run, Epoch: epoch, Writes: writes, Began: f.Began(), Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
+	if err != nil { // nothing is written without a claim: the first durable write tries again
+		l.log.Failed("durable", "claim the run of job "+a.request.Name, err.Error())
+	}
+	a.command = replica.CreateJob{ID: f.Commit.Run, Epoch: resumed.Epoch, Writes: resumed.Writes, Began: resumed.Began, Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
 	a.request.Owner = f.Owner
 	a.news = lackingNews(*f)
 	l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", a.request.Name, f.Generation, l.at(*f)))

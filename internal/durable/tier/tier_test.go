@@ -116,12 +116,12 @@ func (f *fleet) resumes(from replica.Step) error {
 		return err
 	}
 	i := slices.IndexFunc(found, func(g Found) bool { return g.Generation.Step == from })
-	before, writes, err := f.tier.Resume(f.t.Context(), found[i], f.of.Cluster, f.of.Fleet, found[0].Generation.Epoch)
+	is, err := f.tier.Resume(f.t.Context(), found[i], f.of.Cluster, f.of.Fleet, found[0].Generation.Epoch)
 	if err != nil {
 		return err
 	}
-	f.of.Epoch, f.of.Number = before+1, writes
-	f.line = append(slices.Clone(found[i].Lineage), replica.Opened{Epoch: before + 1, Start: from})
+	f.of.Epoch, f.of.Number, f.of.Began = is.Epoch+1, is.Writes, is.Began
+	f.line = append(slices.Clone(found[i].Lineage), replica.Opened{Epoch: is.Epoch + 1, Start: from})
 	return nil
 }
 
@@ -567,4 +567,22 @@ type careless struct{ *memory.Store }
 
 func (c careless) PutUnchanged(ctx context.Context, key string, b []byte, _ store.Version) (store.Version, error) {
 	return c.PutNew(ctx, key, b)
+}
+
+// Two fleets that resume one run of the former layout meet in one place.
+func TestTwoFleetsResumeTheFormerLayout(t *testing.T) {
+	dir := t.TempDir()
+	former(t, dir, durabletest.Job, 10)
+	errs := make([]error, 2)
+	for i := range errs {
+		tier, err := OpenDirectory(t.Context(), dir, Settings{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tier.Close()
+		errs[i] = newFleet(t, tier, fmt.Sprint("fleet-", i)).resumes(10)
+	}
+	if errs[0] != nil || !errors.Is(errs[1], ErrFenced) {
+		t.Errorf("they resume with %v", errs)
+	}
 }

@@ -170,16 +170,41 @@ func (t *Tier) Discard(ctx context.Context, a Attempt, names []string) error {
 // gone is how old a claim is whose fleet has committed nothing: its next durable write was due long before.
 const gone = 10 * time.Minute
 
-// Resume claims, before a job opens from a generation, the epoch behind was for its fleet, or a later one; it returns the one before, and the
-// highest number that a write of the run has had. Who loses gets ErrFenced, with the winner's name. A generation of the former layout has no claims.
-func (t *Tier) Resume(ctx context.Context, f Found, cluster replica.ClusterID, fleet string, was replica.Epoch) (replica.Epoch, uint64, error) {
-	if f.Old() {
-		return was, 0, nil
-	}
-	e, err := t.cat.Resume(ctx, f.Run, Attempt{Cluster: cluster, Fleet: fleet}.fleet(), was, gone)
-	if err != nil {
-		return 0, 0, err
-	}
-	last, err := t.cat.LastWrite(ctx, f.Run)
-	return e - 1, last, err
+// Resumed is what a job that goes on from a generation begins with.
+type Resumed struct {
+	Epoch  replica.Epoch // the highest that it may have had
+	Writes uint64        // the highest number that a write of the run has had
+	Began  uint64        // as replica.Job's
 }
+
+// Resume claims, before a job opens from a generation, the epoch behind was for its fleet, or a later one. Who loses gets ErrFenced, with the
+// winner's name. After any other error nothing is claimed, and the job may be opened all the same: its first durable write claims then.
+func (t *Tier) Resume(ctx context.Context, f Found, cluster replica.ClusterID, fleet string, was replica.Epoch) (Resumed, error) {
+	is := Resumed{Epoch: was, Writes: f.Write + unknownWrites, Began: f.Began()}
+	r := f.Run
+	if f.Old() { // its run has a place in the present layout that follows from what lies there
+		is.Began, is.Writes = uint64(max(f.At, unnamed.UnixMilli())), f.Write
+	}
+	if err := t.Prove(ctx); err != nil {
+		return is, err
+	}
+	if f.Old() {
+		var err error
+		if r, err = t.cat.Begin(ctx, format.Run{Job: f.Job, ID: f.Commit.Run, Owner: f.Owner, Began: int64(is.Began)}); err != nil {
+			return is, err
+		}
+	}
+	e, err := t.cat.Resume(ctx, r, Attempt{Cluster: cluster, Fleet: fleet}.fleet(), was, gone)
+	if err != nil {
+		return is, err
+	}
+	is.Epoch = e - 1
+	last, err := t.cat.LastWrite(ctx, r)
+	if err == nil {
+		is.Writes = last
+	}
+	return is, err
+}
+
+// unknownWrites is how many writes a run may have had behind the one that it goes on from, where nobody could look.
+const unknownWrites = 1 << 16
