@@ -532,3 +532,51 @@ func TestPlain(t *testing.T) {
 		t.Error(retain.Good)
 	}
 }
+
+// A job of the same name may train in another cluster that has the same directory: its runs are no former ones, also those that are unfinished.
+func TestRunsOfOtherClustersAreLeftAlone(t *testing.T) {
+	s := open(t, t.TempDir())
+	s.Configure(Settings{KeepRuns: 1})
+	noon := time.Unix(1e9, 0)
+	own, other := replica.ClusterID{1}, replica.ClusterID{2}
+	for i := range byte(4) {
+		runIn(t, s, own, replica.JobID{i + 1}, 10, noon.Add(time.Duration(2*i)*time.Minute))
+		runIn(t, s, other, replica.JobID{i + 11}, 10, noon.Add(time.Duration(2*i+1)*time.Minute))
+	}
+	writing := generationPath(s, replica.JobID{11}, 20)
+	if err := os.MkdirAll(writing, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	present := replica.JobID{4}
+	runIn(t, s, own, present, 20, noon.Add(time.Hour))
+	for _, step := range []replica.Step{10, 20} {
+		found, _ := find(t, s, present)
+		for _, f := range found {
+			if f.Generation.Step == step {
+				if err := s.ReadBack(t.Context(), f, How{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if err := s.Prune(jobName, present, 2); err != nil {
+		t.Fatal(err)
+	}
+	for i := range byte(4) {
+		if found, _ := find(t, s, replica.JobID{i + 11}); len(found) != 1 {
+			t.Errorf("run %d of the other cluster has %d generations left", i, len(found))
+		}
+		want := 1
+		if i == 3 {
+			want = 2
+		} else if i < 2 {
+			want = 0
+		}
+		if found, _ := find(t, s, replica.JobID{i + 1}); len(found) != want {
+			t.Errorf("run %d of this cluster has %d generations left, want %d", i, len(found), want)
+		}
+	}
+	if _, err := os.Stat(writing); err != nil {
+		t.Errorf("what another cluster is writing: %v", err)
+	}
+}

@@ -55,7 +55,8 @@ type lying struct {
 }
 
 // withFormer are a job and the former runs of its name, the newest first. One whose directory can't be listed is left out, and alone. Their
-// files are looked at only where something would go by their markers: with each write that would be all manifests of all that is kept.
+// files are looked at only where something would go by their markers: with each write that would be all manifests of all that is kept. Runs
+// of other clusters are left alone: a job of the same name may train there.
 func (s *Store) withFormer(t *tree, jobName string, job replica.JobID, present lying, keep int) []lying {
 	alone := []lying{present}
 	if s.settings.KeepRuns == 0 {
@@ -70,7 +71,8 @@ func (s *Store) withFormer(t *tree, jobName string, job replica.JobID, present l
 	_, gens, out := s.decide(s.runs(t, jobName, ids, present, t.marked), keep)
 	for i, v := range out {
 		if gens[i].Run > 0 && !v.Keep {
-			return s.runs(t, jobName, ids, present, t.look)
+			runs := s.runs(t, jobName, ids, present, t.look)
+			return slices.DeleteFunc(runs, func(l lying) bool { return !l.of(present.found[0].Cluster) })
 		}
 	}
 	return alone
@@ -89,6 +91,12 @@ func (s *Store) runs(t *tree, jobName string, ids []replica.JobID, present lying
 	}
 	slices.SortStableFunc(runs[1:], func(a, b lying) int { return cmp.Compare(b.written(), a.written()) })
 	return runs
+}
+
+// of tells whether a run is known to be of a cluster: the manifests of what is whole say so.
+func (l lying) of(c replica.ClusterID) bool {
+	return slices.ContainsFunc(l.found, func(f Found) bool { return f.Cluster == c }) ||
+		slices.ContainsFunc(l.skipped, func(sk Skipped) bool { return sk.Whole != nil && sk.Whole.Cluster == c })
 }
 
 // written is when the newest of a run's markers was written.
