@@ -27,7 +27,7 @@ PURE       := .*/replicad/(replica|lock|recovery|rng|internal/durable/retain)
 # go test begins packages in the order that it is given, each once: what takes longest would be waited for alone at the end.
 LONGEST    := $(addprefix ./internal/,trouble sim leader importwall)
 GOTEST      = $(BIN)/tools/gotestsum --format standard-quiet
-GOTESTS    := -shuffle=on -vet=off -timeout 8m
+GOTESTS    := -shuffle=on -vet=off -timeout 12m
 # The server of objects that tests start: in memory, behind a proxy that spoils requests.
 STORES      = $(GO) build -C .ci/stores -buildvcs=false -o $(BIN)/tools/stores .
 CAMPAIGN   ?=

@@ -23,9 +23,6 @@ func (l *Leader) stopped() {
 	default:
 		l.propose(replica.EndJob{Job: l.id, Reason: l.forgotten()})
 	}
-	if l.job.Undurable() {
-		l.note("waiting", fmt.Sprintf("the job was stopped, and step %d is to be written to the durable tier", j.Committed.Step), map[string]string{"why": "last durable write"})
-	}
 }
 
 // keptUntil is when a stopped job ends whatever it still waits for; negative: never.

@@ -192,7 +192,7 @@ func (c ckpt) open(ctx context.Context, w *where, url string, names []string, wh
 			return false, nil //nolint:nilerr // what lies above may be the root; where nothing is, find says so
 		}
 	}
-	st, err := openStore(ctx, url)
+	st, err := openStore(ctx, url, c.std.err)
 	if err != nil {
 		return false, err
 	}

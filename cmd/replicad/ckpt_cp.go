@@ -41,7 +41,7 @@ in the layout of older daemons comes out in the present one.`,
 				return err
 			}
 			defer w.close()
-			st, err := openStore(ctx, args[1])
+			st, err := openStore(ctx, args[1], c.std.err)
 			if err != nil {
 				return err
 			}

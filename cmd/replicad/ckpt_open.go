@@ -2,12 +2,48 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
 
 	"github.com/replicad/replicad/internal/durable"
+	"github.com/replicad/replicad/internal/durable/s3"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
-// openStore opens the store that a URL or a path names. What a URL does not say, the environment does, as for Amazon's own tools.
-func openStore(ctx context.Context, url string) (store.Store, error) {
-	return durable.Open(ctx, url, durable.Settings{})
+// openStore opens the store that a URL or a path names. What a URL does not say, the environment does, as for Amazon's own tools. A store that
+// does not do what it is asked is named on says at once: a command that waits for one is not silent.
+func openStore(ctx context.Context, url string, says io.Writer) (store.Store, error) {
+	n := notices{to: says, now: time.Now}
+	return durable.Open(ctx, url, durable.Settings{Notice: n.print})
+}
+
+// noticeEvery is how much time lies between two lines about a store.
+const noticeEvery = time.Second
+
+// notices prints what goes on with a store, one line a second at most: a hundred parts may fail at once.
+type notices struct {
+	to  io.Writer
+	now func() time.Time
+
+	mu   sync.Mutex // guards last
+	last time.Time
+}
+
+func (n *notices) print(s s3.Notice) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if now := n.now(); now.Sub(n.last) >= noticeEvery {
+		n.last = now
+		fmt.Fprintln(n.to, noticeText(s))
+	}
+}
+
+func noticeText(s s3.Notice) string {
+	text := fmt.Sprintf("replicad: the store is asked to %s %s: %v", s.Op, s.Key, s.Err)
+	if s.Attempt > 0 {
+		text += fmt.Sprintf("; attempt %d, the next one in %v", s.Attempt, s.Again.Round(100*time.Millisecond))
+	}
+	return text
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/s3"
 	"github.com/replicad/replicad/internal/durable/storetest"
 	"github.com/replicad/replicad/replica"
 )
@@ -21,7 +24,7 @@ const ckptJob = durabletest.JobName
 // writeGeneration does what a job does for one generation.
 func writeGeneration(t *testing.T, dir string, step replica.Step, id byte) {
 	t.Helper()
-	st, err := openStore(t.Context(), dir)
+	st, err := openStore(t.Context(), dir, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,4 +296,20 @@ func TestCkptCopiedByOthers(t *testing.T) {
 	expect(t, exitOK, []string{"verify", other, "--all", "-q"}, "step 10", "step 20")
 	expect(t, exitOK, []string{"diff", dir + "@10", other + "@10"}, "equal")
 	expect(t, exitFailed, []string{"ls", t.TempDir()}, "no checkpoints")
+}
+
+// A store that does not do what it is asked is named, one line a second at most.
+func TestNoticesOfAStore(t *testing.T) {
+	var b strings.Builder
+	clock := time.Unix(1e9, 0)
+	n := notices{to: &b, now: func() time.Time { return clock }}
+	for range 3 {
+		n.print(s3.Notice{Op: "list", Key: "lm/", Err: errors.New("nothing has moved for 10s")})
+	}
+	clock = clock.Add(noticeEvery)
+	n.print(s3.Notice{Op: "get", Key: "lm/last.json", Attempt: 2, Err: errors.New("503 SlowDown"), Again: 1234 * time.Millisecond})
+	want := "replicad: the store is asked to list lm/: nothing has moved for 10s\nreplicad: the store is asked to get lm/last.json: 503 SlowDown; attempt 2, the next one in 1.2s\n"
+	if b.String() != want {
+		t.Errorf("prints %q, want %q", b.String(), want)
+	}
 }

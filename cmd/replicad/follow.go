@@ -10,8 +10,12 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// followEvery lies between two looks at a write that somebody waits for.
-const followEvery = 200 * time.Millisecond
+const (
+	// followEvery lies between two looks at a write that somebody waits for.
+	followEvery = 200 * time.Millisecond
+	// followSaid lies between two reasons why it is not there: with a bad disk each part of each try has its own.
+	followSaid = 30 * time.Second
+)
 
 // jobOf is the job of a name that has not ended; its ID is zero where none is known.
 func (a *admin) jobOf(ctx context.Context, name string) (job control.JobStatus) {
@@ -29,7 +33,7 @@ func (a *admin) jobOf(ctx context.Context, name string) (job control.JobStatus) 
 
 // followed looks at a job until is says that there is nothing to wait for, and tells meanwhile why nothing is on disk yet. Nil: the job is forgotten.
 func (a *admin) followed(ctx context.Context, std stdio, id replica.JobID, is func(control.JobStatus) bool) (*control.JobStatus, error) {
-	said := ""
+	said, saidAt := "", time.Time{}
 	for {
 		s, err := a.status(ctx)
 		if err != nil {
@@ -43,8 +47,11 @@ func (a *admin) followed(ctx context.Context, std stdio, id replica.JobID, is fu
 		if j.Phase == replica.Ended.String() || is(j) {
 			return &j, nil
 		}
-		if j.DurableError != "" && j.DurableError != said {
-			said = j.DurableError
+		if j.DurableError != "" && j.DurableError != said && time.Since(saidAt) >= followSaid {
+			if said == "" {
+				fmt.Fprintln(std.err, "the daemons write it; Ctrl-C ends this command alone, and `replicad status` shows what becomes of the write. A job that was stopped or is to end waits for it for timing.abandoned, then its memory is freed")
+			}
+			said, saidAt = j.DurableError, time.Now()
 			fmt.Fprintf(std.err, "not on disk yet, and tried again: %s\n", said)
 		}
 		select {

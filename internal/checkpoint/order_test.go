@@ -12,12 +12,18 @@ import (
 // run is a job of the tests' name that has one generation, written by a clock.
 func run(t *testing.T, s *Store, id replica.JobID, step replica.Step, clock time.Time) {
 	t.Helper()
+	runIn(t, s, replica.ClusterID{1}, id, step, clock)
+}
+
+// runIn is run in a cluster.
+func runIn(t *testing.T, s *Store, cluster replica.ClusterID, id replica.JobID, step replica.Step, clock time.Time) {
+	t.Helper()
 	g, gen := testRegions(t), replica.Generation{Epoch: 1, Step: step}
 	mark := testMarker(gen)
 	mark.Job = id
 	_, parts := testParts(g, gen)
 	for _, p := range parts {
-		p.m.Job, p.m.FrozenRoot = id, replica.Digest{}
+		p.m.Cluster, p.m.Job, p.m.FrozenRoot = cluster, id, replica.Digest{}
 		p.m.Root = hash(p.m.RootInput())
 		info, err := s.WriteShard(t.Context(), jobName, p.m, g.Regions, nil, p.read)
 		if err != nil {

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/writer"

@@ -69,7 +69,7 @@ var walls = map[string]wall{
 	"internal/memplan": {3, []string{"replica", "recovery", "internal/shm"}, nil},
 	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
-	"internal/durable/tier":  {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/retain", "internal/durable/store"}, nil},
+	"internal/durable/tier": {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/retain", "internal/durable/store"}, nil},
 
 	"internal/host/room":     {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},
 	"internal/host/adoption": {5, []string{"replica", "recovery", "internal/holding", "internal/host/room", "internal/session", "internal/shm"}, nil},

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -23,14 +24,15 @@ type leaving struct {
 	owed   map[replica.JobID]replica.Generation // by job, what is to be on disk before it ends: fixed when that was first found
 	told   string                               // why it waits, as it was told last
 	toldAt time.Duration
-	goes   bool // it was told that it may end
+	goes   bool                   // it was told that it may end
+	lacks  map[replica.JobID]bool // jobs whose people were told that it ends without what is owed
 	// readyAt is when nothing was owed any more, of the daemon that leads; zero: something is.
 	readyAt time.Duration
 }
 
 // leaves takes the word of a daemon that it was asked to end.
 func (l *Leader) leaves(ctx context.Context, from *nodeLink) {
-	l.leaving[from.node.Name] = &leaving{owed: map[replica.JobID]replica.Generation{}}
+	l.leaving[from.node.Name] = &leaving{owed: map[replica.JobID]replica.Generation{}, lacks: map[replica.JobID]bool{}}
 	l.tellLeaving(ctx)
 }
 
@@ -63,7 +65,11 @@ func (l *Leader) stays(ctx context.Context, node replica.NodeName, v *leaving) s
 	}
 	for id, led := range l.jobs {
 		owed, found := v.owed[id]
-		if found && (led.job.Phase == replica.Ended || owed.Compare(led.job.Durable) <= 0 || led.durable.Failures() >= leaveTries) {
+		if found && (led.job.Phase == replica.Ended || owed.Compare(led.job.Durable) <= 0) {
+			continue
+		}
+		if found && led.durable.Failures() >= leaveTries {
+			l.goesWithout(led, node, v, owed)
 			continue
 		}
 		if !found && led.job.Undurable() && l.now()-l.since < leaveLinks && !c.Writable(led.job) {
@@ -89,6 +95,17 @@ func (l *Leader) stays(ctx context.Context, node replica.NodeName, v *leaving) s
 		return ""
 	}
 	return l.leadsOthers(node)
+}
+
+// goesWithout has people know, once, that a daemon ends though what it was to wait for is not on disk.
+func (l *Leader) goesWithout(led *ledJob, node replica.NodeName, v *leaving, owed replica.Generation) {
+	if v.lacks[led.job.ID] {
+		return
+	}
+	v.lacks[led.job.ID] = true
+	why := fmt.Sprintf("step %d is NOT on disk after %d tries (%s); the daemon of node %s, which was asked to end, ends without it; memory has that step for as long as the keepers run", owed.Step, leaveTries, cmp.Or(led.durable.Why(), "the log of the leader's node says why"), node)
+	l.log.Failed("durable", "the last write of job "+led.job.Name, why)
+	l.tell(led.job.ID, "warning: "+why)
 }
 
 // leadsOthers says which daemon the leader's waits for: one that was asked to end as well needs a leader to hear that it may.

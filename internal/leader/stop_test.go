@@ -142,6 +142,44 @@ func TestDaemonsDoNotWaitForWhatFails(t *testing.T) {
 	}
 }
 
+// Where the last write has failed again and again the daemons go, and people read that the step is not on disk, and why: once for each daemon.
+func TestDaemonsThatGoWithoutTheLastWriteSaySo(t *testing.T) {
+	c := newChair(t)
+	n1 := c.node("n1", 11)
+	led := c.knows(fixture.Changed(fixture.Job(), writesToDisk))
+	c.proposed()
+	c.message(t.Context(), n1, control.Leaving{})
+	told(t, n1)
+	for range leaveTries {
+		write := replica.DurableWrite{Generation: led.job.Committed, Position: led.job.Position, Writer: "n1"}
+		led = c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Writer = &write }))
+		c.pass(time.Minute)
+		led = c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Writer = nil }))
+		c.pass(time.Minute)
+	}
+	if n := led.durable.Failures(); n < leaveTries {
+		t.Fatalf("%d writes have failed", n)
+	}
+	for range 2 {
+		c.tellLeaving(t.Context())
+	}
+	var said []string
+	goes := false
+	for _, m := range told(t, n1) {
+		switch m := m.(type) {
+		case control.Tell:
+			if strings.Contains(m.Text, "NOT on disk") {
+				said = append(said, m.Text)
+			}
+		case control.MayLeave:
+			goes = goes || m.Why == ""
+		}
+	}
+	if !goes || len(said) != 1 || !strings.Contains(said[0], "step 5 is NOT on disk after 3 tries") {
+		t.Errorf("it goes: %v, and people are told %q", goes, said)
+	}
+}
+
 // What is committed is written when somebody asks for that.
 func TestSaveBeginsAWrite(t *testing.T) {
 	c := newChair(t)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/format"
@@ -139,7 +141,13 @@ func importOld(ctx context.Context, o *Old, f Found, to *Catalog) error {
 	if err != nil {
 		return err
 	}
-	a := Attempt{Run: r, Generation: f.Generation, Write: f.Write}
+	if there, err := to.Get(ctx, r, f.Generation); err == nil && sameParts(there.Index, f.Index) {
+		return nil
+	}
+	a := Attempt{Run: r, Generation: f.Generation}
+	if a.Write, err = to.unused(ctx, a, f.Write); err != nil {
+		return err
+	}
 	fleet := Fleet{f.Cluster, "copied", f.Position.Epoch}
 	if err := to.Claim(ctx, r, fleet); err != nil {
 		return err
@@ -183,6 +191,28 @@ func importOld(ctx context.Context, o *Old, f Found, to *Catalog) error {
 	}
 	_, err = to.Commit(ctx, a, fleet, f.Commit, roots, files)
 	return err
+}
+
+// sameParts tells whether two generations have the same parts, by their roots.
+func sameParts(a, b *format.Index) bool {
+	roots := func(x *format.Index) map[replica.Part]replica.Digest {
+		m := make(map[replica.Part]replica.Digest)
+		for _, at := range x.Parts {
+			m[at.Part] = at.Root
+		}
+		return m
+	}
+	return maps.Equal(roots(a), roots(b))
+}
+
+// unused is a number of a write, from least on, of which no object lies in a generation: what a copy that broke off left stays its own.
+func (c *Catalog) unused(ctx context.Context, a Attempt, least uint64) (uint64, error) {
+	prefix := a.Run.Under(format.StepName(a.Generation)) + "/"
+	err := c.list(ctx, prefix, "", func(info store.Info) error {
+		least = max(least, format.ParseName(strings.TrimPrefix(info.Key, a.Run.Prefix())).Write+1)
+		return nil
+	})
+	return least, err
 }
 
 // importPacked is how many private parts are packed in one object where nobody says which node they were on.

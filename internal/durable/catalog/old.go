@@ -137,7 +137,7 @@ func (o *Old) found(_ context.Context, m checkpoint.Found) (f Found, err error) 
 		}
 	}
 	run := oldPlace(m.JobName, m.Job)
-	run.Order, run.Owner = m.Written, m.Owner
+	run.Order, run.Owner, run.Cluster = m.Written, m.Owner, m.Cluster
 	f = Found{Commit: com, Run: run, Index: format.NewIndex(m.JobName, m.Job, m.Generation, 1, files, layouts), old: &m}
 	if m.Read != nil && m.Read.At > 0 {
 		f.Read = time.UnixMilli(int64(m.Read.At))
@@ -203,7 +203,7 @@ func oldRow(job string, m checkpoint.Found) Listed {
 		row.Bytes += s.Bytes
 	}
 	run := oldPlace(job, m.Job)
-	run.Order, run.Owner = m.Written, m.Owner
+	run.Order, run.Owner, run.Cluster = m.Written, m.Owner, m.Cluster
 	l := Listed{Run: run, Generation: m.Generation, State: Unread, Row: row, Old: true}
 	if m.Read != nil && m.Read.At > 0 {
 		l.State, l.Read = Good, time.UnixMilli(int64(m.Read.At))

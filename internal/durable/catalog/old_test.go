@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/directory"
 	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/replica"
 )
@@ -36,6 +38,46 @@ func writeOld(t *testing.T, dir string, g replica.Generation) {
 	}
 	if err := s.WriteMarker(t.Context(), m); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestOldIsCopiedAgain: a copy that broke off before its COMMIT is begun anew beside what it left, and one that is whole is left as it is, in a
+// directory too, which puts nothing over what is there.
+func TestOldIsCopiedAgain(t *testing.T) {
+	dir := t.TempDir()
+	writeOld(t, dir, gen(2))
+	o, err := OpenOld(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	found, _, err := o.Find(t.Context(), durabletest.JobName, replica.JobID{})
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	st, err := directory.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	c := over(st, 1)
+	for _, breaksOff := range []bool{true, false, false} {
+		if err := o.Copy(t.Context(), found[0], c); err != nil {
+			t.Fatal(err)
+		}
+		copied, _ := find(t, c)
+		if len(copied) != 1 {
+			t.Fatalf("%d copies", len(copied))
+		}
+		checkWhole(t, c, copied[0], 2)
+		if want := map[bool]uint64{true: 1, false: 2}[breaksOff]; copied[0].Write != want {
+			t.Errorf("the copy has write %d, want %d", copied[0].Write, want)
+		}
+		if breaksOff {
+			if err := st.Delete(t.Context(), copied[0].Run.Key(format.Name{Kind: format.CommitKind, Generation: gen(2)})); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 

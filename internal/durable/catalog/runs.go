@@ -21,6 +21,8 @@ type Run struct {
 	// Order is the run's among those of the name: whoever begins or takes up a run makes it the last.
 	Order uint64
 	Owner uint32
+	// Cluster is that of the fleet which has claimed its newest epoch; zero: nobody has, or it was not looked at.
+	Cluster replica.ClusterID
 }
 
 // after is the key behind which the next run begins: "0" comes after "/".
@@ -121,7 +123,7 @@ func (c *Catalog) run(ctx context.Context, p format.Place, claims []replica.Epoc
 		return r, err
 	}
 	if err == nil {
-		r.Order = max(r.Order, claim.Order)
+		r.Order, r.Cluster = max(r.Order, claim.Order), claim.Cluster
 	}
 	return r, nil
 }

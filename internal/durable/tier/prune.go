@@ -35,6 +35,7 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 	if !slices.ContainsFunc(list, func(l Listed) bool { return l.Run.ID == id }) {
 		return nil // what lies in another directory is no reason to remove anything from this one
 	}
+	list = ofCluster(list, id)
 	var errs []error
 	gens := t.judged(list, id, lineage)
 	for i, v := range retain.Decide(gens, retain.Policy{Last: keep, Runs: t.settings.KeepRuns, AllFormerRuns: t.settings.KeepRuns == 0}) {
@@ -47,6 +48,20 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 		return fmt.Errorf("prune durable generations of job %s: %w", name, err)
 	}
 	return nil
+}
+
+// ofCluster leaves out runs that are not known to be of the cluster of one of them: a job of the same name may train in another cluster.
+func ofCluster(list []Listed, id replica.JobID) []Listed {
+	of := map[replica.JobID]replica.ClusterID{}
+	for _, l := range list {
+		if l.Run.Cluster != (replica.ClusterID{}) {
+			of[l.Run.ID] = l.Run.Cluster
+		}
+	}
+	own := of[id]
+	return slices.DeleteFunc(list, func(l Listed) bool {
+		return l.Run.ID != id && (own == (replica.ClusterID{}) || of[l.Run.ID] != own)
+	})
 }
 
 func (t *Tier) remove(ctx context.Context, l Listed, why string) error {

@@ -425,6 +425,35 @@ func TestFormerRunsGo(t *testing.T) {
 	}
 }
 
+// A job of the same name may train in another cluster that has the same store: its runs are no former ones.
+func TestRunsOfOtherClustersAreLeftAlone(t *testing.T) {
+	tier, _ := inMemory(t, Settings{KeepRuns: 1})
+	other := newFleet(t, tier, "other")
+	other.of.Cluster = replica.ClusterID{9}
+	for i := range 4 {
+		other.of.Job, other.of.Number = replica.JobID{0x90 + byte(i)}, 0
+		other.writes(1, replica.Step(90+i))
+	}
+	for i := range 3 {
+		f := newFleet(t, tier, fmt.Sprint(i))
+		f.of.Job[0] = byte(i)
+		f.writes(1, replica.Step(10+i))
+		if err := f.reads(replica.Step(10 + i)); err != nil {
+			t.Fatal(err)
+		}
+		f.writes(1, replica.Step(20+i))
+	}
+	got := other.lies()
+	for i := range 4 {
+		if !strings.Contains(got, fmt.Sprintf("%d unread", 90+i)) {
+			t.Errorf("step %d of the other cluster is gone: %s", 90+i, got)
+		}
+	}
+	if strings.Contains(got, "10 good") {
+		t.Errorf("a former run of this cluster is kept: %s", got)
+	}
+}
+
 // former writes a generation as daemons of before did.
 func former(t *testing.T, dir string, id replica.JobID, step replica.Step) {
 	t.Helper()
