@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/replicad/replicad/internal/durable/durabletest"
@@ -17,19 +18,21 @@ func TestDiscardBesideACommit(t *testing.T) {
 	for at := 0; ; at++ {
 		st := memory.New()
 		c, d := over(st, 1), over(st.Client(), 1)
-		calls, done := 0, false
-		var left error
+		var calls atomic.Int64
+		ended := make(chan error, 1)
 		st.Before = func(memory.Call) error {
-			if calls++; calls == at+1 {
-				done = true
-				left = discards(t.Context(), d)
+			if calls.Add(1) == int64(at)+1 {
+				ended <- discards(t.Context(), d)
 			}
 			return nil
 		}
 		_, err := write(t.Context(), c, gen(100), 1, 17)
 		st.Before = nil
-		if left != nil {
-			t.Fatalf("at call %d the discard ends with %v", at, left)
+		done := len(ended) == 1
+		if done {
+			if left := <-ended; left != nil {
+				t.Fatalf("at call %d the discard ends with %v", at, left)
+			}
 		}
 		found, skipped, ferr := d.Find(t.Context(), durabletest.JobName, durabletest.Job)
 		if ferr != nil {
@@ -88,10 +91,10 @@ func TestDiscardThatBreaksOff(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		calls := 0
+		var calls atomic.Int64
 		broken := errors.New("broken off")
 		st.Before = func(memory.Call) error {
-			if calls++; calls > at {
+			if calls.Add(1) > int64(at) {
 				return broken
 			}
 			return nil

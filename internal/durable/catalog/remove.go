@@ -161,6 +161,57 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 	return s, nil
 }
 
+// Clear removes what a run has left that has no generation any more: frozen parts, claims, its words. Where a generation is there, or is being
+// deleted, or an object is younger than the grace by the store's own times, everything stays.
+func (c *Catalog) Clear(ctx context.Context, r Run, grace time.Duration) (gone bool, err error) {
+	if gone, err = c.clear(ctx, r, grace); err != nil {
+		err = fmt.Errorf("clear run %s of job %s: %w", r.Run, r.Job, err)
+	}
+	return gone, err
+}
+
+func (c *Catalog) clear(ctx context.Context, r Run, grace time.Duration) (bool, error) {
+	var keys []string
+	var newest time.Time
+	used := false
+	err := c.list(ctx, r.Prefix(), "", func(info store.Info) error {
+		switch format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())).Kind {
+		case format.CommitKind, format.TrashKind, format.PinKind:
+			used = true
+			return errStop
+		case format.Stray, format.RunKind, format.ClaimKind, format.SummaryKind, format.SharedKind, format.ShardKind, format.IndexKind, format.ReadKind:
+		}
+		used = used || info.Modified.IsZero()
+		if info.Modified.After(newest) {
+			newest = info.Modified
+		}
+		if info.Key != r.Under(format.RunKey) {
+			keys = append(keys, info.Key)
+		}
+		return nil
+	})
+	if err != nil || used {
+		return false, err
+	}
+	now, err := c.storeTime(ctx, r, "sweep", "no generation of the run is left")
+	if err != nil || now.Sub(newest) < grace {
+		return false, err
+	}
+	uploads, err := c.st.Unfinished(ctx, r.Prefix())
+	if err != nil {
+		return false, err
+	}
+	for _, u := range uploads {
+		if err := c.again(ctx, func() error { return c.st.AbortPending(ctx, u) }); err != nil {
+			return false, err
+		}
+	}
+	if err := c.each(ctx, len(keys), func(ctx context.Context, i int) error { return c.remove(ctx, keys[i]) }); err != nil {
+		return false, err
+	}
+	return true, c.remove(ctx, r.Under(format.RunKey)) // last: what broke off is found again
+}
+
 // superseded tells whether commits name another frozen part of the same group. The first one of a group may be waiting for its commit, and is
 // written once for all tries.
 func superseded(named map[string]bool, n format.Name) bool {

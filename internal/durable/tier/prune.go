@@ -43,7 +43,7 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 			errs = append(errs, t.remove(ctx, list[i], v.Why))
 		}
 	}
-	errs = append(errs, t.sweep(ctx, name, id))
+	errs = append(errs, t.sweep(ctx, name, id, list))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("prune durable generations of job %s: %w", name, err)
 	}
@@ -152,8 +152,8 @@ func runNumbers(list []Listed, id replica.JobID) map[replica.JobID]int {
 	return at
 }
 
-// sweep removes, now and then, what no commit of a run names.
-func (t *Tier) sweep(ctx context.Context, name string, id replica.JobID) error {
+// sweep removes, now and then, what no commit of a run names, and what is left of former runs that have no generation any more.
+func (t *Tier) sweep(ctx context.Context, name string, id replica.JobID, list []Listed) error {
 	t.mu.Lock()
 	last, ever := t.swept[id]
 	due := !ever || time.Since(last) >= sweepEvery
@@ -164,12 +164,21 @@ func (t *Tier) sweep(ctx context.Context, name string, id replica.JobID) error {
 	if !due {
 		return nil
 	}
-	r, err := t.cat.At(ctx, name, id)
-	if errors.Is(err, catalog.ErrNone) {
+	runs, err := t.cat.Runs(ctx, name)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(runs, func(r catalog.Run) bool { return r.ID == id })
+	if i < 0 {
 		return nil
 	}
-	if err == nil {
-		_, err = t.cat.Sweep(ctx, r, grace)
+	_, err = t.cat.Sweep(ctx, runs[i], grace)
+	for _, r := range runs {
+		if r.ID == id || r.ID == (replica.JobID{}) || r.Cluster != runs[i].Cluster || slices.ContainsFunc(list, func(l Listed) bool { return l.Run.ID == r.ID }) {
+			continue
+		}
+		_, cerr := t.cat.Clear(ctx, r, grace)
+		err = errors.Join(err, cerr)
 	}
 	return err
 }
