@@ -1,6 +1,7 @@
 package config
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -44,6 +45,25 @@ func TestDurable(t *testing.T) {
 		}
 		if tier := c.HasTier(); tier != (tc.durable != "" && !strings.HasPrefix(tc.durable, "gs") || tc.dir != "") {
 			t.Errorf("%q beside %q: has a tier: %v", tc.durable, tc.dir, tier)
+		}
+	}
+}
+
+// What is written of a store is read back.
+func TestStoreIsWrittenAndRead(t *testing.T) {
+	for _, s := range []Store{{}, {Endpoint: "http://h:9000", Region: "us-east-1", Credentials: "/etc/keys"}} {
+		c, err := Load("../../docs/replicad.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Durable, c.DurableDir, c.Store = "s3://bucket/ck", "", s
+		file := filepath.Join(t.TempDir(), "c.yaml")
+		if err := c.Write(file); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Load(file)
+		if err != nil || got.Durable != c.Durable || got.Store != s || got.DurableDir != "" {
+			t.Errorf("read back %q, %+v, directory %q: %v", got.Durable, got.Store, got.DurableDir, err)
 		}
 	}
 }
