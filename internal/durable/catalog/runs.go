@@ -238,7 +238,7 @@ func foreign(claim *format.Claim, fleet Fleet) error {
 	if claim.Cluster == fleet.Cluster && claim.Fleet == fleet.Name {
 		return nil
 	}
-	return fmt.Errorf("%w: %s (cluster %v) has claimed epoch %d: let that one go on, or begin a new run from a generation (--from)", ErrFenced, claim.Fleet, claim.Cluster, claim.Epoch)
+	return fmt.Errorf("%w: %s (cluster %v) has claimed epoch %d: let that one go on, or begin a new run without --resume", ErrFenced, claim.Fleet, claim.Cluster, claim.Epoch)
 }
 
 // owns tells whether a fleet may commit in an epoch: it has claimed it, and nobody else a later one. ErrNone: nobody has claimed it.
