@@ -101,3 +101,36 @@ func TestDurableDueAfterAMultipleWasPassed(t *testing.T) {
 		}
 	}
 }
+
+// Each durable write has a number of its own, also one of the same generation; the end of another one ends nothing.
+func TestDurableWritesAreNumbered(t *testing.T) {
+	j := &replica.Job{Committed: replica.Generation{Epoch: 1, Step: 5}}
+	write(j, replica.DurableWrite{Generation: j.Committed})
+	if j.Writer.Number != 1 {
+		t.Fatalf("the first is number %d", j.Writer.Number)
+	}
+	if done, err := endDurable(j, replica.EndDurable{Generation: j.Committed, Number: 1}); !done || err != nil {
+		t.Fatal(done, err)
+	}
+	write(j, replica.DurableWrite{Generation: j.Committed})
+	if done, err := endDurable(j, replica.EndDurable{Generation: j.Committed, Number: 1, Done: true}); done || err == nil {
+		t.Errorf("the end of the first ends the second, number %d", j.Writer.Number)
+	}
+	if done, err := endDurable(j, replica.EndDurable{Generation: j.Committed, Number: 2, Done: true}); !done || err != nil || j.Durable != j.Committed || j.Writes != 2 {
+		t.Errorf("%v, %v; durable %v after %d writes", done, err, j.Durable, j.Writes)
+	}
+}
+
+// A log names its fleet after the first life of a node that it records, and jobs that it creates have that name.
+func TestFleetIsNamed(t *testing.T) {
+	s := New(replica.ClusterID{1})
+	for i, n := range []replica.Node{{Name: "n2", Incarnation: 0xab, Session: 1}, {Name: "n1", Incarnation: 7, Session: 1}} {
+		if out := s.Apply(uint64(i+1), replica.RegisterNode{Node: n}); out.Err != nil {
+			t.Fatal(out.Err)
+		}
+	}
+	out := s.Apply(3, replica.CreateJob{ID: replica.JobID{1}, Name: "lm", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Began: 17, Writes: 4})
+	if out.Err != nil || out.Job.Fleet != "n2-ab" || s.View().Fleet != "n2-ab" || out.Job.Began != 17 || out.Job.Writes != 4 {
+		t.Errorf("%+v, %v", out.Job, out.Err)
+	}
+}

@@ -189,7 +189,7 @@ func write(j *replica.Job, w replica.DurableWrite) {
 
 // endDurable ends a durable write, also of a job that has ended: its last state is worth keeping.
 func endDurable(j *replica.Job, c replica.EndDurable) (bool, error) {
-	if j.Writer == nil || j.Writer.Generation != c.Generation {
+	if j.Writer == nil || j.Writer.Generation != c.Generation || c.Number != 0 && j.Writer.Number != c.Number {
 		if c.Generation == j.Durable && c.Done {
 			return false, nil
 		}

@@ -153,6 +153,8 @@ type (
 		Job        JobID      `cbor:"1,keyasint"`
 		Generation Generation `cbor:"2,keyasint"`
 		Done       bool       `cbor:"3,keyasint"`
+		// Number is the write's: a generation may be written again. 0, of a log of before: whichever is under way.
+		Number uint64 `cbor:"4,keyasint,omitempty"`
 	}
 	// Quarantine keeps a node out of a job until cleared.
 	Quarantine struct {

@@ -405,7 +405,7 @@ func TestFence(t *testing.T) {
 	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil {
 		t.Errorf("its own claim again: %v", err)
 	}
-	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, fleet.Name, 2}); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "fleet-2") || !strings.Contains(err.Error(), "--from") {
+	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, fleet.Name, 2}); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "fleet-2") || !strings.Contains(err.Error(), "--resume") {
 		t.Errorf("a claimed epoch: %v", err)
 	}
 	if _, err := write(t.Context(), c, gen(4), 1, 18); !errors.Is(err, ErrFenced) {

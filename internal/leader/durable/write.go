@@ -160,7 +160,7 @@ func (r *Room) writing(now time.Duration) {
 	w := r.job.Writer
 	if end := r.write.unended; end != nil {
 		r.write.unended = nil
-		if end.Generation == w.Generation {
+		if end.Generation == w.Generation && end.Number == w.Number {
 			r.do(Propose{*end})
 		}
 	}
@@ -179,7 +179,7 @@ func (r *Room) writing(now time.Duration) {
 }
 
 func (r *Room) end(done bool) {
-	r.do(Propose{replica.EndDurable{Job: r.job.ID, Generation: r.job.Writer.Generation, Done: done}})
+	r.do(Propose{replica.EndDurable{Job: r.job.ID, Generation: r.job.Writer.Generation, Number: r.job.Writer.Number, Done: done}})
 }
 
 // shard takes a node's report of a part that it writes. Once all parts are written the marker is ordered.
