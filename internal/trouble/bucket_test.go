@@ -134,3 +134,44 @@ func TestTwoFleetsResumeOneRun(t *testing.T) {
 	}
 	l.says("another fleet owns the run: n1-", "has claimed epoch")
 }
+
+// TestKilledInMidWrite: a daemon and its ranks are killed while an upload is under way, again and again. Each fresh fleet goes on from the newest
+// generation that was durable, and writes again.
+func TestKilledInMidWrite(t *testing.T) {
+	t.Parallel()
+	for name, tier := range map[string]func(t *testing.T) (change func(*config.Config), stall, clear func()){
+		"bucket": func(t *testing.T) (func(*config.Config), func(), func()) {
+			srv := storetest.Start(t)
+			stall := func() {
+				srv.Spoil(t, storetest.Fault{Method: http.MethodPut, Key: ".safetensors", Kind: "stall-request", Bytes: 64})
+			}
+			return onBucket(t, srv), stall, func() { srv.Clear(t) }
+		},
+		"directory": func(*testing.T) (func(*config.Config), func(), func()) {
+			return func(*config.Config) {}, func() {}, func() {}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			change, stall, clear := tier(t)
+			n := one(t, change)
+			l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
+			for range 3 {
+				from := n.daemon.mark()
+				newest := int(n.daemon.awaitFrom(from, "durable", nil).fields["step"].(float64))
+				stall()
+				for range 6 {
+					n.daemon.awaitFrom(n.daemon.mark(), "commit_seen", nil)
+				}
+				l.kill()
+				n.die()
+				clear()
+				n.afresh()
+				l = n.run("job", 1, rankSpec{}, "--resume", "--durable-every", "5")
+				if step := int(l.await("loaded", fields{"source": "durable"}).fields["step"].(float64)); step < newest {
+					t.Fatalf("it goes on from step %d, and step %d was durable", step, newest)
+				}
+			}
+		})
+	}
+}

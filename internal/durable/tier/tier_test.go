@@ -32,10 +32,17 @@ type fleet struct {
 	tier *Tier
 	of   Attempt
 	line replica.Lineage
+	last replica.Step // that next gave
+}
+
+// next is a step beyond all others.
+func (f *fleet) next() replica.Step {
+	f.last = max(f.last+10, 1000)
+	return f.last
 }
 
 func newFleet(t *testing.T, tier *Tier, who string) *fleet {
-	return &fleet{t, tier, Attempt{Name: name, Job: durabletest.Job, Began: 1_764_090_960_000, Cluster: durabletest.Cluster, Fleet: who, Epoch: 1}, replica.Lineage{{Epoch: 1}}}
+	return &fleet{t: t, tier: tier, of: Attempt{Name: name, Job: durabletest.Job, Began: 1_764_090_960_000, Cluster: durabletest.Cluster, Fleet: who, Epoch: 1}, line: replica.Lineage{{Epoch: 1}}}
 }
 
 func gen(e replica.Epoch, s replica.Step) replica.Generation {
