@@ -79,7 +79,7 @@ def test_several_nodes_on_one_machine(tmp_path: Path) -> None:
                 assert done.returncode == 0, (tmp_path / "out").read_text()
         said = (tmp_path / "out").read_text()
         assert [re.search(rf"^{node} +alive ", said, re.M) is not None for node in "abc"] == [True] * 3, said
-        assert "job train  ended, newest commit step 50: finished" in said
+        assert "job train  ended, newest commit step 50, on disk step 50: finished" in said
         for rank in (0, 1):
             assert f"rank {rank} step 50 loss" in (tmp_path / f"rank{rank}.log").read_text()
     finally:

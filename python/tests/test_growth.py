@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -197,8 +198,9 @@ def test_goes_on_from_the_durable_tier(own_daemon: Daemon) -> None:
     job = own_daemon.run(GROWS, "2000", "20", "40", world=2, name="kept", flags=("--durable-every", "5"))
     job.until("GROWN 20")
     job.until("COMMITTED")
-    while not (written := re.search(r"^durable +\((\d+),(\d+)\)$", own_daemon.verb("status", "--dev"), re.M)) or int(written[1]) < 2:
-        pass
+    deadline = time.monotonic() + 60
+    while not (written := re.search(r"^durable +\((\d+),(\d+)\)", own_daemon.verb("status", "--dev"), re.M)) or int(written[1]) < 2:
+        assert time.monotonic() < deadline, "no generation of the growth is written"
     own_daemon.verb("job", "end", "kept", "--dev")
     job.wait()
     out = own_daemon.run(GROWS, "2000", "20", world=2, name="kept", flags=("--durable-every", "5", "--resume")).done()
