@@ -140,9 +140,11 @@ func (f file) sync(ctx context.Context) error {
 
 // close waits for a kernel that does not answer no longer than for a look: nothing hangs on it, since what is written is synced before.
 // It passes no gate, which would refuse it while the file system is silent, and the descriptor would stay.
-func (f file) close(ctx context.Context) error {
+func (f file) close(ctx context.Context) error { return f.closeBy(ctx, f.Close) }
+
+func (f file) closeBy(ctx context.Context, call func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- f.Close() }()
+	go func() { done <- call() }()
 	patience := lookPatience
 	if ctx.Err() != nil {
 		patience = stopPatience

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -55,9 +56,18 @@ func (t *tree) each(ctx context.Context, name string, visit func(fs.DirEntry)) e
 	if err != nil {
 		return err
 	}
-	defer d.close(ctx)
+	var listing sync.Mutex // held while the kernel lists: a directory that is closed meanwhile panics in the call that was given up
+	defer d.closeBy(ctx, func() error { //nolint:errcheck // it was only read
+		listing.Lock()
+		defer listing.Unlock()
+		return d.Close()
+	})
 	for {
-		entries, err := through(ctx, t.gate, lookPatience, "listing "+name, func() ([]fs.DirEntry, error) { return d.ReadDir(listStep) })
+		entries, err := through(ctx, t.gate, lookPatience, "listing "+name, func() ([]fs.DirEntry, error) {
+			listing.Lock()
+			defer listing.Unlock()
+			return d.ReadDir(listStep)
+		})
 		for _, e := range entries {
 			visit(e)
 		}
