@@ -56,7 +56,7 @@ func (t *tree) each(ctx context.Context, name string, visit func(fs.DirEntry)) e
 	if err != nil {
 		return err
 	}
-	var listing sync.Mutex // held while the kernel lists: a directory that is closed meanwhile panics in the call that was given up
+	var listing sync.Mutex              // held while the kernel lists: a directory that is closed meanwhile panics in the call that was given up
 	defer d.closeBy(ctx, func() error { //nolint:errcheck // it was only read
 		listing.Lock()
 		defer listing.Unlock()
