@@ -51,7 +51,7 @@ func printStatus(w io.Writer, s control.Status) error {
 		fmt.Fprintf(t, "gossip key\tunknown of %v: their gossip is not heard: is the daemon up there, with the gossip.key that the others have?\n", s.GossipUnknown)
 	}
 	if s.Leaving != "" {
-		fmt.Fprintf(t, "leaving\tthis daemon was asked to end, and waits: %s\n", s.Leaving)
+		fmt.Fprintf(t, "leaving\tthis daemon was asked to end: %s\n", s.Leaving)
 	}
 	if s.DurableSilent != "" {
 		fmt.Fprintf(t, "durable\t%s\n", s.DurableSilent)

@@ -113,7 +113,7 @@ func giveUp[T any](g *gate, p *passage[T], what string) error {
 	return fmt.Errorf("durable directory %s: %w: %s has not returned: %s", g.dir, ErrSilent, what, remedy)
 }
 
-const remedy = "see to its mount and the server behind it; what waits for it goes on by itself once it answers"
+const remedy = "see to the mount of durable_dir and the server behind it; what waits for it goes on by itself once it answers"
 
 // admit refuses a call while the file system is silent.
 func (g *gate) admit() error {
@@ -131,7 +131,7 @@ func (g *gate) admit() error {
 func (g *gate) complaint(now time.Time) error {
 	switch {
 	case g.abandoned >= maxAbandoned: // though others may be answered, from what the kernel remembers
-		return fmt.Errorf("durable directory %s: %w: %d calls have not returned, one of them %s: see to its mount and the server behind it, and start this daemon again if they never do", g.dir, ErrSilent, g.abandoned, g.stuck)
+		return fmt.Errorf("durable directory %s: %w: %d calls have not returned, one of them %s: see to the mount of durable_dir and the server behind it, and start this daemon again if they never do", g.dir, ErrSilent, g.abandoned, g.stuck)
 	case g.silent:
 		return fmt.Errorf("durable directory %s: %w: %s was given up %v ago: %s", g.dir, ErrSilent, g.stuck, now.Sub(g.since).Round(time.Second), remedy)
 	}

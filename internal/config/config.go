@@ -103,7 +103,7 @@ type Config struct {
 	// Too low: a durable write is not through when the next one is due.
 	DurableRate Bytes `yaml:"durable_rate,omitempty"`
 	// KeepRuns is of how many former runs of a job's name generations stay on disk, each run by the rule of DurableKeep, 1 to 1000, default 3. A run
-	// begins with each start without --resume. The only good generation of a name stays. Too many: they fill a disk.
+	// begins with each start without --resume. The only good generation of a name stays, and so do runs of other clusters. Too many: they fill a disk.
 	KeepRuns int `yaml:"keep_runs"`
 	// ScrubRate is how many bytes a second of what lies sealed here are read again and held against their digests, so that a flipped bit is found before
 	// a recovery needs the copy; 0 (never) or 1MiB to 64GiB, default 64MiB, which takes about 3 per cent of a core. Too high: it takes memory bandwidth

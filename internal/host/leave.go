@@ -14,7 +14,7 @@ const leaveQuiet = 10 * time.Second
 type leaveAsked struct{ words chan string }
 
 // Leave returns once this node's daemon may end: nothing is to be written to the durable tier that can't be without it; or when ctx ends, or no
-// leader says anything. wait hears why it waits, as often as that changes.
+// leader says anything. wait hears why it waits, as often as that changes, and that it was given up.
 func (h *Host) Leave(ctx context.Context, wait func(why string)) {
 	words := make(chan string, 1)
 	h.Post(leaveAsked{words})
@@ -35,6 +35,9 @@ func (h *Host) Leave(ctx context.Context, wait func(why string)) {
 			wait("no leader has answered for " + leaveQuiet.String() + ": it is not waited for any longer")
 			return
 		case <-ctx.Done():
+			if last != "" {
+				wait("it ends all the same, though this is not over: " + last)
+			}
 			return
 		}
 	}

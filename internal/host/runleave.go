@@ -16,9 +16,20 @@ func (h *Host) launcherLeaves(p session.Peer) {
 	}
 	l.leaving = true
 	if lj := h.jobNamed(l.hello.Job); lj != nil && lj.job.Phase == replica.Open {
-		l.leaveAt = lock.LastDue(lj.job, h.stepOf(lj, l))
+		l.leaveAt = lock.LastDue(lj.job, h.lastOf(lj, l))
 	}
 	h.letLaunchersGo()
+}
+
+// lastOf is the step that is to be committed before a launcher's ranks are told to end; 0: none of them trains. Where other nodes have ranks it is
+// one step further than these are in: ranks are within one step of each other, all launchers may be told to end at once, and a rank that ends
+// with its own step takes the step along that another one is in.
+func (h *Host) lastOf(lj *localJob, l *launcher) replica.Step {
+	in := h.stepOf(lj, l)
+	if in > 0 && len(l.starts.ranks()) < int(lj.job.Layout.World) {
+		in++
+	}
+	return in
 }
 
 // stepOf is the newest step that the ranks of a launcher are in; 0: none of them trains.

@@ -640,7 +640,7 @@ func (d *daemon) linger(ctx context.Context) {
 	defer cancel()
 	d.host.Leave(ctx, func(why string) {
 		d.stays.Store(&why)
-		d.log.Note2(nil, "leaving", "this daemon was asked to end, and waits: "+why)
+		d.log.Note2(nil, "leaving", "this daemon was asked to end: "+why)
 	})
 }
 

@@ -373,7 +373,7 @@ func TestDurableDirIsSilent(t *testing.T) {
 	n.daemon.await("durable", nil)
 	end := mute(t, dir)
 	const silent = "the file system does not answer"
-	contains(t, n.daemon.await("failed", fields{"what": "durable", "why": silent}).text, dir, "see to its mount")
+	contains(t, n.daemon.await("failed", fields{"what": "durable", "why": silent}).text, dir, "see to the mount of durable_dir")
 	n.daemon.awaitFrom(n.daemon.mark(), "commit_seen", nil)
 	s := n.statusWhen(func(s status) bool { return s.DurableSilent != "" && s.job("job").DurableError != "" })
 	contains(t, s.DurableSilent, dir, silent)

@@ -168,9 +168,14 @@ func (r *Room) Step(now time.Time) []Effect {
 	return effects
 }
 
-// Next is when to call Step again, whatever happens; false: after the next event.
+// Next is when to call Step again, whatever happens; false: after the next event, since nothing is written here.
 func (r *Room) Next() (at time.Time, ok bool) {
-	return r.looked.Add(lookEvery), len(r.jobs) > 0
+	for _, j := range r.jobs {
+		if len(j.writes) > 0 {
+			return r.looked.Add(lookEvery), true
+		}
+	}
+	return time.Time{}, false
 }
 
 // job is the account of a job.

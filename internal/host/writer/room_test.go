@@ -548,3 +548,18 @@ func TestPrivatePartsAreOneObject(t *testing.T) {
 		t.Errorf("%d reports of both parts", reports)
 	}
 }
+
+// A node that writes nothing of its jobs is not woken for it.
+func TestNothingIsLookedAtWhereNothingIsWritten(t *testing.T) {
+	n := begun(t, 2)
+	n.returns(nil)
+	n.step()
+	if _, due := n.room.Next(); !due {
+		t.Error("a write under way is not looked at")
+	}
+	n.named(replica.Generation{}, replica.Digest{})
+	n.step()
+	if _, due := n.room.Next(); due {
+		t.Error("the writes are over, and the room is to be called again")
+	}
+}
