@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Options.DurableEvery is a number of steps, DurableAuto, or a time as DurableTime has it.
@@ -100,4 +101,22 @@ func DurableText(every Step) (text string) {
 		seconds %= u.seconds
 	}
 	return text
+}
+
+// The time that DurableAuto leaves between two writes lies within what people expect of a last resort.
+const (
+	DurableAutoLeast = 2 * time.Minute
+	DurableAutoMost  = 30 * time.Minute
+)
+
+// DurableInterval is how much time DurableAuto leaves between two writes that take cost each, where faults lie so far apart: Young's interval, as
+// Daly refined it ("A higher order estimate of the optimum checkpoint interval for restart dumps", 2006).
+func DurableInterval(cost, between time.Duration) time.Duration {
+	d, m := max(cost, 0).Seconds(), between.Seconds()
+	best := m
+	if d < 2*m {
+		x := d / (2 * m)
+		best = math.Sqrt(2*d*m)*(1+math.Sqrt(x)/3+x/9) - d
+	}
+	return min(max(time.Duration(best*float64(time.Second)).Round(time.Second), DurableAutoLeast), DurableAutoMost)
 }

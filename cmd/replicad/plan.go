@@ -19,7 +19,7 @@ import (
 )
 
 func newPlan(std stdio) *cobra.Command {
-	return group("plan", "Say what a job will take, before it runs", newPlanMemory(std))
+	return group("plan", "Say what a job will take, before it runs", newPlanMemory(std), newPlanDurable(std))
 }
 
 // preloadedTorch is what the process that restarts fork from has where it has imported torch 2.15 with its compiler and optimizers.
@@ -69,6 +69,20 @@ func newPlanMemory(std stdio) *cobra.Command {
 		},
 	}
 	v := cmd.Flags()
+	f.addModel(cmd)
+	v.TextVar(&f.preloaded, "preloaded", f.preloaded, "the process that restarts fork from, as its launcher names its size; 0 with --preload none")
+	v.TextVar(&f.spool, "spool-memory", f.spool, "copies of durable writes in host memory, at most (spool_memory of the configuration)")
+	v.IntVar(&f.job.Slots, "slots", 0, "slots of each arena, 2 to 4 (default: as of replicad run)")
+	v.BoolVar(&f.job.Stages, "stages", true, "the state lies on a device and is copied by way of host memory")
+	v.TextVar(&f.room, "node-memory", f.room, "memory of a node for all this, as in 512GiB: says whether it suffices")
+	v.TextVar(&f.margin, "memory-margin", f.margin, "of --node-memory, that stays free (memory_margin of the configuration)")
+	v.BoolVar(&asJSON, "json", false, "print JSON, for programs")
+	return cmd
+}
+
+// addModel adds the flags that say what a job's state is, and where it lies.
+func (f *memoryFlags) addModel(cmd *cobra.Command) {
+	v := cmd.Flags()
 	v.StringVar(&f.running, "job", "", "`NAME` of a job that runs: state, ranks, copies and slots are its own, but for --ranks-per-node, --copies and --slots that are given")
 	v.StringVar(&f.params, "params", "", "parameters of the whole model, as in 70e9")
 	v.StringVar(&f.frozen, "frozen", "0", "of these, that are not trained (adapters)")
@@ -76,23 +90,15 @@ func newPlanMemory(std stdio) *cobra.Command {
 	v.StringVar(&f.job.Optimizer, "optimizer", "adamw", "adamw and adam keep two moments of each trained parameter, lion and momentum one, sgd and none none")
 	v.StringVar(&f.moments, "moments-dtype", "fp32", "type of the moments (torch's optimizers keep them in that of the parameters)")
 	v.BoolVar(&f.job.Master, "master-weights", false, "the optimizer keeps an fp32 copy of the trained parameters")
-	v.TextVar(&f.preloaded, "preloaded", f.preloaded, "the process that restarts fork from, as its launcher names its size; 0 with --preload none")
-	v.TextVar(&f.spool, "spool-memory", f.spool, "copies of durable writes in host memory, at most (spool_memory of the configuration)")
 	v.TextVar(&f.own, "own", f.own, "a rank's own part: generators, loader, buffers")
 	v.IntVar(&f.job.Shards, "shards", 1, "shards of the state: 1 is DDP, N is FSDP over N ranks")
 	v.IntVar(&f.job.Replicas, "replicas", 0, "ranks that compute each shard (default 1; --copies with one shard)")
 	v.IntVar(&f.job.RanksPerNode, "ranks-per-node", 1, "ranks on each node")
 	v.IntVar(&f.job.Copies, "copies", replica.DefaultMinCopies, "nodes that hold each part (replicad run --min-copies)")
-	v.IntVar(&f.job.Slots, "slots", 0, "slots of each arena, 2 to 4 (default: as of replicad run)")
-	v.BoolVar(&f.job.Stages, "stages", true, "the state lies on a device and is copied by way of host memory")
-	v.TextVar(&f.room, "node-memory", f.room, "memory of a node for all this, as in 512GiB: says whether it suffices")
-	v.TextVar(&f.margin, "memory-margin", f.margin, "of --node-memory, that stays free (memory_margin of the configuration)")
-	v.BoolVar(&asJSON, "json", false, "print JSON, for programs")
 	f.daemon.addFlags(cmd)
 	for _, flag := range strings.Fields("params frozen dtype optimizer moments-dtype master-weights own shards replicas") {
 		cmd.MarkFlagsMutuallyExclusive("job", flag)
 	}
-	return cmd
 }
 
 // dtypeNames are the types that a plan knows, by torch's short names.
@@ -230,7 +236,7 @@ func printMemory(w io.Writer, p memplan.Plan) error {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", n.What, n.Count, size(n.Each), size(n.Bytes))
 	}
 	fmt.Fprintf(t, "in all\t\t\t%s\n", size(p.Node))
-	fmt.Fprintf(t, "\non SIGTERM\tthe last daemons of a job with --durable-every write up to %s each, of what is committed: timing.stop_grace must last for that at the rate of durable_dir\n", size(uint64(min(p.Job.RanksPerNode, p.World))*(p.Shard+p.Job.Own)))
+	fmt.Fprintf(t, "\ndurable writes\treplicad plan durable says what they take\n")
 	fmt.Fprintf(t, "\nONE CHANGE\tDIFFERENCE\tIN ALL\tBESIDES\n")
 	for _, c := range p.Changes {
 		sign, diff := "+", c.Diff

@@ -71,6 +71,35 @@ func TestPlanMemoryOfARunningJob(t *testing.T) {
 	}
 }
 
+func TestPlanDurable(t *testing.T) {
+	code, out, errout := try(t, strings.Fields("plan durable --params 7e9 --shards 8 --ranks-per-node 4 --rate 2GiB")...)
+	if code != exitOK || errout != "" {
+		t.Fatalf("code %d: %s", code, errout)
+	}
+	for _, want := range []string{"8 ranks on 2 nodes", "65.2 GiB in 10 objects", "writes 32.6 GiB of a generation: 16s at 2.0 GiB a second", "every 27m47s (Daly: a write takes 16s, a fault in 24h0m0s", "timing.stop_grace 1m0s lasts"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("nothing of %q in\n%s", want, out)
+		}
+	}
+	code, out, errout = try(t, strings.Fields("plan durable --params 70e9 --shards 64 --ranks-per-node 8 --rate 500MiB --json")...)
+	var d memplan.Durable
+	if err := json.Unmarshal([]byte(out), &d); err != nil || code != exitFailed || d.Fits || d.Objects != 72 ||
+		!strings.Contains(errout, "timing.stop_grace 1m0s is too short: a daemon may have to write 81.5 GiB when all nodes go down, 2m47s at 500.0 MiB a second: set it to 4m0s") {
+		t.Errorf("code %d, %v: %s%s", code, err, out, errout)
+	}
+	for args, want := range map[string]string{
+		"--params 7e9":                         "--rate 0: want what a node gives",
+		"--params 7e9 --rate 0":                "--rate 0: want what a node gives to the store in a second",
+		"--params 7e9 --rate 1MiB --keep 0":    "--keep 0: want at least 1",
+		"--params 7e9 --rate 1MiB --between 0": "--between 0s: want the time from one fault of the job to the next",
+		"--params 7x --rate 1MiB":              `--params "7x": want a whole number`,
+	} {
+		if code, out, errout := try(t, append([]string{"plan", "durable"}, strings.Fields(args)...)...); code != exitUsage || !strings.Contains(errout, want) || out != "" {
+			t.Errorf("%s: code %d: %s%s", args, code, out, errout)
+		}
+	}
+}
+
 func TestPlanMemoryRefuses(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                           `--params "": want a whole number, as in 70e9`,

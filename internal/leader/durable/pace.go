@@ -2,17 +2,13 @@ package durable
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/replicad/replicad/replica"
 )
 
-const (
-	autoLeast = 2 * time.Minute
-	autoMost  = 30 * time.Minute
-	autoPrior = 24 * time.Hour // a job of which nothing is known yet is taken to have a fault a day
-)
+// autoPrior: a job of which nothing is known yet is taken to have a fault a day.
+const autoPrior = 24 * time.Hour
 
 // pace is what a room has seen of a job: it decides when writes are due by time.
 type pace struct {
@@ -44,22 +40,10 @@ func (p *pace) between(now time.Duration) time.Duration {
 	return (autoPrior + now - p.began) / time.Duration(1+p.faults)
 }
 
-// Interval is how much time is to lie between two writes that take cost each, where faults lie so far apart: Young's interval, as Daly refined
-// it ("A higher order estimate of the optimum checkpoint interval for restart dumps", 2006), within what people expect of a last resort.
-func Interval(cost, between time.Duration) time.Duration {
-	d, m := max(cost, 0).Seconds(), between.Seconds()
-	best := m
-	if d < 2*m {
-		x := d / (2 * m)
-		best = math.Sqrt(2*d*m)*(1+math.Sqrt(x)/3+x/9) - d
-	}
-	return min(max(time.Duration(best*float64(time.Second)).Round(time.Second), autoLeast), autoMost)
-}
-
 // interval is how much time lies between writes of a job; 0: their number of steps counts.
 func (p *pace) interval(now time.Duration, o replica.Options) time.Duration {
 	if o.DurableEvery == replica.DurableAuto {
-		return Interval(p.cost, p.between(now))
+		return replica.DurableInterval(p.cost, p.between(now))
 	}
 	return time.Duration(o.DurableSeconds()) * time.Second
 }

@@ -1,4 +1,4 @@
-package durable
+package replica
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 )
 
 // The interval is Daly's, held against the best of a search of the time that is lost: writes, and what is computed again after a fault.
-func TestIntervalLosesLeast(t *testing.T) {
+func TestDurableIntervalLosesLeast(t *testing.T) {
 	lost := func(interval, cost, between float64) float64 { // of a second of work, to the first order
 		return cost/interval + (interval+cost)/2/between
 	}
@@ -18,15 +18,15 @@ func TestIntervalLosesLeast(t *testing.T) {
 				best = s
 			}
 		}
-		got := Interval(tc.cost, tc.between).Seconds()
+		got := DurableInterval(tc.cost, tc.between).Seconds()
 		if got < 0.9*best || got > 1.1*best {
 			t.Errorf("writes of %v, a fault in %v: %v s, the search says %v s", tc.cost, tc.between, got, best)
 		}
 	}
 	for _, tc := range []struct{ cost, between, want time.Duration }{
-		{0, 24 * time.Hour, autoLeast}, {time.Millisecond, time.Hour, autoLeast}, {time.Hour, 24 * time.Hour, autoMost}, {time.Hour, time.Minute, autoLeast}, {time.Minute, 0, autoLeast}, {time.Hour, 20 * time.Minute, 20 * time.Minute},
+		{0, 24 * time.Hour, DurableAutoLeast}, {time.Millisecond, time.Hour, DurableAutoLeast}, {time.Hour, 24 * time.Hour, DurableAutoMost}, {time.Hour, time.Minute, DurableAutoLeast}, {time.Minute, 0, DurableAutoLeast}, {time.Hour, 20 * time.Minute, 20 * time.Minute},
 	} {
-		if got := Interval(tc.cost, tc.between); got != tc.want {
+		if got := DurableInterval(tc.cost, tc.between); got != tc.want {
 			t.Errorf("writes of %v, a fault in %v: %v, want %v", tc.cost, tc.between, got, tc.want)
 		}
 	}
