@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,6 +25,9 @@ type Store struct {
 	dir  string
 	gate *gate
 	wrap func(disk) disk // what tests put between a tree and the kernel
+
+	quickSync time.Duration // a sync of an upload that takes less is quick
+	quick     atomic.Bool   // the last one was
 
 	close sync.Once
 	mu    sync.Mutex // guards the rest
@@ -43,7 +47,7 @@ func open(ctx context.Context, dir string, wrap func(disk) disk) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, gate: &gate{dir: dir, closing: make(chan struct{})}, wrap: wrap}
+	s := &Store{dir: dir, quickSync: quickSync, gate: &gate{dir: dir, closing: make(chan struct{})}, wrap: wrap}
 	if s.tree, err = openTree(ctx, s.gate, wrap); err != nil {
 		return nil, fmt.Errorf("directory %s: %w", dir, err)
 	}
@@ -73,6 +77,13 @@ func (s *Store) Silent() string {
 		return err.Error()
 	}
 	return ""
+}
+
+// Hangs says which call was given up and has not returned; nil: none. What is begun meanwhile may hang as well.
+func (s *Store) Hangs() error {
+	s.gate.mu.Lock()
+	defer s.gate.mu.Unlock()
+	return s.gate.hangsLocked(time.Now())
 }
 
 // Names that are no keys.

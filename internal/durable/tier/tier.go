@@ -107,6 +107,14 @@ func (t *Tier) Silent() string {
 	return ""
 }
 
+// Hangs says which call to the store was given up and has not returned; nil: none.
+func (t *Tier) Hangs() error {
+	if s, ok := t.st.(interface{ Hangs() error }); ok {
+		return s.Hangs()
+	}
+	return nil
+}
+
 // Close closes the store. Calls under way end.
 func (t *Tier) Close() error {
 	err := t.st.Close()
@@ -115,6 +123,12 @@ func (t *Tier) Close() error {
 	}
 	return err
 }
+
+// Watch hears how calls go on; Watching has it do so.
+type Watch = store.Watch
+
+// Watching has the store tell w of the calls that are made with the context.
+func Watching(ctx context.Context, w Watch) context.Context { return store.Watching(ctx, w) }
 
 func (t *Tier) note(err error) {
 	if err != nil && t.settings.Note != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	durablestore "github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
@@ -33,14 +34,14 @@ func (s *store) Write(ctx context.Context, a tier.Attempt, object string, frozen
 		}
 	}
 	for _, p := range parts {
-		if err := s.reads(p); err != nil {
+		if err := s.reads(ctx, p); err != nil {
 			return info, err
 		}
 	}
 	return replica.Stored{Key: object}, nil
 }
 
-func (s *store) reads(p tier.Part) error {
+func (s *store) reads(ctx context.Context, p tier.Part) error {
 	for i := range p.Manifest.Chunks {
 		select {
 		case <-s.goOn:
@@ -55,6 +56,7 @@ func (s *store) reads(p tier.Part) error {
 			return err
 		}
 		s.got = append(s.got, b...)
+		durablestore.Moved(ctx, len(b))
 	}
 	return nil
 }
@@ -83,7 +85,7 @@ func runs(t *testing.T, n *node, c spool.Config) *running {
 	w := n.write
 	n.released = r.freed
 	go func() {
-		_, err := w.Run(t.Context(), Tier{Store: r.store, Spool: r.spool}, func(uint64) {})
+		_, err := w.Run(t.Context(), Tier{Store: r.store, Spool: r.spool}, func(string) {})
 		r.ended <- err
 	}()
 	return r
@@ -123,12 +125,15 @@ func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 		if n.arena.Free(shm.Place{}); n.arena.Word(shm.Place{}).State() != replica.SlotFree || r.spool.Empty() {
 			t.Errorf("%s: the slot is not free, or the spool empty", what)
 		}
-		n.now = n.now.Add(time.Minute)
-		n.wants(0)
+		n.now = n.now.Add(growsEvery)
+		n.wants(0, grown5)
 		man := n.write.pieces[0].slot.Manifest()
 		r.goesOn(len(man.Chunks))
 		if err := soon(t, "the end", r.ended); err != nil || !bytes.Equal(r.store.got, make([]byte, man.Bytes)) || !r.spool.Empty() {
 			t.Errorf("%s: %v; %d bytes of %d", what, err, len(r.store.got), man.Bytes)
+		}
+		if moved := uint64(n.write.moved.Load()); moved != 3*man.Bytes { // into the spool, out of it, and to the store
+			t.Errorf("%s: %d bytes moved, of %d", what, moved, man.Bytes)
 		}
 	}
 }
@@ -238,7 +243,7 @@ func TestASlowSpoolIsNamed(t *testing.T) {
 	w.pieces[0].read.Store(3 << 20)
 	w.road.Store(&road{through: "/fast/file"})
 	for at, want := range map[time.Time]string{
-		time.Unix(100, 1): "3 of 5 MiB were copied to /fast/file: spool_dir is slow for that. Give it a faster local disk, or the job more slots (--slots)",
+		time.Unix(100, 1): "3 of 5 MiB were copied to /fast/file: the file system of spool_dir is slow for that. Give it a faster local disk, or the job more slots (--slots)",
 		time.Unix(103, 0): "No byte of it was taken for 3s: see what ails the file system of spool_dir. Give it a faster local disk, or the job more slots (--slots)",
 	} {
 		if got := w.ails(at); got != want {

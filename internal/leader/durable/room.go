@@ -97,6 +97,8 @@ type Room struct {
 	asked      replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
 	fenced     bool               // another fleet has claimed the run
 	saidPassed bool               // people know that multiples of durable_every may be passed
+	crowded    replica.Generation // was committed when a write had to give its slot up to the next commit
+	ailing     bool               // people know that a write is held up
 	failed     int                // writes in a row
 	failing    time.Duration      // how long after a write that failed the next one begins; zero: the last one succeeded
 	why        string             // the newest write failed, or what an earlier one wrote is gone

@@ -156,7 +156,7 @@ func (s *stage) run(line string) error {
 		}
 		return fixture.Gen(3, replica.Step(n))
 	}
-	if slices.Contains([]string{"applied", "unknown", "parts", "moves", "late", "fails", "fenced", "stranger", "marked"}, verb) && s.job.Writer == nil {
+	if slices.Contains([]string{"applied", "unknown", "parts", "moves", "late", "fails", "fenced", "crowded", "ails", "stranger", "marked"}, verb) && s.job.Writer == nil {
 		return errors.New("nothing is being written:\n" + s.printed.String())
 	}
 	switch verb {
@@ -184,15 +184,17 @@ func (s *stage) run(line string) error {
 		for _, sh := range s.job.Writer.Shards {
 			s.learns(Shard{sh.Node, s.report(sh.Part)})
 		}
-	case "moves", "late", "fails", "fenced": // of the part that node n1 writes first
+	case "moves", "late", "fails", "fenced", "crowded", "ails": // of the part that node n1 writes first
 		r := s.report(replica.OfGroup(0))
 		switch verb {
 		case "moves":
 			r.Written = 1 << 30
 		case "late":
 			r.Written, r.LateMS = 1<<30, 2500
+		case "ails":
+			r.Written, r.Ails = 1, rest
 		default:
-			r.Failed, r.Fenced = rest, verb == "fenced"
+			r.Failed, r.Fenced, r.Crowded = rest, verb == "fenced", verb == "crowded"
 		}
 		s.learns(Shard{"n1", r})
 	case "stranger": // a node reports of a part that it does not write
