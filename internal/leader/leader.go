@@ -188,7 +188,11 @@ type ledJob struct {
 // lead is the soft state of a job of which nothing is known yet.
 func (l *Leader) lead() *ledJob {
 	led := &ledJob{committer: lock.NewCommitter(l.term), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
-	led.durable = durable.New(shelf{l, led}, l.store != nil)
+	var looks time.Duration
+	if l.store != nil {
+		looks = durable.LookEvery(l.store.URL())
+	}
+	led.durable = durable.New(shelf{l, led}, looks)
 	return led
 }
 

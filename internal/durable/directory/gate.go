@@ -150,7 +150,7 @@ func (g *gate) closed() bool {
 	}
 }
 
-const remedy = "see to its mount and the server behind it; what waits for it goes on by itself once it answers"
+const remedy = "see to its mount (durable_dir of a daemon) and the server behind it; what waits for it goes on by itself once it answers"
 
 // admit refuses a call while the file system is silent.
 func (g *gate) admit() error {

@@ -56,6 +56,15 @@ func OpenDirectory(ctx context.Context, dir string, s Settings) (*Tier, error) {
 	return New(st, old, s), nil
 }
 
+// DirectoryLater is OpenDirectory for a directory that can't be used now: each call to it tries that anew.
+func DirectoryLater(ctx context.Context, dir string, s Settings) (*Tier, error) {
+	st, err := directory.Later(dir)
+	if err != nil {
+		return nil, err
+	}
+	return New(st, catalog.OldLater(ctx, dir), s), nil
+}
+
 // New makes a tier over a store. old is its directory as the former layout sees it; nil: it has none. Close closes both.
 func New(st store.Store, old *catalog.Old, s Settings) *Tier {
 	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader}), old: old, settings: s,
@@ -98,6 +107,9 @@ func (t *Tier) Silent() string {
 	t.mu.Lock()
 	why := t.why
 	t.mu.Unlock()
+	if err := t.Hangs(); why != nil && err != nil {
+		why = err // it says more than how long the probe took
+	}
 	if why != nil {
 		return why.Error()
 	}

@@ -45,6 +45,7 @@ type (
 	// Seen is the end of a Look; Why is nil where the generation is there.
 	Seen struct {
 		Generation replica.Generation
+		Since      time.Time // when it was written, by the store's clock; zero: nobody knows
 		Why        error
 	}
 )
@@ -87,7 +88,7 @@ func (Late) effect()    {}
 // Room drives the durable writes of one job. It belongs to one goroutine.
 type Room struct {
 	owner Owner
-	looks bool // the leader's node has the durable tier
+	looks time.Duration // between two looks at the durable tier; zero: the leader's node has none
 	job   *replica.Job
 	write write
 	path  path
@@ -105,8 +106,8 @@ type Room struct {
 	effects    []Effect
 }
 
-// New returns a room that knows nothing yet. looks: the leader can look at the tier's path.
-func New(owner Owner, looks bool) *Room {
+// New returns a room that knows nothing yet. It looks for what was written so often; zero: the leader can't.
+func New(owner Owner, looks time.Duration) *Room {
 	return &Room{owner: owner, looks: looks, triedAt: -backoffMax}
 }
 
@@ -173,6 +174,14 @@ func (r *Room) Durable() replica.Generation {
 		return replica.Generation{}
 	}
 	return r.job.Durable
+}
+
+// Since is when the newest durable generation was written, by its store's clock; zero: nobody has looked yet, or it is gone.
+func (r *Room) Since() time.Time {
+	if r.job == nil || r.path.found != r.job.Durable || r.path.absent == r.job.Durable {
+		return time.Time{}
+	}
+	return r.path.since
 }
 
 // Why is why the newest write failed, or why what an earlier one wrote is gone. Empty: neither, or this leader saw none.

@@ -92,7 +92,7 @@ func newStage() *stage {
 			j.Parts = append(j.Parts, replica.PartRoot{Part: p, Root: replica.Digest{1}, Holders: both})
 		}
 	})}
-	s.room = New(s, true)
+	s.room = New(s, LookEvery("file:///durable"))
 	return s
 }
 
@@ -166,6 +166,8 @@ func (s *stage) run(line string) error {
 			return err
 		}
 		s.changes(func(j *replica.Job) { j.Options.DurableEvery = every })
+	case "store": // another one than a directory
+		s.room.looks = LookEvery(rest)
 	case "commit":
 		s.changes(func(j *replica.Job) { j.Committed, j.Position = at(0), replica.Position(at(0)) })
 	case "durable": // as an earlier leader left it
@@ -205,7 +207,9 @@ func (s *stage) run(line string) error {
 		s.learns(Marked{s.job.Writer.Writer, control.MarkedReport{Job: s.job.ID, Generation: s.job.Writer.Generation, Failed: rest}})
 	case "seen":
 		ev := Seen{Generation: s.job.Durable}
-		if rest != "" {
+		if at, ok := strings.CutPrefix(rest, "of "); ok {
+			ev.Since, _ = time.Parse(time.TimeOnly, at)
+		} else if rest != "" {
 			ev.Why = errors.New(rest)
 		}
 		s.learns(ev)
@@ -252,6 +256,9 @@ func (s *stage) run(line string) error {
 		s.turn()
 	case "status":
 		s.printf("durable %v %s", s.room.Durable(), s.room.Why())
+		if since := s.room.Since(); !since.IsZero() {
+			s.printf("since %s", since.Format(time.TimeOnly))
+		}
 	case "pace":
 		s.printf("%s", s.room.Pace(s.now))
 	default:

@@ -62,6 +62,7 @@ func (r *Room) over(now time.Duration) {
 			r.tell("durable writes work again: step %d is written", r.job.Durable.Step)
 		}
 		r.failed, r.failing, r.ailing, r.why, r.path.absent = 0, 0, false, "", replica.Generation{}
+		r.path.lookAt = now
 	default:
 		r.failedOnce(now)
 	}
