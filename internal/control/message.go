@@ -208,6 +208,12 @@ type ShardReport struct {
 	Ails string `cbor:"12,keyasint,omitempty"`
 }
 
+// WriteTurn says that it is the node's turn to give the store its part of a durable write of many nodes. It is said again while the node writes.
+type WriteTurn struct {
+	Job    replica.JobID `cbor:"1,keyasint"`
+	Number uint64        `cbor:"2,keyasint"` // the write's
+}
+
 // MarkerOrder asks the writer to write the commit marker; MarkedReport is its answer.
 type MarkerOrder struct {
 	Job        replica.JobID      `cbor:"1,keyasint"`

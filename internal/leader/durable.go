@@ -45,6 +45,10 @@ func (l *Leader) durableTurn(ctx context.Context, led *ledJob) {
 			if n := l.links[e.Node]; n != nil {
 				n.Send(e.Order)
 			}
+		case durable.Turn:
+			if n := l.links[e.Node]; n != nil {
+				n.Send(e.Order)
+			}
 		case durable.Look:
 			l.work.Go(func() {
 				since, err := l.store.Holds(ctx, job.Name, job.ID, e.Generation)

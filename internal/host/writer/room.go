@@ -63,6 +63,8 @@ type (
 	}
 	// Ordered is the leader's order to write a commit marker.
 	Ordered struct{ control.MarkerOrder }
+	// Turned says that this node may give the store its part of a durable write.
+	Turned struct{ control.WriteTurn }
 	// Discarded is the end of a Discard.
 	Discarded struct{ Discard Discard }
 	// Linked says that a leader was reached who has heard none of the reports.
@@ -73,6 +75,7 @@ func (Changed) event()   {}
 func (Ailing) event()    {}
 func (Returned) event()  {}
 func (Ordered) event()   {}
+func (Turned) event()    {}
 func (Discarded) event() {}
 func (Linked) event()    {}
 
@@ -120,6 +123,7 @@ type Room struct {
 // job is the durable write of a job, as far as this node does it. It lasts for as long as the node knows the job.
 type job struct {
 	writes   map[string]*Write              // by object, that were begun, those too that have ended
+	turn     uint64                         // the newest durable write that it was this node's turn to write
 	said     map[string]control.ShardReport // how they ended
 	discards discards
 }
@@ -144,6 +148,8 @@ func (r *Room) Learn(now time.Time, ev Event) {
 		if v, ok := r.owner.Job(ev.Write.Job); ok {
 			r.discard(v, r.job(ev.Write.Job))
 		}
+	case Turned:
+		r.turn(now, ev)
 	case Discarded:
 		if v, ok := r.owner.Job(ev.Discard.Job); ok {
 			delete(r.job(ev.Discard.Job).discards, ev.Discard.Number)
@@ -245,7 +251,7 @@ func (r *Room) objects(w *replica.DurableWrite) (list []object) {
 
 // begin begins one object.
 func (r *Room) begin(now time.Time, v room.JobView, j *job, o object) {
-	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Object: o.name, store: r.owner.Store(), seenAt: now, toldAt: now, stop: make(chan struct{})}
+	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Object: o.name, store: r.owner.Store(), seenAt: now, toldAt: now, stop: make(chan struct{}), turn: make(chan struct{})}
 	for _, s := range o.shards {
 		w.Parts = append(w.Parts, s.Part)
 	}
@@ -265,7 +271,24 @@ func (r *Room) begin(now time.Time, v room.JobView, j *job, o object) {
 		return
 	}
 	w.begun, r.running[w] = true, true
+	if !v.Job.Writer.Turns || j.turn == w.Number {
+		w.turns(now)
+	}
 	r.effects = append(r.effects, w)
+}
+
+// turn has this node's objects of a durable write be given to the store.
+func (r *Room) turn(now time.Time, ev Turned) {
+	if _, ok := r.owner.Job(ev.Job); !ok {
+		return
+	}
+	j := r.job(ev.Job)
+	j.turn = ev.Number
+	for _, w := range j.writes {
+		if w.Number == ev.Number {
+			w.turns(now)
+		}
+	}
 }
 
 // skip ends a write that has not returned. The shard has failed. crowded: it held the slot that a commit lacked.

@@ -77,6 +77,9 @@ func (w *Write) ails(now time.Time) string {
 		remedy = fmt.Sprintf("%s (%v)", remedy, on.why)
 	}
 	remedy += ", or the job more slots (--slots)"
+	if by == w.store && !w.turned {
+		return "Other nodes wrote first (durable_writers of the leader's node). " + remedy
+	}
 	if since := now.Sub(w.seenAt); since >= stuck {
 		return fmt.Sprintf("No byte of it was taken for %v: see what ails %s. %s", since.Round(time.Second), by, remedy)
 	}

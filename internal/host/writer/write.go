@@ -38,6 +38,7 @@ type Write struct {
 	moved  atomic.Int64 // all that Run has read, from memory and from the spool, and all that the store has taken
 	road   atomic.Pointer[road]
 	stop   chan struct{} // closed at the end
+	turn   chan struct{} // closed once the store may be given something
 
 	// As the Room saw it last.
 	seen    int64
@@ -47,6 +48,7 @@ type Write struct {
 	lateAt  time.Time // when the leader was told that it holds up a commit
 	lack    lack
 	begun   bool // by Run
+	turned  bool // it is its turn
 	over    bool // it was ended
 	endedAt time.Time
 	given   bool // it was given up, and reported as failed
@@ -126,10 +128,28 @@ func (w *Write) Run(ctx context.Context, to Tier, ails func(what string)) (repli
 			frozen = &tier.Part{Manifest: f.Manifest(), Regions: l.regions, Read: w.counting(f.ReadChunk, nil)}
 		}
 	}
-	info, err := to.Store.Write(ctx, w.Attempt, w.Object, frozen, parts...)
+	info, err := w.give(ctx, to.Store, frozen, parts)
 	cancel(nil)
 	copied.Wait()
 	return info, err
+}
+
+// give gives the store the object, once it is its turn. It is copied into the spool before.
+func (w *Write) give(ctx context.Context, to Store, frozen *tier.Part, parts []tier.Part) (replica.Stored, error) {
+	select {
+	case <-w.turn:
+		return to.Write(ctx, w.Attempt, w.Object, frozen, parts...)
+	case <-ctx.Done():
+		return replica.Stored{}, context.Cause(ctx)
+	}
+}
+
+// turns lets the object be given to the store.
+func (w *Write) turns(now time.Time) {
+	if !w.turned {
+		w.turned, w.seenAt = true, now
+		close(w.turn)
+	}
 }
 
 // line is a piece on its way to the store.
@@ -279,7 +299,7 @@ func (w *Write) stopped() error {
 
 // look takes note of what has moved since, and lets go of the slots that are read whole.
 func (w *Write) look(now time.Time) {
-	if n := w.moved.Load(); n != w.seen {
+	if n := w.moved.Load(); n != w.seen || !w.turned { // who waits for others is not silent
 		w.seen, w.seenAt = n, now
 	}
 	for _, p := range w.pieces {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	durablestore "github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
@@ -136,6 +137,55 @@ func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 			t.Errorf("%s: %d bytes moved, of %d", what, moved, man.Bytes)
 		}
 	}
+}
+
+// A node that waits for its turn has copied its part into the spool, and is not silent. It gives the store something once it is told.
+func TestAWriteWaitsForItsTurn(t *testing.T) {
+	n := newNode(t, 2)
+	named := func(g replica.Generation, root replica.Digest) {
+		n.writes++
+		n.job = fixture.Changed(n.job, func(j *replica.Job) {
+			j.Writer = &replica.DurableWrite{Generation: g, Number: n.writes, Turns: true, Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1", Root: root}}}
+		})
+		n.room.Learn(n.now, Changed{n.job.ID})
+	}
+	named(gen5, n.seals(0, gen5).Root)
+	n.wants(0, write5)
+	r := runs(t, n, spool.Config{Dir: t.TempDir()})
+	r.goesOn(100)
+	soon(t, "the slot", r.freed)
+	n.wants(2*silent, grown5)
+	if n.write.over || len(r.ended) > 0 {
+		t.Error("it has ended before its turn")
+	}
+	turn := func(number uint64) {
+		n.room.Learn(n.now, Turned{control.WriteTurn{Job: n.job.ID, Number: number}})
+	}
+	turn(n.writes + 1)
+	if n.write.turned {
+		t.Error("it is another write's turn")
+	}
+	turn(n.writes)
+	if err := soon(t, "the end", r.ended); err != nil || len(r.store.got) == 0 {
+		t.Errorf("it ends with %v, %d bytes", err, len(r.store.got))
+	}
+	turn(n.writes) // it is said again
+	// The word may come before the node knows of the write.
+	turn(n.writes + 1)
+	first := n.write
+	named(gen9, n.seals(1, gen9).Root)
+	n.step()
+	if n.write == first || !n.write.turned {
+		t.Error("it was its turn before it began")
+	}
+}
+
+// Without a spool a write that waits for its turn gives its slot up as any other.
+func TestAWriteThatWaitsForItsTurnGivesItsSlotUp(t *testing.T) {
+	n := crowded(t)
+	n.write.turned = false
+	n.awaits(9)
+	n.wants(2*time.Second+lookEvery, skipped5(9, "2s", 0, "Other nodes wrote first (durable_writers of the leader's node). "+more), "freed")
 }
 
 // The frozen part is read where it lies, also once the slot is free.

@@ -68,6 +68,11 @@ type (
 		Node  replica.NodeName
 		Order control.MarkerOrder
 	}
+	// Turn has a node give the store its parts of the write under way.
+	Turn struct {
+		Node  replica.NodeName
+		Order control.WriteTurn
+	}
 	// Look has the path looked at for a generation; Seen is its end.
 	Look struct{ Generation replica.Generation }
 	// Tell has the job's launchers print something.
@@ -80,6 +85,7 @@ type (
 
 func (Propose) effect() {}
 func (Mark) effect()    {}
+func (Turn) effect()    {}
 func (Look) effect()    {}
 func (Tell) effect()    {}
 func (Log) effect()     {}
@@ -87,12 +93,13 @@ func (Late) effect()    {}
 
 // Room drives the durable writes of one job. It belongs to one goroutine.
 type Room struct {
-	owner Owner
-	looks time.Duration // between two looks at the durable tier; zero: the leader's node has none
-	job   *replica.Job
-	write write
-	path  path
-	pace  pace
+	owner   Owner
+	looks   time.Duration // between two looks at the durable tier; zero: the leader's node has none
+	writers int           // nodes that write at once
+	job     *replica.Job
+	write   write
+	path    path
+	pace    pace
 
 	triedAt    time.Duration      // when a write was last proposed, failed, or was found to be gone
 	asked      replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
@@ -106,9 +113,9 @@ type Room struct {
 	effects    []Effect
 }
 
-// New returns a room that knows nothing yet. It looks for what was written so often; zero: the leader can't.
-func New(owner Owner, looks time.Duration) *Room {
-	return &Room{owner: owner, looks: looks, triedAt: -backoffMax}
+// New returns a room that knows nothing yet. It looks for what was written so often; zero: the leader can't. At most so many nodes write at once.
+func New(owner Owner, looks time.Duration, writers int) *Room {
+	return &Room{owner: owner, looks: looks, writers: writers, triedAt: -backoffMax}
 }
 
 // Learn takes an event. Step is to follow.
@@ -160,6 +167,9 @@ func (r *Room) Next() (at time.Duration, ok bool) {
 	switch {
 	case r.job.Writer != nil:
 		sooner(r.write.movedAt + absence)
+		if t, ok := r.nextTurn(); ok {
+			sooner(t)
+		}
 	case r.wanted(r.beginAt()):
 		sooner(r.beginAt())
 	case r.byTime() && r.job.Undurable():

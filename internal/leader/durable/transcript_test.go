@@ -92,7 +92,7 @@ func newStage() *stage {
 			j.Parts = append(j.Parts, replica.PartRoot{Part: p, Root: replica.Digest{1}, Holders: both})
 		}
 	})}
-	s.room = New(s, LookEvery("file:///durable"))
+	s.room = New(s, LookEvery("file:///durable"), 64)
 	return s
 }
 
@@ -118,6 +118,8 @@ func (s *stage) turn() {
 			s.proposed(e.Command)
 		case Mark:
 			s.printf("%s writes the marker of %v, with %d parts", e.Node, e.Order.Generation, len(e.Order.Shards))
+		case Turn:
+			s.printf("lets %s write", e.Node)
 		case Look:
 			s.printf("looks for %v", e.Generation)
 		case Tell:
@@ -166,6 +168,18 @@ func (s *stage) run(line string) error {
 			return err
 		}
 		s.changes(func(j *replica.Job) { j.Options.DurableEvery = every })
+	case "writers": // at once
+		s.room.writers, _ = strconv.Atoi(rest)
+	case "part": // is reported as written
+		for _, sh := range s.job.Writer.Shards {
+			if sh.Part.String() == rest {
+				s.learns(Shard{sh.Node, s.report(sh.Part)})
+			}
+		}
+	case "leader": // another one, who has heard nothing
+		writers := s.room.writers
+		s.room = New(s, s.room.looks, writers)
+		s.learns(Changed{s.job})
 	case "store": // another one than a directory
 		s.room.looks = LookEvery(rest)
 	case "commit":

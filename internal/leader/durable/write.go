@@ -28,9 +28,10 @@ type write struct {
 	generation replica.Generation // zero: none was seen
 	number     uint64
 	parts      map[replica.Part]control.ShardReport
-	movedAt    time.Duration       // when a byte of it was last known to be written
-	unended    *replica.EndDurable // of which the log has not said whether it was applied
-	trouble    string              // what a node said last that keeps its store from taking a part
+	turns      map[replica.NodeName]time.Duration // when nodes were told that it is their turn
+	movedAt    time.Duration                      // when a byte of it was last known to be written
+	unended    *replica.EndDurable                // of which the log has not said whether it was applied
+	trouble    string                             // what a node said last that keeps its store from taking a part
 }
 
 // changed takes the job's record. A write that it names begins, and one that it names no more is over.
@@ -46,7 +47,7 @@ func (r *Room) changed(now time.Duration, job *replica.Job) {
 	}
 	r.over(now)
 	if w != nil {
-		r.write = write{generation: w.Generation, number: w.Number, parts: map[replica.Part]control.ShardReport{}, movedAt: now, unended: r.write.unended}
+		r.write = write{generation: w.Generation, number: w.Number, parts: map[replica.Part]control.ShardReport{}, turns: map[replica.NodeName]time.Duration{}, movedAt: now, unended: r.write.unended}
 	}
 }
 
@@ -146,6 +147,7 @@ func (r *Room) begin(now time.Duration) {
 		r.failedOnce(now)
 		return
 	}
+	w.Turns = r.Turns()
 	r.do(Propose{replica.BeginDurable{Job: r.job.ID, Write: w}})
 }
 
@@ -179,6 +181,7 @@ func (r *Room) writing(now time.Duration) {
 			r.why += ": " + r.write.trouble
 		}
 	default:
+		r.turns(now)
 		return
 	}
 	r.write.movedAt = now
@@ -220,6 +223,10 @@ func (r *Room) shard(now time.Duration, ev Shard) {
 	default:
 		for _, p := range append([]replica.Part{ev.Part}, ev.Also...) {
 			r.write.parts[p] = ev.ShardReport
+		}
+		if w.Turns {
+			r.write.movedAt = now
+			delete(r.write.turns, ev.From)
 		}
 		r.mark()
 	}
