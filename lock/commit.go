@@ -42,7 +42,9 @@ func commit(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.C
 	j.Position, j.Committed, j.Parts, j.Previous = c.Position, c.Generation, parts, nil
 	j.Proved = stillRecorded(j)
 	if c.Write && j.Writer == nil {
-		write(j, PlanShards(j, func(replica.NodeName) bool { return true })) // they have just answered
+		w := PlanShards(j, func(replica.NodeName) bool { return true }) // they have just answered
+		w.Turns = c.Turns
+		write(j, w)
 	}
 	for len(j.PlannedCadence) > 1 && j.PlannedCadence[1].From <= j.Position.Step {
 		j.PlannedCadence = j.PlannedCadence[1:]

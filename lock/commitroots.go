@@ -24,7 +24,7 @@ func ShortCommit(j *replica.Job, c replica.Commit) replica.Command {
 	for _, p := range c.Parts {
 		byPart[p.Part] = p
 	}
-	short := replica.CommitRoots{Job: c.Job, Position: c.Position, Generation: c.Generation, On: holdersDigest(j), Write: c.Write, Roots: make([]byte, 0, len(j.Parts)*digestBytes)}
+	short := replica.CommitRoots{Job: c.Job, Position: c.Position, Generation: c.Generation, On: holdersDigest(j), Write: c.Write, Turns: c.Turns, Roots: make([]byte, 0, len(j.Parts)*digestBytes)}
 	for _, recorded := range j.Parts {
 		p, ok := byPart[recorded.Part]
 		if !ok {
@@ -45,7 +45,7 @@ func commitRoots(j *replica.Job, nodes map[replica.NodeName]replica.Node, c repl
 	if err := running(j); err != nil {
 		return false, err
 	}
-	full := replica.Commit{Job: c.Job, Position: c.Position, Generation: c.Generation, Write: c.Write}
+	full := replica.Commit{Job: c.Job, Position: c.Position, Generation: c.Generation, Write: c.Write, Turns: c.Turns}
 	if c.Position == j.Position && c.Generation == j.Committed {
 		return false, nil // a repetition: the record has changed with it
 	}

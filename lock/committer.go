@@ -43,7 +43,8 @@ type Committer struct {
 	lead      lead
 	late      map[replica.NodeName]uint64 // nodes whose link was lost, and the candidate that they heard of when it was back: of no use as a measure
 
-	stride   replica.Step // steps between the newest two commits of the epoch; 0: there are none
+	stride   replica.Step // steps between two commits of the epoch that nothing held up, less what was skipped between them; 0: none were seen
+	skipped  replica.Step // steps that the present candidate lies further ahead for the sake of the durable tier
 	possible int          // copies(p) as the nodes allow
 	pending  []*proposal
 	refused  bool // a proposal was refused: look again only at something new
@@ -102,8 +103,8 @@ func (c *Committer) Job(j *replica.Job, nodes map[replica.NodeName]replica.Node)
 	if c.job != nil && j.Epoch != c.job.Epoch {
 		c.lead.reset()
 		c.stride = 0
-	} else if committed && c.job.Position.Epoch == j.Position.Epoch {
-		c.stride = j.Position.Step - min(j.Position.Step, c.job.Position.Step)
+	} else if committed && c.job.Position.Epoch == j.Position.Epoch && c.failures == 0 { // else each later candidate would be as far ahead
+		c.stride = j.Position.Step - min(j.Position.Step, c.job.Position.Step+c.skipped)
 	}
 	if committed && c.candidate.Generation == j.Committed {
 		c.lead.committed(c.candidate.N)
@@ -314,13 +315,16 @@ func (c *Committer) standing() replica.Step {
 // hold, else one further ahead with each failure until a commit (protocol section 5.1).
 func (c *Committer) name() []Effect {
 	step := NextDue(c.job, max(c.job.Position.Step, c.lead.first()-1))
+	c.skipped = 0
 	if s := c.standing(); c.live && s > 0 {
 		step = s
 	} else if c.live && c.lapsed {
 		c.failures++
 		step = c.later()
 	} else {
-		step = forWrite(c.job, step, max(c.stride, c.lead.steps))
+		due := step
+		step = forWrite(c.job, due, max(c.stride, c.lead.steps))
+		c.skipped = step - due
 	}
 	if step > replica.MaxStep {
 		return nil

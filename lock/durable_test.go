@@ -89,6 +89,34 @@ func TestCommitOfAMultipleBeginsItsWrite(t *testing.T) {
 	}
 }
 
+// Commits that were held up once come as close again as before. Each used to be named at the next multiple, since the one before it had come after as
+// many steps: with durable_every 10 only every tenth step was committed for as long as the job ran.
+func TestCommitsComeCloseAgainAfterTheyWereHeldUp(t *testing.T) {
+	b := newBench(t, "0,0", "every=10")
+	cand := b.start()
+	commit := func() (at replica.Step) {
+		t.Helper()
+		at = cand.Position.Step
+		b.pin(cand, 0)
+		c, ok := proposed[replica.Commit](b.pin(cand, 1))
+		if !ok {
+			t.Fatalf("step %d waits for %v", at, b.c.Waiting())
+		}
+		c.Write = false // the durable tier takes nothing
+		b.applied(ShortCommit(b.w.current(), c))
+		cand, _ = b.c.Candidate()
+		return at
+	}
+	commit()
+	for cand.Position.Step < 20 { // a slot is held that they need
+		cand, _ = announced(b.passed(cand, 0, cand.Position.Step+1))
+	}
+	held, second := commit(), commit()
+	if next := commit(); held < 21 || second != held+1 || next != held+2 {
+		t.Errorf("after step %d steps %d and %d are committed", held, second, next)
+	}
+}
+
 // Commits may skip the multiples of durable_every; under load they often do.
 func TestDurableDueAfterAMultipleWasPassed(t *testing.T) {
 	for _, c := range []struct {

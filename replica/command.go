@@ -94,6 +94,7 @@ type (
 		Parts      []PartRoot `cbor:"4,keyasint"`
 		// Write begins the durable write of what is committed, before anything newer is.
 		Write bool `cbor:"5,keyasint,omitempty"`
+		Turns bool `cbor:"6,keyasint,omitempty"` // as DurableWrite's
 	}
 	// CommitRoots is a Commit that leaves out what the job's record says already: which parts there are, and who holds those whose
 	// holders are the recorded ones.
@@ -105,6 +106,7 @@ type (
 		Roots      []byte        `cbor:"5,keyasint"`           // 16 bytes a part, in the order of the record
 		Moved      []PartHolders `cbor:"6,keyasint,omitempty"` // parts that others hold than was recorded
 		Write      bool          `cbor:"7,keyasint,omitempty"` // as in Commit
+		Turns      bool          `cbor:"8,keyasint,omitempty"`
 	}
 	// ReportDispute closes the epoch for differing roots.
 	ReportDispute struct {

@@ -231,6 +231,8 @@ type DurableWrite struct {
 	Shards     []Shard    `json:"shards" cbor:"4,keyasint"`
 	// Number tells the write from all others of the run, also of those of the same generation: the log counts them. It is in the names of its files.
 	Number uint64 `json:"number,omitempty" cbor:"5,keyasint,omitempty"`
+	// Turns: each node waits for the leader's word that it is its turn to give the store anything.
+	Turns bool `json:"turns,omitempty" cbor:"6,keyasint,omitempty"`
 }
 
 // Shard says which node writes which part.

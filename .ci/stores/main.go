@@ -23,6 +23,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rclone/gofakes3"
 	"github.com/rclone/gofakes3/s3mem"
@@ -34,13 +35,15 @@ func main() {
 	secret := flag.String("secret", "secret", "its secret")
 	buckets := flag.String("buckets", "plain,versioned", "its buckets; one whose name begins with versioned has versions")
 	to := flag.String("to", "", "a server elsewhere, instead of the one in memory")
+	listen := flag.String("listen", "127.0.0.1:0", "where to listen")
+	rate := flag.Int("rate", 0, "requests a second; what is beyond is told to slow down. 0: no bound")
 	flag.Parse()
-	if err := run(*access, *secret, *buckets, *to); err != nil {
+	if err := run(*access, *secret, *buckets, *to, *listen, *rate); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(access, secret, buckets, to string) error {
+func run(access, secret, buckets, to, listen string, rate int) error {
 	inner, err := memory(access, secret, buckets)
 	if to != "" {
 		inner, err = elsewhere(to)
@@ -48,7 +51,7 @@ func run(access, secret, buckets, to string) error {
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
 	}
@@ -57,7 +60,7 @@ func run(access, secret, buckets, to string) error {
 		os.Exit(0)
 	}()
 	fmt.Printf("http://%s\n", l.Addr())
-	return http.Serve(l, &proxy{inner: inner, released: make(chan struct{})})
+	return http.Serve(l, &proxy{inner: inner, rate: float64(rate), left: float64(rate), released: make(chan struct{})})
 }
 
 func memory(access, secret, buckets string) (http.Handler, error) {
@@ -178,8 +181,11 @@ type entry struct {
 type proxy struct {
 	inner http.Handler
 	write sync.Mutex // around every write but a part
+	rate  float64    // requests a second; 0: no bound
 
 	mu       sync.Mutex // guards the rest
+	left     float64    // requests that may come at once
+	at       time.Time  // as of then
 	faults   []*fault
 	log      []*entry
 	released chan struct{} // closed when the faults are cleared
@@ -191,6 +197,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f, e, released := p.note(r)
+	if f.Kind == "" && !p.takes() {
+		f = fault{Kind: "answer", Status: http.StatusServiceUnavailable, Body: "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"}
+	}
 	seen := &watched{ResponseWriter: w, entry: e, mu: &p.mu}
 	switch f.Kind {
 	case "":
@@ -227,6 +236,25 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		http.Error(w, "no such fault: "+f.Kind, http.StatusTeapot)
 	}
+}
+
+// takes tells whether one more request is within the rate.
+func (p *proxy) takes() bool {
+	if p.rate == 0 {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if !p.at.IsZero() {
+		p.left = min(p.rate, p.left+p.rate*now.Sub(p.at).Seconds())
+	}
+	p.at = now
+	if p.left < 1 {
+		return false
+	}
+	p.left--
+	return true
 }
 
 func hold(r *http.Request, released <-chan struct{}) {

@@ -139,6 +139,9 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 		fmt.Fprintf(t, "at risk\t%d steps since: one more fault may cost them\n", j.Uncommitted)
 	}
 	durable := generation(j.Durable)
+	if j.DurableAgeMS > 0 {
+		durable += fmt.Sprintf(", %v old", time.Duration(j.DurableAgeMS*uint64(time.Millisecond)).Round(time.Second))
+	}
 	if j.DurablePace != "" {
 		durable += ", written " + j.DurablePace
 	}

@@ -102,6 +102,9 @@ type Config struct {
 	// DurableRate is how many bytes a second this node writes to DurableDir out of its spool, all jobs together; 0 (no bound) or 1MiB to 64GiB, default 0.
 	// Too low: a durable write is not through when the next one is due.
 	DurableRate Bytes `yaml:"durable_rate,omitempty"`
+	// DurableWriters is how many nodes write to the store at once, while this node leads, 1 to 100000, default 64: the others copy their parts into their
+	// spools meanwhile. Too many: a store asks all of them to slow down, or fails; too few: a durable write is not through when the next one is due.
+	DurableWriters int `yaml:"durable_writers,omitempty"`
 	// KeepRuns is of how many former runs of a job's name generations stay on disk, each run by the rule of DurableKeep, 1 to 1000, default 3. A run
 	// begins with each start without --resume. The only good generation of a name stays, and so do runs of other clusters. Too many: they fill a disk.
 	KeepRuns int `yaml:"keep_runs"`
@@ -223,14 +226,15 @@ type Raft struct {
 // Default returns what a Config has where nothing is set. Paths that depend on StateDir are WithDefaults' to fill in.
 func Default() Config {
 	return Config{
-		MemoryMargin: 256 << 20,
-		DurableKeep:  2,
-		KeepRuns:     3,
-		ScrubRate:    64 << 20,
-		RereadRate:   64 << 20,
-		RereadEvery:  7 * 24 * time.Hour,
-		DonorRate:    Auto,
-		Log:          Log{Level: "info"},
+		MemoryMargin:   256 << 20,
+		DurableKeep:    2,
+		DurableWriters: DefaultDurableWriters,
+		KeepRuns:       3,
+		ScrubRate:      64 << 20,
+		RereadRate:     64 << 20,
+		RereadEvery:    7 * 24 * time.Hour,
+		DonorRate:      Auto,
+		Log:            Log{Level: "info"},
 		Timing: Timing{
 			Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second, Start: 10 * time.Minute,
 			HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second, StallAlarm: 60 * time.Second,
@@ -241,6 +245,9 @@ func Default() Config {
 	}
 }
 
+// DefaultDurableWriters is how many nodes write a durable generation at once.
+const DefaultDurableWriters = 64
+
 // WithDefaults returns a copy in which zero fields have their defaults. It is for configurations made by programs; Load tells a zero
 // that a file has from a field that it leaves out.
 func (c Config) WithDefaults() *Config {
@@ -248,6 +255,7 @@ func (c Config) WithDefaults() *Config {
 	out.Addrs, out.Voters, out.Seeds, out.Labels = slices.Clone(c.Addrs), slices.Clone(c.Voters), slices.Clone(c.Seeds), maps.Clone(c.Labels)
 	setDefault(&out.MemoryMargin, d.MemoryMargin)
 	setDefault(&out.DurableKeep, d.DurableKeep)
+	setDefault(&out.DurableWriters, d.DurableWriters)
 	setDefault(&out.KeepRuns, d.KeepRuns)
 	setDefault(&out.ScrubRate, d.ScrubRate)
 	setDefault(&out.RereadRate, d.RereadRate)

@@ -241,6 +241,9 @@ func (c *Config) checkLimits(v *faults) {
 	if c.DurableRate != 0 && (c.DurableRate < 1<<20 || c.DurableRate > 64<<30) {
 		v.add("durable_rate", c.DurableRate.String(), "0 (no bound) or 1MiB to 64GiB, in a second", "at less a durable generation takes longer than anybody waits for one")
 	}
+	if c.DurableWriters < 1 || c.DurableWriters > 100_000 {
+		v.add("durable_writers", strconv.Itoa(c.DurableWriters), "1 to 100000", "with none nothing is ever written, and so many nodes no cluster has")
+	}
 	if c.KeepRuns < 1 || c.KeepRuns > 1000 {
 		v.add("keep_runs", strconv.Itoa(c.KeepRuns), "1 to 1000", "with none the run before would be deleted as soon as the next one has written, and more than this fill a disk")
 	}

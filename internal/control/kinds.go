@@ -65,6 +65,7 @@ const (
 	kindGrowth      wire.Kind = 115
 	kindLeaving     wire.Kind = 116
 	kindMayLeave    wire.Kind = 117
+	kindTurn        wire.Kind = 125
 
 	KindOperatorReply wire.Kind = 113
 )
@@ -121,6 +122,7 @@ var table = []row{
 	message[CreateReply](KindCreateReply, ToNode),
 	message[KVReply](kindKVReply, ToNode),
 	message[MarkerOrder](kindMarker, ToNode),
+	message[WriteTurn](kindTurn, ToNode),
 	message[StatusReply](KindStatusReply, ToNode),
 	message[OperatorReply](KindOperatorReply, ToNode),
 	message[Tell](kindTell, ToNode),

@@ -202,6 +202,16 @@ type ShardReport struct {
 	Number uint64 `cbor:"9,keyasint,omitempty"`
 	// Also are further parts that lie in the same file.
 	Also []replica.Part `cbor:"10,keyasint,omitempty"`
+	// Crowded: the write has failed because a commit lacked the slot that it held.
+	Crowded bool `cbor:"11,keyasint,omitempty"`
+	// Ails is what keeps the store from taking the shard, of which Written is said: the write goes on. An older leader takes it for progress.
+	Ails string `cbor:"12,keyasint,omitempty"`
+}
+
+// WriteTurn says that it is the node's turn to give the store its part of a durable write of many nodes. It is said again while the node writes.
+type WriteTurn struct {
+	Job    replica.JobID `cbor:"1,keyasint"`
+	Number uint64        `cbor:"2,keyasint"` // the write's
 }
 
 // MarkerOrder asks the writer to write the commit marker; MarkedReport is its answer.

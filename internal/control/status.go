@@ -174,6 +174,8 @@ type JobStatus struct {
 	Ending    bool   `json:"ending,omitempty" cbor:"34,keyasint,omitempty"`
 	// DurablePace is how often durable writes are due, with its working. Empty: never.
 	DurablePace string `json:"durable_pace,omitempty" cbor:"35,keyasint,omitempty"`
+	// DurableAgeMS is how long ago the newest durable generation was written, by its store's clock; 0: there is none, or nobody knows.
+	DurableAgeMS uint64 `json:"durable_age_ms,omitempty" cbor:"37,keyasint,omitempty"`
 }
 
 // CommitStatus is how often a job commits, over its newest commits.

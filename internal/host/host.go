@@ -452,6 +452,8 @@ func (h *Host) leaderSays(msg any) {
 		h.desk.Reply(msg)
 	case control.MarkerOrder:
 		h.writes(writer.Ordered{MarkerOrder: msg})
+	case control.WriteTurn:
+		h.writes(writer.Turned{WriteTurn: msg})
 	case control.MayLeave:
 		h.mayLeave(msg)
 	case control.StatusReply:

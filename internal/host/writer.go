@@ -28,6 +28,22 @@ func (h rooms) Undurable() error {
 	return nil
 }
 
+// Hangs says which call to the store was given up and has not returned; nil: none.
+func (h rooms) Hangs() error { return h.store.Hangs() }
+
+// Store names the store, for people.
+func (h rooms) Store() string {
+	if h.cfg.InBucket() {
+		return h.cfg.Durable
+	}
+	return "the file system of durable_dir"
+}
+
+// ailing has the writer room hear of requests of a write that do not succeed.
+func (h *Host) ailing(a tier.Attempt) func(what string) {
+	return func(what string) { h.Post(writer.Ailing{Attempt: a, What: what}) }
+}
+
 // writes has the writer room learn of something, and does what follows.
 func (h *Host) writes(ev writer.Event) { learn(h.writer, ev, h.doWrite) }
 
@@ -55,7 +71,7 @@ func (h *Host) doWrite(e writer.Effect) {
 func (h *Host) writeShard(w *writer.Write) {
 	to := writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}
 	h.spawn(func(ctx context.Context) Event {
-		info, err := w.Run(ctx, to, func(bytes uint64) { h.Post(writer.Grew{Write: w, Bytes: bytes}) })
+		info, err := w.Run(ctx, to, h.ailing(w.Attempt))
 		return writer.Returned{Write: w, Info: info, Err: err}
 	})
 }
@@ -75,7 +91,7 @@ func (h *Host) writeMarker(m writer.Mark) {
 	keep := h.cfg.DurableKeep
 	h.spawn(func(ctx context.Context) Event {
 		ev := markerWritten{Job: m.Job, Generation: m.Generation, Number: m.Number}
-		if err := h.store.Commit(ctx, m.Attempt, m.Said, m.Roots, m.Objects); err != nil {
+		if err := h.store.Commit(tier.Watching(ctx, tier.Watch{Troubled: h.ailing(m.Attempt)}), m.Attempt, m.Said, m.Roots, m.Objects); err != nil {
 			ev.Failed, ev.Fenced = err.Error(), errors.Is(err, tier.ErrFenced)
 		} else if err := h.store.Prune(ctx, m.Name, m.Job, m.Said.Lineage, keep); err != nil {
 			h.log.Failed("durable", "prune job "+m.Name, err.Error())
@@ -90,6 +106,8 @@ type Tier interface {
 	mover.Disk
 	Commit(ctx context.Context, a tier.Attempt, said tier.Said, roots map[replica.Part]replica.Digest, objects []replica.Stored) error
 	Discard(ctx context.Context, a tier.Attempt, objects []string) error
+	// Hangs says which call was given up and has not returned; nil: none.
+	Hangs() error
 	Prune(ctx context.Context, name string, id replica.JobID, lineage replica.Lineage, keep int) error
 }
 

@@ -45,9 +45,14 @@ func (l *Leader) durableTurn(ctx context.Context, led *ledJob) {
 			if n := l.links[e.Node]; n != nil {
 				n.Send(e.Order)
 			}
+		case durable.Turn:
+			if n := l.links[e.Node]; n != nil {
+				n.Send(e.Order)
+			}
 		case durable.Look:
 			l.work.Go(func() {
-				l.post(durableSeen{job.ID, durable.Seen{Generation: e.Generation, Why: l.store.Holds(ctx, job.Name, job.ID, e.Generation)}})
+				since, err := l.store.Holds(ctx, job.Name, job.ID, e.Generation)
+				l.post(durableSeen{job.ID, durable.Seen{Generation: e.Generation, Since: since, Why: err}})
 			})
 		case durable.Tell:
 			l.tell(job.ID, e.Text)

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,10 +38,12 @@ type Config struct {
 	Cluster replica.ClusterID
 	Timing  config.Timing
 	Tier    Tier // nil: no durable tier on this node
-	Reread  RereadConfig
-	Journal *journal.Journal
-	Audit   *journal.Auditor
-	Refused *control.NoLinks // the links that this node refused lately
+	// DurableWriters is how many nodes write a durable generation at once; 0: config.DefaultDurableWriters.
+	DurableWriters int
+	Reread         RereadConfig
+	Journal        *journal.Journal
+	Audit          *journal.Auditor
+	Refused        *control.NoLinks // the links that this node refused lately
 	// Answers tells whether a node's daemon answered this one's newest probe; missing: each does.
 	Answers func(replica.NodeName) bool
 	// Hears is likewise, and nothing less: not one of which nothing is known.
@@ -188,7 +191,11 @@ type ledJob struct {
 // lead is the soft state of a job of which nothing is known yet.
 func (l *Leader) lead() *ledJob {
 	led := &ledJob{committer: lock.NewCommitter(l.term), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
-	led.durable = durable.New(shelf{l, led}, l.store != nil)
+	var looks time.Duration
+	if l.store != nil {
+		looks = durable.LookEvery(l.store.URL())
+	}
+	led.durable = durable.New(shelf{l, led}, looks, cmp.Or(l.cfg.DurableWriters, config.DefaultDurableWriters))
 	return led
 }
 
@@ -579,6 +586,9 @@ func (l *Leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJo
 		case lock.Propose:
 			if c, ok := e.Command.(replica.Commit); ok && c.Write && !led.durable.May(l.now()) {
 				c.Write = false // after a write that failed the next one waits
+				e.Command = c
+			} else if ok && c.Write {
+				c.Turns = led.durable.Turns()
 				e.Command = c
 			}
 			l.propose(ctx, id, e.Command, fromCommitter, nil)

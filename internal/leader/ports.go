@@ -2,6 +2,7 @@ package leader
 
 import (
 	"context"
+	"time"
 
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/durable/tier"
@@ -32,7 +33,7 @@ type Log interface {
 type Tier interface {
 	URL() string
 	Find(ctx context.Context, name string, id replica.JobID) (found []tier.Found, skipped []tier.Skipped, err error)
-	Holds(ctx context.Context, name string, id replica.JobID, g replica.Generation) error
+	Holds(ctx context.Context, name string, id replica.JobID, g replica.Generation) (since time.Time, err error)
 	ReadBack(ctx context.Context, f tier.Found, how tier.How) error
 	// Names lists the names that have runs, List the generations of one and when each was read, whether or not their files are there, and Look looks
 	// at one of them.

@@ -54,7 +54,7 @@ func TestResumePassesOverWhatIsDamaged(t *testing.T) {
 	if a.refused != "" || a.command.Durable != fixture.Gen(1, 4) || a.command.Epoch != 3 {
 		t.Fatalf("adopts %v in epoch %d, refused: %q", a.command.Durable, a.command.Epoch, a.refused)
 	}
-	if err := c.disk.Holds(t.Context(), "job", fixture.JobID, fixture.Gen(3, 6)); err == nil {
+	if _, err := c.disk.Holds(t.Context(), "job", fixture.JobID, fixture.Gen(3, 6)); err == nil {
 		t.Error("the damaged one is durable, by its mark")
 	}
 	bad, good := 0, 0
@@ -166,7 +166,7 @@ func TestNothingUsableIsRefusedByName(t *testing.T) {
 	if a := c.adoptable(t.Context(), nil, askToResume); a.refused != "" || a.command.Durable != fixture.Gen(1, 4) {
 		t.Errorf("adopts %v, refused: %q", a.command.Durable, a.refused)
 	}
-	if err := c.disk.Holds(t.Context(), "job", fixture.JobID, fixture.Gen(1, 4)); err != nil {
+	if _, err := c.disk.Holds(t.Context(), "job", fixture.JobID, fixture.Gen(1, 4)); err != nil {
 		t.Errorf("its mark says still: %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package leader
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/recovery"
@@ -18,6 +19,9 @@ func (l *Leader) status() (out []control.JobStatus, finish func()) {
 		s := control.StatusOf(led.job, led.reports)
 		s.Durable, s.DurableError = led.durable.Durable(), led.durable.Why()
 		s.DurablePace = led.durable.Pace(l.now())
+		if since := led.durable.Since(); !since.IsZero() {
+			s.DurableAgeMS = uint64(max(time.Since(since), 0).Milliseconds()) + 1 // the store's clock may be ahead
+		}
 		if led.job.Phase == replica.Open {
 			s.Waiting, s.Uncommitted = append(l.waitsFor(led), led.recovery.Awaited(l.now())...), uncommitted(led)
 			s.AtRisk = risky(led.job, s.Uncommitted)

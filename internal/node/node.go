@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -207,19 +208,30 @@ func (d *daemon) open(ctx context.Context) (err error) {
 func (d *daemon) openTier(ctx context.Context) (err error) {
 	c := d.cfg
 	settings := tier.Settings{Reader: string(c.Node), KeepRuns: c.KeepRuns, Note: func(err error) { d.log.Failed("durable", "beside reading and keeping generations", err.Error()) }}
-	if !c.InBucket() {
-		if c.DurableDir == "" {
-			return nil
-		}
-		d.store, err = tier.OpenDirectory(ctx, c.DurableDir, settings)
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, directory.ErrSilent) || errors.Is(err, checkpoint.ErrSilent) {
-			d.log.Failed("durable", "this daemon runs without its durable tier", err.Error())
-			return nil
-		}
-		if err == nil {
-			d.onClose(func() { d.store.Close() })
-		}
+	if !c.InBucket() && c.DurableDir == "" {
+		return nil
+	}
+	if d.store, err = d.makeTier(ctx, settings); err != nil {
 		return err
+	}
+	d.onClose(func() { d.store.Close() })
+	if err := d.store.Prove(ctx); errors.Is(err, tier.ErrUnconditional) {
+		return fmt.Errorf("durable: %w: two fleets could overwrite each other's checkpoints there", err)
+	} else if err != nil {
+		d.log.Failed("durable", "the store can't be used now, and is tried again", d.store.Silent())
+	}
+	return nil
+}
+
+// makeTier makes the durable tier, whether or not its store can be used now. A directory that can never be one is refused.
+func (d *daemon) makeTier(ctx context.Context, settings tier.Settings) (*tier.Tier, error) {
+	c := d.cfg
+	if !c.InBucket() {
+		t, err := tier.OpenDirectory(ctx, c.DurableDir, settings)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOSPC) || errors.Is(err, directory.ErrSilent) || errors.Is(err, checkpoint.ErrSilent) {
+			return tier.DirectoryLater(ctx, c.DurableDir, settings)
+		}
+		return t, err
 	}
 	st, err := durable.Open(ctx, c.Durable, bucketSettings(c, func(n s3.Notice) {
 		if n.Attempt <= 1 {
@@ -227,16 +239,9 @@ func (d *daemon) openTier(ctx context.Context) (err error) {
 		}
 	}))
 	if err != nil {
-		return fmt.Errorf("durable: %w", err)
+		return nil, fmt.Errorf("durable: %w", err)
 	}
-	d.store = tier.New(st, nil, settings)
-	d.onClose(func() { d.store.Close() })
-	if err := d.store.Prove(ctx); errors.Is(err, tier.ErrUnconditional) {
-		return fmt.Errorf("durable: %w: two fleets could overwrite each other's checkpoints there", err)
-	} else if err != nil {
-		d.log.Failed("durable", "the store can't be used now, and is tried again", err.Error())
-	}
-	return nil
+	return tier.New(st, nil, settings), nil
 }
 
 // bucketSettings are what a configuration says of a bucket's server.
@@ -253,7 +258,7 @@ const proveAgain = 30 * time.Second
 
 // proves tries the store again until it can be used: status says why it can't.
 func (d *daemon) proves(ctx context.Context) {
-	if d.store == nil || !d.cfg.InBucket() {
+	if d.store == nil {
 		return
 	}
 	t := time.NewTicker(proveAgain)
@@ -549,7 +554,7 @@ func (d *daemon) build() error {
 		if d.store != nil {
 			shelf = d.store
 		}
-		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Timing: c.Timing, Tier: shelf, Reread: leader.RereadConfig{Every: c.RereadEvery, Rate: uint64(c.RereadRate)}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
+		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Timing: c.Timing, Tier: shelf, DurableWriters: c.DurableWriters, Reread: leader.RereadConfig{Every: c.RereadEvery, Rate: uint64(c.RereadRate)}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
 			Answers: d.prober.answers, Hears: d.prober.hears, Quiet: d.prober.quiet, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch})
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)

@@ -190,6 +190,7 @@ type statusJob struct {
 	Epoch           replica.Epoch
 	Position        struct{ Step int }
 	Durable         struct{ Step int }
+	DurableAgeMS    uint64 `json:"durable_age_ms"`
 	Offers          []struct {
 		Node      string
 		Processes int

@@ -375,7 +375,7 @@ func TestDurableDirIsSilent(t *testing.T) {
 	n.daemon.await("durable", nil)
 	end := mute(t, dir)
 	const silent = "the file system does not answer"
-	contains(t, n.daemon.await("failed", fields{"what": "durable", "why": silent}).text, dir, "see to its mount")
+	contains(t, n.daemon.await("failed", fields{"what": "durable", "why": silent}).text, dir, "durable_dir of a daemon")
 	n.daemon.awaitFrom(n.daemon.mark(), "commit_seen", nil)
 	s := n.statusWhen(func(s status) bool { return s.DurableSilent != "" && s.job("job").DurableError != "" })
 	contains(t, s.DurableSilent, dir, silent)
@@ -389,15 +389,64 @@ func TestDurableDirIsSilent(t *testing.T) {
 	n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
 	n.statusWhen(func(s status) bool { return s.DurableSilent == "" && s.job("job").DurableError == "" })
 
-	mute(t, dir)
+	end = mute(t, dir)
 	n.statusWhen(func(s status) bool { return s.DurableSilent != "" })
 	n.daemon.Signal(syscall.SIGTERM)
 	if code := n.daemon.exit(); code != 0 {
 		t.Errorf("the daemon ended with code %d", code)
 	}
 	n.start()
-	contains(t, n.daemon.await("failed", fields{"what": "durable", "why": silent}).text, "runs without its durable tier")
+	contains(t, n.daemon.await("failed", fields{"what": "durable", "why": silent}).text, "the store can't be used now, and is tried again")
+	contains(t, n.statusWhen(func(s status) bool { return s.DurableSilent != "" }).DurableSilent, dir, silent)
 	l.awaitFrom(l.mark(), "step", nil)
+	end()
+	n.daemon.awaitWithin(3*patience, n.daemon.mark(), "a durable write", func(l line) bool { return l.is("durable", nil) })
+	n.statusWhen(func(s status) bool { return s.DurableSilent == "" })
+}
+
+// TestADurableDirThatCanNotBeUsed keeps no daemon from starting, whatever ails it. Status names it, and it is used once it can be.
+func TestADurableDirThatCanNotBeUsed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil func(t *testing.T, n *node) (mend func())
+		says  string
+	}{
+		"away": {func(t *testing.T, n *node) func() {
+			n.cfg.DurableDir = filepath.Join(shortDir(t), "not-mounted")
+			return func() {
+				if err := os.Mkdir(n.cfg.DurableDir, 0o700); err != nil {
+					t.Error(err)
+				}
+			}
+		}, "make the directory, or name one that every node shares"},
+		"full": {func(t *testing.T, n *node) func() {
+			n.cfg.DurableDir = tmpfs(t, "900k")
+			fill := filepath.Join(n.cfg.DurableDir, "fill")
+			if err := os.WriteFile(fill, make([]byte, 2<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+				t.Fatalf("it is not full: %v", err)
+			}
+			return func() { remove(t, fill) }
+		}, "free space in "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newCluster(t, "n1").nodes[0]
+			mend := tc.spoil(t, n)
+			n.write()
+			n.start()
+			contains(t, n.daemon.await("failed", fields{"what": "durable", "subject": "the store can't be used now, and is tried again"}).text, tc.says)
+			contains(t, n.statusWhen(func(s status) bool { return s.DurableSilent != "" }).DurableSilent, n.cfg.DurableDir, tc.says)
+			l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
+			l.await("step", fields{"step": 10})
+			l.awaitText(0, "warning: durable writes fail: ")
+			contains(t, n.statusWhen(func(s status) bool { return s.job("job").DurableError != "" }).job("job").DurableError, tc.says)
+			mend()
+			n.daemon.awaitWithin(3*patience, n.daemon.mark(), "a durable write", func(l line) bool { return l.is("durable", nil) })
+			n.statusWhen(func(s status) bool { return s.DurableSilent == "" && s.job("job").DurableError == "" })
+			if l.saw(func(l line) bool { return l.is("fenced", nil) }) {
+				t.Error("training was disturbed")
+			}
+		})
+	}
 }
 
 // TestResumeAtANamedPipe: a named pipe where a file of the newest generation should be is passed over, and holds nobody up.

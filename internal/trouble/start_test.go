@@ -229,11 +229,6 @@ var badDirectories = []refusal{
 		n.write()
 		return []string{"state_dir " + n.cfg.StateDir, "belongs to", "use its own directory"}
 	}},
-	{"durable_dir missing", exitFailed, func(t *testing.T, n *node) []string {
-		n.cfg.DurableDir = filepath.Join(n.cfg.StateDir, "..", "not-mounted")
-		n.write()
-		return []string{"durable directory", "not-mounted", "every node shares"}
-	}},
 	{"durable_dir not writable", exitFailed, func(t *testing.T, n *node) []string {
 		n.cfg.DurableDir = readOnly(t)
 		n.write()

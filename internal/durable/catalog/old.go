@@ -20,21 +20,45 @@ import (
 
 // Old reads a directory of the former layout, internal/checkpoint's, as the catalog of a store shows its own.
 type Old struct {
-	st  *checkpoint.Store
+	ctx context.Context // bounds how long its file system is waited for
 	dir string
+	st  atomic.Pointer[checkpoint.Store] // nil: it was not opened yet. What was found has opened it
 }
 
 // OpenOld opens a directory. ctx bounds how long its file system is waited for.
 func OpenOld(ctx context.Context, dir string) (*Old, error) {
-	st, err := checkpoint.Open(ctx, dir)
+	o := OldLater(ctx, dir)
+	if _, err := o.store(); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// OldLater is OpenOld for a directory that can't be opened now: each call to it tries that first.
+func OldLater(ctx context.Context, dir string) *Old { return &Old{ctx: ctx, dir: dir} }
+
+// store is the directory, opened.
+func (o *Old) store() (*checkpoint.Store, error) {
+	if st := o.st.Load(); st != nil {
+		return st, nil
+	}
+	st, err := checkpoint.Open(o.ctx, o.dir)
 	if err != nil {
 		return nil, err
 	}
-	return &Old{st, dir}, nil
+	if !o.st.CompareAndSwap(nil, st) { // somebody else was first
+		return o.st.Load(), st.Close()
+	}
+	return st, nil
 }
 
 // Close closes the directory.
-func (o *Old) Close() error { return o.st.Close() }
+func (o *Old) Close() error {
+	if st := o.st.Load(); st != nil {
+		return st.Close()
+	}
+	return nil
+}
 
 // URL names the directory.
 func (o *Old) URL() string { return "file://" + o.dir }
@@ -67,7 +91,11 @@ func oldRun(name string) bool {
 
 // Find lists the generations of a name, as checkpoint.Store does.
 func (o *Old) Find(ctx context.Context, job string, id replica.JobID) (found []Found, skipped []Skipped, err error) {
-	list, passed, err := o.st.Find(job, id)
+	st, err := o.store()
+	if err != nil {
+		return nil, nil, err
+	}
+	list, passed, err := st.Find(job, id)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -146,7 +174,7 @@ func (o *Old) found(_ context.Context, m checkpoint.Found) (f Found, err error) 
 }
 
 func (o *Old) file(m checkpoint.Found, s replica.ShardInfo) (w format.Written, lay map[string]format.Shard, err error) {
-	sh, err := o.st.OpenShard(m, s.Part)
+	sh, err := o.st.Load().OpenShard(m, s.Part)
 	if err != nil {
 		return w, nil, err
 	}
@@ -172,7 +200,11 @@ func (o *Old) List(ctx context.Context, job string) (list []Listed, err error) {
 	if _, err := os.Stat(path.Join(o.dir, job)); replica.CheckName(job) != nil || errors.Is(err, os.ErrNotExist) {
 		return nil, replica.CheckName(job)
 	}
-	found, skipped, err := o.st.Find(job, replica.JobID{})
+	st, err := o.store()
+	if err != nil {
+		return nil, err
+	}
+	found, skipped, err := st.Find(job, replica.JobID{})
 	if err != nil {
 		return nil, err
 	}
@@ -213,13 +245,13 @@ func oldRow(job string, m checkpoint.Found) Listed {
 
 // OpenShard opens a part.
 func (o *Old) OpenShard(_ context.Context, f Found, part replica.Part) (checkpoint.ShardReader, error) {
-	return o.st.OpenShard(*f.old, part)
+	return o.st.Load().OpenShard(*f.old, part)
 }
 
 // Verify reads a generation whole, and leaves beside it what came of that, as daemons do.
 func (o *Old) Verify(ctx context.Context, f Found, progress func(read, of uint64)) ([]Fault, error) {
 	var read atomic.Uint64
-	err := o.st.ReadBack(ctx, *f.old, checkpoint.How{Pace: func(_ context.Context, n int) error {
+	err := o.st.Load().ReadBack(ctx, *f.old, checkpoint.How{Pace: func(_ context.Context, n int) error {
 		if progress != nil {
 			progress(min(read.Add(uint64(n)), f.Bytes), f.Bytes)
 		}
@@ -244,7 +276,7 @@ func (o *Old) Copy(ctx context.Context, f Found, to *Catalog) error {
 
 // ReadBack reads a generation whole, and leaves beside it what came of that, as the daemons that wrote it did.
 func (o *Old) ReadBack(ctx context.Context, f Found, cold bool, pace func(ctx context.Context, bytes int) error) error {
-	err := o.st.ReadBack(ctx, *f.old, checkpoint.How{Cold: cold, Pace: pace})
+	err := o.st.Load().ReadBack(ctx, *f.old, checkpoint.How{Cold: cold, Pace: pace})
 	if d, bad := checkpoint.DamageOf(err); bad {
 		return &damage{d.File, d.Chunk, d.What, fmt.Errorf("%w: %w", store.ErrCorrupt, err)}
 	}
@@ -253,8 +285,12 @@ func (o *Old) ReadBack(ctx context.Context, f Found, cold bool, pace func(ctx co
 
 // Holds tells whether a generation is committed, and has failed no read since.
 func (o *Old) Holds(job string, id replica.JobID, g replica.Generation) error {
-	return o.st.Holds(job, id, g)
+	st, err := o.store()
+	if err != nil {
+		return err
+	}
+	return st.Holds(job, id, g)
 }
 
 // Remove removes a generation.
-func (o *Old) Remove(f Listed) error { return o.st.Remove(f.Run.Job, f.Run.ID, f.Generation) }
+func (o *Old) Remove(f Listed) error { return o.st.Load().Remove(f.Run.Job, f.Run.ID, f.Generation) }

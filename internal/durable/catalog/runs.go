@@ -295,30 +295,32 @@ func (c *Catalog) lies(ctx context.Context, job string, id replica.JobID) (Run, 
 	return c.At(ctx, job, id)
 }
 
-// Holds tells whether a generation is committed, and has failed no whole read since; the error says why not: ErrNone, or damage.
-func (c *Catalog) Holds(ctx context.Context, job string, id replica.JobID, g replica.Generation) error {
+// Holds tells whether a generation is committed, and has failed no whole read since; the error says why not: ErrNone, or damage. since is when it was
+// committed, by the store's clock; zero: the store says no time.
+func (c *Catalog) Holds(ctx context.Context, job string, id replica.JobID, g replica.Generation) (since time.Time, err error) {
 	r, err := c.lies(ctx, job, id)
 	if err != nil {
-		return err
+		return since, err
 	}
 	err = c.again(ctx, func() error {
-		_, err := c.st.Stat(ctx, r.Key(format.Name{Kind: format.CommitKind, Generation: g}))
+		info, err := c.st.Stat(ctx, r.Key(format.Name{Kind: format.CommitKind, Generation: g}))
+		since = info.Modified
 		return err
 	})
 	if errors.Is(err, store.ErrAbsent) {
 		c.mu.Lock()
 		delete(c.runs, id) // another directory may lie there now
 		c.mu.Unlock()
-		return fmt.Errorf("generation %v of job %s: %w: %w", g, job, ErrNone, err)
+		return since, fmt.Errorf("generation %v of job %s: %w: %w", g, job, ErrNone, err)
 	}
 	if err != nil {
-		return err
+		return since, err
 	}
 	if n, ok, err := c.newestRead(ctx, r, g); err != nil || !ok || n.Good {
-		return err
+		return since, err
 	} else {
 		why := c.whyBad(ctx, r.Place, n)
-		return fmt.Errorf("it failed a read: %w: %w", store.ErrCorrupt, why)
+		return since, fmt.Errorf("it failed a read: %w: %w", store.ErrCorrupt, why)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,10 +26,13 @@ type Store struct {
 	gate *gate
 	wrap func(disk) disk // what tests put between a tree and the kernel
 
+	quickSync time.Duration // a sync of an upload that takes less is quick
+	quick     atomic.Bool   // the last one was
+
 	close sync.Once
 	mu    sync.Mutex // guards the rest
-	tree  *tree
-	moved error // that the path came to name another directory, until a write was told
+	tree  *tree      // nil: it was not opened yet
+	moved error      // that the path came to name another directory, until a write was told
 }
 
 var _ store.Store = (*Store)(nil)
@@ -39,15 +43,35 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 }
 
 func open(ctx context.Context, dir string, wrap func(disk) disk) (*Store, error) {
+	s, err := later(dir, wrap)
+	if err != nil {
+		return nil, err
+	}
+	if s.tree, err = s.open(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Later is Open for a directory that can't be opened now: each call to it tries that first.
+func Later(dir string) (*Store, error) {
+	return later(dir, func(d disk) disk { return d })
+}
+
+func later(dir string, wrap func(disk) disk) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, gate: &gate{dir: dir, closing: make(chan struct{})}, wrap: wrap}
-	if s.tree, err = openTree(ctx, s.gate, wrap); err != nil {
-		return nil, fmt.Errorf("directory %s: %w", dir, err)
+	return &Store{dir: dir, quickSync: quickSync, gate: &gate{dir: dir, closing: make(chan struct{})}, wrap: wrap}, nil
+}
+
+func (s *Store) open(ctx context.Context) (*tree, error) {
+	t, err := openTree(ctx, s.gate, s.wrap)
+	if err != nil {
+		return nil, fmt.Errorf("directory %s: %w", s.dir, err)
 	}
-	return s, nil
+	return t, nil
 }
 
 // URL names the directory.
@@ -60,7 +84,9 @@ func (s *Store) Close() (err error) {
 		close(s.gate.closing)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		err = s.tree.Close()
+		if s.tree != nil {
+			err = s.tree.Close()
+		}
 	})
 	return err
 }
@@ -73,6 +99,13 @@ func (s *Store) Silent() string {
 		return err.Error()
 	}
 	return ""
+}
+
+// Hangs says which call was given up and has not returned; nil: none. What is begun meanwhile may hang as well.
+func (s *Store) Hangs() error {
+	s.gate.mu.Lock()
+	defer s.gate.mu.Unlock()
+	return s.gate.hangsLocked(time.Now())
 }
 
 // Names that are no keys.

@@ -117,6 +117,7 @@ func (f file) writeAt(ctx context.Context, b []byte, off int64) error {
 		if err != nil {
 			return err
 		}
+		store.Moved(ctx, n)
 		b, off = b[n:], off+int64(n)
 	}
 	return nil

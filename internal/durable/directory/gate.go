@@ -34,6 +34,8 @@ type gate struct {
 	since     time.Time
 	again     time.Time // when the next call is tried while silent
 	abandoned int
+	left      string // the first call that was, since all had returned, whoever gave it up, and when
+	leftAt    time.Time
 }
 
 // passage is one call on its way. The gate's mu guards it until done is closed.
@@ -117,7 +119,9 @@ func giveUp[T any](ctx context.Context, g *gate, p *passage[T], what string) err
 		return nil
 	}
 	p.late = true
-	g.abandoned++
+	if g.abandoned++; g.abandoned == 1 {
+		g.left, g.leftAt = what, time.Now()
+	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("directory %s: %w: %s has not returned: %w", g.dir, errAbandoned, what, ended(ctx))
 	}
@@ -146,7 +150,7 @@ func (g *gate) closed() bool {
 	}
 }
 
-const remedy = "see to its mount and the server behind it; what waits for it goes on by itself once it answers"
+const remedy = "see to its mount (durable_dir of a daemon) and the server behind it; what waits for it goes on by itself once it answers"
 
 // admit refuses a call while the file system is silent.
 func (g *gate) admit() error {
@@ -158,6 +162,14 @@ func (g *gate) admit() error {
 		return nil
 	}
 	return g.complaint(now)
+}
+
+// hangsLocked tells of the calls that were given up and have not returned.
+func (g *gate) hangsLocked(now time.Time) error {
+	if g.abandoned == 0 {
+		return nil
+	}
+	return fmt.Errorf("directory %s: %w: %s was given up %v ago and has not returned: %s", g.dir, ErrSilent, g.left, now.Sub(g.leftAt).Round(time.Second), remedy)
 }
 
 // complaint says why no call is made; nil: nothing speaks against one.

@@ -70,6 +70,13 @@ func (s *Store) at(ctx context.Context) (*tree, error) {
 	s.mu.Lock()
 	was := s.tree
 	s.mu.Unlock()
+	if was == nil {
+		now, err := s.open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return s.take(nil, now, nil)
+	}
 	moved := s.still(ctx, was)
 	if moved == nil {
 		return was, nil
@@ -84,12 +91,20 @@ func (s *Store) at(ctx context.Context) (*tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", moved, err)
 	}
+	return s.take(was, now, moved)
+}
+
+// take has a tree be the present one, in place of was.
+func (s *Store) take(was, now *tree, moved error) (*tree, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.tree != was { // somebody else was first
 		return s.tree, now.Close()
 	}
 	s.tree, s.moved = now, moved
+	if was == nil {
+		return now, nil
+	}
 	return now, was.Close() // open files stay readable; a descriptor would keep the former from being unmounted
 }
 

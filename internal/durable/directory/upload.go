@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"sync"
+	"time"
 
 	"github.com/replicad/replicad/internal/durable/store"
 )
@@ -80,10 +81,7 @@ func (u *upload) Part(ctx context.Context, i int, b []byte) error {
 	if err := u.open(); err != nil {
 		return u.store.answer(fmt.Sprintf("part %d of %s", i, u.key), err)
 	}
-	err := u.file.writeAt(ctx, b, int64(i)*u.part)
-	if err == nil {
-		err = u.file.sync(ctx)
-	}
+	err := u.put(ctx, b, int64(i)*u.part)
 	u.mu.Lock()
 	if errors.Is(err, errAbandoned) {
 		u.torn = fmt.Errorf("%w: begin the upload anew: %w", store.ErrDoubtful, err)
@@ -94,6 +92,31 @@ func (u *upload) Part(ctx context.Context, i int, b []byte) error {
 	u.mu.Unlock()
 	return u.store.done(ctx, u.tree, fmt.Sprintf("part %d of %s", i, u.key), err)
 }
+
+// put writes bytes and syncs them. A disk that was slow, or that nobody knows yet, syncs a step at a time: the kernel takes bytes at once, and one
+// sync of all that several parts have written would show nothing of them for long.
+func (u *upload) put(ctx context.Context, b []byte, off int64) error {
+	for len(b) > 0 {
+		n := min(len(b), step)
+		if u.store.quick.Load() {
+			n = len(b)
+		}
+		if err := u.file.writeAt(ctx, b[:n], off); err != nil {
+			return err
+		}
+		began := time.Now()
+		if err := u.file.sync(ctx); err != nil {
+			return err
+		}
+		u.store.quick.Store(time.Since(began) < u.store.quickSync)
+		store.Moved(ctx, 1) // what the kernel had taken is on the disk
+		b, off = b[n:], off+int64(n)
+	}
+	return nil
+}
+
+// quickSync is how long the sync of a part may take for the next ones to be synced whole: what several lanes have written waits for it.
+const quickSync = time.Second
 
 var errOver = errors.New("the upload has ended")
 

@@ -376,3 +376,57 @@ func TestThirdContent(t *testing.T) {
 		t.Errorf("%v, want %v", err, store.ErrDoubtful)
 	}
 }
+
+// TestWhoWatchesHears: bytes count as moved once the connection has taken them, and a request that fails again and again, or stands still, is told
+// before the call fails.
+func TestWhoWatchesHears(t *testing.T) {
+	const size = leastPart
+	b := bytes.Repeat([]byte("x"), size)
+	for what, tc := range map[string]struct {
+		fault     storetest.Fault
+		least     int64
+		most      int64
+		trouble   string
+		otherwise bool // the call fails
+	}{
+		"fine":         {least: size, most: size},
+		"two failures": {fault: storetest.Fault{Kind: "answer", Status: 500, Times: 2}, least: size, most: 3 * size},
+		"many":         {fault: storetest.Fault{Kind: "answer", Status: 503, Body: xmlError("SlowDown", ""), Times: 4}, least: size, most: 5 * size, trouble: "part 0 of d/k in s3://plain/watched: HTTP 503 SlowDown"},
+		"a stall":      {fault: storetest.Fault{Kind: "stall-request", Bytes: 64 << 10}, least: 64 << 10, most: 10 * size, trouble: "part 0 of d/k: nothing moved for ", otherwise: true},
+	} {
+		srv := storetest.Start(t)
+		s := client(t, srv, "watched", func(s *Settings) {
+			if tc.otherwise {
+				s.Stall, s.Patience = 300*time.Millisecond, time.Millisecond
+			}
+		})
+		var mu sync.Mutex
+		var moved int64
+		var troubles []string
+		ctx := store.Watching(t.Context(), store.Watch{Moved: func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			moved += int64(n)
+		}, Troubled: func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			troubles = append(troubles, what)
+		}})
+		u, err := s.Upload(t.Context(), "d/k", size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tc.fault.Kind != "" {
+			srv.Spoil(t, tc.fault)
+		}
+		err = u.Part(ctx, 0, b)
+		mu.Lock()
+		if (err != nil) != tc.otherwise || moved < tc.least || moved > tc.most {
+			t.Errorf("%s: %v, and %d bytes moved of %d", what, err, moved, size)
+		}
+		if (len(troubles) > 0) != (tc.trouble != "") || len(troubles) > 0 && !strings.HasPrefix(troubles[0], tc.trouble) {
+			t.Errorf("%s: it is told %q, want %q", what, troubles, tc.trouble)
+		}
+		mu.Unlock()
+	}
+}

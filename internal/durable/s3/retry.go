@@ -18,6 +18,9 @@ const (
 	slowWait  = 500 * time.Millisecond // the first one after the store asked for fewer requests
 )
 
+// troubleAfter is how many failures of a call make a trouble: one or two are an everyday thing.
+const troubleAfter = 3
+
 // waitBefore is the wait before the attempt after so many.
 func waitBefore(attempts int, c class) time.Duration {
 	first := firstWait
@@ -72,6 +75,9 @@ func (c *call) again(f *failure) bool {
 		return false
 	}
 	c.s.settings.Notice(Notice{Op: c.trace.op, Key: c.trace.key, Attempt: c.attempt, Err: f, Again: wait})
+	if c.attempt >= troubleAfter {
+		store.Troubled(c.ctx, fmt.Sprintf("%s %s in %s: %v: it is tried again", c.trace.op, c.trace.key, c.s.URL(), f))
+	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {

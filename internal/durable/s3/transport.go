@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/replicad/replicad/internal/durable/store"
 )
 
 // errStalled: a request, or its answer, did not move for too long.
@@ -69,10 +71,10 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 		tr = &trace{op: r.Method, key: r.URL.Path}
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
-	m := w.watch(tr, cancel)
+	m := w.watch(ctx, tr, cancel)
 	r = r.WithContext(ctx)
 	if r.Body != nil {
-		m.body = &moving{body: r.Body, moves: m}
+		m.body = &moving{body: r.Body, moves: m, ctx: ctx}
 		r.Body = m.body
 	}
 	resp, err := w.next.RoundTrip(r)
@@ -157,11 +159,14 @@ type movement struct {
 	ended bool
 }
 
-func (w *watched) watch(tr *trace, cancel context.CancelCauseFunc) *movement {
+func (w *watched) watch(ctx context.Context, tr *trace, cancel context.CancelCauseFunc) *movement {
 	m := &movement{stall: max(w.stall, tr.stall), first: w.stall / 3}
 	still := func(d time.Duration) error { return fmt.Errorf("%w for %v", errStalled, d) }
 	m.timer = time.AfterFunc(m.stall, func() { cancel(still(m.stall)) })
-	m.early = time.AfterFunc(m.first, func() { w.notice(Notice{Op: tr.op, Key: tr.key, Err: still(m.first)}) })
+	m.early = time.AfterFunc(m.first, func() {
+		w.notice(Notice{Op: tr.op, Key: tr.key, Err: still(m.first)})
+		store.Troubled(ctx, fmt.Sprintf("%s %s: %v: after %v the request is given up and made again", tr.op, tr.key, still(m.first), m.stall))
+	})
 	m.apart = context.AfterFunc(w.closing, func() { cancel(errClosed) })
 	return m
 }
@@ -190,6 +195,7 @@ func (m *movement) stop() {
 type moving struct {
 	body  io.ReadCloser
 	moves *movement
+	ctx   context.Context // of the one request
 
 	mu   sync.Mutex // held while the buffer is read; guards over
 	over bool
@@ -204,7 +210,9 @@ func (b *moving) Read(p []byte) (int, error) {
 	if b.over {
 		return 0, errOver
 	}
-	return b.body.Read(p)
+	n, err := b.body.Read(p)
+	store.Moved(b.ctx, n)
+	return n, err
 }
 
 func (b *moving) Close() error { return b.body.Close() }

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -36,6 +37,8 @@ type Server struct {
 	KeepsDeleted bool // see Bed
 	client       *minio.Client
 	roots        atomic.Int64
+	args         []string // of the server in memory
+	kill         func()
 }
 
 // Fault is what happens to the next requests that match: .ci/stores has the kinds. An empty field matches all.
@@ -69,7 +72,37 @@ func StartVersioned(t testing.TB) *Server { return start(t, "versioned") }
 
 func start(t testing.TB, bucket string, args ...string) *Server {
 	t.Helper()
-	return connect(t, process(t, build(t, "stores"), nil, append([]string{"-access", Access, "-secret", Secret, "-buckets", bucket}, args...)...), bucket)
+	args = append([]string{"-access", Access, "-secret", Secret, "-buckets", bucket}, args...)
+	address, kill := process(t, build(t, "stores"), nil, args...)
+	s := connect(t, address, bucket)
+	s.args, s.kill = args, kill
+	return s
+}
+
+// StartLimited is Start for a server that asks for fewer requests beyond so many a second.
+func StartLimited(t testing.TB, rate int) *Server {
+	return start(t, "plain", "-rate", fmt.Sprint(rate))
+}
+
+// Kill ends a server in memory as a machine that is gone does; what was in it is lost. Restart starts it again at its address.
+func (s *Server) Kill() { s.kill() }
+
+// Restart starts a server that was killed.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	_, s.kill = process(t, build(t, "stores"), nil, append(s.args, "-listen", strings.TrimPrefix(s.URL, "http://"))...)
+}
+
+// Unfinished counts the uploads that were neither completed nor aborted.
+func (s *Server) Unfinished(t testing.TB) (n int) {
+	t.Helper()
+	for u := range s.client.ListIncompleteUploads(t.Context(), s.Bucket, "", true) {
+		if u.Err != nil {
+			t.Fatal(u.Err)
+		}
+		n++
+	}
+	return n
 }
 
 func connect(t testing.TB, address, bucket string) *Server {
@@ -120,7 +153,7 @@ func above(t testing.TB, name string) string {
 }
 
 // process starts a program that prints its address and ends with its standard input, or when it is killed.
-func process(t testing.TB, program string, env []string, args ...string) string {
+func process(t testing.TB, program string, env []string, args ...string) (address string, kill func()) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -136,16 +169,17 @@ func process(t testing.TB, program string, env []string, args ...string) string 
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	kill = sync.OnceFunc(func() {
 		_ = in.Close()
 		_ = cmd.Process.Kill() // it keeps nothing
 		_ = cmd.Wait()
 	})
+	t.Cleanup(kill)
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatalf("%s has not said its address: %v", program, err)
 	}
-	return strings.TrimSpace(line)
+	return strings.TrimSpace(line), kill
 }
 
 func (s *Server) control(t testing.TB, method, path string, in, out any) {

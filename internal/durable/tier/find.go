@@ -115,21 +115,22 @@ func newest(found []Found, id replica.JobID) (at int64) {
 	return at
 }
 
-// Holds tells whether a generation is committed, and has failed no read since; the error says why not.
-func (t *Tier) Holds(ctx context.Context, name string, id replica.JobID, g replica.Generation) error {
-	err := t.cat.Holds(ctx, name, id, g)
+// Holds tells whether a generation is committed, and has failed no read since; the error says why not. since is when it
+// was committed, by the store's clock; zero: nobody knows.
+func (t *Tier) Holds(ctx context.Context, name string, id replica.JobID, g replica.Generation) (since time.Time, err error) {
+	since, err = t.cat.Holds(ctx, name, id, g)
 	if err != nil && t.old != nil && errors.Is(err, catalog.ErrNone) {
 		if t.old.Holds(name, id, g) == nil {
-			return nil
+			return since, nil
 		}
 	}
 	switch {
 	case errors.Is(err, catalog.ErrNone):
-		return fmt.Errorf("durable generation %v of job %s is not in %s: %w", g, name, t.URL(), err)
+		return since, fmt.Errorf("durable generation %v of job %s is not in %s: %w", g, name, t.URL(), err)
 	case err != nil:
-		return fmt.Errorf("durable generation %v of job %s: %w", g, name, err)
+		return since, fmt.Errorf("durable generation %v of job %s: %w", g, name, err)
 	}
-	return nil
+	return since, nil
 }
 
 // Names lists the names of jobs that have runs.
@@ -246,7 +247,8 @@ func (t *Tier) bad(ctx context.Context, f Found) error {
 	if f.Old() {
 		return nil // its reading says so
 	}
-	return t.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation)
+	_, err := t.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation)
+	return err
 }
 
 // opened is a part that is being read.

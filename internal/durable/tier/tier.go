@@ -56,6 +56,15 @@ func OpenDirectory(ctx context.Context, dir string, s Settings) (*Tier, error) {
 	return New(st, old, s), nil
 }
 
+// DirectoryLater is OpenDirectory for a directory that can't be used now: each call to it tries that anew.
+func DirectoryLater(ctx context.Context, dir string, s Settings) (*Tier, error) {
+	st, err := directory.Later(dir)
+	if err != nil {
+		return nil, err
+	}
+	return New(st, catalog.OldLater(ctx, dir), s), nil
+}
+
 // New makes a tier over a store. old is its directory as the former layout sees it; nil: it has none. Close closes both.
 func New(st store.Store, old *catalog.Old, s Settings) *Tier {
 	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader}), old: old, settings: s,
@@ -98,6 +107,9 @@ func (t *Tier) Silent() string {
 	t.mu.Lock()
 	why := t.why
 	t.mu.Unlock()
+	if err := t.Hangs(); why != nil && err != nil {
+		why = err // it says more than how long the probe took
+	}
 	if why != nil {
 		return why.Error()
 	}
@@ -105,6 +117,14 @@ func (t *Tier) Silent() string {
 		return s.Silent()
 	}
 	return ""
+}
+
+// Hangs says which call to the store was given up and has not returned; nil: none.
+func (t *Tier) Hangs() error {
+	if s, ok := t.st.(interface{ Hangs() error }); ok {
+		return s.Hangs()
+	}
+	return nil
 }
 
 // Close closes the store. Calls under way end.
@@ -115,6 +135,12 @@ func (t *Tier) Close() error {
 	}
 	return err
 }
+
+// Watch hears how calls go on; Watching has it do so.
+type Watch = store.Watch
+
+// Watching has the store tell w of the calls that are made with the context.
+func Watching(ctx context.Context, w Watch) context.Context { return store.Watching(ctx, w) }
 
 func (t *Tier) note(err error) {
 	if err != nil && t.settings.Note != nil {

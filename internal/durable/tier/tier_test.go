@@ -225,10 +225,11 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 			t.Errorf("%v reads otherwise", p.Manifest.Part)
 		}
 	}
-	if err := tier.Holds(t.Context(), name, durabletest.Job, gen(1, 30)); !errors.Is(err, catalog.ErrNone) {
+	if _, err := tier.Holds(t.Context(), name, durabletest.Job, gen(1, 30)); !errors.Is(err, catalog.ErrNone) {
 		t.Errorf("of a generation that nobody wrote: %v", err)
 	}
-	if err := errors.Join(tier.Holds(t.Context(), name, durabletest.Job, gen(1, 20)), f.reads(20)); err != nil {
+	_, err = tier.Holds(t.Context(), name, durabletest.Job, gen(1, 20))
+	if err := errors.Join(err, f.reads(20)); err != nil {
 		t.Fatal(err)
 	}
 	f.wants("20 good, 10 unread")
@@ -255,7 +256,7 @@ func TestDamageIsNoReasonToDelete(t *testing.T) {
 	}
 	f.writes(1, 30)
 	f.wants("30 unread, 20 damaged, 10 good")
-	if err := tier.Holds(t.Context(), name, durabletest.Job, gen(1, 20)); !errors.Is(err, store.ErrCorrupt) {
+	if _, err := tier.Holds(t.Context(), name, durabletest.Job, gen(1, 20)); !errors.Is(err, store.ErrCorrupt) {
 		t.Errorf("the damaged one is claimed: %v", err)
 	}
 	if _, err := tier.Open(t.Context(), name, durabletest.Job, gen(1, 20), replica.OfGroup(0)); !errors.Is(err, store.ErrCorrupt) {
@@ -503,7 +504,7 @@ func TestTheFormerLayout(t *testing.T) {
 	if err := errors.Join(f.reads(20), f.resumes(20)); err != nil {
 		t.Fatal(err)
 	}
-	if err := tier.Holds(t.Context(), name, durabletest.Job, gen(1, 20)); err != nil {
+	if _, err := tier.Holds(t.Context(), name, durabletest.Job, gen(1, 20)); err != nil {
 		t.Error(err)
 	}
 	r, err := tier.Open(t.Context(), name, durabletest.Job, gen(1, 20), replica.OfRank(1))

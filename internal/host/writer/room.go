@@ -38,6 +38,10 @@ type Owner interface {
 	Open(*replica.Job, holding.Copy) (*holding.Reader, error)
 	// Undurable says why this node can write nothing that lasts; nil: it can.
 	Undurable() error
+	// Hangs says which call to the store was given up and has not returned; nil: none.
+	Hangs() error
+	// Store names the store, for people: what ails it is to be seen to.
+	Store() string
 }
 
 // Event is something that a Room learns.
@@ -46,10 +50,10 @@ type Event interface{ event() }
 type (
 	// Changed says that the state of a job may be another one.
 	Changed struct{ Job replica.JobID }
-	// Grew says how many bytes a Write has moved.
-	Grew struct {
-		Write *Write
-		Bytes uint64
+	// Ailing says that a request to the store does not succeed, of a write or of its commit, and what is done about it.
+	Ailing struct {
+		tier.Attempt
+		What string
 	}
 	// Returned is the end of a Write, also of one that was given up.
 	Returned struct {
@@ -59,6 +63,8 @@ type (
 	}
 	// Ordered is the leader's order to write a commit marker.
 	Ordered struct{ control.MarkerOrder }
+	// Turned says that this node may give the store its part of a durable write.
+	Turned struct{ control.WriteTurn }
 	// Discarded is the end of a Discard.
 	Discarded struct{ Discard Discard }
 	// Linked says that a leader was reached who has heard none of the reports.
@@ -66,9 +72,10 @@ type (
 )
 
 func (Changed) event()   {}
-func (Grew) event()      {}
+func (Ailing) event()    {}
 func (Returned) event()  {}
 func (Ordered) event()   {}
+func (Turned) event()    {}
 func (Discarded) event() {}
 func (Linked) event()    {}
 
@@ -108,6 +115,7 @@ type Room struct {
 	owner   Owner
 	jobs    map[replica.JobID]*job
 	running map[*Write]bool // that have not returned
+	ailedAt time.Time       // when the leader was last told of what ails the store
 	looked  time.Time
 	effects []Effect // since the last Step
 }
@@ -115,6 +123,7 @@ type Room struct {
 // job is the durable write of a job, as far as this node does it. It lasts for as long as the node knows the job.
 type job struct {
 	writes   map[string]*Write              // by object, that were begun, those too that have ended
+	turn     uint64                         // the newest durable write that it was this node's turn to write
 	said     map[string]control.ShardReport // how they ended
 	discards discards
 }
@@ -131,16 +140,16 @@ func (r *Room) Learn(now time.Time, ev Event) {
 		if v, ok := r.owner.Job(ev.Job); ok {
 			r.follow(now, v)
 		}
-	case Grew:
-		if j := r.current(ev.Write); j != nil {
-			r.report(ev.Write.report(func(s *control.ShardReport) { s.Written = ev.Bytes }))
-		}
+	case Ailing:
+		r.ails(now, ev)
 	case Returned:
 		delete(r.running, ev.Write)
 		r.ended(ev)
 		if v, ok := r.owner.Job(ev.Write.Job); ok {
 			r.discard(v, r.job(ev.Write.Job))
 		}
+	case Turned:
+		r.turn(now, ev)
 	case Discarded:
 		if v, ok := r.owner.Job(ev.Discard.Job); ok {
 			delete(r.job(ev.Discard.Job).discards, ev.Discard.Number)
@@ -242,7 +251,7 @@ func (r *Room) objects(w *replica.DurableWrite) (list []object) {
 
 // begin begins one object.
 func (r *Room) begin(now time.Time, v room.JobView, j *job, o object) {
-	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Object: o.name, seenAt: now, stop: make(chan struct{})}
+	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Object: o.name, store: r.owner.Store(), seenAt: now, toldAt: now, stop: make(chan struct{}), turn: make(chan struct{})}
 	for _, s := range o.shards {
 		w.Parts = append(w.Parts, s.Part)
 	}
@@ -258,28 +267,43 @@ func (r *Room) begin(now time.Time, v room.JobView, j *job, o object) {
 	}
 	if err != nil {
 		w.end(now)
-		r.fail(j, w, err.Error())
+		r.failed(j, w, func(s *control.ShardReport) { s.Failed = err.Error() })
 		return
 	}
 	w.begun, r.running[w] = true, true
+	if !v.Job.Writer.Turns || j.turn == w.Number {
+		w.turns(now)
+	}
 	r.effects = append(r.effects, w)
 }
 
-// skip ends a write that has not returned. The shard has failed.
-func (r *Room) skip(now time.Time, j *job, w *Write, why string) {
+// turn has this node's objects of a durable write be given to the store.
+func (r *Room) turn(now time.Time, ev Turned) {
+	if _, ok := r.owner.Job(ev.Job); !ok {
+		return
+	}
+	j := r.job(ev.Job)
+	j.turn = ev.Number
+	for _, w := range j.writes {
+		if w.Number == ev.Number {
+			w.turns(now)
+		}
+	}
+}
+
+// skip ends a write that has not returned. The shard has failed. crowded: it held the slot that a commit lacked.
+func (r *Room) skip(now time.Time, j *job, w *Write, why string, crowded bool) {
 	held := w.holds()
 	w.end(now)
 	w.given = true
-	r.fail(j, w, why)
+	r.failed(j, w, func(s *control.ShardReport) { s.Failed, s.Crowded = why, crowded })
 	if held {
 		r.effects = append(r.effects, Freed{w.Job})
 	}
 }
 
-func (r *Room) fail(j *job, w *Write, why string) { r.failed(j, w, why, false) }
-
-func (r *Room) failed(j *job, w *Write, why string, fenced bool) {
-	j.said[w.Object] = w.report(func(s *control.ShardReport) { s.Failed, s.Fenced = why, fenced })
+func (r *Room) failed(j *job, w *Write, how func(*control.ShardReport)) {
+	j.said[w.Object] = w.report(how)
 	r.report(j.said[w.Object])
 }
 
@@ -292,7 +316,7 @@ func (r *Room) ended(ev Returned) {
 		return
 	}
 	if ev.Err != nil {
-		r.failed(j, ev.Write, ev.Err.Error(), errors.Is(ev.Err, tier.ErrFenced))
+		r.failed(j, ev.Write, func(s *control.ShardReport) { s.Failed, s.Fenced = ev.Err.Error(), errors.Is(ev.Err, tier.ErrFenced) })
 		return
 	}
 	j.said[ev.Write.Object] = ev.Write.report(func(s *control.ShardReport) { s.Info = ev.Info })
@@ -310,11 +334,35 @@ func (r *Room) look(now time.Time) {
 		}
 		for _, w := range j.writes {
 			if w.look(now); r.running[w] && !w.over && now.Sub(w.seenAt) >= silent {
-				r.skip(now, j, w, fmt.Sprintf("no byte of it was taken for %v: see what ails the file system of durable_dir", silent))
+				r.skip(now, j, w, fmt.Sprintf("no byte of it was taken for %v: see what ails %s", silent, w.store), false)
 			}
+			r.grows(now, w)
 			r.judge(now, v, j, w)
 		}
 	}
+}
+
+// grows tells the leader now and then how far a write is that moves: much more often than it gives one up.
+func (r *Room) grows(now time.Time, w *Write) {
+	if r.running[w] && !w.over && w.seen != w.told && now.Sub(w.toldAt) >= growsEvery {
+		w.told, w.toldAt = w.seen, now
+		r.report(w.report(func(s *control.ShardReport) { s.Written = uint64(w.seen) }))
+	}
+}
+
+// ails tells the leader of a store that does not do what it is asked, now and then while that lasts.
+func (r *Room) ails(now time.Time, ev Ailing) {
+	v, ok := r.owner.Job(ev.Job)
+	if !ok || v.Job.Writer == nil || v.Job.Writer.Number != ev.Number || now.Sub(r.ailedAt) < growsEvery {
+		return
+	}
+	node := r.owner.Self().Node
+	i := slices.IndexFunc(v.Job.Writer.Shards, func(s replica.Shard) bool { return s.Node == node })
+	if i < 0 {
+		return
+	}
+	r.ailedAt = now
+	r.report(control.ShardReport{Job: ev.Job, Generation: ev.Generation, Number: ev.Number, Part: v.Job.Writer.Shards[i].Part, Written: 1, Ails: ev.What})
 }
 
 // endBut ends and forgets all writes but those of one number: the leader has given theirs up, or they are through.
@@ -327,9 +375,12 @@ func (j *job) endBut(now time.Time, number uint64) {
 	}
 }
 
-// complaint says why no write is begun: one that was ended has not returned. Another would hang as well, and each keep a slot from a commit. nil:
-// nothing speaks against one.
+// complaint says why no write is begun: one that was ended has not returned, or a call of it that its store has given up. Another would hang as well,
+// and each keep a slot from a commit. nil: nothing speaks against one.
 func (r *Room) complaint(now time.Time) error {
+	if err := r.owner.Hangs(); err != nil {
+		return fmt.Errorf("see what ails %s: %w", r.owner.Store(), err)
+	}
 	var first *Write
 	for w := range r.running {
 		hangs := w.over && (w.given || now.Sub(w.endedAt) >= returns)
@@ -340,5 +391,5 @@ func (r *Room) complaint(now time.Time) error {
 	if first == nil {
 		return nil
 	}
-	return fmt.Errorf("the write of generation %v was given up %v ago and has not returned: see what ails the file system of durable_dir", first.Generation, now.Sub(first.endedAt).Round(time.Second))
+	return fmt.Errorf("the write of generation %v was given up %v ago and has not returned: see what ails %s", first.Generation, now.Sub(first.endedAt).Round(time.Second), first.store)
 }

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -29,6 +29,7 @@ type node struct {
 	arena     *holding.Arena
 	private   *holding.Arena // mirrors a rank's private part: its steps are known by that
 	undurable error
+	hangs     error // a call to the store that was given up
 	now       time.Time
 	write     *Write // the newest
 	writes    uint64 // that were named
@@ -48,6 +49,8 @@ func (n *node) Cluster() replica.ClusterID             { return fixture.Cluster 
 func (n *node) Jobs() []room.JobView                   { return []room.JobView{n.view()} }
 func (n *node) Job(replica.JobID) (room.JobView, bool) { return n.view(), n.job != nil }
 func (n *node) Undurable() error                       { return n.undurable }
+func (n *node) Hangs() error                           { return n.hangs }
+func (n *node) Store() string                          { return "the file system of durable_dir" }
 func (n *node) view() room.JobView {
 	v := room.JobView{Job: n.job, Candidate: n.candidate, WaitsAt: n.waitsAt, Retired: []*holding.Arena{n.arena}}
 	if n.private != nil {
@@ -133,6 +136,11 @@ func (n *node) step() (got []string) {
 			switch {
 			case e.Failed != "":
 				text += "failed: " + e.Failed
+				if e.Crowded != strings.Contains(e.Failed, "lacked its slot") {
+					n.t.Errorf("it lacked a slot: %v: %s", e.Crowded, e.Failed)
+				}
+			case e.Ails != "":
+				text += "ails: " + e.Ails
 			case e.Written > 0:
 				text += fmt.Sprintf("%d bytes, late %d ms", e.Written, e.LateMS)
 			default:
@@ -157,7 +165,7 @@ func (n *node) step() (got []string) {
 
 // reads as many chunks as a write would, and tells whether it may.
 func (n *node) reads(chunks int) (err error) {
-	read := n.write.counting(func(uint64) {})(n.write.pieces[0].slot.ReadChunk, n.write.pieces[0])
+	read := n.write.counting(n.write.pieces[0].slot.ReadChunk, n.write.pieces[0])
 	for i := range chunks {
 		if _, err = read(i, nil); err != nil {
 			break
@@ -241,31 +249,35 @@ func TestAMarkerIsOrdered(t *testing.T) {
 	n.wants(0, "mark (3,5), write 1, of 2 parts with 2 objects")
 }
 
-// The leader hears how far a shard is while bytes of it are written, and nothing of one that stands still.
+// A store that takes a few bytes now and then is slow, and not silent: the leader hears how far the shard is. Nothing is said of one that stands still.
 func TestAShardThatGrowsIsReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var said []uint64
-		counted := new(Write).counting(func(bytes uint64) { said = append(said, bytes) })
-		read := func(takes time.Duration) func(int, []byte) ([]byte, error) {
-			return counted(func(int, []byte) ([]byte, error) { time.Sleep(takes); return make([]byte, 1000), nil }, new(piece))
-		}
-		slow, fast := read(growsEvery/4), read(time.Millisecond)
-		for i := range 9 {
-			slow(i, nil) //nolint:errcheck // it has none
-		}
-		for i := range 100 {
-			fast(i, nil) //nolint:errcheck // it has none
-		}
-		if want := []uint64{4000, 8000}; !slices.Equal(said, want) {
-			t.Errorf("said %v, want %v", said, want)
-		}
-	})
 	n := begun(t, 2)
-	n.room.Learn(n.now, Grew{n.write, 4000})
-	n.wants(0, "report group 0 of (3,5): 4000 bytes, late 0 ms")
-	n.named(replica.Generation{}, replica.Digest{})
-	n.room.Learn(n.now, Grew{n.write, 8000})
+	for i := range 20 {
+		n.write.moved.Add(1000)
+		n.wants(silent-lookEvery, fmt.Sprintf("report group 0 of (3,5): %d bytes, late 0 ms", 1000*(i+1)))
+	}
+	n.wants(lookEvery)
+	n.wants(lookEvery, "report group 0 of (3,5): failed: no byte of it was taken for 30s: see what ails the file system of durable_dir", "freed")
+	n.write.moved.Add(1000)
+	n.wants(growsEvery)
+}
+
+// What ails the store is told while a write goes on, now and then, also of the commit of a generation all of whose parts are written.
+func TestWhatAilsTheStoreIsTold(t *testing.T) {
+	n := begun(t, 2)
+	n.returns(nil)
+	n.wants(0, "report group 0 of (3,5): written, group-0")
+	ails := func(number uint64) {
+		n.room.Learn(n.now, Ailing{Attempt: tier.Attempt{Job: n.job.ID, Generation: gen5, Number: number}, What: "part 3: HTTP 503 SlowDown"})
+	}
+	ails(n.writes)
+	n.wants(0, "report group 0 of (3,5): ails: part 3: HTTP 503 SlowDown")
+	ails(n.writes)
+	n.wants(growsEvery)
+	ails(n.writes + 1)
 	n.wants(0)
+	ails(n.writes)
+	n.wants(0, "report group 0 of (3,5): ails: part 3: HTTP 503 SlowDown")
 }
 
 // A durable write holds the slot that it reads until that is read whole. What is synced then holds none up.
@@ -278,7 +290,7 @@ func TestAShardThatIsReadWholeHoldsNoSlot(t *testing.T) {
 		if err := n.reads(len(n.write.pieces[0].slot.Manifest().Chunks)); err != nil {
 			t.Fatal(err)
 		}
-		n.wants(silent)
+		n.wants(silent, grown5)
 		if n.held() || n.write.over {
 			t.Errorf("a commit waits %v: the slot is held: %v; the write is over: %v", waits, n.held(), n.write.over)
 		}
@@ -305,9 +317,10 @@ func skipped5(step replica.Step, late string, steps int, ails string) string {
 }
 
 const (
-	more  = "Give the daemon a spool_dir on a local disk with room for the part, or the job more slots (--slots)"
-	hangs = "No byte of it was taken for 2s: see what ails the file system of durable_dir. " + more
-	slow  = "0 of 0 MiB were read for it: durable_dir is slow for that. " + more
+	more   = "Give the daemon a spool_dir on a local disk with room for the part, or the job more slots (--slots)"
+	hangs  = "No byte of it was taken for 2s: see what ails the file system of durable_dir. " + more
+	grown5 = "report group 0 of (3,5): 10048 bytes, late 0 ms" // the part
+	slow   = "0 of 0 MiB were read for it: the file system of durable_dir is slow for that. " + more
 )
 
 // A write gives its slot up when a commit has lacked it for 2 s, whether or not it moves. What reads on then is refused.
@@ -340,7 +353,7 @@ func TestAStoreThatTakesNothingIsNamed(t *testing.T) {
 		silence := "report group 0 of (3,5): failed: no byte of it was taken for 30s: see what ails the file system of durable_dir"
 		want := []string{silence, "freed"}
 		if read > 0 {
-			want = want[:1]
+			want = []string{grown5, silence}
 			if err := n.reads(len(n.write.pieces[0].slot.Manifest().Chunks)); err != nil {
 				t.Fatal(err)
 			}
@@ -435,6 +448,21 @@ func TestNoWriteIsBegunBesideOneThatHangs(t *testing.T) {
 		n.named(gen9, root)
 		n.wants(0, "write group 0 of (3,9)")
 	}
+}
+
+// Nor beside a call that the store has given up for it: the write has returned, and the call has not.
+func TestNoWriteIsBegunBesideACallThatHangs(t *testing.T) {
+	n := newNode(t, 2)
+	n.hangs = errors.New("syncing x was given up 3s ago and has not returned")
+	root := n.seals(0, gen5).Root
+	n.named(gen5, root)
+	n.wants(0, "report group 0 of (3,5): failed: see what ails the file system of durable_dir: "+n.hangs.Error())
+	if n.held() {
+		t.Error("its slot is held")
+	}
+	n.hangs = nil
+	n.named(gen5, root)
+	n.wants(0, write5)
 }
 
 // What a write left that did not become durable goes once it has returned. The same generation is written again beside it.

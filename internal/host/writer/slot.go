@@ -64,21 +64,24 @@ func (r *Room) judge(now time.Time, v room.JobView, j *job, w *Write) {
 // giveUp frees the slot that a write holds.
 func (r *Room) giveUp(now time.Time, v room.JobView, j *job, w *Write, steps replica.Step) {
 	late := now.Sub(w.lack.at).Round(100 * time.Millisecond)
-	r.skip(now, j, w, fmt.Sprintf("the commit of step %d lacked its slot for %v, in which ranks here made %d steps: the slot is free for that, and this write is skipped. %s", v.Candidate.Position.Step, late, steps, w.ails(now)))
+	r.skip(now, j, w, fmt.Sprintf("the commit of step %d lacked its slot for %v, in which ranks here made %d steps: the slot is free for that, and this write is skipped. %s", v.Candidate.Position.Step, late, steps, w.ails(now)), true)
 }
 
 // ails says what kept a write for long, and the remedy.
 func (w *Write) ails(now time.Time) string {
 	const mib = 20
-	by, is, remedy := "durable_dir", "read for it", "Give the daemon a spool_dir on a local disk with room for the part"
+	by, is, remedy := w.store, "read for it", "Give the daemon a spool_dir on a local disk with room for the part"
 	if on := w.road.Load(); on != nil && on.through != "" {
-		by, is, remedy = "spool_dir", "copied to "+on.through, "Give it a faster local disk"
+		by, is, remedy = "the file system of spool_dir", "copied to "+on.through, "Give it a faster local disk"
 	} else if on != nil {
 		remedy = fmt.Sprintf("%s (%v)", remedy, on.why)
 	}
 	remedy += ", or the job more slots (--slots)"
+	if by == w.store && !w.turned {
+		return "Other nodes wrote first (durable_writers of the leader's node). " + remedy
+	}
 	if since := now.Sub(w.seenAt); since >= stuck {
-		return fmt.Sprintf("No byte of it was taken for %v: see what ails the file system of %s. %s", since.Round(time.Second), by, remedy)
+		return fmt.Sprintf("No byte of it was taken for %v: see what ails %s. %s", since.Round(time.Second), by, remedy)
 	}
 	read, of := w.progress()
 	return fmt.Sprintf("%d of %d MiB were %s: %s is slow for that. %s", read>>mib, of>>mib, is, by, remedy)

@@ -17,7 +17,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// growsEvery is how often the leader hears how far a shard is, while bytes of it are written: much more often than it gives one up.
+// growsEvery is how often the leader hears how far a shard is, while bytes of it are written, and of what ails its store.
 const growsEvery = 10 * time.Second
 
 // Store writes an object where it lasts: *tier.Tier.
@@ -34,16 +34,21 @@ type Write struct {
 	Parts  []replica.Part
 
 	pieces []*piece
-	moved  atomic.Int64 // all that Run has read, from memory and from the spool
+	store  string       // names it, for people
+	moved  atomic.Int64 // all that Run has read, from memory and from the spool, and all that the store has taken
 	road   atomic.Pointer[road]
 	stop   chan struct{} // closed at the end
+	turn   chan struct{} // closed once the store may be given something
 
 	// As the Room saw it last.
 	seen    int64
 	seenAt  time.Time
+	told    int64 // of what was seen the leader knows
+	toldAt  time.Time
 	lateAt  time.Time // when the leader was told that it holds up a commit
 	lack    lack
 	begun   bool // by Run
+	turned  bool // it is its turn
 	over    bool // it was ended
 	endedAt time.Time
 	given   bool // it was given up, and reported as failed
@@ -94,11 +99,12 @@ type Tier struct {
 	Rate  *Rate        // at which the store is given what is in the spool; nil: no bound
 }
 
-// Run writes the object, and says now and then how many bytes the store has taken. Beside the owner; Returned is to follow.
-func (w *Write) Run(ctx context.Context, to Tier, grew func(bytes uint64)) (replica.Stored, error) {
+// Run writes the object. ails hears of requests to the store that do not succeed. Beside the owner; Returned is to follow.
+func (w *Write) Run(ctx context.Context, to Tier, ails func(what string)) (replica.Stored, error) {
 	defer w.close()
 	ctx, cancel := w.lasting(ctx)
 	defer cancel(nil)
+	ctx = tier.Watching(ctx, tier.Watch{Moved: func(bytes int) { w.moved.Add(int64(bytes)) }, Troubled: ails})
 	lines, err := w.lines(ctx, to.Spool)
 	defer func() {
 		closing, end := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
@@ -114,19 +120,36 @@ func (w *Write) Run(ctx context.Context, to Tier, grew func(bytes uint64)) (repl
 	}
 	var copied sync.WaitGroup
 	copied.Go(func() { w.spools(ctx, lines) })
-	counting := w.counting(grew)
 	var frozen *tier.Part
 	parts := make([]tier.Part, len(lines))
 	for i, l := range lines {
-		parts[i] = tier.Part{Manifest: l.slot.Manifest(), Regions: l.regions, Read: counting(l.reads(ctx, to.Rate), l.counted())}
+		parts[i] = tier.Part{Manifest: l.slot.Manifest(), Regions: l.regions, Read: w.counting(l.reads(ctx, to.Rate), l.counted())}
 		if f := l.frozen; f != nil {
-			frozen = &tier.Part{Manifest: f.Manifest(), Regions: l.regions, Read: counting(f.ReadChunk, nil)}
+			frozen = &tier.Part{Manifest: f.Manifest(), Regions: l.regions, Read: w.counting(f.ReadChunk, nil)}
 		}
 	}
-	info, err := to.Store.Write(ctx, w.Attempt, w.Object, frozen, parts...)
+	info, err := w.give(ctx, to.Store, frozen, parts)
 	cancel(nil)
 	copied.Wait()
 	return info, err
+}
+
+// give gives the store the object, once it is its turn. It is copied into the spool before.
+func (w *Write) give(ctx context.Context, to Store, frozen *tier.Part, parts []tier.Part) (replica.Stored, error) {
+	select {
+	case <-w.turn:
+		return to.Write(ctx, w.Attempt, w.Object, frozen, parts...)
+	case <-ctx.Done():
+		return replica.Stored{}, context.Cause(ctx)
+	}
+}
+
+// turns lets the object be given to the store.
+func (w *Write) turns(now time.Time) {
+	if !w.turned {
+		w.turned, w.seenAt = true, now
+		close(w.turn)
+	}
 }
 
 // line is a piece on its way to the store.
@@ -239,26 +262,18 @@ func (w *Write) report(add func(*control.ShardReport)) control.ShardReport {
 // chunks reads chunk i, into dst if it has room.
 type chunks = func(i int, dst []byte) ([]byte, error)
 
-// counting returns what wraps the reads of the writer: they are counted, and grew hears of them now and then. of is whose slot is read; nil: no
-// slot is.
-func (w *Write) counting(grew func(bytes uint64)) func(read chunks, of *piece) chunks {
-	said := time.Now()
-	return func(read chunks, of *piece) chunks {
-		return func(i int, dst []byte) ([]byte, error) {
-			if n := w.moved.Load(); n > 0 && time.Since(said) >= growsEvery {
-				said = time.Now()
-				grew(uint64(n))
-			}
-			if err := w.stopped(); err != nil {
-				return nil, err
-			}
-			b, err := read(i, dst)
-			w.moved.Add(int64(len(b)))
-			if of != nil {
-				of.read.Add(int64(len(b)))
-			}
-			return b, err
+// counting wraps the reads of the writer. of is whose slot is read; nil: no slot is.
+func (w *Write) counting(read chunks, of *piece) chunks {
+	return func(i int, dst []byte) ([]byte, error) {
+		if err := w.stopped(); err != nil {
+			return nil, err
 		}
+		b, err := read(i, dst)
+		w.moved.Add(int64(len(b)))
+		if of != nil {
+			of.read.Add(int64(len(b)))
+		}
+		return b, err
 	}
 }
 
@@ -284,7 +299,7 @@ func (w *Write) stopped() error {
 
 // look takes note of what has moved since, and lets go of the slots that are read whole.
 func (w *Write) look(now time.Time) {
-	if n := w.moved.Load(); n != w.seen {
+	if n := w.moved.Load(); n != w.seen || !w.turned { // who waits for others is not silent
 		w.seen, w.seenAt = n, now
 	}
 	for _, p := range w.pieces {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
+	durablestore "github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
@@ -33,14 +35,14 @@ func (s *store) Write(ctx context.Context, a tier.Attempt, object string, frozen
 		}
 	}
 	for _, p := range parts {
-		if err := s.reads(p); err != nil {
+		if err := s.reads(ctx, p); err != nil {
 			return info, err
 		}
 	}
 	return replica.Stored{Key: object}, nil
 }
 
-func (s *store) reads(p tier.Part) error {
+func (s *store) reads(ctx context.Context, p tier.Part) error {
 	for i := range p.Manifest.Chunks {
 		select {
 		case <-s.goOn:
@@ -55,6 +57,7 @@ func (s *store) reads(p tier.Part) error {
 			return err
 		}
 		s.got = append(s.got, b...)
+		durablestore.Moved(ctx, len(b))
 	}
 	return nil
 }
@@ -83,7 +86,7 @@ func runs(t *testing.T, n *node, c spool.Config) *running {
 	w := n.write
 	n.released = r.freed
 	go func() {
-		_, err := w.Run(t.Context(), Tier{Store: r.store, Spool: r.spool}, func(uint64) {})
+		_, err := w.Run(t.Context(), Tier{Store: r.store, Spool: r.spool}, func(string) {})
 		r.ended <- err
 	}()
 	return r
@@ -123,14 +126,66 @@ func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 		if n.arena.Free(shm.Place{}); n.arena.Word(shm.Place{}).State() != replica.SlotFree || r.spool.Empty() {
 			t.Errorf("%s: the slot is not free, or the spool empty", what)
 		}
-		n.now = n.now.Add(time.Minute)
-		n.wants(0)
+		n.now = n.now.Add(growsEvery)
+		n.wants(0, grown5)
 		man := n.write.pieces[0].slot.Manifest()
 		r.goesOn(len(man.Chunks))
 		if err := soon(t, "the end", r.ended); err != nil || !bytes.Equal(r.store.got, make([]byte, man.Bytes)) || !r.spool.Empty() {
 			t.Errorf("%s: %v; %d bytes of %d", what, err, len(r.store.got), man.Bytes)
 		}
+		if moved := uint64(n.write.moved.Load()); moved != 3*man.Bytes { // into the spool, out of it, and to the store
+			t.Errorf("%s: %d bytes moved, of %d", what, moved, man.Bytes)
+		}
 	}
+}
+
+// A node that waits for its turn has copied its part into the spool, and is not silent. It gives the store something once it is told.
+func TestAWriteWaitsForItsTurn(t *testing.T) {
+	n := newNode(t, 2)
+	named := func(g replica.Generation, root replica.Digest) {
+		n.writes++
+		n.job = fixture.Changed(n.job, func(j *replica.Job) {
+			j.Writer = &replica.DurableWrite{Generation: g, Number: n.writes, Turns: true, Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1", Root: root}}}
+		})
+		n.room.Learn(n.now, Changed{n.job.ID})
+	}
+	named(gen5, n.seals(0, gen5).Root)
+	n.wants(0, write5)
+	r := runs(t, n, spool.Config{Dir: t.TempDir()})
+	r.goesOn(100)
+	soon(t, "the slot", r.freed)
+	n.wants(2*silent, grown5)
+	if n.write.over || len(r.ended) > 0 {
+		t.Error("it has ended before its turn")
+	}
+	turn := func(number uint64) {
+		n.room.Learn(n.now, Turned{control.WriteTurn{Job: n.job.ID, Number: number}})
+	}
+	turn(n.writes + 1)
+	if n.write.turned {
+		t.Error("it is another write's turn")
+	}
+	turn(n.writes)
+	if err := soon(t, "the end", r.ended); err != nil || len(r.store.got) == 0 {
+		t.Errorf("it ends with %v, %d bytes", err, len(r.store.got))
+	}
+	turn(n.writes) // it is said again
+	// The word may come before the node knows of the write.
+	turn(n.writes + 1)
+	first := n.write
+	named(gen9, n.seals(1, gen9).Root)
+	n.step()
+	if n.write == first || !n.write.turned {
+		t.Error("it was its turn before it began")
+	}
+}
+
+// Without a spool a write that waits for its turn gives its slot up as any other.
+func TestAWriteThatWaitsForItsTurnGivesItsSlotUp(t *testing.T) {
+	n := crowded(t)
+	n.write.turned = false
+	n.awaits(9)
+	n.wants(2*time.Second+lookEvery, skipped5(9, "2s", 0, "Other nodes wrote first (durable_writers of the leader's node). "+more), "freed")
 }
 
 // The frozen part is read where it lies, also once the slot is free.
@@ -238,7 +293,7 @@ func TestASlowSpoolIsNamed(t *testing.T) {
 	w.pieces[0].read.Store(3 << 20)
 	w.road.Store(&road{through: "/fast/file"})
 	for at, want := range map[time.Time]string{
-		time.Unix(100, 1): "3 of 5 MiB were copied to /fast/file: spool_dir is slow for that. Give it a faster local disk, or the job more slots (--slots)",
+		time.Unix(100, 1): "3 of 5 MiB were copied to /fast/file: the file system of spool_dir is slow for that. Give it a faster local disk, or the job more slots (--slots)",
 		time.Unix(103, 0): "No byte of it was taken for 3s: see what ails the file system of spool_dir. Give it a faster local disk, or the job more slots (--slots)",
 	} {
 		if got := w.ails(at); got != want {

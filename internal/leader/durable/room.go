@@ -45,6 +45,7 @@ type (
 	// Seen is the end of a Look; Why is nil where the generation is there.
 	Seen struct {
 		Generation replica.Generation
+		Since      time.Time // when it was written, by the store's clock; zero: nobody knows
 		Why        error
 	}
 )
@@ -67,6 +68,11 @@ type (
 		Node  replica.NodeName
 		Order control.MarkerOrder
 	}
+	// Turn has a node give the store its parts of the write under way.
+	Turn struct {
+		Node  replica.NodeName
+		Order control.WriteTurn
+	}
 	// Look has the path looked at for a generation; Seen is its end.
 	Look struct{ Generation replica.Generation }
 	// Tell has the job's launchers print something.
@@ -79,6 +85,7 @@ type (
 
 func (Propose) effect() {}
 func (Mark) effect()    {}
+func (Turn) effect()    {}
 func (Look) effect()    {}
 func (Tell) effect()    {}
 func (Log) effect()     {}
@@ -86,26 +93,29 @@ func (Late) effect()    {}
 
 // Room drives the durable writes of one job. It belongs to one goroutine.
 type Room struct {
-	owner Owner
-	looks bool // the leader's node has the durable tier
-	job   *replica.Job
-	write write
-	path  path
-	pace  pace
+	owner   Owner
+	looks   time.Duration // between two looks at the durable tier; zero: the leader's node has none
+	writers int           // nodes that write at once
+	job     *replica.Job
+	write   write
+	path    path
+	pace    pace
 
 	triedAt    time.Duration      // when a write was last proposed, failed, or was found to be gone
 	asked      replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
 	fenced     bool               // another fleet has claimed the run
 	saidPassed bool               // people know that multiples of durable_every may be passed
+	crowded    replica.Generation // was committed when a write had to give its slot up to the next commit
+	ailing     bool               // people know that a write is held up
 	failed     int                // writes in a row
 	failing    time.Duration      // how long after a write that failed the next one begins; zero: the last one succeeded
 	why        string             // the newest write failed, or what an earlier one wrote is gone
 	effects    []Effect
 }
 
-// New returns a room that knows nothing yet. looks: the leader can look at the tier's path.
-func New(owner Owner, looks bool) *Room {
-	return &Room{owner: owner, looks: looks, triedAt: -backoffMax}
+// New returns a room that knows nothing yet. It looks for what was written so often; zero: the leader can't. At most so many nodes write at once.
+func New(owner Owner, looks time.Duration, writers int) *Room {
+	return &Room{owner: owner, looks: looks, writers: writers, triedAt: -backoffMax}
 }
 
 // Learn takes an event. Step is to follow.
@@ -157,6 +167,9 @@ func (r *Room) Next() (at time.Duration, ok bool) {
 	switch {
 	case r.job.Writer != nil:
 		sooner(r.write.movedAt + absence)
+		if t, ok := r.nextTurn(); ok {
+			sooner(t)
+		}
 	case r.wanted(r.beginAt()):
 		sooner(r.beginAt())
 	case r.byTime() && r.job.Undurable():
@@ -171,6 +184,14 @@ func (r *Room) Durable() replica.Generation {
 		return replica.Generation{}
 	}
 	return r.job.Durable
+}
+
+// Since is when the newest durable generation was written, by its store's clock; zero: nobody has looked yet, or it is gone.
+func (r *Room) Since() time.Time {
+	if r.job == nil || r.path.found != r.job.Durable || r.path.absent == r.job.Durable {
+		return time.Time{}
+	}
+	return r.path.since
 }
 
 // Why is why the newest write failed, or why what an earlier one wrote is gone. Empty: neither, or this leader saw none.

@@ -92,7 +92,7 @@ func newStage() *stage {
 			j.Parts = append(j.Parts, replica.PartRoot{Part: p, Root: replica.Digest{1}, Holders: both})
 		}
 	})}
-	s.room = New(s, true)
+	s.room = New(s, LookEvery("file:///durable"), 64)
 	return s
 }
 
@@ -118,6 +118,8 @@ func (s *stage) turn() {
 			s.proposed(e.Command)
 		case Mark:
 			s.printf("%s writes the marker of %v, with %d parts", e.Node, e.Order.Generation, len(e.Order.Shards))
+		case Turn:
+			s.printf("lets %s write", e.Node)
 		case Look:
 			s.printf("looks for %v", e.Generation)
 		case Tell:
@@ -156,7 +158,7 @@ func (s *stage) run(line string) error {
 		}
 		return fixture.Gen(3, replica.Step(n))
 	}
-	if slices.Contains([]string{"applied", "unknown", "parts", "moves", "late", "fails", "fenced", "stranger", "marked"}, verb) && s.job.Writer == nil {
+	if slices.Contains([]string{"applied", "unknown", "parts", "moves", "late", "fails", "fenced", "crowded", "ails", "stranger", "marked"}, verb) && s.job.Writer == nil {
 		return errors.New("nothing is being written:\n" + s.printed.String())
 	}
 	switch verb {
@@ -166,6 +168,20 @@ func (s *stage) run(line string) error {
 			return err
 		}
 		s.changes(func(j *replica.Job) { j.Options.DurableEvery = every })
+	case "writers": // at once
+		s.room.writers, _ = strconv.Atoi(rest)
+	case "part": // is reported as written
+		for _, sh := range s.job.Writer.Shards {
+			if sh.Part.String() == rest {
+				s.learns(Shard{sh.Node, s.report(sh.Part)})
+			}
+		}
+	case "leader": // another one, who has heard nothing
+		writers := s.room.writers
+		s.room = New(s, s.room.looks, writers)
+		s.learns(Changed{s.job})
+	case "store": // another one than a directory
+		s.room.looks = LookEvery(rest)
 	case "commit":
 		s.changes(func(j *replica.Job) { j.Committed, j.Position = at(0), replica.Position(at(0)) })
 	case "durable": // as an earlier leader left it
@@ -184,15 +200,17 @@ func (s *stage) run(line string) error {
 		for _, sh := range s.job.Writer.Shards {
 			s.learns(Shard{sh.Node, s.report(sh.Part)})
 		}
-	case "moves", "late", "fails", "fenced": // of the part that node n1 writes first
+	case "moves", "late", "fails", "fenced", "crowded", "ails": // of the part that node n1 writes first
 		r := s.report(replica.OfGroup(0))
 		switch verb {
 		case "moves":
 			r.Written = 1 << 30
 		case "late":
 			r.Written, r.LateMS = 1<<30, 2500
+		case "ails":
+			r.Written, r.Ails = 1, rest
 		default:
-			r.Failed, r.Fenced = rest, verb == "fenced"
+			r.Failed, r.Fenced, r.Crowded = rest, verb == "fenced", verb == "crowded"
 		}
 		s.learns(Shard{"n1", r})
 	case "stranger": // a node reports of a part that it does not write
@@ -203,7 +221,9 @@ func (s *stage) run(line string) error {
 		s.learns(Marked{s.job.Writer.Writer, control.MarkedReport{Job: s.job.ID, Generation: s.job.Writer.Generation, Failed: rest}})
 	case "seen":
 		ev := Seen{Generation: s.job.Durable}
-		if rest != "" {
+		if at, ok := strings.CutPrefix(rest, "of "); ok {
+			ev.Since, _ = time.Parse(time.TimeOnly, at)
+		} else if rest != "" {
 			ev.Why = errors.New(rest)
 		}
 		s.learns(ev)
@@ -250,6 +270,9 @@ func (s *stage) run(line string) error {
 		s.turn()
 	case "status":
 		s.printf("durable %v %s", s.room.Durable(), s.room.Why())
+		if since := s.room.Since(); !since.IsZero() {
+			s.printf("since %s", since.Format(time.TimeOnly))
+		}
 	case "pace":
 		s.printf("%s", s.room.Pace(s.now))
 	default:

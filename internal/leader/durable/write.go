@@ -28,8 +28,10 @@ type write struct {
 	generation replica.Generation // zero: none was seen
 	number     uint64
 	parts      map[replica.Part]control.ShardReport
-	movedAt    time.Duration       // when a byte of it was last known to be written
-	unended    *replica.EndDurable // of which the log has not said whether it was applied
+	turns      map[replica.NodeName]time.Duration // when nodes were told that it is their turn
+	movedAt    time.Duration                      // when a byte of it was last known to be written
+	unended    *replica.EndDurable                // of which the log has not said whether it was applied
+	trouble    string                             // what a node said last that keeps its store from taking a part
 }
 
 // changed takes the job's record. A write that it names begins, and one that it names no more is over.
@@ -45,7 +47,7 @@ func (r *Room) changed(now time.Duration, job *replica.Job) {
 	}
 	r.over(now)
 	if w != nil {
-		r.write = write{generation: w.Generation, number: w.Number, parts: map[replica.Part]control.ShardReport{}, movedAt: now, unended: r.write.unended}
+		r.write = write{generation: w.Generation, number: w.Number, parts: map[replica.Part]control.ShardReport{}, turns: map[replica.NodeName]time.Duration{}, movedAt: now, unended: r.write.unended}
 	}
 }
 
@@ -57,10 +59,11 @@ func (r *Room) over(now time.Duration) {
 	switch {
 	case of.IsZero():
 	case of == r.job.Durable:
-		if r.failing > 0 {
+		if r.failing > 0 || r.ailing {
 			r.tell("durable writes work again: step %d is written", r.job.Durable.Step)
 		}
-		r.failed, r.failing, r.why, r.path.absent = 0, 0, "", replica.Generation{}
+		r.failed, r.failing, r.ailing, r.why, r.path.absent = 0, 0, false, "", replica.Generation{}
+		r.path.lookAt = now
 	default:
 		r.failedOnce(now)
 	}
@@ -100,6 +103,8 @@ func (r *Room) wanted(now time.Duration) bool {
 	}
 	have := r.Durable()
 	switch {
+	case j.Phase == replica.Open && j.Committed == r.crowded: // it would hold the slot again that the next commit lacks
+		return false
 	case j.Options.DurableEvery == 0:
 		return false
 	case j.Phase == replica.Closed: // nothing newer will be committed in this epoch
@@ -142,6 +147,7 @@ func (r *Room) begin(now time.Duration) {
 		r.failedOnce(now)
 		return
 	}
+	w.Turns = r.Turns()
 	r.do(Propose{replica.BeginDurable{Job: r.job.ID, Write: w}})
 }
 
@@ -171,7 +177,11 @@ func (r *Room) writing(now time.Duration) {
 		r.why = fmt.Sprintf("node %s is to write %v and has no link to the leader", s.Node, s.Part)
 	case idle > patience:
 		r.why = fmt.Sprintf("generation %v: no byte of it was written for %v", w.Generation, patience)
+		if r.write.trouble != "" {
+			r.why += ": " + r.write.trouble
+		}
 	default:
+		r.turns(now)
 		return
 	}
 	r.write.movedAt = now
@@ -194,6 +204,8 @@ func (r *Room) shard(now time.Duration, ev Shard) {
 		}
 	}
 	switch {
+	case ev.Ails != "":
+		r.troubled(ev)
 	case ev.Written > 0:
 		r.write.movedAt = now // a part of gigabytes takes as long as its disk does
 		if ev.LateMS > 0 {
@@ -204,13 +216,32 @@ func (r *Room) shard(now time.Duration, ev Shard) {
 		r.do(Log{fmt.Sprintf("shard %v of generation %v by node %s", ev.Part, ev.Generation, ev.From), ev.Failed})
 		r.why = fmt.Sprintf("node %s, %v of generation %v: %s", ev.From, ev.Part, ev.Generation, ev.Failed)
 		r.fence(ev.Fenced)
+		if ev.Crowded {
+			r.crowded = r.job.Committed
+		}
 		r.end(false)
 	default:
 		for _, p := range append([]replica.Part{ev.Part}, ev.Also...) {
 			r.write.parts[p] = ev.ShardReport
 		}
+		if w.Turns {
+			r.write.movedAt = now
+			delete(r.write.turns, ev.From)
+		}
 		r.mark()
 	}
+}
+
+// troubled takes in that a store does not do what a node asks it for. The write goes on: people are told before it fails, and once.
+func (r *Room) troubled(ev Shard) {
+	why := fmt.Sprintf("node %s, %v of generation %v: %s", ev.From, ev.Part, ev.Generation, ev.Ails)
+	if r.write.trouble == "" {
+		r.do(Log{fmt.Sprintf("shard %v of generation %v by node %s is held up", ev.Part, ev.Generation, ev.From), ev.Ails})
+	}
+	if r.failing == 0 && !r.ailing {
+		r.tell("warning: a durable write is held up: %s", why)
+	}
+	r.why, r.write.trouble, r.ailing = why, why, true
 }
 
 // mark orders the commit marker where all parts are written.
