@@ -108,6 +108,9 @@ func checkWhole(t testing.TB, c *Catalog, f Found, groups int) {
 		}
 		want := format.Canonical(p.Manifest)
 		want.Cluster = f.Cluster
+		if want.Generation.IsZero() {
+			want.Generation = f.Generation // no arena takes a part of none
+		}
 		if !bytes.Equal(got, p.Bytes) || !reflect.DeepEqual(sh.Manifest(), want) || !reflect.DeepEqual(sh.Regions(), p.Regions) {
 			t.Errorf("%v came back different", p.Manifest.Part)
 		}
