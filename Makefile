@@ -56,7 +56,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -159,9 +159,10 @@ gpu-test: ## what a GPU alone shows, within ten minutes, as a table to paste, in
 	@if command -v $(GO) >/dev/null && command -v gcc >/dev/null; then $(MAKE) --no-print-directory build || echo "make: gpu-test: nothing could be built: it takes what is there" >&2; fi
 	$(GPUPYTHON) bench/torch/gpu/run.py $(GPU)
 
-demo-test: build ## the demo's scenario with the normal binaries, and 64 MiB more of state on each rank
+demo-test: build store-server ## the demo's scenario with the normal binaries, 64 MiB more of state on each rank, and a fleet that is lost with a bucket left
 	$(BIN)/replicad demo $(DEMO)
 	$(if $(DEMO),,$(BIN)/replicad demo --seed 3 --state-mb 64 --slots 2 --steps 250 --pace 50ms --faults rank-forward,holder)
+	$(if $(DEMO),,$(BIN)/replicad demo --seed 3 --durable s3://demo/ck --steps 150 --faults fleet)
 
 sizes-test: build $(TORCH) ## torch jobs of 1, 2 and 3 GB of state: a rank, a node, a holder that sends is killed; up to an hour, 22 GiB of free memory. Flags in SIZES="--cases gpt-1024"
 	$(PYTHON) examples/torch/sizes.py $(SIZES)
@@ -176,13 +177,17 @@ test: installs build check py-check unit c-test py-test demo-test chaos-test ## 
 test-all: SKIP :=
 test-all: test store-test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
 
+store-server: set-up # the server of buckets that tests and the demo start
+	@mkdir -p $(BIN)/tools
+	$(STORES)
+
 store-test: set-up ## the suite of stores on a directory, gofakes3 and versitygw, with versions and Object Lock; its table in docs/stores.md
 	@mkdir -p $(BIN)/tools
 	$(STORES)
 	$(GO) build -C .ci/versitygw -buildvcs=false -o $(BIN)/tools/ tool
 	$(GO) test -count=1 -vet=off ./internal/durable -run 'TestStores|TestTable' -stores -table $(CURDIR)/docs/stores.md
 
-demo: build ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="..."
+demo: build $(if $(findstring s3://,$(DEMO)),store-server) ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="--durable s3://demo/ck"
 	$(BIN)/replicad demo $(DEMO)
 
 demo-torch: build $(TORCH) ## the same over a PyTorch job: a GPT on three DDP replicas, survivors in process; PYTHON=... for one of yours with torch, flags in DEMO

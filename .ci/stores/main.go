@@ -1,6 +1,6 @@
 // Command stores is a server of objects for tests: S3 in memory, or a server elsewhere, behind a proxy that spoils what it is told to.
 //
-// It prints its address and ends when its standard input does, so that none outlives its test. PUT /-/faults takes a list of faults in
+// It prints its address and ends when its standard input does, so that none outlives its test, unless it is to stay. PUT /-/faults takes a list of faults in
 // JSON (type fault), DELETE /-/faults ends all of them and lets go of what they hold, GET /-/log tells the requests so far.
 //
 // One lock is around every write but a part. Without it the server in memory checks a condition and stores the object in two steps, and
@@ -34,13 +34,21 @@ func main() {
 	secret := flag.String("secret", "secret", "its secret")
 	buckets := flag.String("buckets", "plain,versioned", "its buckets; one whose name begins with versioned has versions")
 	to := flag.String("to", "", "a server elsewhere, instead of the one in memory")
+	listen := flag.String("listen", "127.0.0.1:0", "where it listens")
+	stay := flag.Bool("stay", false, "it stays when the standard input ends: who has started it kills it")
 	flag.Parse()
-	if err := run(*access, *secret, *buckets, *to); err != nil {
+	if !*stay {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			os.Exit(0)
+		}()
+	}
+	if err := run(*listen, *access, *secret, *buckets, *to); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(access, secret, buckets, to string) error {
+func run(listen, access, secret, buckets, to string) error {
 	inner, err := memory(access, secret, buckets)
 	if to != "" {
 		inner, err = elsewhere(to)
@@ -48,14 +56,10 @@ func run(access, secret, buckets, to string) error {
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
 	}
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
 	fmt.Printf("http://%s\n", l.Addr())
 	return http.Serve(l, &proxy{inner: inner, released: make(chan struct{})})
 }
