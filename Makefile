@@ -31,6 +31,8 @@ GOTESTS    := -shuffle=on -vet=off -timeout 12m
 # The server of objects that tests start: in memory, behind a proxy that spoils requests.
 STORES      = $(GO) build -C .ci/stores -buildvcs=false -o $(BIN)/tools/stores .
 CAMPAIGN   ?=
+# Of store-test.
+KILLS      ?= 100
 LOCK       ?=
 HOSTILE    ?=
 SIZES      ?=
@@ -181,11 +183,12 @@ store-server: set-up # the server of buckets that tests and the demo start
 	@mkdir -p $(BIN)/tools
 	$(STORES)
 
-store-test: set-up ## the suite of stores on a directory, gofakes3 and versitygw, with versions and Object Lock; its table in docs/stores.md
+store-test: set-up ## the suite of stores on a directory, gofakes3 and versitygw, its table in docs/stores.md; then KILLS SIGKILLs of writers, leaders and versitygw under a job, from a seed (SEED)
 	@mkdir -p $(BIN)/tools
 	$(STORES)
 	$(GO) build -C .ci/versitygw -buildvcs=false -o $(BIN)/tools/ tool
 	$(GO) test -count=1 -vet=off ./internal/durable -run 'TestStores|TestTable' -stores -table $(CURDIR)/docs/stores.md
+	CGO_ENABLED=1 $(GO) test -count=1 -vet=off -timeout 60m ./internal/trouble -run 'TestKills$$' -v -kills $(KILLS) -kills-seed $(or $(SEED),0) | grep -v '^    process_test.go'
 
 demo: build $(if $(findstring s3://,$(DEMO)),store-server) ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="--durable s3://demo/ck"
 	$(BIN)/replicad demo $(DEMO)

@@ -29,6 +29,8 @@ type Store struct {
 	Settings config.Store // of a bucket whose server is not named by the environment
 	Env      []string     // of programs that reach it as `replicad ckpt` does
 	Server   *Process     // nil: none was started
+
+	start func() (*Process, error)
 }
 
 // Use has the daemon of this configuration write there.
@@ -77,17 +79,21 @@ func serveBucket(ctx context.Context, spawn *Spawner, where, bucket, dir, tools 
 		if _, err := os.Stat(program); err != nil {
 			continue
 		}
-		env := []string{"ROOT_ACCESS_KEY=" + bucketAccess, "ROOT_SECRET_KEY=" + bucketSecret}
-		if s.Server, err = spawn.Start("the server of "+where, LogPath(dir, "bucket"), env, Output{}, program, kind.args(address, root, bucket)...); err != nil {
-			return nil, err
+		s.start = func() (*Process, error) {
+			env := []string{"ROOT_ACCESS_KEY=" + bucketAccess, "ROOT_SECRET_KEY=" + bucketSecret}
+			return spawn.Start("the server of "+where, LogPath(dir, "bucket"), env, Output{}, program, kind.args(address, root, bucket)...)
 		}
-		return s, s.listens(ctx, address)
+		return s, s.Restart(ctx)
 	}
 	return nil, fmt.Errorf("%s: there is no server of buckets in %s: `make store-server` builds one, or name one that runs in AWS_ENDPOINT_URL_S3", where, tools)
 }
 
-// listens waits until the server does.
-func (s *Store) listens(ctx context.Context, address string) error {
+// Restart starts the server again, with what it has on its disk, and waits until it listens.
+func (s *Store) Restart(ctx context.Context) (err error) {
+	if s.Server, err = s.start(); err != nil {
+		return err
+	}
+	address := strings.TrimPrefix(s.Settings.Endpoint, "http://")
 	ctx, cancel := context.WithTimeout(ctx, patienceBucket)
 	defer cancel()
 	again := time.NewTicker(20 * time.Millisecond)
