@@ -58,7 +58,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server versitygw store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -183,10 +183,11 @@ store-server: set-up # the server of buckets that tests and the demo start
 	@mkdir -p $(BIN)/tools
 	$(STORES)
 
-store-test: set-up ## the suite of stores on a directory, gofakes3 and versitygw, its table in docs/stores.md; then KILLS SIGKILLs of writers, leaders and versitygw under a job, from a seed (SEED)
+versitygw: set-up # a server of buckets on a directory, which store-test and bench start
 	@mkdir -p $(BIN)/tools
-	$(STORES)
 	$(GO) build -C .ci/versitygw -buildvcs=false -o $(BIN)/tools/ tool
+
+store-test: store-server versitygw ## the suite of stores on a directory, gofakes3 and versitygw, its table in docs/stores.md; then KILLS SIGKILLs of writers, leaders and versitygw under a job, from a seed (SEED)
 	$(GO) test -count=1 -vet=off ./internal/durable -run 'TestStores|TestTable' -stores -table $(CURDIR)/docs/stores.md
 	CGO_ENABLED=1 $(GO) test -count=1 -vet=off -timeout 60m ./internal/trouble -run 'TestKills$$' -v -kills $(KILLS) -kills-seed $(or $(SEED),0)
 
@@ -220,7 +221,7 @@ campaign: build $(TORCH) ## seeds x torch jobs x faults, a row each; hours. Flag
 soak: build ## RUNS demos with random fault times; ends at the first that fails or leaves a process behind
 	.ci/soak $(RUNS) $(BIN) $(DEMO)
 
-bench: build ## every figure beside its limit, ten minutes of a quiet machine: bin/bench/bench.json, bench.html; flags in BENCH="--quick --only transfer"
+bench: build versitygw ## every figure beside its limit, half an hour of a quiet machine and 30 GiB of disk for 4 GiB of durable state: bin/bench/bench.json, bench.html; flags in BENCH="--quick --only transfer"
 	$(MAKE) --no-print-directory -C bench/words_and_capture OUT=$(BIN)/words_and_capture build
 	$(BIN)/replicad bench --out $(BIN)/bench $(BENCH)
 

@@ -15,9 +15,9 @@ import (
 
 // Keys of the servers that are started here. They listen on this machine alone, and go with their cluster.
 const (
-	bucketAccess = "replicad"
-	bucketSecret = "a-server-on-loopback-for-a-while"
-	bucketRegion = "us-east-1"
+	BucketAccess = "replicad"
+	BucketSecret = "a-server-on-loopback-for-a-while" //nolint:gosec // it guards nothing
+	BucketRegion = "us-east-1"
 )
 
 // patienceBucket is how long a server may take to listen.
@@ -28,7 +28,8 @@ type Store struct {
 	URL      string
 	Settings config.Store // of a bucket whose server is not named by the environment
 	Env      []string     // of programs that reach it as `replicad ckpt` does
-	Server   *Process     // nil: none was started
+	Kind     string       // the program of Server; empty: none was started
+	Server   *Process
 
 	start func() (*Process, error)
 }
@@ -61,26 +62,27 @@ var bucketServers = []struct {
 }{
 	{"versitygw", func(address, dir, _ string) []string { return []string{"--port", address, "--quiet", "posix", dir} }},
 	{"stores", func(address, _, bucket string) []string {
-		return []string{"-listen", address, "-stay", "-access", bucketAccess, "-secret", bucketSecret, "-buckets", bucket}
+		return []string{"-listen", address, "-stay", "-access", BucketAccess, "-secret", BucketSecret, "-buckets", bucket}
 	}},
 }
 
 func serveBucket(ctx context.Context, spawn *Spawner, where, bucket, dir, tools string) (*Store, error) {
 	root, keys := filepath.Join(dir, "bucket"), filepath.Join(dir, "bucket.keys")
-	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", bucketAccess, bucketSecret)
+	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", BucketAccess, BucketSecret)
 	address, err := freeAddress()
 	if err := errors.Join(err, os.MkdirAll(filepath.Join(root, bucket), 0o700), os.WriteFile(keys, []byte(text), 0o600)); err != nil {
 		return nil, fmt.Errorf("files of %s: %w", where, err)
 	}
-	s := &Store{URL: where, Settings: config.Store{Endpoint: "http://" + address, Region: bucketRegion, Credentials: keys}}
-	s.Env = []string{"AWS_ENDPOINT_URL_S3=" + s.Settings.Endpoint, "AWS_REGION=" + bucketRegion, "AWS_ACCESS_KEY_ID=" + bucketAccess, "AWS_SECRET_ACCESS_KEY=" + bucketSecret}
+	s := &Store{URL: where, Settings: config.Store{Endpoint: "http://" + address, Region: BucketRegion, Credentials: keys}}
+	s.Env = []string{"AWS_ENDPOINT_URL_S3=" + s.Settings.Endpoint, "AWS_REGION=" + BucketRegion, "AWS_ACCESS_KEY_ID=" + BucketAccess, "AWS_SECRET_ACCESS_KEY=" + BucketSecret}
 	for _, kind := range bucketServers {
 		program := filepath.Join(tools, kind.name)
 		if _, err := os.Stat(program); err != nil {
 			continue
 		}
+		s.Kind = kind.name
 		s.start = func() (*Process, error) {
-			env := []string{"ROOT_ACCESS_KEY=" + bucketAccess, "ROOT_SECRET_KEY=" + bucketSecret}
+			env := []string{"ROOT_ACCESS_KEY=" + BucketAccess, "ROOT_SECRET_KEY=" + BucketSecret}
 			return spawn.Start("the server of "+where, LogPath(dir, "bucket"), env, Output{}, program, kind.args(address, root, bucket)...)
 		}
 		return s, s.Restart(ctx)

@@ -47,7 +47,7 @@ func TestOpenStoreOfOthers(t *testing.T) {
 		t.Error(err)
 	}
 	t.Setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
-	if s, err := OpenStore(t.Context(), nil, "s3://b/ck", "", ""); err != nil || s.URL != "s3://b/ck" || s.Server != nil || s.Settings != (config.Store{}) {
+	if s, err := OpenStore(t.Context(), nil, "s3://b/ck", "", ""); err != nil || s.URL != "s3://b/ck" || s.Kind != "" || s.Settings != (config.Store{}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
