@@ -31,6 +31,8 @@ GOTESTS    := -shuffle=on -vet=off -timeout 12m
 # The server of objects that tests start: in memory, behind a proxy that spoils requests.
 STORES      = $(GO) build -C .ci/stores -buildvcs=false -o $(BIN)/tools/stores .
 CAMPAIGN   ?=
+# Of store-test.
+KILLS      ?= 100
 LOCK       ?=
 HOSTILE    ?=
 SIZES      ?=
@@ -56,7 +58,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server versitygw store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -159,9 +161,10 @@ gpu-test: ## what a GPU alone shows, within ten minutes, as a table to paste, in
 	@if command -v $(GO) >/dev/null && command -v gcc >/dev/null; then $(MAKE) --no-print-directory build || echo "make: gpu-test: nothing could be built: it takes what is there" >&2; fi
 	$(GPUPYTHON) bench/torch/gpu/run.py $(GPU)
 
-demo-test: build ## the demo's scenario with the normal binaries, and 64 MiB more of state on each rank
+demo-test: build store-server ## the demo's scenario with the normal binaries, 64 MiB more of state on each rank, and a fleet that is lost with a bucket left
 	$(BIN)/replicad demo $(DEMO)
 	$(if $(DEMO),,$(BIN)/replicad demo --seed 3 --state-mb 64 --slots 2 --steps 250 --pace 50ms --faults rank-forward,holder)
+	$(if $(DEMO),,$(BIN)/replicad demo --seed 3 --durable s3://demo/ck --steps 150 --faults fleet)
 
 sizes-test: build $(TORCH) ## torch jobs of 1, 2 and 3 GB of state: a rank, a node, a holder that sends is killed; up to an hour, 22 GiB of free memory. Flags in SIZES="--cases gpt-1024"
 	$(PYTHON) examples/torch/sizes.py $(SIZES)
@@ -176,13 +179,19 @@ test: installs build check py-check unit c-test py-test demo-test chaos-test ## 
 test-all: SKIP :=
 test-all: test store-test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
 
-store-test: set-up ## the suite of stores on a directory, gofakes3 and versitygw, with versions and Object Lock; its table in docs/stores.md
+store-server: set-up # the server of buckets that tests and the demo start
 	@mkdir -p $(BIN)/tools
 	$(STORES)
-	$(GO) build -C .ci/versitygw -buildvcs=false -o $(BIN)/tools/ tool
-	$(GO) test -count=1 -vet=off ./internal/durable -run 'TestStores|TestTable' -stores -table $(CURDIR)/docs/stores.md
 
-demo: build ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="..."
+versitygw: set-up # a server of buckets on a directory, which store-test and bench start
+	@mkdir -p $(BIN)/tools
+	$(GO) build -C .ci/versitygw -buildvcs=false -o $(BIN)/tools/ tool
+
+store-test: store-server versitygw ## the suite of stores on a directory, gofakes3 and versitygw, its table in docs/stores.md; then KILLS SIGKILLs of writers, leaders and versitygw under a job, from a seed (SEED)
+	$(GO) test -count=1 -vet=off ./internal/durable -run 'TestStores|TestTable' -stores -table $(CURDIR)/docs/stores.md
+	CGO_ENABLED=1 $(GO) test -count=1 -vet=off -timeout 60m ./internal/trouble -run 'TestKills$$' -v -kills $(KILLS) -kills-seed $(or $(SEED),0)
+
+demo: build $(if $(findstring s3://,$(DEMO)),store-server) ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="--durable s3://demo/ck"
 	$(BIN)/replicad demo $(DEMO)
 
 demo-torch: build $(TORCH) ## the same over a PyTorch job: a GPT on three DDP replicas, survivors in process; PYTHON=... for one of yours with torch, flags in DEMO
@@ -212,7 +221,7 @@ campaign: build $(TORCH) ## seeds x torch jobs x faults, a row each; hours. Flag
 soak: build ## RUNS demos with random fault times; ends at the first that fails or leaves a process behind
 	.ci/soak $(RUNS) $(BIN) $(DEMO)
 
-bench: build ## every figure beside its limit, ten minutes of a quiet machine: bin/bench/bench.json, bench.html; flags in BENCH="--quick --only transfer"
+bench: build versitygw ## every figure beside its limit, half an hour of a quiet machine and 30 GiB of disk for 4 GiB of durable state: bin/bench/bench.json, bench.html; flags in BENCH="--quick --only transfer"
 	$(MAKE) --no-print-directory -C bench/words_and_capture OUT=$(BIN)/words_and_capture build
 	$(BIN)/replicad bench --out $(BIN)/bench $(BENCH)
 

@@ -1,6 +1,6 @@
 // Command stores is a server of objects for tests: S3 in memory, or a server elsewhere, behind a proxy that spoils what it is told to.
 //
-// It prints its address and ends when its standard input does, so that none outlives its test. PUT /-/faults takes a list of faults in
+// It prints its address and ends when its standard input does, so that none outlives its test, unless it is to stay. PUT /-/faults takes a list of faults in
 // JSON (type fault), DELETE /-/faults ends all of them and lets go of what they hold, GET /-/log tells the requests so far.
 //
 // One lock is around every write but a part. Without it the server in memory checks a condition and stores the object in two steps, and
@@ -37,7 +37,14 @@ func main() {
 	to := flag.String("to", "", "a server elsewhere, instead of the one in memory")
 	listen := flag.String("listen", "127.0.0.1:0", "where to listen")
 	rate := flag.Int("rate", 0, "requests a second; what is beyond is told to slow down. 0: no bound")
+	stay := flag.Bool("stay", false, "it stays when the standard input ends: who has started it kills it")
 	flag.Parse()
+	if !*stay {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			os.Exit(0)
+		}()
+	}
 	if err := run(*access, *secret, *buckets, *to, *listen, *rate); err != nil {
 		log.Fatal(err)
 	}
@@ -55,10 +62,6 @@ func run(access, secret, buckets, to, listen string, rate int) error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
 	fmt.Printf("http://%s\n", l.Addr())
 	return http.Serve(l, &proxy{inner: inner, rate: float64(rate), left: float64(rate), released: make(chan struct{})})
 }

@@ -346,6 +346,15 @@ func (c *Cluster) Revive(n *Node) error {
 	return c.Start(n)
 }
 
+// Afresh starts a killed node as on the first day: with nothing of its state, of its log or in its memory.
+func (c *Cluster) Afresh(n *Node) error {
+	if err := os.RemoveAll(n.Config.StateDir); err != nil {
+		return fmt.Errorf("the state of %s: %w", n.Name, err)
+	}
+	n.bootstrapped = false
+	return c.Revive(n)
+}
+
 // hear ends the node's silence.
 func (n *Node) hear() {
 	if n.speak != nil {

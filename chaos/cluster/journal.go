@@ -36,6 +36,7 @@ type LogEvent struct {
 	Holders   []string          `json:"holders"`
 	Part      string            `json:"part"`
 	LagMicros float64           `json:"lag_us"`
+	Took      int64             `json:"took_us"`
 	Job       string            `json:"job"`
 	Code      string            `json:"code"`
 	Unvouched bool              `json:"unvouched"`

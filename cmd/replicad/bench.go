@@ -31,7 +31,7 @@ func newBench(std stdio) *cobra.Command {
 	f.StringVar(&o.Out, "out", ".", "`DIR` for bench.json and bench.html")
 	f.StringVar(&o.Only, "only", "", "measure only figures whose names begin with `PREFIX`, as transfer/tls")
 	f.BoolVar(&o.Quick, "quick", false, "smaller and with fewer rounds: a minute or two, to see that it works")
-	f.Uint64Var(&o.PartMiB, "part-mib", 0, "a transfer moves a part of `N` MiB (default 256, and 64 with --quick), which takes twice the memory")
+	f.Uint64Var(&o.PartMiB, "part-mib", 0, "a transfer moves a part of `N` MiB (default 256, and 64 with --quick), which takes twice the memory; a durable write has as many (default 4096, and 64 with --quick)")
 	f.BoolVar(&o.Strict, "strict", false, "fail where a figure misses what is wanted")
 	f.StringVar(&o.CBench, "c-bench", "", "`FILE`: the C program of bench/words_and_capture (default: words_and_capture beside this program);\nwithout it steps and captures are left out")
 	return cmd

@@ -56,6 +56,7 @@ func newDemo(std stdio) *cobra.Command {
 	flags.IntVar(&o.StateMB, "state-mb", 0, "`MiB` added to each rank's state, to see larger transfers")
 	flags.IntVar(&o.Shards, "shards", 0, "ranks that share one replica of the model (default 2 with textlm); with as many as ranks each group's part is mirrored")
 	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default: as of replicad run): each is a copy of its state")
+	flags.StringVar(&o.Durable, "durable", "", "directory, file:// or s3:// `URL` for durable generations (default: a directory in --dir); the faults end with fleet then, and\n`replicad ckpt ls` of it is printed. The demo starts the bucket's server unless AWS_ENDPOINT_URL_S3 names one")
 	flags.IntVar(&o.Copies, "copies", 0, "nodes that must hold each part before a step is committed (default 2; 3 with the fault holder)")
 	flags.Uint64Var(&o.Seed, "seed", 0, "of training and of the moments of the faults (default: drawn, and printed)")
 	flags.DurationVar(&o.Pace, "pace", demo.DefaultPace, "shortest time of a step")

@@ -32,7 +32,12 @@ func (r *runner) newBed(ctx context.Context, job string, nodes ...string) (*bed,
 }
 
 // newBedOn starts a cluster on some of the cores.
-func (r *runner) newBedOn(ctx context.Context, on cores, job string, nodes ...string) (b *bed, err error) {
+func (r *runner) newBedOn(ctx context.Context, on cores, job string, nodes ...string) (*bed, error) {
+	return r.newBedWith(ctx, on, nil, job, nodes...)
+}
+
+// newBedWith starts a cluster whose configurations tier changes; it may start what they need, with its files in dir.
+func (r *runner) newBedWith(ctx context.Context, on cores, tier func(spawn *cluster.Spawner, dir string) (func(*config.Config), error), job string, nodes ...string) (b *bed, err error) {
 	if err := r.needsTrainer(); err != nil {
 		return nil, err
 	}
@@ -72,7 +77,13 @@ func (r *runner) newBedOn(ctx context.Context, on cores, job string, nodes ...st
 	if err := b.keep(on); err != nil {
 		return nil, err
 	}
-	b.Cluster, err = cluster.New(cluster.Plan{Dir: dir, Program: r.opt.Program, Nodes: nodes, Voters: 3, Change: func(c *config.Config) { c.Log.Level = "info" }}, spawn, b.journal)
+	change := func(c *config.Config) { c.Log.Level = "info" }
+	if tier != nil {
+		if change, err = tier(spawn, dir); err != nil {
+			return nil, err
+		}
+	}
+	b.Cluster, err = cluster.New(cluster.Plan{Dir: dir, Program: r.opt.Program, Nodes: nodes, Voters: 3, Change: change}, spawn, b.journal)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ type Options struct {
 	Out     string // folder for bench.json and bench.html
 	Only    string // figures whose name begins so; empty: all
 	Quick   bool   // smaller and fewer: to see that it works, not for figures
-	PartMiB uint64 // what a transfer moves; 0: 256, and 64 with Quick
+	PartMiB uint64 // what a transfer moves; 0: 256, and 64 with Quick; and what a durable write has; 0: 4096, and 64 with Quick
 	Strict  bool   // a figure that misses what is wanted is an error
 	Program string // replicad, to run clusters [this executable]; textlm lies beside it
 	CBench  string // bench/words_and_capture's program [words_and_capture beside Program]
@@ -163,7 +163,7 @@ func prefixes(jobs []job) (list []string) {
 // allJobs are the figures in the order of the report.
 func allJobs(opt Options) []job {
 	return slices.Concat(stepJobs(), captureJobs(opt.Quick), transferJobs(opt), []job{cappedJob(opt.Quick), commitJob(opt.Quick), restoreJob(opt.Quick), donorJob(opt.Quick),
-		memoryJob(opt.Quick), idleJob(opt.Quick)}, resentJobs(opt.Quick))
+		memoryJob(opt.Quick), idleJob(opt.Quick)}, resentJobs(opt.Quick), durableJobs(opt))
 }
 
 // sub is a folder of a job's own, which the job makes.

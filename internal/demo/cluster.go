@@ -1,8 +1,10 @@
 package demo
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -29,12 +31,44 @@ func homeRanks(home, world int) string {
 	return strings.Join(list, ",")
 }
 
-// newCluster makes the demo's nodes under dir.
-func newCluster(opt Options, dir string, spawn *cluster.Spawner, j *cluster.Journal) (*cluster.Cluster, error) {
+// newCluster makes the demo's nodes under dir. store is where they write what is durable; nil: in a directory there.
+func newCluster(opt Options, dir string, store *cluster.Store, spawn *cluster.Spawner, j *cluster.Journal) (*cluster.Cluster, error) {
 	if err := os.MkdirAll(faultDir(dir), 0o700); err != nil {
 		return nil, fmt.Errorf("demo directory: %w", err)
 	}
-	return cluster.New(cluster.Plan{Dir: dir, Program: opt.Program, Nodes: homes, Voters: voters, Change: func(c *config.Config) { c.Log.Level = opt.LogLevel }}, spawn, j)
+	change := func(c *config.Config) {
+		c.Log.Level = opt.LogLevel
+		if store != nil {
+			store.Use(c)
+		}
+	}
+	return cluster.New(cluster.Plan{Dir: dir, Program: opt.Program, Nodes: homes, Voters: voters, Change: change}, spawn, j)
+}
+
+// openStore opens what --durable names, and starts its server; nil: nothing was named.
+func openStore(ctx context.Context, opt Options, dir string, spawn *cluster.Spawner) (*cluster.Store, error) {
+	if opt.Durable == "" {
+		return nil, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(cluster.LogPath(dir, "bucket")), 0o700); err != nil {
+		return nil, fmt.Errorf("demo directory: %w", err)
+	}
+	s, err := cluster.OpenStore(ctx, spawn, opt.Durable, dir, filepath.Join(filepath.Dir(opt.Program), "tools"))
+	if err != nil {
+		return nil, fmt.Errorf("--durable: %w", err)
+	}
+	return s, nil
+}
+
+// generations is what `replicad ckpt ls` prints of a store.
+func generations(ctx context.Context, opt Options, s *cluster.Store) (string, error) {
+	ls := exec.CommandContext(ctx, opt.Program, "ckpt", "ls", s.URL)
+	ls.Env = append(os.Environ(), s.Env...)
+	out, err := ls.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("replicad ckpt ls %s: %w: %s", s.URL, err, out)
+	}
+	return fmt.Sprintf("\nreplicad ckpt ls %s\n%s", s.URL, out), nil
 }
 
 func faultDir(dir string) string { return filepath.Join(dir, "faults") }
@@ -43,6 +77,9 @@ func faultDir(dir string) string { return filepath.Join(dir, "faults") }
 func (d *driver) launch(i int, spare bool) error {
 	job := cluster.Job{Name: jobName, World: d.opt.World, Groups: d.opt.groupList(), Flags: []string{"--durable-every", fmt.Sprint(durableEvery)},
 		Command: append(d.opt.trainer(), "--pace", d.opt.Pace.String()), Env: []string{"TEXTLM_FAULT_DIR=" + faultDir(d.cluster.Dir)}}
+	if d.resume {
+		job.Flags = append(job.Flags, "--resume")
+	}
 	if d.opt.Slots > 0 {
 		job.Flags = append(job.Flags, "--slots", fmt.Sprint(d.opt.Slots))
 	}

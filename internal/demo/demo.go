@@ -82,7 +82,7 @@ func Run(ctx context.Context, opt Options, stdout, stderr io.Writer) (err error)
 		}
 		return err
 	}
-	v.print("\n" + table(res.Faults) + res.verdict())
+	v.print("\n" + table(res.Faults) + res.stored + res.verdict())
 	if opt.ReportDir != "" {
 		if err := res.write(opt.ReportDir); err != nil {
 			return err
@@ -98,7 +98,11 @@ func Run(ctx context.Context, opt Options, stdout, stderr io.Writer) (err error)
 // perform makes the undisturbed run, then the disturbed one.
 func perform(ctx context.Context, opt Options, dir string, spawn *cluster.Spawner, j *cluster.Journal, v *view) (*result, error) {
 	began := time.Now()
-	c, err := newCluster(opt, dir, spawn, j)
+	store, err := openStore(ctx, opt, dir, spawn)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newCluster(opt, dir, store, spawn, j)
 	if err != nil {
 		return nil, err
 	}
@@ -129,8 +133,20 @@ func perform(ctx context.Context, opt Options, dir string, spawn *cluster.Spawne
 		return nil, err
 	}
 	v.phase("stopping the cluster")
-	c.Stop(3 * time.Second)
-	return d.result(faults, calm, got, want, began, trained), nil
+	c.Stop(stopping(store))
+	r := d.result(faults, calm, got, want, began, trained)
+	if store != nil {
+		r.stored, err = generations(ctx, opt, store)
+	}
+	return r, err
+}
+
+// stopping is how long a daemon may take to end. One that is to be looked at afterwards has the newest step to write.
+func stopping(store *cluster.Store) time.Duration {
+	if store != nil {
+		return time.Minute
+	}
+	return 3 * time.Second
 }
 
 func (d *driver) result(faults []Fault, calm *cluster.Journal, got, want []cluster.Digests, began time.Time, trained time.Duration) *result {

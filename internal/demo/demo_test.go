@@ -96,6 +96,21 @@ func TestOptionsReportAllFaults(t *testing.T) {
 	}
 }
 
+// A store that was named has the loss of the whole fleet among the faults; without one the demo is as it was.
+func TestAStoreBringsTheLossOfTheFleet(t *testing.T) {
+	for durable, want := range map[string]bool{"": false, "ck": true, "file:///ck": true, "s3://b/ck": true} {
+		o, err := Options{Trainer: os.Args[0], Groups: []int{0, 1}, Durable: durable}.withDefaults()
+		if got := slices.Contains(o.Faults, FleetLoss); err != nil || got != want {
+			t.Errorf("--durable %q: %v, %v", durable, o.Faults, err)
+		}
+	}
+	for _, bad := range []string{"gs://b", "s3://", "s3:///ck", "file://"} {
+		if _, err := (Options{Trainer: os.Args[0], Durable: bad}).withDefaults(); err == nil || !strings.Contains(err.Error(), "--durable "+bad) {
+			t.Errorf("--durable %s: %v", bad, err)
+		}
+	}
+}
+
 // Two nodes that hold a part are lost at once in the fault holder: a job of two copies would go back to its disk.
 func TestHolderWantsThreeCopies(t *testing.T) {
 	for copies, want := range map[int]int{0: 3, 3: 3, 4: 4} {
@@ -165,7 +180,7 @@ func TestConfigurationsAreValidAndLogAtInfo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := newCluster(o, t.TempDir(), nil, nil)
+		c, err := newCluster(o, t.TempDir(), nil, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,6 +20,7 @@ type driver struct {
 	journal *cluster.Journal
 	view    *view
 	rng     *rand.Rand
+	resume  bool // launchers ask for it: the fleet is not the job's first
 }
 
 // run starts the cluster and the job, injects the faults and waits for the end of training.
@@ -101,7 +102,7 @@ func (d *driver) awaitMoment(ctx context.Context, i int, kind string) error {
 	goal := uint64(part * (float64(i) + 0.1 + 0.5*d.rng.Float64()))
 	_, step := d.latest()
 	goal = max(goal, step+3+uint64(d.rng.IntN(min(20, 1+int(part)/4))))
-	if kind == GroupLoss {
+	if kind == GroupLoss || kind == FleetLoss {
 		goal = max(goal, d.durableStep()+durableEvery/4)
 	}
 	if goal+uint64(min(10, d.opt.Steps/4)) > uint64(d.opt.Steps) {
@@ -129,7 +130,7 @@ func (d *driver) awaitHealth(ctx context.Context, kind string) error {
 		if why == "" && done < start+3 {
 			why = fmt.Sprintf("no three commits came after step %d", start)
 		}
-		if j := d.anyJobLocked(); why == "" && kind == GroupLoss && (j == nil || j.Durable.Epoch == 0) {
+		if j := d.anyJobLocked(); why == "" && (kind == GroupLoss || kind == FleetLoss) && (j == nil || j.Durable.Epoch == 0) {
 			why = "nothing is on disk yet"
 		}
 		return why == ""

@@ -50,6 +50,8 @@ func (d *driver) inject(ctx context.Context, kind string) (Fault, error) {
 		return d.killNodes(ctx, kind, []string{d.leader()})
 	case Holder, HolderDaemon:
 		return d.killHolder(ctx, kind)
+	case FleetLoss:
+		return d.killFleet(ctx)
 	}
 	return d.killNodes(ctx, GroupLoss, d.groupHolders())
 }
@@ -280,6 +282,33 @@ func (d *driver) killNodes(ctx context.Context, kind string, names []string) (Fa
 	return f, err
 }
 
+// killFleet kills every node at once. A fresh fleet, which knows nothing of the job, goes on from what is durable.
+func (d *driver) killFleet(ctx context.Context) (Fault, error) {
+	was := d.now()
+	_, step := d.latest()
+	f := Fault{Kind: FleetLoss, target: strings.Join(d.cluster.Names(), "+"), step: step}
+	d.say("kill %s: keepers, daemons, launchers and ranks; nothing is left but what is durable", f.target)
+	f.at = time.Now()
+	for _, n := range d.cluster.Nodes {
+		if err := d.cluster.Kill(n); err != nil {
+			return f, fmt.Errorf("fault %s: %w", f.Kind, err)
+		}
+	}
+	d.resume = true
+	for i, n := range d.cluster.Nodes {
+		err := d.cluster.Afresh(n)
+		if err == nil {
+			err = d.launch(i, false)
+		}
+		if err != nil {
+			return f, fmt.Errorf("fault %s: %w", f.Kind, err)
+		}
+	}
+	f.away = time.Since(f.at)
+	d.say("a fresh fleet is there after %.1f s, without state, log and memory; its launchers have --resume", f.away.Seconds())
+	return f, d.awaitResume(ctx, &f, was, patienceDurable)
+}
+
 func (d *driver) reviveAll(f *Fault, names []string) error {
 	for _, name := range names {
 		if err := d.revive(name); err != nil {
@@ -328,9 +357,9 @@ func (d *driver) awaitResume(ctx context.Context, f *Fault, was before, patience
 	switch {
 	case f.From != fromDurable && f.StepsLost > 0:
 		return fmt.Errorf("fault %s: resumed %d steps below the committed step %d without having read the disk (%s)", f.Kind, f.StepsLost, was.committed, f.Reason)
-	case f.Kind == GroupLoss && f.From != fromDurable:
+	case f.lastResort() && f.From != fromDurable:
 		return fmt.Errorf("fault %s: every holder was killed, and yet the state came from %s (%s)", f.Kind, f.From, f.Reason)
-	case f.Kind != GroupLoss && f.From == fromDurable:
+	case !f.lastResort() && f.From == fromDurable:
 		return fmt.Errorf("fault %s: the disk was read though memory could serve (%s)", f.Kind, f.Reason)
 	}
 	return nil

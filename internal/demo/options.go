@@ -23,6 +23,9 @@ const (
 	LeaderLoss  = "leader"       // the same for the node that leads Raft
 	GroupLoss   = "group"        // the same for every holder of one replica group at once
 
+	// In the default with --durable: the same for all nodes at once, and a fresh fleet goes on from what is durable.
+	FleetLoss = "fleet"
+
 	// Not in the default: while the state of a lost node's ranks is on its way to another node, SIGKILL a holder that sends it.
 	Holder       = "holder"        // everything on that node: the job keeps three copies for it
 	HolderDaemon = "holder-daemon" // its daemon alone, which is started again
@@ -62,7 +65,7 @@ func AllFaults() []string {
 
 // KnownFaults are all that can be asked for.
 func KnownFaults() []string {
-	list := append(AllFaults(), Holder, HolderDaemon)
+	list := append(AllFaults(), FleetLoss, Holder, HolderDaemon)
 	for _, name := range slices.Sorted(maps.Keys(rankFaults)) {
 		if !slices.Contains(list, name) {
 			list = append(list, name)
@@ -87,6 +90,7 @@ type Options struct {
 	StateMB  int    // MiB added to each rank's state [0]
 	Shards   int    // ranks that share one replica of textlm's model [2]; as many as ranks: each group's part is mirrored
 	Slots    int    // generations that a rank's arena holds [the job's default]
+	Durable  string // directory, file:// or s3:// URL of durable generations [a directory in Dir]
 	Copies   int    // nodes that must hold each part before a step is committed [the job's default; three with fault holder]
 	Seed     uint64 // of training and of the moments of faults [drawn, and printed]
 
@@ -135,6 +139,9 @@ func (o Options) withDefaults() (Options, error) {
 		if slices.Max(o.Groups) == 0 {
 			o.Faults = slices.DeleteFunc(o.Faults, func(f string) bool { return f == GroupLoss })
 		}
+		if o.Durable != "" {
+			o.Faults = append(o.Faults, FleetLoss)
+		}
 	}
 	for _, f := range o.Faults {
 		if !slices.Contains(KnownFaults(), f) {
@@ -161,6 +168,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Copies != 0 && o.Copies < 3 && slices.Contains(o.Faults, Holder) {
 		list = append(list, fmt.Errorf("--copies %d with fault %s, which loses two nodes that hold a part: want 3 or more", o.Copies, Holder))
+	}
+	if scheme, rest, ok := strings.Cut(o.Durable, "://"); ok && (scheme != "s3" && scheme != "file" || rest == "" || scheme == "s3" && strings.HasPrefix(rest, "/")) {
+		list = append(list, fmt.Errorf("--durable %s: want a directory, file:///DIRECTORY or s3://BUCKET/PREFIX", o.Durable))
 	}
 	if o.Warm < 0 || o.Warm > 4 {
 		list = append(list, fmt.Errorf("--warm %d: want 0 to 4 processes a node: each takes a trainer's memory", o.Warm))

@@ -31,7 +31,8 @@ type result struct {
 	baseline map[uint64]float64
 	digest   string // of the weights of all shards
 	differs  []string
-	dropped  int // events that the journal did not keep
+	stored   string // what lies in the store that was named, as a command shows it
+	dropped  int    // events that the journal did not keep
 }
 
 // write puts report.json and report.html into dir, each written aside and renamed.

@@ -3,6 +3,7 @@ package demo
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/chaos/cluster"
@@ -31,6 +32,9 @@ type Fault struct {
 	firstStep *float64      // the first new step of the last rank to make one
 	epoch     uint64        // after it
 }
+
+// lastResort tells whether memory can't serve after it.
+func (f *Fault) lastResort() bool { return f.Kind == GroupLoss || f.Kind == FleetLoss }
 
 // The tiers as the daemons' logs name them.
 const (
@@ -83,9 +87,7 @@ func measure(f *Fault, events []cluster.LogEvent, committed uint64, end time.Tim
 		if committed > e.Step {
 			f.StepsLost = max(f.StepsLost, committed-e.Step) // the daemons' word is not taken for it
 		}
-		if e.Reason != "" {
-			f.Reason += "; " + e.Reason
-		}
+		f.Reason = strings.TrimPrefix(strings.TrimSuffix(f.Reason+"; "+e.Reason, "; "), "; ")
 	}
 	var bytes uint64
 	sources := map[string]bool{}

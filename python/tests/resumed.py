@@ -37,6 +37,29 @@ def train(last: int, forget: bool = False) -> Iterator[dict[str, Any]]:
             yield {"samples": x, "loss": loss}
 
 
+def scheduled(last: int) -> Iterator[dict[str, Any]]:
+    """A learning rate that falls with each step; told to forget, the session is not given its scheduler."""
+    torch.manual_seed(3)
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.5**n)
+    given = {} if sys.argv[1:] == ["--forget"] else {"scheduler": scheduler}
+    data = torch.utils.data.TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(1)))
+    loader = Loader(data, 4, seed=2)
+    with replicad.Session(model=model, optimizer=optimizer, data=loader, **given) as session:
+        start, batches = session.resume(), loader.endless()
+        for _ in range(start + 1, last + 1):
+            (x,) = next(batches)
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            with session.step():
+                optimizer.step()
+                scheduler.step()
+            yield {"loss": loss}
+
+
 def told(last: int) -> Iterator[dict[str, Any]]:
     """A program that reads its arguments."""
     for values in train(last, forget=sys.argv[1:] == ["--forget"]):

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 import cluster
 from conftest import quick
 from replicad import testing
-from resumed import averaged, failing, other_yields, told, train
+from resumed import averaged, failing, other_yields, scheduled, told, train
 
 
 def test_a_resumed_run_is_the_same_run() -> None:
@@ -30,6 +30,65 @@ def test_what_is_not_kept_is_named() -> None:
     with pytest.raises(testing.Different, match=r"^samples.* differs after step 4: ") as found:
         testing.check_resume(told, steps=3, more=2, program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=["--forget"])
     assert (found.value.name, found.value.step) == ("samples", 4)
+
+
+def test_a_fresh_fleet_goes_on_from_the_disk() -> None:
+    done = testing.check_resume(train, steps=5, more=3, source="durable", program=str(cluster.REPLICAD), timeout=cluster.PATIENCE)
+    assert (done.steps, done.resumed_at, done.source) == (8, 5, "durable")
+    assert done.compared > 8 * 20
+
+
+@pytest.mark.long
+def test_a_scheduler_that_is_forgotten_is_found_in_a_fresh_fleet() -> None:
+    """The learning rate is in the optimizer's state, and the scheduler's count is not: the first step is as it was, and the next one is not."""
+    with pytest.raises(testing.Different) as found:
+        testing.check_resume(scheduled, steps=3, more=2, source="durable", program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=["--forget"])
+    assert found.value.step in (4, 5)
+
+
+def test_what_a_source_may_be() -> None:
+    with pytest.raises(ValueError, match=r"source='disk': want one of own-ram, durable"):
+        testing.check_resume(train, steps=1, more=1, source="disk")
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run whose steps are durable each, in a directory, and which was never disturbed."""
+    from replicad.testing.check import _launched, _Program
+    from replicad.testing.daemon import Daemon
+
+    daemon = Daemon(str(cluster.REPLICAD))
+    folder = tmp_path_factory.mktemp("live")
+    with daemon:
+        train = _Program.of("a test", scheduled, [])
+        status, said, _ = _launched(daemon, "lm", train.command(6), cluster.PATIENCE, "--durable-every", "1")
+        assert status == 0, said
+        daemon.command("ckpt", "cp", "--all", str(daemon.durable), str(folder), timeout=cluster.PATIENCE).check_returncode()
+        (daemon.home / "pki").rename(folder / "pki")
+        for name in ("dev.pem", "dev-key.pem"):  # a cluster's folder has no such node
+            (folder / "pki" / name).unlink()
+    return folder
+
+
+def test_a_generation_goes_on_as_its_run_did(live: Path) -> None:
+    done = testing.check_generation(scheduled, f"file://{live}/lm", pki=live / "pki", program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=[])
+    assert done.steps >= 1 and done.loaded < done.compared
+
+
+def test_a_generation_without_its_scheduler_is_found(live: Path) -> None:
+    with pytest.raises(testing.Different, match=r"\d+ of \d+ elements"):
+        testing.check_generation(scheduled, f"{live}/lm", pki=live / "pki", program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=["--forget"])
+
+
+@pytest.mark.parametrize(("at", "why"), [("@99", "@99: want a whole generation and a later one .* has the steps "), ("@6", "@6: want a whole generation and a later one")])
+def test_a_generation_with_nothing_to_compare_it_with(live: Path, at: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        testing.check_generation(scheduled, f"{live}/lm{at}", pki=live / "pki", program=str(cluster.REPLICAD), timeout=cluster.PATIENCE)
+
+
+def test_a_generation_of_a_cluster_whose_identity_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"has no ca-key.pem: name the folder"):
+        testing.check_generation(scheduled, str(tmp_path), pki=tmp_path, program=str(cluster.REPLICAD))
 
 
 @pytest.mark.long

@@ -1,10 +1,13 @@
 """For tests of your own training: break it at places that you name, and ask whether a resumed run is the same run.
 
 :class:`Faults` kills, raises or hangs in a rank, by a seeded plan. :func:`check_resume` trains twice, once in one go and once
-through the loss of a process, and names the first thing that differs.
+through the loss of a process, or of everything but the disk, and names the first thing that differs. :func:`check_generation` loads a
+generation of a run from its store, and compares what follows with what followed in the run.
 """
 
-from .check import Different, Resumption, Train, check_resume
+from .check import SOURCES, Checked, Different, Resumption, Train, check_generation, check_resume
 from .faults import KINDS, PLACES, Fault, Faults, Injected
 
-__all__ = ["KINDS", "PLACES", "Different", "Fault", "Faults", "Injected", "Resumption", "Train", "check_resume"]
+__all__ = [
+    "KINDS", "PLACES", "SOURCES", "Checked", "Different", "Fault", "Faults", "Injected", "Resumption", "Train", "check_generation", "check_resume",
+]  # fmt: skip

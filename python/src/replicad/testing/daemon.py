@@ -47,9 +47,45 @@ class Daemon:
         print(process.pid, file=self.guard.stdin, flush=True)
         return process
 
+    @property
+    def home(self) -> Path:
+        """Where the daemon keeps everything."""
+        return Path(self.folder, "replicad-dev")
+
+    @property
+    def durable(self) -> Path:
+        """The root of its durable generations."""
+        return self.home / "durable"
+
+    def command(self, *command: str, timeout: float) -> subprocess.CompletedProcess[str]:
+        """Runs the program to its end."""
+        return subprocess.run([self.binary, *command], env=self.env, cwd=self.folder, text=True, capture_output=True, timeout=timeout)
+
+    def of(self, pki: str | Path) -> Daemon:
+        """Has it be of the cluster that has this identity. It has not started yet."""
+        if not Path(pki, "ca-key.pem").is_file():
+            self.__exit__()
+            raise FileNotFoundError(f"{pki} has no ca-key.pem: name the folder of `replicad pki init` of the run's cluster in pki=")
+        shutil.copytree(pki, self.home / "pki")
+        if not (self.home / "pki" / "dev.pem").exists():
+            self.command("pki", "add", "dev", "--dir", str(self.home / "pki"), timeout=60).check_returncode()
+        return self
+
+    def afresh(self) -> None:
+        """Kills all of it. What starts again knows what is durable, and nothing else."""
+        self._bury()
+        for path in self.home.iterdir():
+            if path.name in ("pki", "address", "durable"):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        self.__enter__()
+
     def __enter__(self) -> dict[str, str]:
         try:
-            self.start("keeper", "--socket", str(Path(self.folder, "replicad-dev", "run", "keeper.sock")))  # one that the daemon starts is nobody's child
+            self.start("keeper", "--socket", str(self.home / "run" / "keeper.sock"))  # one that the daemon starts is nobody's child
             daemon = self.start("daemon", "--dev", "--wait-keeper", stderr=subprocess.PIPE)
             assert daemon.stderr is not None
             seen = []
@@ -66,13 +102,17 @@ class Daemon:
 
     def __exit__(self, *_: object) -> None:
         self.guard.communicate()  # it ends them all once this pipe is closed, by whatever
+        self._bury()  # they have ended, unless somebody ended the guard
+
+    def _bury(self) -> None:
         for process in self.running:
-            process.kill()  # they have ended, unless somebody ended the guard
+            process.kill()
             process.wait()
             if process.stderr is not None:
                 if self.drain is not None:
                     self.drain.join()
                 process.stderr.close()
+        self.running.clear()
 
 
 def guard() -> None:

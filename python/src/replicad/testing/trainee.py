@@ -25,16 +25,17 @@ running = False
 
 
 def main() -> None:
-    """One process of :func:`replicad.testing.check_resume`: OUT MODULE FILE FUNCTION LAST KILL [ARGUMENT...]."""
+    """One process of :func:`replicad.testing.check_resume`: OUT MODULE FILE FUNCTION LAST KILL HOW [ARGUMENT...]. HOW is what ends after step KILL:
+    "process" this one, by SIGKILL; "launcher" the launcher, with it this one, and the job."""
     global running
     running = True
     launcher = os.getppid()
-    out, module, file, function, last, kill, *arguments = sys.argv[1:]
+    out, module, file, function, last, kill, how, *arguments = sys.argv[1:]
     sys.argv = [file, *arguments]
     sys.path[:] = os.environ["PYTHONPATH"].split(os.pathsep)  # nothing before it
     try:
         train = getattr(_load(module, file), function)
-        _record(train, int(last), int(kill), Path(out))
+        _record(train, int(last), int(kill), how, Path(out))
     except BaseException:
         sys.stdout.flush()  # the launcher may end this process before it ends by itself
         traceback.print_exc()
@@ -44,7 +45,7 @@ def main() -> None:
         raise SystemExit(1) from None
 
 
-def _record(train: Train, last: int, kill: int, path: Path) -> None:
+def _record(train: Train, last: int, kill: int, how: str, path: Path) -> None:
     """Trains, and writes down what is to be compared after each step."""
     from .. import session as sessions  # with torch, which the guard of the daemon does without
 
@@ -70,7 +71,11 @@ def _record(train: Train, last: int, kill: int, path: Path) -> None:
             session.commit()
             if at == kill and not killed:
                 out.write(json.dumps({"killed": at}) + "\n")
-                os.kill(os.getpid(), signal.SIGKILL)
+                if how == "process":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getppid(), signal.SIGTERM)
+                while True:
+                    signal.pause()  # until the launcher passes it on
 
 
 def _named(value: Any, name: str) -> Iterator[tuple[str, str]]:
