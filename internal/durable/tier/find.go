@@ -45,6 +45,17 @@ func (t *Tier) Find(ctx context.Context, name string, id replica.JobID) (found [
 	if err != nil {
 		return nil, nil, err
 	}
+	if len(former) > 0 { // a run that was resumed, and has written nothing since, has claims in the present layout alone
+		runs, err := t.cat.Runs(ctx, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		for i := range former {
+			if j := slices.IndexFunc(runs, func(r catalog.Run) bool { return r.ID == former[i].Commit.Run }); j >= 0 {
+				former[i].Run.Claimed = runs[j].Claimed
+			}
+		}
+	}
 	return inOrder(append(found, former...)), append(skipped, passed...), nil
 }
 
