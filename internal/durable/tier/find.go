@@ -236,8 +236,10 @@ func (t *Tier) Open(ctx context.Context, name string, id replica.JobID, g replic
 	if bad := t.bad(ctx, f); bad != nil {
 		return nil, bad
 	}
-	where := f.Where()
-	t.hold(where, 1)
+	let, err := t.hold(ctx, f)
+	if err != nil {
+		return nil, err
+	}
 	var sh Reader
 	if f.Old() {
 		sh, err = t.old.OpenShard(ctx, f, part)
@@ -245,11 +247,11 @@ func (t *Tier) Open(ctx context.Context, name string, id replica.JobID, g replic
 		sh, err = t.cat.OpenShard(ctx, f, part)
 	}
 	if err != nil {
-		t.hold(where, -1)
+		let()
 		t.suspect(ctx, f, err)
 		return nil, corrupt(err)
 	}
-	return &opened{Reader: sh, t: t, ctx: ctx, of: f}, nil
+	return &opened{Reader: sh, t: t, ctx: ctx, of: f, let: let}, nil
 }
 
 // bad tells of a generation that is there no more, or whose newest read failed.
@@ -266,6 +268,7 @@ type opened struct {
 	t   *Tier
 	ctx context.Context // of whoever opened it
 	of  Found
+	let func()
 }
 
 func (o *opened) ReadChunk(i int, dst []byte) ([]byte, error) {
@@ -279,7 +282,7 @@ func (o *opened) ReadChunk(i int, dst []byte) ([]byte, error) {
 
 func (o *opened) Close() {
 	o.Reader.Close()
-	o.t.hold(o.of.Where(), -1)
+	o.let()
 }
 
 // corrupt marks damage of every kind with one word.
@@ -303,6 +306,11 @@ type How = catalog.How
 // ReadBack reads a generation whole, and leaves beside it what that found. Damage is believed where a second read finds it again. A store that
 // refuses to read leaves the former mark.
 func (t *Tier) ReadBack(ctx context.Context, f Found, how How) error {
+	let, err := t.hold(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer let()
 	if f.Old() {
 		return t.old.ReadBack(ctx, f, how.Cold, how.Pace)
 	}
