@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -280,34 +281,46 @@ func (c ckpt) one(ctx context.Context, w *where) (t tier, f catalog.Found, err e
 	if w.at != nil {
 		return w.named(ctx)
 	}
+	t, f, passed, err := w.newest(ctx)
+	for _, s := range passed {
+		fmt.Fprintf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, s.Reason)
+	}
+	return t, f, err
+}
+
+// newest finds the newest generation that is whole, of one job, and what is newer and damaged, the newest first.
+func (w *where) newest(ctx context.Context) (t tier, f catalog.Found, passed []catalog.Skipped, err error) {
 	for _, t := range w.tiers() {
 		jobs, err := w.jobs(ctx, t)
 		if err != nil {
-			return nil, f, err
+			return nil, f, nil, err
 		}
 		if len(jobs) > 1 {
-			return nil, f, coded(exitUsage, fmt.Errorf("%s has the jobs %s: say which, as %s", t.URL(), strings.Join(jobs, ", "), path.Join(t.URL(), jobs[0])))
+			return nil, f, nil, coded(exitUsage, fmt.Errorf("%s has the jobs %s: say which, as %s", t.URL(), strings.Join(jobs, ", "), path.Join(t.URL(), jobs[0])))
 		}
 		for _, job := range jobs {
 			found, skipped, err := t.Find(ctx, job, replica.JobID{})
 			if err != nil {
-				return nil, f, err
+				return nil, f, nil, err
 			}
-			for _, f := range found {
-				if w.run != "" && f.Run.Run != w.run {
-					continue
+			found = slices.DeleteFunc(found, func(f catalog.Found) bool { return w.run != "" && f.Run.Run != w.run })
+			for _, s := range skipped {
+				if s.State == catalog.Damaged && (w.run == "" || s.Run.Run == w.run) && (len(found) == 0 || s.Run.Run == found[0].Run.Run && s.Generation.Compare(found[0].Generation) > 0) {
+					passed = append(passed, s)
 				}
-				for _, s := range skipped {
-					if s.Run.Run == f.Run.Run && s.State == catalog.Damaged && s.Generation.Compare(f.Generation) > 0 {
-						fmt.Fprintf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, s.Reason)
-					}
-				}
-				return t, f, nil
+			}
+			if len(found) > 0 {
+				return t, found[0], passed, nil
+			}
+			if len(passed) > 0 {
+				return t, f, passed, errNoneWhole
 			}
 		}
 	}
-	return nil, f, fmt.Errorf("no generation that is whole: see `replicad ckpt ls`")
+	return nil, f, passed, errNoneWhole
 }
+
+var errNoneWhole = errors.New("no generation that is whole: see `replicad ckpt ls`")
 
 // named finds the generation behind @.
 func (w *where) named(ctx context.Context) (t tier, f catalog.Found, err error) {

@@ -31,7 +31,7 @@ func (c ckpt) cp() *cobra.Command {
 		Short: "Copy a generation to another root, every byte checked",
 		Long: ckptLong + `
 
-The copy keeps job and run; its commit comes last. What is there already is not copied again. A generation
+The copy keeps job and run; its commit comes last. What is there already is not copied again; what is damaged there is written anew. A generation
 in the layout of older daemons comes out in the present one.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,10 +66,14 @@ in the layout of older daemons comes out in the present one.`,
 			}
 			rows := []verdict{}
 			for _, found := range list {
-				if err := c.copy(ctx, w, found, to); err != nil {
+				mended, err := c.copy(ctx, w, found, to)
+				if err != nil {
 					return err
 				}
 				rows = append(rows, verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Good: true, Bytes: found.Bytes})
+				if mended {
+					fmt.Fprintf(c.std.err, "step %d of %s in %s was damaged: what was wrong is written anew, and all of it was read\n", found.Generation.Step, found.Job, to.URL())
+				}
 				if !f.json {
 					fmt.Fprintf(c.std.out, "copied step %d of %s to %s, %s\n", found.Generation.Step, found.Job, to.URL(), size(found.Bytes))
 				}
@@ -84,18 +88,22 @@ in the layout of older daemons comes out in the present one.`,
 	return cmd
 }
 
-func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.Catalog) error {
+func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.Catalog) (mended bool, err error) {
 	var source interface {
 		URL() string
-		Copy(ctx context.Context, f catalog.Found, to *catalog.Catalog) error
+		Copy(ctx context.Context, f catalog.Found, to *catalog.Catalog) (mended bool, err error)
 	} = w.cat
 	if f.Old() {
 		source = w.old
 	}
-	if err := source.Copy(ctx, f, to); err != nil {
-		return err
+	if mended, err = source.Copy(ctx, f, to); err != nil {
+		return mended, err
 	}
-	return to.Log(ctx, f.Job, format.Log{Verb: "cp", Run: f.Run.Run, Generations: []replica.Generation{f.Generation}, Why: "from " + source.URL()})
+	why := "from " + source.URL()
+	if mended {
+		why += "; what was damaged here was written anew"
+	}
+	return mended, to.Log(ctx, f.Job, format.Log{Verb: "cp", Run: f.Run.Run, Generations: []replica.Generation{f.Generation}, Why: why})
 }
 
 // policy are the flags of prune.

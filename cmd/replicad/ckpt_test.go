@@ -195,6 +195,30 @@ func TestCkptDamage(t *testing.T) {
 	expect(t, exitFailed, []string{"show", dir + "@10"}, "step-00000010.e1.json: corrupt")
 }
 
+// What a record calls damaged is read again, and counts once it was mended: by hand, or by a copy over it.
+func TestCkptMended(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	writeGeneration(t, dir, 10, 0)
+	writeGeneration(t, dir, 20, 0)
+	expect(t, exitOK, []string{"cp", dir, other}, "copied step 20")
+	file := []string{ckptJob, "*", "step-00000020.e1", "group-1.*"}
+	bend(t, append([]string{dir}, file...)...)
+	expect(t, exitFailed, []string{"verify", dir}, "step 20 of", "DAMAGED")
+	expect(t, exitFailed, []string{"verify", dir}, "step 20 of", "DAMAGED", "step 10 of", "good")
+	bend(t, append([]string{dir}, file...)...)
+	expect(t, exitOK, []string{"verify", dir}, "step 20 of", "good")
+	if rows := ckptRows(t, dir); rows[0].Step != 20 || rows[0].State != catalog.Good {
+		t.Errorf("%+v", rows)
+	}
+	bend(t, append([]string{other}, file...)...)
+	expect(t, exitFailed, []string{"verify", other}, "DAMAGED")
+	expect(t, exitOK, []string{"cp", dir, other}, "was damaged", "written anew", "copied step 20")
+	if rows := ckptRows(t, other); len(rows) != 1 || rows[0].State != catalog.Good {
+		t.Errorf("%+v", rows)
+	}
+	expect(t, exitOK, []string{"log", other}, "what was damaged here was written anew")
+}
+
 // TestCkptSeveralRuns: the run that began last comes first, and each is named.
 func TestCkptSeveralRuns(t *testing.T) {
 	dir := t.TempDir()

@@ -26,9 +26,6 @@ type verdict struct {
 	Error  string          `json:"error,omitempty"`
 }
 
-// leaseTime is how long a command keeps what it reads, at most.
-const leaseTime = 24 * time.Hour
-
 func (c ckpt) verify() *cobra.Command {
 	var f common
 	var all, repair, quiet, unmarked bool
@@ -39,7 +36,8 @@ func (c ckpt) verify() *cobra.Command {
 
 Reads every file against its SHA-256 and every chunk against its digest, several at once, and records what
 came of it beside the generation: ls, prune and daemons believe that. A file is named with the chunk that
-differs. Ends with 1 where a generation is damaged.`,
+differs. Without a step it is the newest that no record calls damaged; what is newer is read before it, since
+it may have been mended. Ends with 1 where a generation is damaged.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w, err := c.find(cmd.Context(), args[0], f.name())
@@ -53,13 +51,17 @@ differs. Ends with 1 where a generation is damaged.`,
 			}
 			var todo []work
 			out := []verdict{}
-			if !all {
-				t, found, err := c.one(cmd.Context(), w)
-				if err != nil {
-					return err
+			take := func(t tier, skipped []catalog.Skipped) {
+				for _, s := range skipped {
+					if s.Whole != nil {
+						todo = append(todo, work{t, *s.Whole}) // it may have been mended since
+					} else if s.State == catalog.Damaged {
+						out = append(out, verdict{Job: s.Run.Job, Run: s.Run.Run, Step: s.Generation.Step, Epoch: s.Generation.Epoch, Error: s.Reason})
+					}
 				}
-				todo = append(todo, work{t, found})
-			} else {
+			}
+			switch {
+			case all:
 				for _, t := range w.tiers() {
 					found, skipped, err := w.every(cmd.Context(), t)
 					if err != nil {
@@ -68,13 +70,20 @@ differs. Ends with 1 where a generation is damaged.`,
 					for _, f := range found {
 						todo = append(todo, work{t, f})
 					}
-					for _, s := range skipped {
-						if s.Whole != nil {
-							todo = append(todo, work{t, *s.Whole}) // it may have been mended since
-						} else if s.State == catalog.Damaged {
-							out = append(out, verdict{Job: s.Run.Job, Run: s.Run.Run, Step: s.Generation.Step, Epoch: s.Generation.Epoch, Error: s.Reason})
-						}
-					}
+					take(t, skipped)
+				}
+			case w.at != nil:
+				t, found, err := w.named(cmd.Context())
+				if err != nil {
+					return err
+				}
+				todo = append(todo, work{t, found})
+			default:
+				t, found, passed, err := w.newest(cmd.Context())
+				if take(t, passed); err == nil {
+					todo = append(todo, work{t, found})
+				} else if len(todo) == 0 {
+					return err
 				}
 			}
 			for _, x := range todo {
@@ -82,7 +91,9 @@ differs. Ends with 1 where a generation is damaged.`,
 				if err != nil {
 					return err
 				}
-				out = append(out, v)
+				if out = append(out, v); v.Good && !all {
+					break
+				}
 			}
 			return c.printVerdicts(out, f.json)
 		},
@@ -126,22 +137,23 @@ func (c ckpt) verify1(ctx context.Context, w *where, t tier, found catalog.Found
 	if tell {
 		progress = c.progress(fmt.Sprintf("step %d", v.Step))
 	}
-	if !found.Old() && record {
-		end, err := w.cat.Lease(ctx, found.Run, found.Generation, "ckpt verify", leaseTime)
-		switch {
-		case err == nil:
-			defer func() {
-				if eerr := end(context.WithoutCancel(ctx)); eerr != nil {
-					err = errors.Join(err, eerr)
-				}
-			}()
-		case errors.Is(err, store.ErrRefused):
+	read := func() error {
+		v, err = c.reads(ctx, w, t, found, v, progress, repair, record)
+		return err
+	}
+	if !record {
+		return v, read()
+	}
+	err = w.cat.Leased(ctx, found, "ckpt verify", func(err error) {
+		if errors.Is(err, store.ErrRefused) {
 			record = false // read alone is allowed here
 			fmt.Fprintf(c.std.err, "not recorded: %v\n", err)
-		default:
-			return v, err
 		}
-	}
+	}, read)
+	return v, err
+}
+
+func (c ckpt) reads(ctx context.Context, w *where, t tier, found catalog.Found, v verdict, progress func(read, of uint64), repair, record bool) (verdict, error) {
 	faults, bad := t.Verify(ctx, found, progress)
 	if ctx.Err() != nil {
 		return v, context.Cause(ctx)
@@ -162,9 +174,9 @@ func (c ckpt) verify1(ctx context.Context, w *where, t tier, found catalog.Found
 		}
 	}
 	if record {
-		err = w.cat.MarkRead(ctx, found, bad)
+		return v, w.cat.MarkRead(ctx, found, bad)
 	}
-	return v, err
+	return v, nil
 }
 
 // progress tells how far a read is, each tenth of it.
@@ -226,6 +238,7 @@ func (c ckpt) diff() *cobra.Command {
 			"others how many elements differ and by how much at most. Ends with 1 where anything differs.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			var ws [2]*where
 			var ts [2]tier
 			var fs [2]catalog.Found
 			for i, arg := range args {
@@ -234,11 +247,18 @@ func (c ckpt) diff() *cobra.Command {
 					return err
 				}
 				defer w.close()
+				ws[i] = w
 				if ts[i], fs[i], err = c.one(cmd.Context(), w); err != nil {
 					return err
 				}
 			}
-			list, err := catalog.Diff(cmd.Context(), ts[0], fs[0], ts[1], fs[1])
+			var list []catalog.Difference
+			err := ws[0].cat.Leased(cmd.Context(), fs[0], "ckpt diff", nil, func() error {
+				return ws[1].cat.Leased(cmd.Context(), fs[1], "ckpt diff", nil, func() (err error) {
+					list, err = catalog.Diff(cmd.Context(), ts[0], fs[0], ts[1], fs[1])
+					return err
+				})
+			})
 			if err != nil {
 				return err
 			}

@@ -180,8 +180,17 @@ func (l *Leader) adopts(ctx context.Context, a *adopt, found []tier.Found, skipp
 	}
 	a.command = replica.CreateJob{ID: f.Commit.Run, Epoch: resumed.Epoch, Writes: resumed.Writes, Began: resumed.Began, Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
 	a.request.Owner = f.Owner
-	a.news = lackingNews(*f)
+	a.news = strings.Join(slices.DeleteFunc([]string{takenNews(*f, resumed.Over), lackingNews(*f)}, func(s string) bool { return s == "" }), "; ")
 	l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", a.request.Name, f.Generation, l.at(*f)))
+}
+
+// takenNews names the fleet that the run of a generation is taken from, where it may have begun just now. Empty: none.
+func takenNews(f tier.Found, over *tier.Claim) string {
+	if over == nil {
+		return ""
+	}
+	return fmt.Sprintf("warning: fleet %s (cluster %v) took this run at %s and has committed nothing since step %d: if it still trains, it writes nothing durable any more, so end one of the two jobs", over.Fleet, over.Cluster,
+		time.UnixMilli(over.At).UTC().Format("2006-01-02 15:04:05 MST"), f.Position.Step)
 }
 
 // newestEpoch is the newest epoch that a job which goes on from a generation may have had: what it writes lies behind what is passed over.

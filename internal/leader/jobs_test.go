@@ -114,6 +114,27 @@ func TestAdoptsWhatLacksSomething(t *testing.T) {
 	}
 }
 
+// The launchers of a job that takes a run from a fleet which has committed nothing are told whose it was. Nobody is, where one has.
+func TestTheFleetBeforeIsNamed(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+	found, _, err := c.disk.Find(t.Context(), "job", fixture.JobID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.disk.Resume(t.Context(), found[0], fixture.Cluster, "n7-1f", 1); err != nil {
+		t.Fatal(err)
+	}
+	a := c.adoptable(t.Context(), nil, askToResume)
+	if a.refused != "" || a.command.Epoch != 2 || !strings.Contains(a.news, "warning: fleet n7-1f (cluster ") || !strings.Contains(a.news, "committed nothing since step 4") {
+		t.Errorf("it opens behind epoch %d, launchers are told %q (refused: %q)", a.command.Epoch, a.news, a.refused)
+	}
+	if a := c.adoptable(t.Context(), nil, askToResume); a.refused != "" || a.command.Epoch != 2 || a.news != "" {
+		t.Errorf("asked again it opens behind epoch %d, launchers are told %q (refused: %q)", a.command.Epoch, a.news, a.refused)
+	}
+}
+
 // A launcher that says nothing of groups takes those of the generation that it resumes.
 func TestAdoptsWithItsGroups(t *testing.T) {
 	c := newChair(t)

@@ -4,7 +4,7 @@
 // COMMIT, put if absent, and last.json, a hint. A list is the truth; hints save requests where they agree with it. Nothing is believed for
 // its time. After every answer that leaves open what was done, the catalog reads back: its own bytes there are success.
 //
-// One fleet owns an epoch, by a claim that is put if absent. A fleet that finds a newer claim of another commits no more.
+// One fleet owns a run, by a claim of an epoch that is put if absent. A fleet that finds that another has taken the run commits no more.
 //
 // Deleting goes by trash entry, COMMIT, files, entry; whoever finds an entry may finish it. What no COMMIT names is swept when it is older
 // than a grace, by the store's own times.
@@ -67,12 +67,13 @@ type Catalog struct {
 	// which a read failed since.
 	frozen  map[string]format.Written
 	suspect map[string]bool
-	runs    map[replica.JobID]Run // where they lie; guarded by mu
+	runs    map[replica.JobID]Run        // where they lie; guarded by mu
+	said    map[store.Info]*format.Claim // that were read; guarded by mu
 }
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
-	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), runs: make(map[replica.JobID]Run)}
+	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim)}
 	if c.who == "" {
 		c.who = "user-" + fmt.Sprint(os.Getuid())
 	}

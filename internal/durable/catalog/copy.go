@@ -6,40 +6,42 @@ import (
 	"fmt"
 	"maps"
 	"strings"
-	"time"
 
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
 
-// copyLease is how long a copy may hold its source.
-const copyLease = 24 * time.Hour
-
-// Copy takes a generation to another store, under the same names: files, index, COMMIT last. One that is there already is no error. The
-// source keeps it meanwhile, where it can be written to.
-func (c *Catalog) Copy(ctx context.Context, f Found, to *Catalog) error {
-	if err := c.copy(ctx, f, to); err != nil {
-		return fmt.Errorf("copy generation %v of job %s to %s: %w", f.Generation, f.Job, to.URL(), err)
+// Copy takes a generation to another store, under the same names: files, index, COMMIT last. One that is there already is no error; mended: files
+// of it were damaged or missing, and were written anew. The source keeps the generation meanwhile, where it can be written to.
+func (c *Catalog) Copy(ctx context.Context, f Found, to *Catalog) (mended bool, err error) {
+	if mended, err = c.copy(ctx, f, to); err != nil {
+		return mended, fmt.Errorf("copy generation %v of job %s to %s: %w", f.Generation, f.Job, to.URL(), err)
 	}
-	return nil
+	return mended, nil
 }
 
-func (c *Catalog) copy(ctx context.Context, f Found, to *Catalog) (err error) {
+func (c *Catalog) copy(ctx context.Context, f Found, to *Catalog) (mended bool, err error) {
 	if f.old != nil {
-		return errors.New("a generation of the former layout: Old.Copy takes it")
+		return false, errors.New("a generation of the former layout: Old.Copy takes it")
 	}
-	end, lerr := c.Lease(ctx, f.Run, f.Generation, "ckpt cp to "+to.URL(), copyLease)
-	if lerr == nil {
-		defer func() { err = errors.Join(err, end(context.WithoutCancel(ctx))) }()
-	} else if errors.Is(lerr, ErrNone) {
-		return lerr // being deleted; a store that refuses the pin is read all the same
-	}
-	if err := to.root(ctx); err != nil {
+	err = c.Leased(ctx, f, "ckpt cp to "+to.URL(), nil, func() error {
+		mended, err = c.copyAll(ctx, f, to)
 		return err
+	})
+	return mended, err
+}
+
+func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended bool, err error) {
+	if err := to.root(ctx); err != nil {
+		return false, err
 	}
 	if err := c.copyWords(ctx, f, to); err != nil {
-		return err
+		return false, err
+	}
+	there, bad, err := to.copied(ctx, f)
+	if err != nil {
+		return false, err
 	}
 	for _, file := range f.Index.Files {
 		keys := []string{file.Key}
@@ -47,67 +49,152 @@ func (c *Catalog) copy(ctx context.Context, f Found, to *Catalog) (err error) {
 			keys = append(keys, file.Twin)
 		}
 		for _, key := range keys {
-			if err := c.copyFile(ctx, f, file, key, to); err != nil {
-				return err
+			wrote, err := c.copyFile(ctx, f, file, key, to, bad)
+			if err != nil {
+				return false, err
 			}
+			mended = mended || wrote && there
 		}
 	}
 	xb, _, err := c.get(ctx, f.Run.Under(f.Commit.Index.Key))
 	if err != nil {
-		return err
+		return false, err
 	}
 	if _, err := format.ParseIndex(xb, &f.Commit); err != nil {
+		return false, err
+	}
+	wrote, err := to.replace(ctx, f.Run.Under(f.Commit.Index.Key), xb, func(there []byte) bool {
+		_, err := format.ParseIndex(there, &f.Commit)
+		return err == nil
+	})
+	if err != nil {
+		return false, err
+	}
+	mended = mended || wrote && there
+	wrote, err = c.copyCommit(ctx, f, to)
+	if err != nil {
+		return false, err
+	}
+	mended = mended || wrote && there
+	if bad || mended {
+		err = to.readAgain(ctx, f)
+	}
+	return mended, err
+}
+
+// copied tells whether a COMMIT of a generation is there, and whether a record says that its newest whole read failed.
+func (c *Catalog) copied(ctx context.Context, f Found) (there, bad bool, err error) {
+	err = c.again(ctx, func() error {
+		_, err := c.st.Stat(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation}))
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrAbsent) {
+		return false, false, err
+	}
+	there = err == nil
+	n, ok, err := c.newestRead(ctx, f.Run, f.Generation)
+	return there, ok && !n.Good, err
+}
+
+// readAgain reads a generation whole whose files were written anew, and records what that found: without it a former record would stand.
+func (c *Catalog) readAgain(ctx context.Context, f Found) error {
+	g, err := c.Get(ctx, f.Run, f.Generation)
+	if err != nil {
 		return err
 	}
-	if _, err := to.putOnce(ctx, f.Run.Under(f.Commit.Index.Key), xb); err != nil {
+	_, err = c.VerifyAs(ctx, g, How{Cold: true}, nil)
+	if err != nil && !IsDamage(err) {
 		return err
 	}
+	return errors.Join(err, c.MarkRead(ctx, g, err))
+}
+
+// copyCommit puts the COMMIT, in place of one that cannot be read.
+func (c *Catalog) copyCommit(ctx context.Context, f Found, to *Catalog) (wrote bool, err error) {
 	key := f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})
 	b, _, err := c.get(ctx, key)
 	if err != nil {
-		return err
+		return false, err
 	}
-	there, err := to.putOnce(ctx, key, b)
-	if there != nil {
-		if other, perr := format.ParseCommit(there, f.Run.Place, f.Commit.Run, f.Generation); perr == nil && other.Same(&f.Commit) {
-			return nil
-		}
-		return fmt.Errorf("%s: %w", key, ErrCommitted)
+	other := false
+	wrote, err = to.replace(ctx, key, b, func(there []byte) bool {
+		com, err := format.ParseCommit(there, f.Run.Place, f.Commit.Run, f.Generation)
+		other = err == nil && !com.Same(&f.Commit)
+		return err == nil || !errors.Is(err, format.ErrCorrupt) // a newer program's is no damage
+	})
+	switch {
+	case err != nil:
+		return false, err
+	case other:
+		return false, fmt.Errorf("%s: %w", key, ErrCommitted)
+	case wrote:
+		to.hint(ctx, f.Run, &f.Commit, b)
 	}
-	if err != nil {
-		return err
-	}
-	to.hint(ctx, f.Run, &f.Commit, b)
-	return nil
+	return wrote, nil
 }
 
-// copyFile takes one file, from its twin where it is bad.
-func (c *Catalog) copyFile(ctx context.Context, f Found, file format.File, key string, to *Catalog) error {
+// replace puts a small object where none is, or one that is not good.
+func (c *Catalog) replace(ctx context.Context, key string, b []byte, good func(there []byte) bool) (wrote bool, err error) {
+	there, _, err := c.get(ctx, key)
+	switch {
+	case err == nil && good(there):
+		return false, nil
+	case err == nil:
+		if err := c.remove(ctx, key); err != nil {
+			return false, err
+		}
+	case !errors.Is(err, store.ErrAbsent):
+		return false, err
+	}
+	there, err = c.putOnce(ctx, key, b)
+	if there != nil && good(there) { // another copy was first
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// copyFile takes one file, from its twin where it is bad. deep: what the store says of the target is not believed, it is read. A target that is
+// damaged is written anew once the source was seen to be whole.
+func (c *Catalog) copyFile(ctx context.Context, f Found, file format.File, key string, to *Catalog, deep bool) (wrote bool, err error) {
 	full := f.Run.Under(key)
-	if err := to.whole(ctx, full, file); err == nil {
-		return nil
-	} else if !errors.Is(err, store.ErrAbsent) && !errors.Is(err, store.ErrCorrupt) {
-		return err
-	} else if errors.Is(err, store.ErrCorrupt) {
-		if format.ParseName(key).Kind != format.SharedKind {
-			return err // nobody else has this name: the target is damaged, and no copy's to mend
+	err = to.wholeAs(ctx, full, file, deep)
+	if errors.Is(err, store.ErrCorrupt) {
+		err = to.wholeAs(ctx, full, file, deep) // one read may be torn
+	}
+	switch {
+	case err == nil:
+		return false, nil
+	case errors.Is(err, store.ErrCorrupt):
+		if err := c.sound(ctx, f, file); err != nil {
+			return false, err
 		}
 		if err := to.remove(ctx, full); err != nil {
-			return err
+			return false, err
 		}
+	case !errors.Is(err, store.ErrAbsent):
+		return false, err
 	}
-	err := c.transfer(ctx, full, to, full, file)
+	err = c.transfer(ctx, full, to, full, file)
 	if err == nil || file.Twin == "" {
-		return err
+		return true, err
 	}
 	other := file.Twin
 	if key == other {
 		other = file.Key
 	}
 	if terr := c.transfer(ctx, f.Run.Under(other), to, full, file); terr != nil {
-		return errors.Join(err, terr)
+		return true, errors.Join(err, terr)
 	}
-	return nil
+	return true, nil
+}
+
+// sound tells whether a file, or its twin, can be read whole.
+func (c *Catalog) sound(ctx context.Context, f Found, file format.File) error {
+	err := c.wholeAs(ctx, f.Run.Under(file.Key), file, true)
+	if err != nil && file.Twin != "" {
+		err = c.wholeAs(ctx, f.Run.Under(file.Twin), file, true)
+	}
+	return err
 }
 
 // copyWords takes what a run says of itself and its claims. Those that are there already stay.

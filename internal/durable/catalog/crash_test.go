@@ -6,9 +6,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/durabletest"
@@ -337,7 +339,7 @@ func TestCopyCrash(t *testing.T) {
 	for n := int64(0); ; n++ {
 		dst := memory.New()
 		dies(dst, n, n%2 == 0)
-		err := c.Copy(t.Context(), found[0], over(dst, 1))
+		_, err := c.Copy(t.Context(), found[0], over(dst, 1))
 		stopped := died(dst)
 		d := over(dst.Clone(), 1)
 		copied, _, ferr := d.Find(t.Context(), durabletest.JobName, replica.JobID{})
@@ -347,7 +349,7 @@ func TestCopyCrash(t *testing.T) {
 		for _, f := range copied {
 			checkWhole(t, d, f, 2)
 		}
-		if err := c.Copy(t.Context(), found[0], d); err != nil {
+		if _, err := c.Copy(t.Context(), found[0], d); err != nil {
 			t.Fatalf("call %d: again: %v", n, err)
 		}
 		copied, _ = find(t, d)
@@ -370,13 +372,13 @@ func TestCopyHealsFromTheTwin(t *testing.T) {
 	src.Bend(found[0].Run.Under(found[0].Frozen[0]), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
 	dst := memory.New()
 	d := over(dst, 1)
-	if err := c.Copy(t.Context(), found[0], d); err != nil {
+	if _, err := c.Copy(t.Context(), found[0], d); err != nil {
 		t.Fatal(err)
 	}
 	copied, _ := find(t, d)
 	checkWhole(t, d, copied[0], 1)
 	src.Bend(found[0].Run.Under(found[0].Index.Files[1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	if err := c.Copy(t.Context(), found[0], over(memory.New(), 1)); !errors.Is(err, store.ErrCorrupt) {
+	if _, err := c.Copy(t.Context(), found[0], over(memory.New(), 1)); !errors.Is(err, store.ErrCorrupt) {
 		t.Errorf("a damaged source: %v", err)
 	}
 }
@@ -509,7 +511,7 @@ func TestPinsEnd(t *testing.T) {
 	mustWrite(t, c, gen(2), 1)
 	found, _ := find(t, c)
 	r := found[0].Run
-	end, err := c.Lease(t.Context(), r, gen(2), "loads", time.Hour)
+	lease, err := c.Lease(t.Context(), r, gen(2), "loads")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -523,8 +525,19 @@ func TestPinsEnd(t *testing.T) {
 	if pins, err := late.Pinned(t.Context(), r, gen(2)); err != nil || len(pins) != 0 {
 		t.Errorf("an hour later: %v, %v", pins, err)
 	}
-	if err := end(t.Context()); err != nil {
-		t.Error(err)
+	m.Age(3 * time.Hour)
+	for after, want := range map[time.Duration]int{time.Hour: 1, LeaseTime + time.Hour + time.Second: 0} {
+		swept := m.Clone()
+		sweeper := New(swept, Options{Who: "late", Now: func() time.Time { return now.Add(after) }})
+		if _, err := sweeper.Sweep(t.Context(), r, time.Hour); err != nil || len(leases(swept)) != want {
+			t.Errorf("swept after %v there are the leases %q, %v", after, leases(swept), err)
+		}
+	}
+	if err := lease.End(t.Context()); err != nil || len(leases(m)) != 0 {
+		t.Errorf("a lease ends with %v, there are %q", err, leases(m))
+	}
+	if err := lease.End(t.Context()); err != nil {
+		t.Errorf("a lease that was swept ends with %v", err)
 	}
 	if err := c.Unpin(t.Context(), r, gen(2), "nobody"); !errors.Is(err, ErrNone) {
 		t.Error(err)
@@ -534,6 +547,126 @@ func TestPinsEnd(t *testing.T) {
 	}
 	if err := c.Pin(t.Context(), r, gen(2), "ada", "", time.Time{}); !errors.Is(err, ErrNone) {
 		t.Errorf("pinned what is gone: %v", err)
+	}
+}
+
+// A target that is damaged is written anew, whatever is wrong with it, and counts as read. A source that is damaged itself harms none.
+func TestCopyMendsItsTarget(t *testing.T) {
+	src := memory.New()
+	c := over(src, 1)
+	mustWrite(t, c, gen(2), 1)
+	found, _ := find(t, c)
+	f := found[0]
+	whole := memory.New()
+	if mended, err := c.Copy(t.Context(), f, over(whole, 1)); err != nil || mended {
+		t.Fatalf("a copy: mended %v, %v", mended, err)
+	}
+	if mended, err := c.Copy(t.Context(), f, over(whole, 1)); err != nil || mended {
+		t.Fatalf("the same again: mended %v, %v", mended, err)
+	}
+	flip := func(b []byte) []byte { b[len(b)/2] ^= 1; return b }
+	short := func(b []byte) []byte { return b[:len(b)/2] }
+	gone := func([]byte) []byte { return nil }
+	cases := 0
+	for _, key := range whole.Keys() {
+		n := format.ParseName(strings.TrimPrefix(key, f.Run.Prefix()))
+		switch n.Kind {
+		case format.ShardKind, format.SharedKind, format.IndexKind, format.CommitKind:
+		default:
+			continue
+		}
+		for what, how := range map[string]func([]byte) []byte{"flipped": flip, "short": short, "gone": gone} {
+			for _, marked := range []bool{false, true} {
+				if what == "flipped" && !marked && (n.Kind == format.ShardKind || n.Kind == format.SharedKind) {
+					continue // its checksum is the store's, which nobody has found to lie
+				}
+				cases++
+				dst := whole.Clone()
+				d := over(dst, 1)
+				dst.Bend(key, how)
+				if marked {
+					if err := d.MarkRead(t.Context(), f, store.ErrCorrupt); err != nil {
+						t.Fatal(err)
+					}
+				}
+				// Without a COMMIT there is no generation to be mended.
+				if mended, err := c.Copy(t.Context(), f, d); err != nil || mended == (n.Kind == format.CommitKind && what == "gone") {
+					t.Errorf("%s is %s, marked %v: mended %v, %v", key, what, marked, mended, err)
+					continue
+				}
+				got, skipped := find(t, d)
+				if len(got) != 1 || len(skipped) != 0 {
+					t.Errorf("%s was %s: found %d, %v", key, what, len(got), skipped)
+					continue
+				}
+				checkWhole(t, d, got[0], 1)
+			}
+		}
+	}
+	if cases < 20 {
+		t.Errorf("%d cases", cases)
+	}
+	key := f.Run.Under(f.Index.Files[len(f.Index.Files)-1].Key)
+	dst := whole.Clone()
+	src.Bend(key, flip)
+	dst.Bend(key, short)
+	if _, err := c.Copy(t.Context(), f, over(dst, 1)); !errors.Is(err, store.ErrCorrupt) || !slices.Contains(dst.Keys(), key) {
+		t.Errorf("from a source that is damaged: %v", err)
+	}
+}
+
+// leases are the keys of pins that readers have.
+func leases(m *memory.Store) (keys []string) {
+	for _, k := range m.Keys() {
+		if strings.Contains(k, "/pins/") && strings.Contains(k, "-reader-") {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// A reader that takes long keeps what it reads for as long as it reads, and no longer.
+func TestALeaseIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New()
+		c := New(m, Options{Who: "Ada L."})
+		mustWrite(t, c, gen(2), 1)
+		found, _ := find(t, c)
+		err := c.Leased(t.Context(), found[0], "loads", nil, func() error {
+			time.Sleep(10 * LeaseTime)
+			if err := c.Delete(t.Context(), found[0].Run, gen(2), "test"); !errors.Is(err, ErrPinned) {
+				t.Errorf("leased, and deleted: %v", err)
+			}
+			return nil
+		})
+		if err != nil || len(leases(m)) != 0 {
+			t.Errorf("it ends with %v, there are %q", err, leases(m))
+		}
+		if err := c.Delete(t.Context(), found[0].Run, gen(2), "test"); err != nil {
+			t.Error(err)
+		}
+		if err := c.Leased(t.Context(), found[0], "loads", nil, func() error { t.Error("it reads what is gone"); return nil }); !errors.Is(err, ErrNone) {
+			t.Errorf("what is gone is leased: %v", err)
+		}
+	})
+}
+
+// A store that takes no pin is read, and somebody hears of it.
+func TestALeaseThatIsRefused(t *testing.T) {
+	m := memory.New()
+	c := over(m, 1)
+	mustWrite(t, c, gen(2), 1)
+	found, _ := find(t, c)
+	m.Before = func(call memory.Call) error {
+		if call.Changes() {
+			return store.ErrRefused
+		}
+		return nil
+	}
+	var why error
+	read := errors.New("it was read")
+	if err := c.Leased(t.Context(), found[0], "loads", func(err error) { why = err }, func() error { return read }); !errors.Is(err, read) || !errors.Is(why, store.ErrRefused) {
+		t.Errorf("it ends with %v; refused: %v", err, why)
 	}
 }
 

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
-	"github.com/replicad/replicad/replica"
 )
 
 // Discard removes objects of an attempt that was given up, by their names. Its caller knows that none of them is on its way.
@@ -72,40 +70,4 @@ func (c *Catalog) LastWrite(ctx context.Context, r Run) (n uint64, err error) {
 		return nil
 	})
 	return n, err
-}
-
-// Resume makes a fleet the owner of the next epoch of a run, before it opens its job: the one behind was, or a later one where another fleet's
-// claim is older than a grace, by the store's own times, and nothing was committed in its epoch: that fleet is gone. It commits no more if it is
-// not, since a later epoch has an owner. Who loses to a younger claim gets ErrFenced, with the winner's name.
-func (c *Catalog) Resume(ctx context.Context, r Run, fleet Fleet, was replica.Epoch, grace time.Duration) (replica.Epoch, error) {
-	for fleet.Epoch = was + 1; ; fleet.Epoch++ {
-		lost := c.Claim(ctx, r, fleet)
-		if lost == nil || !errors.Is(lost, ErrFenced) {
-			return fleet.Epoch, lost
-		}
-		last, err := c.lastClaim(ctx, r)
-		if err != nil {
-			return 0, err
-		}
-		now, err := c.storeTime(ctx, r, "resume", lost.Error())
-		if err != nil {
-			return 0, err
-		}
-		if age := now.Sub(last.Modified); age < grace {
-			return 0, fmt.Errorf("%w; if that fleet is gone, try again in %v", lost, (grace - age).Round(time.Second))
-		}
-		fleet.Epoch = max(fleet.Epoch, format.ParseName(strings.TrimPrefix(last.Key, r.Prefix())).Epoch)
-	}
-}
-
-// lastClaim is the object of the claim of the latest epoch.
-func (c *Catalog) lastClaim(ctx context.Context, r Run) (last store.Info, err error) {
-	at := replica.Epoch(0)
-	err = c.list(ctx, r.Under("epochs")+"/", "", func(info store.Info) error {
-		if n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind == format.ClaimKind && n.Epoch >= at {
-			last, at = info, n.Epoch
-		}
-		return nil
-	})
-	return last, err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/format"
@@ -17,12 +18,7 @@ import (
 // Pin keeps a generation until it is unpinned, or, with a time, until then: a lease of somebody who reads. A pin of the same name takes the
 // place of the former. It counts once this has returned without an error: a generation that is being deleted is refused.
 func (c *Catalog) Pin(ctx context.Context, r Run, g replica.Generation, who, why string, until time.Time) error {
-	p := format.Pin{Generation: g, Who: format.Who(who), Why: replica.Line(why, format.MaxText), At: c.now().Unix()}
-	if !until.IsZero() {
-		p.Until = until.Unix()
-	}
-	key := r.Key(format.Name{Kind: format.PinKind, Generation: g, Who: p.Who})
-	err := c.swap(ctx, key, func([]byte) ([]byte, error) { return p.Seal() })
+	key, err := c.putPin(ctx, r, g, who, why, until)
 	if err == nil {
 		// Whoever deletes puts its entry first and looks for pins then: one of the two sees the other.
 		if err = c.undisturbed(ctx, r, g); err != nil {
@@ -33,6 +29,15 @@ func (c *Catalog) Pin(ctx context.Context, r Run, g replica.Generation, who, why
 		return fmt.Errorf("pin generation %v of job %s: %w", g, r.Job, err)
 	}
 	return nil
+}
+
+func (c *Catalog) putPin(ctx context.Context, r Run, g replica.Generation, who, why string, until time.Time) (key string, err error) {
+	p := format.Pin{Generation: g, Who: format.Who(who), Why: replica.Line(why, format.MaxText), At: c.now().Unix()}
+	if !until.IsZero() {
+		p.Until = until.Unix()
+	}
+	key = r.Key(format.Name{Kind: format.PinKind, Generation: g, Who: p.Who})
+	return key, c.swap(ctx, key, func([]byte) ([]byte, error) { return p.Seal() })
 }
 
 // undisturbed tells whether a generation is committed, and nobody is deleting it.
@@ -74,13 +79,88 @@ func (c *Catalog) Unpin(ctx context.Context, r Run, g replica.Generation, who st
 	return nil
 }
 
-// Lease keeps a generation while somebody reads it, for so long at most. end gives it up.
-func (c *Catalog) Lease(ctx context.Context, r Run, g replica.Generation, why string, most time.Duration) (end func(context.Context) error, err error) {
-	who := format.Who("reader-" + c.who[:min(len(c.who), 32)] + "-" + strings.ToLower(rand.Text()[:8]))
-	if err := c.Pin(ctx, r, g, who, why, c.now().Add(most)); err != nil {
-		return nil, err
+// LeaseTime is how long a lease keeps a generation whose reader died. A reader that lives renews it each third of that.
+const LeaseTime = 10 * time.Minute
+
+// Lease is a pin with an end, of somebody who reads a generation. Renew and End belong to one goroutine at a time.
+type Lease struct {
+	c    *Catalog
+	run  Run
+	g    replica.Generation
+	who  string
+	why  string
+	ends time.Time
+}
+
+// Lease keeps a generation for LeaseTime, for somebody who reads it.
+func (c *Catalog) Lease(ctx context.Context, r Run, g replica.Generation, why string) (*Lease, error) {
+	l := &Lease{c: c, run: r, g: g, who: format.Who("reader-" + c.who[:min(len(c.who), 32)] + "-" + strings.ToLower(rand.Text()[:8])), why: why}
+	return l, l.put(ctx)
+}
+
+func (l *Lease) put(ctx context.Context) error {
+	ends := l.c.now().Add(LeaseTime)
+	err := l.c.Pin(ctx, l.run, l.g, l.who, l.why, ends)
+	if err == nil {
+		l.ends = ends
 	}
-	return func(ctx context.Context) error { return c.Unpin(ctx, r, g, who) }, nil
+	return err
+}
+
+// Renew keeps the generation for longer, where a third of the time is over.
+func (l *Lease) Renew(ctx context.Context) error {
+	now := l.c.now()
+	switch left := l.ends.Sub(now); {
+	case left > LeaseTime*2/3:
+		return nil
+	case left < LeaseTime/10: // somebody may have begun to delete it
+		return l.put(ctx)
+	}
+	// Who deletes sees the pin as it was and leaves the generation: his entry is no reason to take the pin away.
+	ends := now.Add(LeaseTime)
+	_, err := l.c.putPin(ctx, l.run, l.g, l.who, l.why, ends)
+	if err == nil {
+		l.ends = ends
+	}
+	return err
+}
+
+// End lets the generation go.
+func (l *Lease) End(ctx context.Context) error {
+	err := l.c.Unpin(ctx, l.run, l.g, l.who)
+	if errors.Is(err, ErrNone) { // it had ended, and was swept
+		return nil
+	}
+	return err
+}
+
+// Leased keeps a generation for as long as read takes. ErrNone: it is being deleted, and read was not called. A store that takes no pin is read
+// all the same; refused is told of it, nil: nobody is.
+func (c *Catalog) Leased(ctx context.Context, f Found, why string, refused func(error), read func() error) error {
+	if f.Old() {
+		return read()
+	}
+	l, err := c.Lease(ctx, f.Run, f.Generation, why)
+	if errors.Is(err, ErrNone) {
+		return err
+	}
+	if err != nil {
+		if refused != nil {
+			refused(err)
+		}
+		return read()
+	}
+	renewing, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for pause(renewing, LeaseTime/3) == nil {
+			_ = l.Renew(renewing) // the next one may come through before it ends
+		}
+	})
+	err = read()
+	stop()
+	wg.Wait()
+	return errors.Join(err, l.End(context.WithoutCancel(ctx)))
 }
 
 // pinned lists the pins of a generation that have not ended. One that cannot be read counts: it may be for good.

@@ -263,15 +263,15 @@ func (o *Old) Verify(ctx context.Context, f Found, progress func(read, of uint64
 	return nil, nil
 }
 
-// Copy writes a generation into a store, in the present layout.
-func (o *Old) Copy(ctx context.Context, f Found, to *Catalog) error {
+// Copy writes a generation into a store, in the present layout. It mends none there.
+func (o *Old) Copy(ctx context.Context, f Found, to *Catalog) (mended bool, err error) {
 	if f.At == 0 {
 		f.At = time.Unix(0, 0).UnixMilli() // a marker of the first version said no time
 	}
 	if err := importOld(ctx, o, f, to); err != nil {
-		return fmt.Errorf("copy generation %v of job %s to %s: %w", f.Generation, f.Job, to.URL(), err)
+		return false, fmt.Errorf("copy generation %v of job %s to %s: %w", f.Generation, f.Job, to.URL(), err)
 	}
-	return nil
+	return false, nil
 }
 
 // ReadBack reads a generation whole, and leaves beside it what came of that, as the daemons that wrote it did.

@@ -62,7 +62,7 @@ func TestOldIsCopiedAgain(t *testing.T) {
 	defer st.Close()
 	c := over(st, 1)
 	for _, breaksOff := range []bool{true, false, false} {
-		if err := o.Copy(t.Context(), found[0], c); err != nil {
+		if _, err := o.Copy(t.Context(), found[0], c); err != nil {
 			t.Fatal(err)
 		}
 		copied, _ := find(t, c)
@@ -109,7 +109,7 @@ func TestOld(t *testing.T) {
 			t.Error(err)
 		}
 		for range 2 { // once more is no error
-			if err := o.Copy(t.Context(), f, c); err != nil {
+			if _, err := o.Copy(t.Context(), f, c); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -150,7 +150,7 @@ func TestOld(t *testing.T) {
 	if list, err = o.List(t.Context(), durabletest.JobName); err != nil || len(list) != 2 || list[1].State != Damaged || list[1].Row.Bytes == 0 || list[1].Why == "" {
 		t.Errorf("what failed a read is listed as %+v, %v", list, err)
 	}
-	if err := o.Copy(t.Context(), found[0], over(memory.New(), 1)); err == nil {
+	if _, err := o.Copy(t.Context(), found[0], over(memory.New(), 1)); err == nil {
 		t.Error("a damaged generation was copied")
 	}
 	if err := os.Remove(file); err != nil {

@@ -88,7 +88,7 @@ type Swept struct {
 	Uploads  int                  // that were never completed
 }
 
-// Sweep finishes deletions, and removes what is older than the grace, by the store's own times, and named by no COMMIT: objects of attempts
+// Sweep finishes deletions and removes pins that have ended, and what is older than the grace, by the store's own times, and named by no COMMIT: objects of attempts
 // that failed, frozen parts, unfinished uploads. The grace must be longer than a write's deadline and a request's timeout. Where a COMMIT
 // or an index cannot be read, what it might name stays.
 func (c *Catalog) Sweep(ctx context.Context, r Run, grace time.Duration) (s Swept, err error) {
@@ -123,6 +123,11 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 			s.Finished = append(s.Finished, n.Generation)
 		}
 	}
+	ended, err := c.ended(ctx, r, all, grace)
+	if err != nil {
+		return s, err
+	}
+	loose = append(loose, ended...)
 	named, attempts, unknown, err := c.named(ctx, r, all)
 	if err != nil {
 		return s, err
@@ -159,6 +164,27 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 		s.Uploads++
 	}
 	return s, nil
+}
+
+// ended lists the pins that have ended a grace ago: their readers died, or somebody pinned for some time.
+func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info, grace time.Duration) (list []store.Info, err error) {
+	for _, info := range all {
+		n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix()))
+		if n.Kind != format.PinKind {
+			continue
+		}
+		b, _, err := c.get(ctx, info.Key)
+		if errors.Is(err, store.ErrAbsent) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if p, err := format.ParsePin(b, n); err == nil && p.Until > 0 && c.now().Sub(time.Unix(p.Until, 0)) > grace {
+			list = append(list, info)
+		}
+	}
+	return list, nil
 }
 
 // Clear removes what a run has left that has no generation any more: frozen parts, claims, its words. Where a generation is there, or is being

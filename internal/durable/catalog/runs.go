@@ -21,7 +21,8 @@ type Run struct {
 	// Order is the run's among those of the name: whoever begins or takes up a run makes it the last.
 	Order uint64
 	Owner uint32
-	// Cluster is that of the fleet which has claimed its newest epoch; zero: nobody has, or it was not looked at.
+	// Claimed is its newest epoch that a fleet has claimed, and Cluster that of the fleet; zero: nobody has, or it was not looked at.
+	Claimed replica.Epoch
 	Cluster replica.ClusterID
 }
 
@@ -118,7 +119,8 @@ func (c *Catalog) run(ctx context.Context, p format.Place, claims []replica.Epoc
 	if len(claims) == 0 || r.ID == (replica.JobID{}) {
 		return r, nil
 	}
-	claim, err := c.claim(ctx, r, slices.Max(claims))
+	r.Claimed = slices.Max(claims)
+	claim, err := c.claim(ctx, r, r.Claimed)
 	if err != nil && !errors.Is(err, format.ErrCorrupt) {
 		return r, err
 	}
@@ -126,24 +128,6 @@ func (c *Catalog) run(ctx context.Context, p format.Place, claims []replica.Epoc
 		r.Order, r.Cluster = max(r.Order, claim.Order), claim.Cluster
 	}
 	return r, nil
-}
-
-func (c *Catalog) epochs(ctx context.Context, p format.Place) (list []replica.Epoch, err error) {
-	err = c.list(ctx, p.Under("epochs")+"/", "", func(info store.Info) error {
-		if n := format.ParseName(strings.TrimPrefix(info.Key, p.Prefix())); n.Kind == format.ClaimKind {
-			list = append(list, n.Epoch)
-		}
-		return nil
-	})
-	return list, err
-}
-
-func (c *Catalog) claim(ctx context.Context, r Run, e replica.Epoch) (*format.Claim, error) {
-	b, _, err := c.get(ctx, r.Key(format.Name{Kind: format.ClaimKind, Epoch: e}))
-	if err != nil {
-		return nil, err
-	}
-	return format.ParseClaim(b, r.ID, e)
 }
 
 // Begin gives a run its place, or finds the one that it has. A new one is the last of its name.
@@ -191,80 +175,6 @@ func (c *Catalog) Begin(ctx context.Context, said format.Run) (r Run, err error)
 		r.Order = other.Order
 	}
 	return r, err
-}
-
-// Claim makes a fleet the owner of an epoch of a run, and the run the last of its name. Who loses gets ErrFenced, with the winner's name.
-func (c *Catalog) Claim(ctx context.Context, r Run, fleet Fleet) error {
-	if err := c.claimed(ctx, r, fleet); err != nil {
-		return fmt.Errorf("claim epoch %d of run %s of job %s: %w", fleet.Epoch, r.Run, r.Job, err)
-	}
-	return nil
-}
-
-func (c *Catalog) claimed(ctx context.Context, r Run, fleet Fleet) error {
-	if err := c.owns(ctx, r, fleet); err == nil || !errors.Is(err, ErrNone) {
-		return err
-	}
-	runs, err := c.Runs(ctx, r.Job)
-	if err != nil {
-		return err
-	}
-	order := uint64(1)
-	for _, other := range runs {
-		switch {
-		case other.Place == r.Place:
-			order = max(order, other.Order)
-		case other.Order >= order:
-			order = other.Order + 1
-		}
-	}
-	claim := format.Claim{Run: r.ID, Epoch: fleet.Epoch, Cluster: fleet.Cluster, Fleet: fleet.Name, Order: order, At: c.now().UnixMilli()}
-	b, err := claim.Seal()
-	if err != nil {
-		return err
-	}
-	there, err := c.putOnce(ctx, r.Key(format.Name{Kind: format.ClaimKind, Epoch: fleet.Epoch}), b)
-	if there == nil {
-		return err
-	}
-	other, err := format.ParseClaim(there, r.ID, fleet.Epoch)
-	if err != nil {
-		return err
-	}
-	return foreign(other, fleet)
-}
-
-func foreign(claim *format.Claim, fleet Fleet) error {
-	if claim.Cluster == fleet.Cluster && claim.Fleet == fleet.Name {
-		return nil
-	}
-	return fmt.Errorf("%w: %s (cluster %v) has claimed epoch %d: let that one go on, or begin a new run without --resume", ErrFenced, claim.Fleet, claim.Cluster, claim.Epoch)
-}
-
-// owns tells whether a fleet may commit in an epoch: it has claimed it, and nobody else a later one. ErrNone: nobody has claimed it.
-func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) error {
-	epochs, err := c.epochs(ctx, r.Place)
-	if err != nil {
-		return err
-	}
-	mine := false
-	for _, other := range epochs {
-		if other < fleet.Epoch {
-			continue
-		}
-		claim, err := c.claim(ctx, r, other)
-		if err != nil {
-			return err
-		}
-		if err := foreign(claim, fleet); err != nil {
-			return err
-		}
-		mine = mine || other == fleet.Epoch
-	}
-	if !mine {
-		return fmt.Errorf("nobody has claimed epoch %d: %w", fleet.Epoch, ErrNone)
-	}
-	return nil
 }
 
 // At finds the run of a name that has an id; a zero id is the last run's.

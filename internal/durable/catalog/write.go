@@ -183,6 +183,11 @@ func (c *Catalog) doubt(r Run, n format.Name) {
 // whole tells whether an object has the bytes that its file should have: by the checksum that the store made when it got them, or, where
 // there is none, by reading it.
 func (c *Catalog) whole(ctx context.Context, key string, f format.File) error {
+	return c.wholeAs(ctx, key, f, false)
+}
+
+// wholeAs is whole; deep: the object is read whatever the store says of it.
+func (c *Catalog) wholeAs(ctx context.Context, key string, f format.File, deep bool) error {
 	var info store.Info
 	err := c.again(ctx, func() (err error) {
 		info, err = c.st.Stat(ctx, key)
@@ -194,7 +199,7 @@ func (c *Catalog) whole(ctx context.Context, key string, f format.File) error {
 	if info.Size != int64(f.Bytes) || info.Checksum != "" && info.Checksum != f.SHA256 {
 		return fmt.Errorf("%s: %w: %d bytes, SHA-256 %s; want %d, %s", key, store.ErrCorrupt, info.Size, info.Checksum, f.Bytes, f.SHA256)
 	}
-	if info.Checksum == f.SHA256 {
+	if info.Checksum == f.SHA256 && !deep {
 		return nil
 	}
 	s := c.stream(ctx, key, int64(f.Bytes))

@@ -62,8 +62,10 @@ type Claim struct {
 	Epoch   replica.Epoch     `json:"epoch"`
 	Cluster replica.ClusterID `json:"cluster"`
 	Fleet   string            `json:"fleet"` // for people: who to ask
-	Order   uint64            `json:"order"` // as Run's, at the time of the claim
-	At      int64             `json:"at"`    // milliseconds since 1970, for people
+	// Takes: the fleet took the run with it, as its first or from another one. Its further claims, and those of the fleet before it, change nothing.
+	Takes bool   `json:"takes,omitempty"`
+	Order uint64 `json:"order"` // as Run's, at the time of the claim
+	At    int64  `json:"at"`    // milliseconds since 1970, for people
 }
 
 // Ref names an object and its bytes.

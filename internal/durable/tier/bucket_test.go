@@ -29,10 +29,12 @@ func TestTierOverABucket(t *testing.T) {
 	tier := inBucket(t, srv)
 	f := newFleet(t, tier, "a")
 	f.writes(1, 10)
-	if err := errors.Join(f.reads(10), f.resumes(10)); err != nil {
+	other := newFleet(t, inBucket(t, srv), "b")
+	at, was, err := other.looks(10)
+	if err := errors.Join(err, f.reads(10), f.resumes(10)); err != nil {
 		t.Fatal(err)
 	}
-	if err := newFleet(t, inBucket(t, srv), "b").resumes(10); !errors.Is(err, ErrFenced) {
+	if err := other.takes(at, was); !errors.Is(err, ErrFenced) {
 		t.Errorf("another fleet resumes with %v", err)
 	}
 	f.writes(1, 20)

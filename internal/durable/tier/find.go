@@ -45,6 +45,17 @@ func (t *Tier) Find(ctx context.Context, name string, id replica.JobID) (found [
 	if err != nil {
 		return nil, nil, err
 	}
+	if len(former) > 0 { // a run that was resumed, and has written nothing since, has claims in the present layout alone
+		runs, err := t.cat.Runs(ctx, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		for i := range former {
+			if j := slices.IndexFunc(runs, func(r catalog.Run) bool { return r.ID == former[i].Commit.Run }); j >= 0 {
+				former[i].Run.Claimed = runs[j].Claimed
+			}
+		}
+	}
 	return inOrder(append(found, former...)), append(skipped, passed...), nil
 }
 
@@ -226,8 +237,10 @@ func (t *Tier) Open(ctx context.Context, name string, id replica.JobID, g replic
 	if bad := t.bad(ctx, f); bad != nil {
 		return nil, bad
 	}
-	where := f.Where()
-	t.hold(where, 1)
+	let, err := t.hold(ctx, f)
+	if err != nil {
+		return nil, err
+	}
 	var sh Reader
 	if f.Old() {
 		sh, err = t.old.OpenShard(ctx, f, part)
@@ -235,11 +248,11 @@ func (t *Tier) Open(ctx context.Context, name string, id replica.JobID, g replic
 		sh, err = t.cat.OpenShard(ctx, f, part)
 	}
 	if err != nil {
-		t.hold(where, -1)
+		let()
 		t.suspect(ctx, f, err)
 		return nil, corrupt(err)
 	}
-	return &opened{Reader: sh, t: t, ctx: ctx, of: f}, nil
+	return &opened{Reader: sh, t: t, ctx: ctx, of: f, let: let}, nil
 }
 
 // bad tells of a generation that is there no more, or whose newest read failed.
@@ -257,6 +270,7 @@ type opened struct {
 	t   *Tier
 	ctx context.Context // of whoever opened it
 	of  Found
+	let func()
 }
 
 func (o *opened) ReadChunk(i int, dst []byte) ([]byte, error) {
@@ -270,7 +284,7 @@ func (o *opened) ReadChunk(i int, dst []byte) ([]byte, error) {
 
 func (o *opened) Close() {
 	o.Reader.Close()
-	o.t.hold(o.of.Where(), -1)
+	o.let()
 }
 
 // corrupt marks damage of every kind with one word.
@@ -294,6 +308,11 @@ type How = catalog.How
 // ReadBack reads a generation whole, and leaves beside it what that found. Damage is believed where a second read finds it again. A store that
 // refuses to read leaves the former mark.
 func (t *Tier) ReadBack(ctx context.Context, f Found, how How) error {
+	let, err := t.hold(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer let()
 	if f.Old() {
 		return t.old.ReadBack(ctx, f, how.Cold, how.Pace)
 	}

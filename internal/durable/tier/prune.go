@@ -28,6 +28,7 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 	if keep < 1 {
 		return fmt.Errorf("prune durable generations of job %s: keep %d, want at least 1: the newest is the last resort", name, keep)
 	}
+	t.letGo(ctx)
 	list, err := t.List(ctx, name)
 	if err != nil {
 		return fmt.Errorf("prune durable generations of job %s: %w", name, err)
@@ -37,7 +38,7 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 	}
 	list = ofCluster(list, id)
 	var errs []error
-	gens := t.judged(list, id, lineage)
+	gens := t.judged(ctx, list, id, lineage)
 	for i, v := range retain.Decide(gens, retain.Policy{Last: keep, Runs: t.settings.KeepRuns, AllFormerRuns: t.settings.KeepRuns == 0}) {
 		if !v.Keep {
 			errs = append(errs, t.remove(ctx, list[i], v.Why))
@@ -79,7 +80,7 @@ func (t *Tier) remove(ctx context.Context, l Listed, why string) error {
 }
 
 // judged lists the generations as the rule asks for them.
-func (t *Tier) judged(list []Listed, id replica.JobID, lineage replica.Lineage) []retain.Generation {
+func (t *Tier) judged(ctx context.Context, list []Listed, id replica.JobID, lineage replica.Lineage) []retain.Generation {
 	at := runNumbers(list, id)
 	now := int64(0)
 	for _, l := range list {
@@ -87,7 +88,7 @@ func (t *Tier) judged(list []Listed, id replica.JobID, lineage replica.Lineage) 
 	}
 	out := make([]retain.Generation, len(list))
 	for i, l := range list {
-		g := retain.Generation{Step: l.Row.Position.Step, Epoch: l.Row.Position.Epoch, Run: at[l.Run.ID], Size: l.Row.Bytes, State: stateOf(l), Pinned: len(l.Pins) > 0}
+		g := retain.Generation{Step: l.Row.Position.Step, Epoch: l.Row.Position.Epoch, Run: at[l.Run.ID], Size: l.Row.Bytes, State: stateOf(l)}
 		if l.Row.At > 0 {
 			g.Age = time.Duration(now-l.Row.At) * time.Millisecond
 		}
@@ -97,10 +98,26 @@ func (t *Tier) judged(list []Listed, id replica.JobID, lineage replica.Lineage) 
 		g.Resumed = slices.ContainsFunc(lineage, func(o replica.Opened) bool {
 			return o.Start == l.Generation.Step && o.Epoch > l.Generation.Epoch && lineage.Valid(l.Generation)
 		})
-		g.Open = t.isRead(whereOf(l))
+		g.Pinned, g.Open = t.pinned(ctx, l)
+		g.Open = g.Open || t.isRead(whereOf(l))
 		out[i] = g
 	}
 	return out
+}
+
+// pinned tells whether somebody keeps a generation, or reads it; where that cannot be read, it is kept.
+func (t *Tier) pinned(ctx context.Context, l Listed) (kept, open bool) {
+	if len(l.Pins) == 0 {
+		return false, false
+	}
+	pins, err := t.cat.Pinned(ctx, l.Run, l.Generation)
+	if err != nil {
+		return true, false
+	}
+	for _, p := range pins {
+		kept, open = kept || p.Until == 0, open || p.Until != 0
+	}
+	return kept, open
 }
 
 // whereOf is Found.Where of a row.

@@ -28,13 +28,18 @@ type Tier struct {
 
 	proving sync.Mutex // held while the store's conditions are tried
 
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards what follows, but for leases and closing
 	proved bool
 	why    error // why they could not be, the last time
 	owned  map[owned]catalog.Run
 	swept  map[replica.JobID]time.Time
-	reads  map[string]int // generations with open parts, by Where
-	last   Found          // of which a part was opened last
+	reads  map[string]*read // generations that are read, by Where
+	last   Found            // of which a part was opened last
+
+	ending  []chan struct{} // of leases that nobody needs any more
+	leases  sync.WaitGroup
+	closing chan struct{}
+	closed  bool
 }
 
 // owned is an epoch of a run that this fleet has claimed.
@@ -68,7 +73,7 @@ func DirectoryLater(ctx context.Context, dir string, s Settings) (*Tier, error) 
 // New makes a tier over a store. old is its directory as the former layout sees it; nil: it has none. Close closes both.
 func New(st store.Store, old *catalog.Old, s Settings) *Tier {
 	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader}), old: old, settings: s,
-		owned: map[owned]catalog.Run{}, swept: map[replica.JobID]time.Time{}, reads: map[string]int{}}
+		owned: map[owned]catalog.Run{}, swept: map[replica.JobID]time.Time{}, reads: map[string]*read{}, closing: make(chan struct{})}
 }
 
 // URL names the root, for people.
@@ -129,6 +134,13 @@ func (t *Tier) Hangs() error {
 
 // Close closes the store. Calls under way end.
 func (t *Tier) Close() error {
+	t.mu.Lock()
+	if !t.closed {
+		t.closed = true
+		close(t.closing)
+	}
+	t.mu.Unlock()
+	t.leases.Wait()
 	err := t.st.Close()
 	if t.old != nil {
 		err = errors.Join(err, t.old.Close())
@@ -146,19 +158,4 @@ func (t *Tier) note(err error) {
 	if err != nil && t.settings.Note != nil {
 		t.settings.Note(err)
 	}
-}
-
-// hold counts who reads a generation: Prune keeps it meanwhile.
-func (t *Tier) hold(where string, n int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.reads[where] += n; t.reads[where] == 0 {
-		delete(t.reads, where)
-	}
-}
-
-func (t *Tier) isRead(where string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.reads[where] > 0
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
@@ -33,6 +32,7 @@ type fleet struct {
 	of   Attempt
 	line replica.Lineage
 	last replica.Step // that next gave
+	over *Claim       // of whom it took the run
 }
 
 // next is a step beyond all others.
@@ -116,20 +116,34 @@ func (f *fleet) writes(keep int, steps ...replica.Step) {
 	}
 }
 
-// resumes claims the next epoch, and opens it at a step.
-func (f *fleet) resumes(from replica.Step) error {
+// looks finds what lies there at a step, to be gone on from.
+func (f *fleet) looks(from replica.Step) (at Found, was replica.Epoch, err error) {
 	found, _, err := f.tier.Find(f.t.Context(), name, f.of.Job)
 	if err != nil {
-		return err
+		return at, 0, err
 	}
 	i := slices.IndexFunc(found, func(g Found) bool { return g.Generation.Step == from })
-	is, err := f.tier.Resume(f.t.Context(), found[i], f.of.Cluster, f.of.Fleet, found[0].Generation.Epoch)
+	return found[i], found[0].Generation.Epoch, nil
+}
+
+// takes claims the next epoch, and opens it at what was found.
+func (f *fleet) takes(at Found, was replica.Epoch) error {
+	is, err := f.tier.Resume(f.t.Context(), at, f.of.Cluster, f.of.Fleet, was)
 	if err != nil {
 		return err
 	}
-	f.of.Epoch, f.of.Number, f.of.Began = is.Epoch+1, is.Writes, is.Began
-	f.line = append(slices.Clone(found[i].Lineage), replica.Opened{Epoch: is.Epoch + 1, Start: from})
+	f.of.Epoch, f.of.Number, f.of.Began, f.over = is.Epoch+1, is.Writes, is.Began, is.Over
+	f.line = append(slices.Clone(at.Lineage), replica.Opened{Epoch: is.Epoch + 1, Start: at.Generation.Step})
 	return nil
+}
+
+// resumes does both.
+func (f *fleet) resumes(from replica.Step) error {
+	at, was, err := f.looks(from)
+	if err != nil {
+		return err
+	}
+	return f.takes(at, was)
 }
 
 // reads reads a generation back.
@@ -310,28 +324,53 @@ func TestWhatARunWentOnFromStays(t *testing.T) {
 	f.wants("40 unread, 30 good")
 }
 
-// Of two fleets that resume one run one wins. The other is told whose it is. Once the winner is gone for long, having written nothing, it may go
-// on, and the winner, should it be there after all, writes no more.
+// Of two fleets that resume one run at once one wins. The other is told whose it is.
 func TestTwoFleetsResumeOneRun(t *testing.T) {
 	tier, st := inMemory(t, Settings{})
-	now := time.Unix(1_764_090_960, 0)
-	st.Now = func() time.Time { return now }
 	newFleet(t, tier, "first").writes(5, 10)
 	a, b := newFleet(t, tier, "a"), newFleet(t, New(st, nil, Settings{}), "b")
-	if err := errors.Join(a.resumes(10), a.resumes(10)); err != nil { // its leader may have changed
+	at, was, err := b.looks(10)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.resumes(10); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "a (cluster ") || !strings.Contains(err.Error(), "try again in 10m0s") {
+	if err := errors.Join(a.resumes(10), a.resumes(10)); err != nil || a.of.Epoch != 2 || a.over != nil { // its leader may have changed
+		t.Fatalf("the first fleet resumes with %v, in epoch %d, over %+v", err, a.of.Epoch, a.over)
+	}
+	if err := b.takes(at, was); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "a (cluster ") || !strings.Contains(err.Error(), "resume again") {
 		t.Fatalf("the second fleet resumes with %v", err)
 	}
-	now = now.Add(gone)
-	if err := b.resumes(10); err != nil || b.of.Epoch != 3 {
-		t.Fatalf("once the first is gone it resumes with %v, in epoch %d", err, b.of.Epoch)
+	if keys := keysOf(t, st, "/000003.json"); len(keys) != 0 {
+		t.Errorf("who lost has claimed %q", keys)
 	}
-	if err := a.tries(20); !errors.Is(err, ErrFenced) {
-		t.Errorf("the first one commits with %v", err)
+	a.writes(5, 20)
+}
+
+// A fleet that died with a claim and no commit keeps nobody waiting. Should it live, or come back in a later epoch of its own, it writes no more.
+func TestAFleetThatCommittedNothingIsGoneOnFromAtOnce(t *testing.T) {
+	tier, st := inMemory(t, Settings{})
+	newFleet(t, tier, "first").writes(5, 10)
+	a, b := newFleet(t, tier, "a"), newFleet(t, New(st, nil, Settings{}), "b")
+	if err := errors.Join(a.resumes(10), b.resumes(10)); err != nil {
+		t.Fatal(err)
+	}
+	if b.of.Epoch != 3 || b.over == nil || b.over.Fleet != "a" || b.over.Epoch != 2 {
+		t.Errorf("the next fleet opens epoch %d, over %+v", b.of.Epoch, b.over)
+	}
+	if log, _, err := tier.cat.Logs(t.Context(), name, 1); err != nil || len(log) != 1 || log[0].Verb != "resume" || !strings.Contains(log[0].Why, "b takes the run from a, which had claimed epoch 2") {
+		t.Errorf("the log has %+v, %v", log, err)
+	}
+	for _, e := range []replica.Epoch{2, 3, 4, 9} {
+		a.of.Epoch = e
+		if err := a.tries(20); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "b (cluster ") {
+			t.Errorf("the first one commits in epoch %d with %v", e, err)
+		}
 	}
 	b.writes(5, 20)
+	b.of.Epoch = 9
+	b.writes(5, 30)
+	if keys := keysOf(t, st, ".json"); slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(k, "epochs/000004") }) {
+		t.Errorf("who was overtaken has claimed an epoch: %q", keys)
+	}
 }
 
 // A fleet that finds its epoch claimed writes nothing.
@@ -606,20 +645,27 @@ func (c careless) PutUnchanged(ctx context.Context, key string, b []byte, _ stor
 	return c.PutNew(ctx, key, b)
 }
 
-// Two fleets that resume one run of the former layout meet in one place.
+// Two fleets that resume one run of the former layout at once meet in one place. One that comes later takes it.
 func TestTwoFleetsResumeTheFormerLayout(t *testing.T) {
 	dir := t.TempDir()
 	former(t, dir, durabletest.Job, 10)
-	errs := make([]error, 2)
-	for i := range errs {
+	var fleets []*fleet
+	for i := range 3 {
 		tier, err := OpenDirectory(t.Context(), dir, Settings{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer tier.Close()
-		errs[i] = newFleet(t, tier, fmt.Sprint("fleet-", i)).resumes(10)
+		fleets = append(fleets, newFleet(t, tier, fmt.Sprint("fleet-", i)))
 	}
-	if errs[0] != nil || !errors.Is(errs[1], ErrFenced) {
-		t.Errorf("they resume with %v", errs)
+	at, was, err := fleets[1].looks(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first, second := fleets[0].resumes(10), fleets[1].takes(at, was); first != nil || !errors.Is(second, ErrFenced) {
+		t.Errorf("they resume with %v, %v", first, second)
+	}
+	if err := fleets[2].resumes(10); err != nil || fleets[2].over == nil {
+		t.Errorf("a later one resumes with %v, over %+v", err, fleets[2].over)
 	}
 }

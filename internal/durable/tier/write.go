@@ -167,18 +167,21 @@ func (t *Tier) Discard(ctx context.Context, a Attempt, names []string) error {
 	return t.cat.Discard(ctx, at, names)
 }
 
-// gone is how old a claim is whose fleet has committed nothing: its next durable write was due long before.
-const gone = 10 * time.Minute
-
 // Resumed is what a job that goes on from a generation begins with.
 type Resumed struct {
 	Epoch  replica.Epoch // the highest that it may have had
 	Writes uint64        // the highest number that a write of the run has had
 	Began  uint64        // as replica.Job's
+	// Over is the claim of a fleet that this one takes the run from, which has committed nothing since; nil: there is none.
+	Over *Claim
 }
 
-// Resume claims, before a job opens from a generation, the epoch behind was for its fleet, or a later one. Who loses gets ErrFenced, with the
-// winner's name. After any other error nothing is claimed, and the job may be opened all the same: its first durable write claims then.
+// Claim says which fleet owns an epoch of a run.
+type Claim = format.Claim
+
+// Resume takes a run, before its job opens from a generation that Find found, for a fleet: the epoch behind was, or a later one. Of fleets that do so
+// at once one wins; the others get ErrFenced, with its name. After any other error nothing is claimed, and the job may be opened all the same: its
+// first durable write claims then.
 func (t *Tier) Resume(ctx context.Context, f Found, cluster replica.ClusterID, fleet string, was replica.Epoch) (Resumed, error) {
 	is := Resumed{Epoch: was, Writes: f.Write + unknownWrites, Began: f.Began()}
 	r := f.Run
@@ -193,12 +196,13 @@ func (t *Tier) Resume(ctx context.Context, f Found, cluster replica.ClusterID, f
 		if r, err = t.cat.Begin(ctx, format.Run{Job: f.Job, ID: f.Commit.Run, Owner: f.Owner, Began: int64(is.Began)}); err != nil {
 			return is, err
 		}
+		r.Claimed = f.Run.Claimed
 	}
-	e, err := t.cat.Resume(ctx, r, Attempt{Cluster: cluster, Fleet: fleet}.fleet(), was, gone)
+	e, over, err := t.cat.Resume(ctx, r, Attempt{Cluster: cluster, Fleet: fleet}.fleet(), was)
 	if err != nil {
 		return is, err
 	}
-	is.Epoch = e - 1
+	is.Epoch, is.Over = e-1, over
 	last, err := t.cat.LastWrite(ctx, r)
 	if err == nil {
 		is.Writes = last

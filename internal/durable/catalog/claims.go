@@ -1,0 +1,247 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// One fleet owns a run: the one that took it last. A fleet takes a run with a claim of an epoch behind all others, when it resumes it, or with its
+// first claim of all. From then on it claims its further epochs, and the fleet before it commits no more, whatever that one claims.
+
+// holding is a claim as it lies in the store.
+type holding struct {
+	epoch replica.Epoch
+	said  *format.Claim // nil: it cannot be read
+	err   error
+}
+
+// claims reads all claims of a run, by epoch. They do not change: one that was read is remembered.
+func (c *Catalog) claims(ctx context.Context, r Run) ([]holding, error) {
+	var infos []store.Info
+	err := c.list(ctx, r.Under("epochs")+"/", "", func(info store.Info) error {
+		if n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind == format.ClaimKind {
+			infos = append(infos, info)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	list := make([]holding, len(infos))
+	err = c.each(ctx, len(infos), func(ctx context.Context, i int) (err error) {
+		list[i], err = c.holding(ctx, r, infos[i])
+		return err
+	})
+	slices.SortFunc(list, func(a, b holding) int { return cmp.Compare(a.epoch, b.epoch) })
+	return list, err
+}
+
+func (c *Catalog) holding(ctx context.Context, r Run, info store.Info) (holding, error) {
+	h := holding{epoch: format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())).Epoch}
+	c.mu.Lock()
+	h.said = c.said[info]
+	c.mu.Unlock()
+	if h.said != nil {
+		return h, nil
+	}
+	claim, err := c.claim(ctx, r, h.epoch)
+	if err != nil {
+		h.err = err
+		return h, fatal(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.said[info] = claim
+	h.said = claim
+	return h, nil
+}
+
+func (c *Catalog) epochs(ctx context.Context, p format.Place) (list []replica.Epoch, err error) {
+	err = c.list(ctx, p.Under("epochs")+"/", "", func(info store.Info) error {
+		if n := format.ParseName(strings.TrimPrefix(info.Key, p.Prefix())); n.Kind == format.ClaimKind {
+			list = append(list, n.Epoch)
+		}
+		return nil
+	})
+	return list, err
+}
+
+func (c *Catalog) claim(ctx context.Context, r Run, e replica.Epoch) (*format.Claim, error) {
+	b, _, err := c.get(ctx, r.Key(format.Name{Kind: format.ClaimKind, Epoch: e}))
+	if err != nil {
+		return nil, err
+	}
+	return format.ParseClaim(b, r.ID, e)
+}
+
+func (f Fleet) put(claim *format.Claim) bool {
+	return claim.Cluster == f.Cluster && claim.Fleet == f.Name
+}
+
+// owner is the claim that took a run last; nil: nobody has.
+func owner(claims []holding) *format.Claim {
+	for _, h := range slices.Backward(claims) {
+		if h.said != nil && h.said.Takes {
+			return h.said
+		}
+	}
+	return nil
+}
+
+// newestClaim is the newest epoch that anybody has claimed; 0: none.
+func newestClaim(claims []holding) replica.Epoch {
+	if len(claims) == 0 {
+		return 0
+	}
+	return claims[len(claims)-1].epoch
+}
+
+// may tells what a fleet may do in its epoch: nil, commit; ErrNone, claim it first, and take the run with it where takes; ErrFenced, nothing.
+//
+// A claim of a later epoch by a fleet that does not own the run was put while the owner took it. It changes nothing.
+func may(claims []holding, fleet Fleet) (takes bool, err error) {
+	own := owner(claims)
+	mine := slices.ContainsFunc(claims, func(h holding) bool { return h.said != nil && fleet.put(h.said) })
+	switch {
+	case own == nil || !fleet.put(own):
+		if at := newestClaim(claims); mine || fleet.Epoch <= at {
+			return false, fenced(own, at)
+		}
+		return true, notClaimed(fleet)
+	case slices.ContainsFunc(claims, func(h holding) bool { return h.said == nil && h.epoch > own.Epoch }):
+		i := slices.IndexFunc(claims, func(h holding) bool { return h.said == nil && h.epoch > own.Epoch })
+		return false, fmt.Errorf("nobody knows who has claimed epoch %d: %w", claims[i].epoch, claims[i].err)
+	case slices.ContainsFunc(claims, func(h holding) bool { return h.epoch == fleet.Epoch }):
+		return false, nil
+	}
+	return false, notClaimed(fleet)
+}
+
+func notClaimed(fleet Fleet) error {
+	return fmt.Errorf("nobody has claimed epoch %d: %w", fleet.Epoch, ErrNone)
+}
+
+// fenced names whose the run is, and what can be done.
+func fenced(own *format.Claim, at replica.Epoch) error {
+	who := fmt.Sprintf("somebody has claimed epoch %d, and the claim cannot be read", at)
+	if own != nil {
+		who = fmt.Sprintf("%s (cluster %v) has claimed epoch %d", own.Fleet, own.Cluster, own.Epoch)
+	}
+	return fmt.Errorf("%w: %s: let that one go on; or end it, and start this one again with --resume, or without as a new run", ErrFenced, who)
+}
+
+// Claim gives a fleet an epoch of a run that it owns, and the run where nobody has claimed its epoch or a later one. Who loses gets ErrFenced, with
+// the owner's name. The run becomes the last of its name.
+func (c *Catalog) Claim(ctx context.Context, r Run, fleet Fleet) error {
+	if err := c.claimed(ctx, r, fleet); err != nil {
+		return fmt.Errorf("claim epoch %d of run %s of job %s: %w", fleet.Epoch, r.Run, r.Job, err)
+	}
+	return nil
+}
+
+func (c *Catalog) claimed(ctx context.Context, r Run, fleet Fleet) error {
+	claims, err := c.claims(ctx, r)
+	if err != nil {
+		return err
+	}
+	takes, err := may(claims, fleet)
+	if !errors.Is(err, ErrNone) {
+		return err
+	}
+	if err := c.putClaim(ctx, r, fleet, takes); err != nil {
+		return err
+	}
+	if takes {
+		return nil
+	}
+	return c.owns(ctx, r, fleet) // somebody may have taken the run meanwhile
+}
+
+// putClaim puts a claim of a fleet's epoch where none is. Another's is ErrFenced.
+func (c *Catalog) putClaim(ctx context.Context, r Run, fleet Fleet, takes bool) error {
+	runs, err := c.Runs(ctx, r.Job)
+	if err != nil {
+		return err
+	}
+	order := uint64(1)
+	for _, other := range runs {
+		switch {
+		case other.Place == r.Place:
+			order = max(order, other.Order)
+		case other.Order >= order:
+			order = other.Order + 1
+		}
+	}
+	claim := format.Claim{Run: r.ID, Epoch: fleet.Epoch, Cluster: fleet.Cluster, Fleet: fleet.Name, Takes: takes, Order: order, At: c.now().UnixMilli()}
+	b, err := claim.Seal()
+	if err != nil {
+		return err
+	}
+	there, err := c.putOnce(ctx, r.Key(format.Name{Kind: format.ClaimKind, Epoch: fleet.Epoch}), b)
+	if there == nil {
+		return err
+	}
+	other, err := format.ParseClaim(there, r.ID, fleet.Epoch)
+	if err != nil {
+		return err
+	}
+	if !fleet.put(other) {
+		return fenced(other, other.Epoch)
+	}
+	return nil
+}
+
+// owns tells whether a fleet may commit in an epoch: it has claimed it, and nobody else has taken the run since. ErrNone: nobody has claimed it.
+func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) error {
+	claims, err := c.claims(ctx, r)
+	if err != nil {
+		return err
+	}
+	_, err = may(claims, fleet)
+	return err
+}
+
+// Resume takes a run for a fleet before it opens its job, with a claim of the epoch behind was and behind every claim that is there. The fleet that
+// had it commits no more: nobody can tell from here whether it lives. r is as it was when its generations were looked for: a fleet that has claimed
+// an epoch since resumes the run at this very moment, and has won. Then the error is ErrFenced, with its name.
+//
+// unused is the claim of another fleet that was there, and in whose epoch nothing was committed, as far as was says; nil: there was none.
+func (c *Catalog) Resume(ctx context.Context, r Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, unused *format.Claim, err error) {
+	if e, unused, err = c.resume(ctx, r, fleet, was); err != nil {
+		err = fmt.Errorf("claim the next epoch of run %s of job %s: %w", r.Run, r.Job, err)
+	}
+	return e, unused, err
+}
+
+func (c *Catalog) resume(ctx context.Context, r Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, unused *format.Claim, err error) {
+	claims, err := c.claims(ctx, r)
+	if err != nil {
+		return 0, nil, err
+	}
+	own, at := owner(claims), newestClaim(claims)
+	if own != nil && fleet.put(own) && own.Epoch > was && own.Epoch == at {
+		return own.Epoch, nil, nil // a leader of this fleet took it, and opened nothing yet
+	}
+	if at > r.Claimed {
+		return 0, nil, fmt.Errorf("%w. If that fleet is gone, resume again", fenced(own, at))
+	}
+	fleet.Epoch = max(was, at) + 1
+	if err := c.putClaim(ctx, r, fleet, true); err != nil {
+		return 0, nil, err
+	}
+	if own == nil || fleet.put(own) || own.Epoch <= was {
+		return fleet.Epoch, nil, nil
+	}
+	why := fmt.Sprintf("%s takes the run from %s, which had claimed epoch %d at %s and committed nothing in it", fleet.Name, own.Fleet, own.Epoch, time.UnixMilli(own.At).UTC().Format(time.RFC3339))
+	_ = c.Log(ctx, r.Job, format.Log{Verb: "resume", Run: r.Run, Why: why}) // the claim says it too
+	return fleet.Epoch, own, nil
+}
