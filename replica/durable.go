@@ -5,7 +5,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Options.DurableEvery is a number of steps, DurableAuto, or a time as DurableTime has it.
@@ -103,20 +102,20 @@ func DurableText(every Step) (text string) {
 	return text
 }
 
-// The time that DurableAuto leaves between two writes lies within what people expect of a last resort.
+// The seconds that DurableAuto leaves between two writes lie within what people expect of a last resort.
 const (
-	DurableAutoLeast = 2 * time.Minute
-	DurableAutoMost  = 30 * time.Minute
+	DurableAutoLeast = 2 * 60
+	DurableAutoMost  = 30 * 60
 )
 
-// DurableInterval is how much time DurableAuto leaves between two writes that take cost each, where faults lie so far apart: Young's interval, as
+// DurableInterval is how many seconds DurableAuto leaves between two writes that take cost each, where faults lie between apart: Young's interval, as
 // Daly refined it ("A higher order estimate of the optimum checkpoint interval for restart dumps", 2006).
-func DurableInterval(cost, between time.Duration) time.Duration {
-	d, m := max(cost, 0).Seconds(), between.Seconds()
-	best := m
-	if d < 2*m {
-		x := d / (2 * m)
-		best = math.Sqrt(2*d*m)*(1+math.Sqrt(x)/3+x/9) - d
+func DurableInterval(cost, between float64) float64 {
+	cost = max(cost, 0)
+	best := between
+	if cost < 2*between {
+		x := cost / (2 * between)
+		best = math.Sqrt(2*cost*between)*(1+math.Sqrt(x)/3+x/9) - cost
 	}
-	return min(max(time.Duration(best*float64(time.Second)).Round(time.Second), DurableAutoLeast), DurableAutoMost)
+	return min(max(math.Round(best), DurableAutoLeast), DurableAutoMost)
 }

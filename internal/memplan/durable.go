@@ -53,7 +53,7 @@ func NewDurable(j Job, s Store) (d Durable, err error) {
 	d.NodeBytes = (shards+nodes-1)/nodes*trained + ranks*j.Own
 	d.StopBytes = ranks * (trained + j.Own)
 	d.Write, d.Stop = takes(d.NodeBytes, s.Rate), takes(d.StopBytes, s.Rate)
-	d.Every = replica.DurableInterval(d.Write, s.Between)
+	d.Every = time.Duration(replica.DurableInterval(d.Write.Seconds(), s.Between.Seconds())) * time.Second
 	d.Fits = d.Stop <= s.Grace
 	return d, nil
 }

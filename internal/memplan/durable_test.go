@@ -21,7 +21,7 @@ func TestDurable(t *testing.T) {
 	if d.NodeBytes != trained+2<<20 || d.StopBytes != 2*trained+2<<20 || d.Write >= d.Stop || d.Stop < 2*time.Second || d.Fits {
 		t.Errorf("%+v", d)
 	}
-	if d.Every != replica.DurableInterval(d.Write, 24*time.Hour) {
+	if d.Every.Seconds() != replica.DurableInterval(d.Write.Seconds(), 24*3600) {
 		t.Errorf("every %v", d.Every)
 	}
 	if d, err = NewDurable(j, Store{Rate: 1 << 30, Between: 24 * time.Hour, Grace: 2 * time.Second, Keep: 1}); err != nil || !d.Fits {

@@ -43,7 +43,7 @@ func (p *pace) between(now time.Duration) time.Duration {
 // interval is how much time lies between writes of a job; 0: their number of steps counts.
 func (p *pace) interval(now time.Duration, o replica.Options) time.Duration {
 	if o.DurableEvery == replica.DurableAuto {
-		return replica.DurableInterval(p.cost, p.between(now))
+		return time.Duration(replica.DurableInterval(p.cost.Seconds(), p.between(now).Seconds())) * time.Second
 	}
 	return time.Duration(o.DurableSeconds()) * time.Second
 }
