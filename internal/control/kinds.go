@@ -65,6 +65,8 @@ const (
 	kindGrowth      wire.Kind = 115
 	kindLeaving     wire.Kind = 116
 	kindMayLeave    wire.Kind = 117
+	kindSpool       wire.Kind = 118
+	kindSpooled     wire.Kind = 119
 
 	KindOperatorReply wire.Kind = 113
 )
@@ -102,6 +104,7 @@ var table = []row{
 	message[UnheardAnswer](kindUnheard, ToLeader),
 	message[AskView](kindAskView, ToLeader),
 	message[CopyReport](kindCopy, ToLeader),
+	message[SpoolReport](kindSpooled, ToLeader),
 
 	handshake[Welcome](KindWelcome, ToNode),
 	handshake[Beat](KindBeat, ToNode),   // the leader is there
@@ -125,6 +128,7 @@ var table = []row{
 	message[OperatorReply](KindOperatorReply, ToNode),
 	message[Tell](kindTell, ToNode),
 	message[MayLeave](kindMayLeave, ToNode),
+	message[SpoolOrder](kindSpool, ToNode),
 	message[UnheardQuestion](kindAskUnheard, ToNode), // of a voter
 }
 

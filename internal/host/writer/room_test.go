@@ -48,6 +48,9 @@ func (n *node) Cluster() replica.ClusterID             { return fixture.Cluster 
 func (n *node) Jobs() []room.JobView                   { return []room.JobView{n.view()} }
 func (n *node) Job(replica.JobID) (room.JobView, bool) { return n.view(), n.job != nil }
 func (n *node) Undurable() error                       { return n.undurable }
+func (n *node) Lacking(replica.JobID, replica.Generation) []replica.Lacking {
+	return []replica.Lacking{{Rank: 1, Text: "buffer"}}
+}
 func (n *node) view() room.JobView {
 	v := room.JobView{Job: n.job, Candidate: n.candidate, WaitsAt: n.waitsAt, Retired: []*holding.Arena{n.arena}}
 	if n.private != nil {

@@ -33,6 +33,7 @@ type Write struct {
 	Object string
 	Parts  []replica.Part
 
+	note   *tier.Spooled // for who finishes the write, should this daemon die; nil: nobody could
 	pieces []*piece
 	moved  atomic.Int64 // all that Run has read, from memory and from the spool
 	road   atomic.Pointer[road]
@@ -111,6 +112,13 @@ func (w *Write) Run(ctx context.Context, to Tier, grew func(bytes uint64)) (repl
 	}()
 	if err != nil {
 		return replica.Stored{}, err
+	}
+	if note := w.leaveNote(ctx, to.Spool, lines); note != nil {
+		defer func() {
+			closing, end := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
+			defer end()
+			_ = note.Close(closing) // as the parts
+		}()
 	}
 	var copied sync.WaitGroup
 	copied.Go(func() { w.spools(ctx, lines) })
