@@ -31,15 +31,30 @@ func (h *Host) spools(o control.SpoolOrder) {
 			h.log.Failed("spool", "what a former life of this daemon left", why)
 		}
 		r.Passed = passed
-		for _, n := range left {
-			told := *n
-			told.Pieces = nil
-			if b, err := told.Seal(); err == nil {
-				r.Left = append(r.Left, b)
-			}
-		}
+		r.Left = told(left)
 		return r
 	})
+}
+
+// mostTold bounds what is told of a spool, in bytes: a frame has a bound, and with many ranks a note has many roots.
+const mostTold = control.MaxLinkFrame / 2
+
+// told are the notes for the leader, the newest first, without what is of use here alone.
+func told(left []*tier.Spooled) (list [][]byte) {
+	slices.SortStableFunc(left, func(a, b *tier.Spooled) int {
+		return replica.Generation(b.Said.Position).Compare(replica.Generation(a.Said.Position))
+	})
+	all := 0
+	for _, n := range left {
+		told := *n
+		told.Pieces = nil
+		b, err := told.Seal()
+		if all += len(b); err != nil || all > mostTold {
+			break
+		}
+		list = append(list, b)
+	}
+	return list
 }
 
 // finishSpooled writes the objects of one write.
