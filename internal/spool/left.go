@@ -51,14 +51,14 @@ func (s *Spool) Left(ctx context.Context) (list []Left, err error) {
 	if s.cfg.Dir == "" {
 		return nil, nil
 	}
-	err = within(ctx, func() error {
+	list, err = result(ctx, func() (list []Left, err error) {
 		names, err := s.former("", noteExt)
 		for _, n := range names {
 			l := Left{File: filepath.Join(s.cfg.Dir, n)}
 			l.Note, l.Err = readNote(l.File)
 			list = append(list, l)
 		}
-		return err
+		return list, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("spool_dir %s: %w", s.cfg.Dir, err)
@@ -84,32 +84,39 @@ type LeftPart struct{ disk *os.File }
 
 // OpenLeft opens the file of a part of so many bytes that a former life of the owner left.
 func (s *Spool) OpenLeft(ctx context.Context, file string, bytes uint64) (p *LeftPart, err error) {
-	err = within(ctx, func() error {
-		names, err := s.former("", file)
-		if err != nil {
-			return err
+	p, err = result(ctx, func() (*LeftPart, error) {
+		f, err := s.openLeft(file, bytes)
+		if err == nil && ctx.Err() != nil { // nobody waits for it any more
+			err = errors.Join(context.Cause(ctx), f.Close())
 		}
-		if len(names) != 1 || names[0] != file {
-			return fmt.Errorf("%q: %w", file, os.ErrNotExist)
-		}
-		f, err := os.OpenFile(filepath.Join(s.cfg.Dir, file), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-		if err != nil {
-			return err
-		}
-		info, err := f.Stat()
-		if err == nil && (!info.Mode().IsRegular() || uint64(info.Size()) != bytes) {
-			err = fmt.Errorf("it has %d bytes, the part %d", info.Size(), bytes)
-		}
-		if err != nil {
-			return errors.Join(err, f.Close())
-		}
-		p = &LeftPart{f}
-		return nil
+		return &LeftPart{f}, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("spool %s: %w", filepath.Join(s.cfg.Dir, file), err)
 	}
 	return p, nil
+}
+
+func (s *Spool) openLeft(file string, bytes uint64) (*os.File, error) {
+	names, err := s.former("", file)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) != 1 || names[0] != file {
+		return nil, fmt.Errorf("%q: %w", file, os.ErrNotExist)
+	}
+	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, file), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && (!info.Mode().IsRegular() || uint64(info.Size()) != bytes) {
+		err = fmt.Errorf("it has %d bytes, the part %d", info.Size(), bytes)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // ReadAt reads bytes. After an error b must not be used again.
@@ -128,10 +135,7 @@ func (s *Spool) Drop(ctx context.Context, job string) (n int, err error) {
 	if s.cfg.Dir == "" {
 		return 0, nil
 	}
-	err = within(ctx, func() error {
-		n, err = s.remove(job, func(os.DirEntry) bool { return true })
-		return err
-	})
+	n, err = result(ctx, func() (int, error) { return s.remove(job, func(os.DirEntry) bool { return true }) })
 	if err != nil {
 		return n, fmt.Errorf("spool_dir %s: %w", s.cfg.Dir, err)
 	}

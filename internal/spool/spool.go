@@ -314,12 +314,26 @@ func (s *Spool) inMemory(w write, bytes uint64) (*Part, error) {
 
 // within makes a call, and waits for it no longer than ctx lasts.
 func within(ctx context.Context, call func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- call() }()
+	_, err := result(ctx, func() (struct{}, error) { return struct{}{}, call() })
+	return err
+}
+
+// result is within for a call that returns something, which nobody sees who has not waited for it.
+func result[T any](ctx context.Context, call func() (T, error)) (T, error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		v, err := call()
+		done <- answer{v, err}
+	}()
 	select {
-	case err := <-done:
-		return err
+	case a := <-done:
+		return a.v, a.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		var none T
+		return none, context.Cause(ctx)
 	}
 }
