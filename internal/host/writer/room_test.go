@@ -537,7 +537,7 @@ func TestPrivatePartsAreOneObject(t *testing.T) {
 		soon(t, "a slot", r.freed)
 	}
 	r.goesOn(2 * len(n.write.pieces[0].slot.Manifest().Chunks))
-	if err := soon(t, "the end", r.ended); err != nil || !r.spool.Empty() || second.Readers(shm.Place{Kind: shm.Ring}) != 0 {
+	if err := soon(t, "the end", r.ended); err != nil || second.Readers(shm.Place{Kind: shm.Ring}) != 0 {
 		t.Errorf("it ends with %v", err)
 	}
 	n.room.Learn(n.now, Returned{Write: n.write, Info: replica.Stored{Key: "node-n1"}})
@@ -549,6 +549,10 @@ func TestPrivatePartsAreOneObject(t *testing.T) {
 	}
 	if reports != 1 {
 		t.Errorf("%d reports of both parts", reports)
+	}
+	n.write.end(n.now)
+	if soon(t, "its removal", r.gone); !r.spool.Empty() {
+		t.Error("something is left in the spool")
 	}
 }
 

@@ -34,6 +34,7 @@ type Write struct {
 	Parts  []replica.Part
 
 	note   *tier.Spooled // for who finishes the write, should this daemon die; nil: nobody could
+	kept   []*spool.Part // note and parts of an object that is written, until the others of the generation are
 	pieces []*piece
 	moved  atomic.Int64 // all that Run has read, from memory and from the spool
 	road   atomic.Pointer[road]
@@ -101,24 +102,19 @@ func (w *Write) Run(ctx context.Context, to Tier, grew func(bytes uint64)) (repl
 	ctx, cancel := w.lasting(ctx)
 	defer cancel(nil)
 	lines, err := w.lines(ctx, to.Spool)
-	defer func() {
-		closing, end := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
-		defer end()
-		for _, l := range lines {
-			if l.copy != nil {
-				_ = l.copy.into.Close(closing) // what its disk does not remove goes at the next start; the object is what the store says
-			}
+	var spooled []*spool.Part
+	for _, l := range lines {
+		if l.copy != nil {
+			spooled = append(spooled, l.copy.into)
 		}
-	}()
+	}
+	defer func() { remove(ctx, spooled) }()
 	if err != nil {
 		return replica.Stored{}, err
 	}
-	if note := w.leaveNote(ctx, to.Spool, lines); note != nil {
-		defer func() {
-			closing, end := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
-			defer end()
-			_ = note.Close(closing) // as the parts
-		}()
+	note := w.leaveNote(ctx, to.Spool, lines)
+	if note != nil {
+		spooled = append(spooled, note)
 	}
 	var copied sync.WaitGroup
 	copied.Go(func() { w.spools(ctx, lines) })
@@ -134,7 +130,32 @@ func (w *Write) Run(ctx context.Context, to Tier, grew func(bytes uint64)) (repl
 	info, err := to.Store.Write(ctx, w.Attempt, w.Object, frozen, parts...)
 	cancel(nil)
 	copied.Wait()
+	if err == nil && note != nil { // another node's object may be on its way yet: if all die now, this one is written again with it
+		w.kept, spooled = spooled, nil
+	}
 	return info, err
+}
+
+// Kept tells whether the object still lies in the spool after Run. Release waits until the durable write is over, and removes it there; at the
+// daemon's end it stays.
+func (w *Write) Kept() bool { return len(w.kept) > 0 }
+
+// Release is to follow a Run whose object is kept.
+func (w *Write) Release(ctx context.Context) {
+	select {
+	case <-w.stop:
+		remove(ctx, w.kept)
+	case <-ctx.Done():
+	}
+}
+
+// remove removes what a write had in the spool. What its disk does not remove in time a later start does; the object is what the store says.
+func remove(ctx context.Context, parts []*spool.Part) {
+	closing, end := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
+	defer end()
+	for _, p := range parts {
+		_ = p.Close(closing)
+	}
 }
 
 // line is a piece on its way to the store.

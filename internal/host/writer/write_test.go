@@ -67,12 +67,13 @@ type running struct {
 	spool *spool.Spool
 	freed chan struct{}
 	ended chan error
+	gone  chan struct{} // closed once nothing of it is kept
 }
 
 // runs begins the newest write. The slot is freed by a message, as by a host's.
 func runs(t *testing.T, n *node, c spool.Config) *running {
 	t.Helper()
-	r := &running{node: n, store: &store{goOn: make(chan struct{}, 1000)}, freed: make(chan struct{}, 1), ended: make(chan error, 1)}
+	r := &running{node: n, store: &store{goOn: make(chan struct{}, 1000)}, freed: make(chan struct{}, 1), ended: make(chan error, 1), gone: make(chan struct{})}
 	if c.Dir != "" {
 		r.dir, c.Owner = c.Dir, "n1"
 	}
@@ -85,6 +86,10 @@ func runs(t *testing.T, n *node, c spool.Config) *running {
 	go func() {
 		_, err := w.Run(t.Context(), Tier{Store: r.store, Spool: r.spool}, func(uint64) {})
 		r.ended <- err
+		if w.Kept() {
+			w.Release(t.Context())
+		}
+		close(r.gone)
 	}()
 	return r
 }
@@ -114,7 +119,8 @@ func big(t *testing.T) *node {
 	return n
 }
 
-// The slot is free as soon as its part is in the spool, however long the store takes; the store gets what was in the slot. Nothing is left then.
+// The slot is free as soon as its part is in the spool, however long the store takes; the store gets what was in the slot. What lies in files stays
+// until the whole durable write is over; nothing is left then.
 func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 	for what, c := range map[string]spool.Config{"a file": {Dir: t.TempDir()}, "memory": {Memory: 1 << 20}} {
 		n := big(t)
@@ -127,8 +133,14 @@ func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 		n.wants(0)
 		man := n.write.pieces[0].slot.Manifest()
 		r.goesOn(len(man.Chunks))
-		if err := soon(t, "the end", r.ended); err != nil || !bytes.Equal(r.store.got, make([]byte, man.Bytes)) || !r.spool.Empty() {
+		if err := soon(t, "the end", r.ended); err != nil || !bytes.Equal(r.store.got, make([]byte, man.Bytes)) || what == "a file" && r.spool.Empty() {
 			t.Errorf("%s: %v; %d bytes of %d", what, err, len(r.store.got), man.Bytes)
+		}
+		if what == "a file" {
+			n.write.end(n.now)
+		}
+		if soon(t, "its removal", r.gone); !r.spool.Empty() {
+			t.Errorf("%s: something is left", what)
 		}
 	}
 }
@@ -179,6 +191,29 @@ func TestARottenSpool(t *testing.T) {
 	}
 	if last := len(man.Chunks) - 1; len(r.store.got) != last*int(man.ChunkBytes) {
 		t.Errorf("the store got %d bytes", len(r.store.got))
+	}
+}
+
+// An object that is written lies in the spool until those of other nodes are written too: if all die now, it is written again with them.
+func TestAnObjectThatIsWrittenIsKept(t *testing.T) {
+	n := big(t)
+	r := runs(t, n, spool.Config{Dir: t.TempDir()})
+	r.goesOn(len(n.write.pieces[0].slot.Manifest().Chunks))
+	if err := soon(t, "the end", r.ended); err != nil {
+		t.Fatal(err)
+	}
+	next, err := spool.Open(t.Context(), spool.Config{Dir: r.dir, Owner: "n1", Epoch: 99})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, passed := LeftBehind(t.Context(), next, "n1", fixture.Cluster); len(list) != 1 || len(passed) != 0 {
+		t.Errorf("told are %d, passed over %q", len(list), passed)
+	}
+	n.named(replica.Generation{}, replica.Digest{})
+	n.step()
+	soon(t, "its removal", r.gone)
+	if list, passed := LeftBehind(t.Context(), next, "n1", fixture.Cluster); len(list) != 0 || len(passed) != 0 {
+		t.Errorf("once the write is over told are %d, passed over %q", len(list), passed)
 	}
 }
 
