@@ -107,7 +107,10 @@ func TestSpoolsOutliveTheirDaemons(t *testing.T) {
 			}
 			launchers[0].awaitText(0, fmt.Sprintf("resumed: step %d of ", spooled.Step))
 			launchers[0].says("finished from the spools of n1, n2")
-			leader.daemon.awaitWithin(3*patience, leader.daemon.mark(), "another durable write", func(l line) bool { return l.is("durable", nil) })
+			leader.daemon.awaitWithin(3*patience, 0, "another durable write", func(l line) bool {
+				step, ok := l.fields["step"].(float64)
+				return l.is("durable", nil) && ok && replica.Step(step) > spooled.Step
+			})
 			for _, n := range c.nodes {
 				left, err := filepath.Glob(filepath.Join(n.cfg.SpoolDir, fmt.Sprintf("*.%d-%d.*", spooled.Epoch, spooled.Step)))
 				if err != nil || len(left) != 0 {
