@@ -61,7 +61,7 @@ type Config struct {
 	Store Store `yaml:"store,omitempty"`
 
 	// SpoolDir holds parts of durable writes between memory and DurableDir, so that a slow or hanging DurableDir keeps no slot from training: a directory
-	// on a local disk, whose files go with each write, and at the daemon's next start. Nodes may share one. Default: spool in StateDir; "none": a write
+	// on a local disk, whose files go with each write. What a daemon's death leaves is finished by a resume within a day. Nodes may share one. Default: spool in StateDir; "none": a write
 	// reads its slot until DurableDir has all of it, and is skipped once a commit has lacked the slot for 2 s or 10 steps.
 	SpoolDir string `yaml:"spool_dir,omitempty"`
 	// SpoolMost bounds what lies in SpoolDir; 0 or 1MiB to 1024TiB, default 0, which is as much as leaves a tenth of its file system free. A part that is

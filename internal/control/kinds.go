@@ -65,6 +65,8 @@ const (
 	kindGrowth      wire.Kind = 115
 	kindLeaving     wire.Kind = 116
 	kindMayLeave    wire.Kind = 117
+	kindSpool       wire.Kind = 118
+	kindSpooled     wire.Kind = 119
 	kindTurn        wire.Kind = 125
 
 	KindOperatorReply wire.Kind = 113
@@ -103,6 +105,7 @@ var table = []row{
 	message[UnheardAnswer](kindUnheard, ToLeader),
 	message[AskView](kindAskView, ToLeader),
 	message[CopyReport](kindCopy, ToLeader),
+	message[SpoolReport](kindSpooled, ToLeader),
 
 	handshake[Welcome](KindWelcome, ToNode),
 	handshake[Beat](KindBeat, ToNode),   // the leader is there
@@ -127,6 +130,7 @@ var table = []row{
 	message[OperatorReply](KindOperatorReply, ToNode),
 	message[Tell](kindTell, ToNode),
 	message[MayLeave](kindMayLeave, ToNode),
+	message[SpoolOrder](kindSpool, ToNode),
 	message[UnheardQuestion](kindAskUnheard, ToNode), // of a voter
 }
 

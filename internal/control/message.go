@@ -232,6 +232,29 @@ type MarkedReport struct {
 	Number     uint64             `cbor:"5,keyasint,omitempty"`
 }
 
+// SpoolOrder asks a node what its spool holds of a job's durable writes that died with their daemons; Name is the job's. With Number it has the
+// node write what it holds of one of them.
+type SpoolOrder struct {
+	ID         uint64             `cbor:"1,keyasint"` // of the question
+	Name       string             `cbor:"2,keyasint"`
+	Job        replica.JobID      `cbor:"3,keyasint,omitempty"`
+	Generation replica.Generation `cbor:"4,keyasint,omitempty"`
+	Number     uint64             `cbor:"5,keyasint,omitempty"` // that it had; 0: nothing is written
+	As         uint64             `cbor:"6,keyasint,omitempty"` // the number that its objects get
+	Fleet      string             `cbor:"7,keyasint,omitempty"` // that claims Epoch of the run
+	Epoch      replica.Epoch      `cbor:"8,keyasint,omitempty"`
+}
+
+// SpoolReport is the answer to a SpoolOrder, whole.
+type SpoolReport struct {
+	ID uint64 `cbor:"1,keyasint"`
+	// Left are what format.ParseSpooled reads, without pieces.
+	Left   [][]byte         `cbor:"2,keyasint,omitempty"`
+	Passed []string         `cbor:"3,keyasint,omitempty"` // what can't be used, and why
+	Wrote  []replica.Stored `cbor:"4,keyasint,omitempty"`
+	Failed string           `cbor:"5,keyasint,omitempty"`
+}
+
 // Leaving says that the node's daemon was asked to end; MayLeave answers, at once and for as long as it is to wait.
 type Leaving struct{}
 

@@ -338,6 +338,8 @@ func (h *Host) handle(ev Event) {
 		h.durableRead(ev)
 	case markerWritten:
 		h.send(control.MarkedReport(ev))
+	case spooled:
+		h.send(control.SpoolReport(ev))
 	}
 }
 
@@ -450,6 +452,8 @@ func (h *Host) leaderSays(msg any) {
 		}
 	case control.KVReply:
 		h.desk.Reply(msg)
+	case control.SpoolOrder:
+		h.spools(msg)
 	case control.MarkerOrder:
 		h.writes(writer.Ordered{MarkerOrder: msg})
 	case control.WriteTurn:

@@ -72,7 +72,11 @@ func (h *Host) writeShard(w *writer.Write) {
 	to := writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}
 	h.spawn(func(ctx context.Context) Event {
 		info, err := w.Run(ctx, to, h.ailing(w.Attempt))
-		return writer.Returned{Write: w, Info: info, Err: err}
+		h.Post(writer.Returned{Write: w, Info: info, Err: err})
+		if w.Kept() {
+			w.Release(ctx)
+		}
+		return nil
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/tier"
@@ -72,11 +73,27 @@ type durableSeen struct {
 }
 
 // scan looks for what the durable tier can serve, beside the leader.
-func (l *Leader) scan(ctx context.Context, job *replica.Job) {
+func (l *Leader) scan(ctx context.Context, led *ledJob) {
+	job, lost := led.job, !led.held()
 	l.work.Go(func() {
+		if lost && l.store != nil {
+			if passed := l.finishSpooled(ctx, job.Name, job); passed != "" {
+				l.post(telling{job.ID, passed})
+			}
+		}
 		found, err := l.durableFound(ctx, job)
 		l.post(scanned{job.ID, found, err})
 	})
+}
+
+// held tells whether a node that is linked, or was, has reported that it holds a part of what the job committed.
+func (led *ledJob) held() bool {
+	for _, r := range led.reports {
+		if slices.ContainsFunc(r.Parts, func(h replica.Held) bool { return h.Generation == led.job.Committed }) {
+			return true
+		}
+	}
+	return false
 }
 
 // durableFound lists the job's complete durable generations, and those that can't be used. The newest that the job may resume from has been

@@ -57,8 +57,18 @@ func (c *chair) writes(name string, cluster replica.ClusterID, id replica.JobID,
 
 func (c *chair) tries(name string, cluster replica.ClusterID, id replica.JobID, g replica.Generation, lacks ...replica.Lacking) error {
 	c.t.Helper()
-	regions := fixture.Geometry(c.t, false)
 	a := tier.Attempt{Name: name, Job: id, Cluster: cluster, Epoch: g.Epoch, Generation: g, Number: 1}
+	said, roots, objects, err := c.objects(a, lacks...)
+	if err != nil {
+		return err
+	}
+	return c.disk.Commit(c.t.Context(), a, said, roots, objects)
+}
+
+// objects writes the objects of a generation of one rank.
+func (c *chair) objects(a tier.Attempt, lacks ...replica.Lacking) (tier.Said, map[replica.Part]replica.Digest, []replica.Stored, error) {
+	c.t.Helper()
+	regions, cluster, id, g := fixture.Geometry(c.t, false), a.Cluster, a.Job, a.Generation
 	said := tier.Said{Position: replica.Position(g), Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Lineage: replica.Lineage{{Epoch: 1}}, Lacks: lacks}
 	if g.Epoch > 1 {
 		said.Lineage = append(said.Lineage, replica.Opened{Epoch: g.Epoch, Start: g.Step})
@@ -80,11 +90,11 @@ func (c *chair) tries(name string, cluster replica.ClusterID, id replica.JobID, 
 			return dst, nil
 		}})
 		if err != nil {
-			return err
+			return said, roots, objects, err
 		}
 		objects = append(objects, o)
 	}
-	return c.disk.Commit(c.t.Context(), a, said, roots, objects)
+	return said, roots, objects, nil
 }
 
 // lies is the one path below the directory of the tests' job that a pattern names.

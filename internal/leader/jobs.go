@@ -84,6 +84,7 @@ const adoptPatience = 8 * time.Second
 // damaged: starting afresh would be a silent loss. What is passed over is read by then, and said with the plan.
 func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.CreateRequest) adopt {
 	a := adopt{from: from, request: m}
+	passed := l.finishSpooled(ctx, m.Name, nil)
 	found, skipped, err := l.store.Find(ctx, m.Name, replica.JobID{})
 	newest := newestOf(found, skipped)
 	switch {
@@ -101,6 +102,9 @@ func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.Create
 		}
 		a.news = fmt.Sprintf("warning: nothing to resume job %q from: %s has no finished generation of it; it starts from its beginning", m.Name, l.store.URL())
 		l.log.Note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
+	}
+	if passed != "" && a.refused == "" {
+		a.news = strings.TrimPrefix(a.news+"; "+passed, "; ")
 	}
 	if newest == nil || a.refused != "" {
 		for _, s := range skipped {

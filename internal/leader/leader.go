@@ -121,6 +121,7 @@ type Leader struct {
 	paces      paces         // of registrations
 	challenges challenges
 	reads      readings
+	spools     spools
 
 	// Owned by run.
 	revoked    []replica.Revocation // learned
@@ -351,6 +352,9 @@ func (l *Leader) resign(why error) {
 	for _, n := range l.links {
 		n.Close(why)
 	}
+	for n := range l.links {
+		l.spools.down(n)
+	}
 	clear(l.links)
 	clear(l.jobs)
 	clear(l.suspicions)
@@ -436,6 +440,7 @@ func (l *Leader) handle(ctx context.Context, ev any) {
 	case leaderLinkDown:
 		if l.links[ev.node.Name] == ev.nodeLink {
 			delete(l.links, ev.node.Name)
+			l.spools.down(ev.node.Name)
 			l.lost(ctx, ev.node.Name)
 		}
 	case nodeMessage:
@@ -453,6 +458,8 @@ func (l *Leader) handle(ctx context.Context, ev any) {
 		} else {
 			l.mint(ctx, ev.from, ev.request, ev.command, ev.news)
 		}
+	case telling:
+		l.tell(ev.job, ev.text)
 	case leadershipMoved:
 		l.moved(ev)
 	case haltAsked:
@@ -636,7 +643,7 @@ func (l *Leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 				n.Send(control.RegionsOrder{Job: id, Generation: e.Generation, Part: e.Part, Rank: e.Rank, Root: e.Root})
 			}
 		case recovery.ScanDurable:
-			l.scan(ctx, led.job)
+			l.scan(ctx, led)
 		case recovery.Note:
 			l.noted(led, e)
 		}

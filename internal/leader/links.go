@@ -265,6 +265,7 @@ func (l *Leader) linkUp(ctx context.Context, n *nodeLink) {
 		l.lost(ctx, n.node.Name) // what was sent on it may not have arrived: an offer would be waited for until claim_timeout
 	}
 	l.links[n.node.Name] = n
+	l.spools.up(n.node.Name, n.Link)
 	delete(l.suspicions, n.node.Holder())
 	if err := l.encode(); err != nil { // before the welcome: a node that is welcome hears something each second, or goes elsewhere
 		n.Close(err)
@@ -382,6 +383,8 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if led := l.jobs[m.Job]; led != nil {
 			l.durableLearns(ctx, led, durable.Marked{From: name, MarkedReport: m})
 		}
+	case control.SpoolReport:
+		l.spools.answer(name, m)
 	case control.Leaving:
 		l.leaves(ctx, from)
 	case control.EndRequest:

@@ -43,4 +43,6 @@ type Tier interface {
 	// Resume takes a run for a fleet that goes on from a generation, with the epoch behind one, or a later one. tier.ErrFenced: another fleet does so
 	// at this moment.
 	Resume(ctx context.Context, f tier.Found, cluster replica.ClusterID, fleet string, was replica.Epoch) (tier.Resumed, error)
+	// Commit makes a generation exist that nodes have written out of their spools.
+	Commit(ctx context.Context, a tier.Attempt, said tier.Said, roots map[replica.Part]replica.Digest, objects []replica.Stored) error
 }

@@ -215,6 +215,9 @@ func says(url string, f tier.Found, now time.Time, took time.Duration) string {
 			facts = ageText(age) + " old, " + facts
 		}
 	}
+	if from := f.Provenance[finishedFrom]; from != "" {
+		facts += ", finished from the spools of " + from
+	}
 	if took >= 0 {
 		facts += fmt.Sprintf(", %.1f s", took.Seconds())
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +31,11 @@ const (
 	// openPatience is how long a daemon's start waits for the file system of its spool.
 	openPatience = 5 * time.Second
 	ext          = ".spool"
+	noteExt      = ".note" + ext
+	// keepLeft is for how long what a daemon's death left is kept: the job is resumed by then, or without it.
+	keepLeft = 24 * time.Hour
+	// maxNote bounds a note, in bytes.
+	maxNote = 64 << 20
 )
 
 // Config says where a spool is, and how much may lie in it.
@@ -96,7 +103,8 @@ type Name struct {
 	Part       replica.Part
 }
 
-// Open makes the directory where it is missing, and removes what former lives of its owner left there.
+// Open makes the directory where it is missing, and removes what former lives of its owner left there a day ago or more. What they left since is
+// kept, until a write of its job begins here or its room is needed.
 func Open(ctx context.Context, c Config) (*Spool, error) {
 	s := &Spool{cfg: c, files: tally{}, memory: tally{}}
 	s.space = s.statfs
@@ -117,23 +125,61 @@ func Open(ctx context.Context, c Config) (*Spool, error) {
 	return s, nil
 }
 
-// sweep removes files of the owner's other lives. Nothing else in the directory is touched.
+// sweep removes old files of the owner's other lives. Nothing else in the directory is touched.
 func (s *Spool) sweep() error {
-	entries, err := os.ReadDir(s.cfg.Dir)
+	noted, err := s.former("", noteExt)
 	if err != nil {
 		return err
+	}
+	_, err = s.remove("", func(e os.DirEntry) bool {
+		info, err := e.Info()
+		old := err == nil && time.Since(info.ModTime()) > keepLeft
+		return old || !slices.ContainsFunc(noted, func(n string) bool { return writeOf(n) == writeOf(e.Name()) }) // nobody could tell what it is of
+	})
+	return err
+}
+
+// writeOf begins the names of all files of one life's write of a job and generation.
+func writeOf(name string) string {
+	node, rest, _ := strings.Cut(name, "+") // a node may have dots in its name
+	parts := strings.SplitAfterN(rest, ".", 4)
+	return node + "+" + strings.Join(parts[:min(3, len(parts))], "")
+}
+
+// former lists the files of the owner's other lives, of a job, or of all where it is empty.
+func (s *Spool) former(job, suffix string) (names []string, err error) {
+	entries, err := os.ReadDir(s.cfg.Dir)
+	if err != nil {
+		return nil, err
 	}
 	own, now := s.owned(), s.life()
 	for _, e := range entries {
 		n := e.Name()
-		if !strings.HasPrefix(n, own) || strings.HasPrefix(n, now) || !strings.HasSuffix(n, ext) || !e.Type().IsRegular() {
-			continue
-		}
-		if err := os.Remove(filepath.Join(s.cfg.Dir, n)); err != nil {
-			return err
+		if strings.HasPrefix(n, own) && !strings.HasPrefix(n, now) && strings.HasSuffix(n, suffix) && e.Type().IsRegular() && (job == "" || strings.Contains(n, "."+job+".")) {
+			names = append(names, n)
 		}
 	}
-	return nil
+	return names, nil
+}
+
+// remove removes what former lives left of a job, or of all where it is empty.
+func (s *Spool) remove(job string, which func(os.DirEntry) bool) (n int, err error) {
+	names, err := s.former(job, ext)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		path := filepath.Join(s.cfg.Dir, name)
+		info, err := os.Lstat(path)
+		if err != nil || !which(fs.FileInfoToDirEntry(info)) {
+			continue
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
 }
 
 // owned begins the names of all files of the owner. No name of a node has a + in it.
@@ -143,7 +189,7 @@ func (s *Spool) owned() string { return string(s.cfg.Owner) + "+" }
 func (s *Spool) life() string { return fmt.Sprintf("%s%x.", s.owned(), s.cfg.Epoch) }
 
 // path names a file by owner, life, job, generation and part. The number tells one attempt from the next.
-func (s *Spool) path(n Name) string {
+func (s *Spool) path(n Name, ext string) string {
 	kind := "group"
 	if n.Part.Kind == replica.PrivatePart {
 		kind = "private"
@@ -151,9 +197,18 @@ func (s *Spool) path(n Name) string {
 	return filepath.Join(s.cfg.Dir, fmt.Sprintf("%s%s.%d-%d.%s-%d.%d%s", s.life(), n.Job, n.Generation.Epoch, n.Generation.Step, kind, n.Part.Index, s.number.Add(1), ext))
 }
 
-// Create makes room for a part: in a file, or in memory where files have none.
+// Create makes room for a part: in a file, or in memory where files have none. What former lives left of its job is of no use any more; what they left
+// of others goes where its room is needed.
 func (s *Spool) Create(ctx context.Context, n Name, bytes uint64) (*Part, error) {
+	if _, err := s.Drop(ctx, n.Job.String()); err != nil {
+		return nil, err
+	}
 	err := s.reserve(ctx, n.write(), bytes)
+	if errors.Is(err, ErrNone) || errors.Is(err, ErrFull) {
+		if dropped, derr := s.Drop(ctx, ""); derr == nil && dropped > 0 {
+			err = s.reserve(ctx, n.write(), bytes)
+		}
+	}
 	if err == nil {
 		return s.file(ctx, n, bytes)
 	}
@@ -216,7 +271,12 @@ func (s *Spool) statfs() (free, all uint64, err error) {
 }
 
 func (s *Spool) file(ctx context.Context, n Name, bytes uint64) (*Part, error) {
-	p := &Part{of: s, write: n.write(), bytes: bytes, path: s.path(n)}
+	return s.fileAt(ctx, n.write(), bytes, s.path(n, ext))
+}
+
+// fileAt makes a file whose room was taken.
+func (s *Spool) fileAt(ctx context.Context, w write, bytes uint64, path string) (*Part, error) {
+	p := &Part{of: s, write: w, bytes: bytes, path: path}
 	err := within(ctx, func() error {
 		f, err := os.OpenFile(p.path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
@@ -254,12 +314,26 @@ func (s *Spool) inMemory(w write, bytes uint64) (*Part, error) {
 
 // within makes a call, and waits for it no longer than ctx lasts.
 func within(ctx context.Context, call func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- call() }()
+	_, err := result(ctx, func() (struct{}, error) { return struct{}{}, call() })
+	return err
+}
+
+// result is within for a call that returns something, which nobody sees who has not waited for it.
+func result[T any](ctx context.Context, call func() (T, error)) (T, error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		v, err := call()
+		done <- answer{v, err}
+	}()
 	select {
-	case err := <-done:
-		return err
+	case a := <-done:
+		return a.v, a.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		var none T
+		return none, context.Cause(ctx)
 	}
 }

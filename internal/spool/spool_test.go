@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -100,6 +101,104 @@ func TestSweep(t *testing.T) {
 	open(t, Config{Dir: dir, Owner: "n1", Epoch: 2})
 	if got, want := files(t, dir), []string{"n1", "n1+1.notes", "n1+2.b.spool", "n1+9.spool", "n1.b+1.a.spool", "n11+1.a.spool", "n2+1.a.spool"}; !slices.Equal(got, want) {
 		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// What a former life left with a note is kept for a day, until a write of its job begins, or its room is needed.
+func TestWhatIsLeft(t *testing.T) {
+	const mib = 1 << 20
+	dies := func(t *testing.T, dir string, age time.Duration, jobs ...byte) {
+		t.Helper()
+		s := open(t, Config{Dir: dir, Owner: "n1.b", Epoch: 1})
+		for _, job := range jobs {
+			n := name(5)
+			n.Job = replica.JobID{job}
+			part, err := s.Create(t.Context(), n, mib)
+			if err == nil {
+				err = part.Append(t.Context(), make([]byte, mib))
+			}
+			if err == nil {
+				_, err = s.Note(t.Context(), n, []byte{job})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, n := range files(t, dir) {
+			at := time.Now().Add(-age)
+			if err := os.Chtimes(filepath.Join(dir, n), at, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	lies := func(t *testing.T, s *Spool) (jobs []byte) {
+		t.Helper()
+		list, err := s.Left(t.Context())
+		for _, l := range list {
+			if l.Err != nil || len(l.Note) != 1 {
+				t.Errorf("a note reads %q, %v", l.Note, l.Err)
+			}
+			jobs = append(jobs, l.Note...)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(jobs)
+		return jobs
+	}
+	next := Config{Owner: "n1.b", Epoch: 2, Most: 10 * mib}
+	for what, c := range map[string]struct {
+		age   time.Duration
+		begin byte // the job of a write that begins
+		bytes uint64
+		free  uint64
+		want  []byte
+	}{
+		"kept":                 {want: []byte{7, 8}},
+		"a day old":            {age: keepLeft + time.Minute, want: nil},
+		"its job writes":       {begin: 7, bytes: mib, free: 100 * mib, want: []byte{8}},
+		"another job writes":   {begin: 9, bytes: mib, free: 100 * mib, want: []byte{7, 8}},
+		"their room is needed": {begin: 9, bytes: 5 * mib, free: 2 * mib, want: nil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			next := next
+			next.Dir = t.TempDir()
+			dies(t, next.Dir, c.age, 7, 8)
+			s := open(t, next)
+			s.space = func() (uint64, uint64, error) {
+				if len(files(t, next.Dir)) == 0 {
+					return c.free + 4*mib, 1000 * mib, nil
+				}
+				return c.free, 1000 * mib, nil
+			}
+			if c.begin > 0 {
+				n := name(9)
+				n.Job = replica.JobID{c.begin}
+				p, err := s.Create(t.Context(), n, c.bytes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer p.Close(t.Context())
+			}
+			if got := lies(t, s); !slices.Equal(got, c.want) {
+				t.Errorf("left are %v, want %v", got, c.want)
+			}
+			if c.want == nil && c.begin == 0 && len(files(t, next.Dir)) != 0 {
+				t.Errorf("left are %q", files(t, next.Dir))
+			}
+		})
+	}
+	other := t.TempDir()
+	dies(t, other, 0, 7)
+	foreign := open(t, Config{Dir: other, Owner: "n1", Epoch: 2})
+	if got := lies(t, foreign); len(got) != 0 || len(files(t, other)) != 2 {
+		t.Errorf("another node sees %v, of %q", got, files(t, other))
+	}
+	s := open(t, Config{Dir: other, Owner: "n1.b", Epoch: 2})
+	for _, file := range []string{"../x", "", "n1.b+1.x.spool", ".spool"} {
+		if p, err := s.OpenLeft(t.Context(), file, mib); err == nil {
+			t.Errorf("%q is opened: %v", file, p)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/durable/storetest"
@@ -103,7 +104,8 @@ func TestABucketWithoutConditions(t *testing.T) {
 	n.daemon.says("ignores the conditions of a put")
 }
 
-// TestTwoFleetsResumeOneRun: of two fleets of one cluster that resume the same run one wins, and the other's launcher is told who did.
+// TestTwoFleetsResumeOneRun: of two fleets of one cluster that resume the same run the later one has it. Its launcher is told whose it was, and the
+// other's that it writes no more, and to whom it lost the run; it trains on.
 func TestTwoFleetsResumeOneRun(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "n1", "n2")
@@ -126,13 +128,17 @@ func TestTwoFleetsResumeOneRun(t *testing.T) {
 	l.kill()
 	first.die()
 	first.afresh()
-	first.run("job", 1, rankSpec{}, "--resume", "--durable-every", "100000").await("loaded", fields{"source": "durable"})
+	overtaken := first.run("job", 1, rankSpec{Pace: 20 * time.Millisecond}, "--resume", "--durable-every", "500")
+	overtaken.await("loaded", fields{"source": "durable"})
 	second.start()
 	l = second.run("job", 1, rankSpec{}, "--resume", "--durable-every", "5")
-	if code := l.exit(); code == 0 {
-		t.Error("the second fleet's launcher ends well")
-	}
-	l.says("another fleet owns the run: n1-", "has claimed epoch")
+	l.await("loaded", fields{"source": "durable"})
+	l.awaitText(0, "warning: fleet n1-")
+	second.daemon.awaitFrom(0, "durable", nil)
+	overtaken.awaitText(0, "warning: durable writes end: ")
+	overtaken.says("another fleet owns the run: n2-", "training goes on")
+	overtaken.awaitFrom(overtaken.mark(), "step", nil)
+	second.daemon.awaitFrom(second.daemon.mark(), "durable", nil)
 }
 
 // TestKilledInMidWrite: a daemon and its ranks are killed while an upload is under way, again and again. Each fresh fleet goes on from the newest

@@ -3,7 +3,6 @@ package catalog
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -17,7 +16,7 @@ import (
 func held(text string) (list []holding) {
 	for f := range strings.FieldsSeq(text) {
 		var h holding
-		fmt.Sscan(strings.TrimSuffix(f[1:], "!"), &h.epoch)
+		h.epoch = replica.Epoch(f[1] - '0')
 		if f[0] == '?' {
 			h.err = format.ErrCorrupt
 		} else {

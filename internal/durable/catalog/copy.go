@@ -157,9 +157,9 @@ func (c *Catalog) replace(ctx context.Context, key string, b []byte, good func(t
 // damaged is written anew once the source was seen to be whole.
 func (c *Catalog) copyFile(ctx context.Context, f Found, file format.File, key string, to *Catalog, deep bool) (wrote bool, err error) {
 	full := f.Run.Under(key)
-	err = to.wholeAs(ctx, full, file, deep)
+	err = to.whole(ctx, full, file, deep)
 	if errors.Is(err, store.ErrCorrupt) {
-		err = to.wholeAs(ctx, full, file, deep) // one read may be torn
+		err = to.whole(ctx, full, file, deep) // one read may be torn
 	}
 	switch {
 	case err == nil:
@@ -190,9 +190,9 @@ func (c *Catalog) copyFile(ctx context.Context, f Found, file format.File, key s
 
 // sound tells whether a file, or its twin, can be read whole.
 func (c *Catalog) sound(ctx context.Context, f Found, file format.File) error {
-	err := c.wholeAs(ctx, f.Run.Under(file.Key), file, true)
+	err := c.whole(ctx, f.Run.Under(file.Key), file, true)
 	if err != nil && file.Twin != "" {
-		err = c.wholeAs(ctx, f.Run.Under(file.Twin), file, true)
+		err = c.whole(ctx, f.Run.Under(file.Twin), file, true)
 	}
 	return err
 }

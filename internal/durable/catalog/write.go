@@ -181,13 +181,8 @@ func (c *Catalog) doubt(r Run, n format.Name) {
 }
 
 // whole tells whether an object has the bytes that its file should have: by the checksum that the store made when it got them, or, where
-// there is none, by reading it.
-func (c *Catalog) whole(ctx context.Context, key string, f format.File) error {
-	return c.wholeAs(ctx, key, f, false)
-}
-
-// wholeAs is whole; deep: the object is read whatever the store says of it.
-func (c *Catalog) wholeAs(ctx context.Context, key string, f format.File, deep bool) error {
+// there is none, by reading it; deep: it is read whatever the store says of it.
+func (c *Catalog) whole(ctx context.Context, key string, f format.File, deep bool) error {
 	var info store.Info
 	err := c.again(ctx, func() (err error) {
 		info, err = c.st.Stat(ctx, key)

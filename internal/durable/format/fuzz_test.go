@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/replicad/replicad/internal/durable/durabletest"
@@ -124,6 +125,43 @@ func FuzzDocuments(f *testing.F) {
 			if v, err := parse(sealed(kind, body)); err == nil {
 				if b, err := json.Marshal(v); err != nil || len(b) == 0 {
 					t.Fatalf("%s: %v", kind, err)
+				}
+			}
+		}
+	})
+}
+
+// FuzzSpooled: what a note in a spool names lies in the spool, and holds the parts that it lists, with their roots.
+func FuzzSpooled(f *testing.F) {
+	p := durabletest.Make(gen, 1).Groups[0]
+	o, head, err := NewObject([]Source{{p.Manifest, p.Regions}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	part := p.Manifest.Part
+	body, err := json.Marshal(&Spooled{Job: "opticks", ID: p.Manifest.Job, Node: "n1", Generation: gen, Number: 3, Object: "group-0", Parts: []replica.Part{part}, Roots: []Rooted{{part, p.Manifest.Root}},
+		Said: Commit{Layout: durabletest.Make(gen, 1).Layout}, Pieces: []SpoolPiece{{"n1+1.spool", head, o.Size()}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if s, err := ParseSpooled(sealed("spooled", body)); err != nil {
+		f.Fatal(err)
+	} else if got, err := s.Packed(0); err != nil || got.Manifest.Root != p.Manifest.Root {
+		f.Fatalf("%+v, %v", got, err)
+	}
+	f.Add(body)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		s, err := ParseSpooled(sealed("spooled", body))
+		if err != nil {
+			return
+		}
+		for i, piece := range s.Pieces {
+			if strings.ContainsRune(piece.File, '/') || piece.File == ".." {
+				t.Fatalf("file %q", piece.File)
+			}
+			if packed, err := s.Packed(i); err == nil {
+				if root, ok := s.Root(packed.Manifest.Part); !ok || root != packed.Manifest.Root || packed.Manifest.Job != s.ID {
+					t.Fatalf("it holds %+v", packed.Manifest)
 				}
 			}
 		}

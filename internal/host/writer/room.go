@@ -36,6 +36,8 @@ type Owner interface {
 	Job(replica.JobID) (room.JobView, bool)
 	// Open holds a copy, to be read as a part of the job.
 	Open(*replica.Job, holding.Copy) (*holding.Reader, error)
+	// Lacking is what a generation of the job lacks, by the word of the ranks here.
+	Lacking(replica.JobID, replica.Generation) []replica.Lacking
 	// Undurable says why this node can write nothing that lasts; nil: it can.
 	Undurable() error
 	// Hangs says which call to the store was given up and has not returned; nil: none.
@@ -270,6 +272,7 @@ func (r *Room) begin(now time.Time, v room.JobView, j *job, o object) {
 		r.failed(j, w, func(s *control.ShardReport) { s.Failed = err.Error() })
 		return
 	}
+	w.note = w.noteOf(r.owner, v)
 	w.begun, r.running[w] = true, true
 	if !v.Job.Writer.Turns || j.turn == w.Number {
 		w.turns(now)

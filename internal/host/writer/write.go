@@ -33,6 +33,8 @@ type Write struct {
 	Object string
 	Parts  []replica.Part
 
+	note   *tier.Spooled // for who finishes the write, should this daemon die; nil: nobody could
+	kept   []*spool.Part // note and parts of an object that is written, until the others of the generation are
 	pieces []*piece
 	store  string       // names it, for people
 	moved  atomic.Int64 // all that Run has read, from memory and from the spool, and all that the store has taken
@@ -106,17 +108,19 @@ func (w *Write) Run(ctx context.Context, to Tier, ails func(what string)) (repli
 	defer cancel(nil)
 	ctx = tier.Watching(ctx, tier.Watch{Moved: func(bytes int) { w.moved.Add(int64(bytes)) }, Troubled: ails})
 	lines, err := w.lines(ctx, to.Spool)
-	defer func() {
-		closing, end := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
-		defer end()
-		for _, l := range lines {
-			if l.copy != nil {
-				_ = l.copy.into.Close(closing) // what its disk does not remove goes at the next start; the object is what the store says
-			}
+	var spooled []*spool.Part
+	for _, l := range lines {
+		if l.copy != nil {
+			spooled = append(spooled, l.copy.into)
 		}
-	}()
+	}
+	defer func() { remove(ctx, spooled) }()
 	if err != nil {
 		return replica.Stored{}, err
+	}
+	note := w.leaveNote(ctx, to.Spool, lines)
+	if note != nil {
+		spooled = append(spooled, note)
 	}
 	var copied sync.WaitGroup
 	copied.Go(func() { w.spools(ctx, lines) })
@@ -131,6 +135,9 @@ func (w *Write) Run(ctx context.Context, to Tier, ails func(what string)) (repli
 	info, err := w.give(ctx, to.Store, frozen, parts)
 	cancel(nil)
 	copied.Wait()
+	if err == nil && note != nil { // another node's object may be on its way yet: if all die now, this one is written again with it
+		w.kept, spooled = spooled, nil
+	}
 	return info, err
 }
 
@@ -149,6 +156,28 @@ func (w *Write) turns(now time.Time) {
 	if !w.turned {
 		w.turned, w.seenAt = true, now
 		close(w.turn)
+	}
+}
+
+// Kept tells whether the object still lies in the spool after Run. Release waits until the durable write is over, and removes it there; at the
+// daemon's end it stays.
+func (w *Write) Kept() bool { return len(w.kept) > 0 }
+
+// Release is to follow a Run whose object is kept.
+func (w *Write) Release(ctx context.Context) {
+	select {
+	case <-w.stop:
+		remove(ctx, w.kept)
+	case <-ctx.Done():
+	}
+}
+
+// remove removes what a write had in the spool. What its disk does not remove in time a later start does; the object is what the store says.
+func remove(ctx context.Context, parts []*spool.Part) {
+	closing, end := context.WithTimeout(context.WithoutCancel(ctx), closePatience)
+	defer end()
+	for _, p := range parts {
+		_ = p.Close(closing)
 	}
 }
 

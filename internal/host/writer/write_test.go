@@ -70,12 +70,13 @@ type running struct {
 	spool *spool.Spool
 	freed chan struct{}
 	ended chan error
+	gone  chan struct{} // closed once nothing of it is kept
 }
 
 // runs begins the newest write. The slot is freed by a message, as by a host's.
 func runs(t *testing.T, n *node, c spool.Config) *running {
 	t.Helper()
-	r := &running{node: n, store: &store{goOn: make(chan struct{}, 1000)}, freed: make(chan struct{}, 1), ended: make(chan error, 1)}
+	r := &running{node: n, store: &store{goOn: make(chan struct{}, 1000)}, freed: make(chan struct{}, 1), ended: make(chan error, 1), gone: make(chan struct{})}
 	if c.Dir != "" {
 		r.dir, c.Owner = c.Dir, "n1"
 	}
@@ -88,6 +89,10 @@ func runs(t *testing.T, n *node, c spool.Config) *running {
 	go func() {
 		_, err := w.Run(t.Context(), Tier{Store: r.store, Spool: r.spool}, func(string) {})
 		r.ended <- err
+		if w.Kept() {
+			w.Release(t.Context())
+		}
+		close(r.gone)
 	}()
 	return r
 }
@@ -117,7 +122,8 @@ func big(t *testing.T) *node {
 	return n
 }
 
-// The slot is free as soon as its part is in the spool, however long the store takes; the store gets what was in the slot. Nothing is left then.
+// The slot is free as soon as its part is in the spool, however long the store takes; the store gets what was in the slot. What lies in files stays
+// until the whole durable write is over; nothing is left then.
 func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 	for what, c := range map[string]spool.Config{"a file": {Dir: t.TempDir()}, "memory": {Memory: 1 << 20}} {
 		n := big(t)
@@ -130,11 +136,17 @@ func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 		n.wants(0, grown5)
 		man := n.write.pieces[0].slot.Manifest()
 		r.goesOn(len(man.Chunks))
-		if err := soon(t, "the end", r.ended); err != nil || !bytes.Equal(r.store.got, make([]byte, man.Bytes)) || !r.spool.Empty() {
+		if err := soon(t, "the end", r.ended); err != nil || !bytes.Equal(r.store.got, make([]byte, man.Bytes)) || what == "a file" && r.spool.Empty() {
 			t.Errorf("%s: %v; %d bytes of %d", what, err, len(r.store.got), man.Bytes)
 		}
 		if moved := uint64(n.write.moved.Load()); moved != 3*man.Bytes { // into the spool, out of it, and to the store
 			t.Errorf("%s: %d bytes moved, of %d", what, moved, man.Bytes)
+		}
+		if what == "a file" {
+			n.write.end(n.now)
+		}
+		if soon(t, "its removal", r.gone); !r.spool.Empty() {
+			t.Errorf("%s: something is left", what)
 		}
 	}
 }
@@ -215,7 +227,7 @@ func TestARottenSpool(t *testing.T) {
 	n := big(t)
 	r := runs(t, n, spool.Config{Dir: t.TempDir()})
 	soon(t, "the slot", r.freed)
-	files, err := filepath.Glob(filepath.Join(r.dir, "*"))
+	files, err := filepath.Glob(filepath.Join(r.dir, "*.group-0.1.spool"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("the spool has %q, %v", files, err)
 	}
@@ -235,6 +247,132 @@ func TestARottenSpool(t *testing.T) {
 	if last := len(man.Chunks) - 1; len(r.store.got) != last*int(man.ChunkBytes) {
 		t.Errorf("the store got %d bytes", len(r.store.got))
 	}
+}
+
+// An object that is written lies in the spool until those of other nodes are written too: if all die now, it is written again with them.
+func TestAnObjectThatIsWrittenIsKept(t *testing.T) {
+	n := big(t)
+	r := runs(t, n, spool.Config{Dir: t.TempDir()})
+	r.goesOn(len(n.write.pieces[0].slot.Manifest().Chunks))
+	if err := soon(t, "the end", r.ended); err != nil {
+		t.Fatal(err)
+	}
+	next, err := spool.Open(t.Context(), spool.Config{Dir: r.dir, Owner: "n1", Epoch: 99})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, passed := LeftBehind(t.Context(), next, "n1", fixture.Cluster); len(list) != 1 || len(passed) != 0 {
+		t.Errorf("told are %d, passed over %q", len(list), passed)
+	}
+	n.named(replica.Generation{}, replica.Digest{})
+	n.step()
+	soon(t, "its removal", r.gone)
+	if list, passed := LeftBehind(t.Context(), next, "n1", fixture.Cluster); len(list) != 0 || len(passed) != 0 {
+		t.Errorf("once the write is over told are %d, passed over %q", len(list), passed)
+	}
+}
+
+// dies leaves what a write has in the spool, as a daemon's death does, and opens it in the next life.
+func (r *running) dies(t *testing.T) *spool.Spool {
+	t.Helper()
+	soon(t, "the slot", r.freed)
+	files, err := os.ReadDir(r.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := t.TempDir()
+	for _, f := range files {
+		if err := os.Link(filepath.Join(r.dir, f.Name()), filepath.Join(left, f.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.write.end(r.now)
+	if err := soonError(t, r); !errors.Is(err, holding.ErrDropped) {
+		t.Fatal(err)
+	}
+	sp, err := spool.Open(t.Context(), spool.Config{Dir: left, Owner: "n1", Epoch: 99})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sp
+}
+
+// What a daemon's death leaves in the spool is told, and written, by the next one; and what of it cannot be used is named.
+func TestAWriteThatDiedIsFinished(t *testing.T) {
+	const file, note = "n1+0.0b000000-0000-0000-0000-000000000000.3-5.group-0.1.spool", "n1+0.0b000000-0000-0000-0000-000000000000.3-5.group-0.2.note.spool"
+	for what, c := range map[string]struct {
+		spoil  func(path string) error // of the file
+		note   func(path string) error
+		node   replica.NodeName
+		passed string // why it is not told; empty: it is
+		failed error  // with what its writing ends
+	}{
+		"whole":           {},
+		"of another node": {node: "n2", passed: "it is of node n1"},
+		"truncated":       {spoil: func(p string) error { return os.Truncate(p, 7) }, passed: "it has 7 bytes"},
+		"gone":            {spoil: os.Remove, passed: "file does not exist"},
+		"a link":          {spoil: func(p string) error { return errors.Join(os.Remove(p), os.Symlink("/etc/passwd", p)) }, passed: "file does not exist"},
+		"flipped": {spoil: func(p string) error {
+			return flip(p, func(b []byte) int { return len(b) - 1 })
+		}, failed: shm.ErrCorrupt},
+		"its note flipped":   {note: func(p string) error { return flip(p, func(b []byte) int { return len(b) / 2 }) }, passed: "corrupt"},
+		"its note truncated": {note: func(p string) error { return os.Truncate(p, 100) }, passed: "corrupt"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := big(t)
+			r := runs(t, n, spool.Config{Dir: t.TempDir()})
+			sp := r.dies(t)
+			left := filepath.Dir(must(t, sp)[0].File)
+			for name, spoil := range map[string]func(string) error{file: c.spoil, note: c.note} {
+				if spoil != nil {
+					if err := spoil(filepath.Join(left, name)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			self := replica.NodeName("n1")
+			if c.node != "" {
+				self = c.node
+			}
+			list, passed := LeftBehind(t.Context(), sp, self, fixture.Cluster)
+			if c.passed != "" {
+				if len(list) != 0 || len(passed) != 1 || !strings.Contains(passed[0], c.passed) {
+					t.Errorf("told are %d; passed over %q, want %q", len(list), passed, c.passed)
+				}
+				return
+			}
+			if len(list) != 1 || len(passed) != 0 || list[0].Generation != gen5 || list[0].Job != n.job.Name || len(list[0].Roots) != 2 || list[0].Said.Lacks[0].Text != "buffer" {
+				t.Fatalf("told are %+v; passed over %q", list, passed)
+			}
+			to := &store{goOn: make(chan struct{}, 1000)}
+			for range 1000 {
+				to.goOn <- struct{}{}
+			}
+			a := tier.Attempt{Job: list[0].ID, Generation: gen5, Number: 77}
+			s, err := Finish(t.Context(), Tier{Store: to, Spool: sp}, a, list[0])
+			if !errors.Is(err, c.failed) || err == nil && (s.Key != "group-0" || !bytes.Equal(to.got, make([]byte, n.write.pieces[0].slot.Manifest().Bytes))) {
+				t.Errorf("it is written with %v, as %+v, %d bytes", err, s, len(to.got))
+			}
+		})
+	}
+}
+
+func must(t *testing.T, sp *spool.Spool) []spool.Left {
+	t.Helper()
+	list, err := sp.Left(t.Context())
+	if err != nil || len(list) != 1 {
+		t.Fatalf("left are %+v, %v", list, err)
+	}
+	return list
+}
+
+func flip(path string, at func([]byte) int) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	b[at(b)] ^= 1
+	return os.WriteFile(path, b, 0o600)
 }
 
 // A spool that other writes have filled skips the next one, and holds no slot. A part that would never fit goes the way that it went without one.

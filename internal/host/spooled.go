@@ -1,0 +1,89 @@
+package host
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
+	"github.com/replicad/replicad/internal/host/writer"
+	"github.com/replicad/replicad/replica"
+)
+
+// spooled is the end of looking into the spool, or of writing what it held.
+type spooled control.SpoolReport
+
+// spools answers the leader, beside the host, what former lives of this daemon left in the spool of a job's durable writes, and writes it.
+func (h *Host) spools(o control.SpoolOrder) {
+	h.spawn(func(ctx context.Context) Event {
+		r := spooled{ID: o.ID}
+		if h.spool == nil || h.store == nil {
+			return r
+		}
+		left, passed := writer.LeftBehind(ctx, h.spool, h.self.Name, h.cluster)
+		left = slices.DeleteFunc(left, func(n *tier.Spooled) bool { return n.Job != o.Name })
+		if o.Number > 0 {
+			r.Wrote, r.Failed = h.finishSpooled(ctx, o, left)
+			return r
+		}
+		for _, why := range passed {
+			h.log.Failed("spool", "what a former life of this daemon left", why)
+		}
+		r.Passed = passed
+		r.Left = told(left)
+		return r
+	})
+}
+
+// mostTold bounds what is told of a spool, in bytes: a frame has a bound, and with many ranks a note has many roots.
+const mostTold = control.MaxLinkFrame / 2
+
+// told are the notes for the leader, the newest first, without what is of use here alone.
+func told(left []*tier.Spooled) (list [][]byte) {
+	slices.SortStableFunc(left, func(a, b *tier.Spooled) int {
+		return replica.Generation(b.Said.Position).Compare(replica.Generation(a.Said.Position))
+	})
+	all := 0
+	for _, n := range left {
+		told := *n
+		told.Pieces = nil
+		b, err := told.Seal()
+		if all += len(b); err != nil || all > mostTold {
+			break
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+// finishSpooled writes the objects of one write.
+func (h *Host) finishSpooled(ctx context.Context, o control.SpoolOrder, left []*tier.Spooled) (wrote []replica.Stored, failed string) {
+	var why []string
+	for _, n := range left {
+		if n.ID != o.Job || n.Generation != o.Generation || n.Number != o.Number {
+			continue
+		}
+		a := tier.Attempt{Name: n.Job, Job: n.ID, Owner: n.Owner, Began: n.Began, Cluster: h.cluster, Fleet: o.Fleet, Epoch: o.Epoch, Generation: n.Generation, Number: o.As}
+		s, err := writer.Finish(ctx, writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}, a, n)
+		if err != nil {
+			why = append(why, err.Error())
+			continue
+		}
+		wrote = append(wrote, s)
+	}
+	return wrote, strings.Join(why, "; ")
+}
+
+// Lacking is what a generation of a job lacks, by the word of the ranks here.
+func (h rooms) Lacking(id replica.JobID, g replica.Generation) []replica.Lacking {
+	lj := h.jobs[id]
+	if lj == nil {
+		return nil
+	}
+	said := map[replica.Rank]string{}
+	for _, l := range lj.lacks.Report() {
+		said[l.Rank] = l.Of(g)
+	}
+	return replica.Fold(said)
+}
