@@ -109,6 +109,9 @@ func (c *Committer) Job(j *replica.Job, nodes map[replica.NodeName]replica.Node)
 	if committed && c.candidate.Generation == j.Committed {
 		c.lead.committed(c.candidate.N)
 	}
+	if c.job != nil && c.job.Writer != nil && j.Writer == nil {
+		c.failures = min(c.failures, 1) // the slot that they lacked may be free
+	}
 	c.job, c.node, c.refused = j, nodes, false
 	c.possible = c.possibleCopies()
 	if committed {
