@@ -80,7 +80,12 @@ type badly struct {
 	from  int // of the leader's log
 }
 
-func begin(n *node, l *process) badly { return badly{n, l, l.mark(), n.daemon.mark()} }
+// begin begins once all is well: a machine that stood still may have made a write wait already, and people hear of one trouble once.
+func begin(n *node, l *process) badly {
+	n.t.Helper()
+	n.statusWhen(func(s status) bool { return linked(s) && s.job("job").Durable.Step > 0 && s.job("job").DurableError == "" })
+	return badly{n, l, l.mark(), n.daemon.mark()}
+}
 
 func all(text string, want ...string) bool {
 	for _, w := range want {
