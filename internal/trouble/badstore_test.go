@@ -47,7 +47,7 @@ func TestABadStore(t *testing.T) {
 		{"error in a success", on(storetest.Fault{Kind: "answer", Status: 200, Body: "<Error><Code>InternalError</Code></Error>"}), []string{part + "HTTP 500 ", "it is tried again"}, false},
 		{"a page for an error", on(storetest.Fault{Kind: "answer", Status: 502, Body: "<html>Bad Gateway</html>"}), []string{part + "HTTP 502", "it is tried again"}, true},
 		{"credentials expire", on(answered(400, "ExpiredToken", "")), []string{part + "HTTP 400 ExpiredToken", "it is tried again"}, false},
-		{"clock skew", answered(403, "RequestTimeTooSkewed", ""), []string{".safetensors in s3://plain/ck: HTTP 403 RequestTimeTooSkewed", "this node's clock is wrong: set it", "tried again"}, true},
+		{"clock skew", answered(403, "RequestTimeTooSkewed", ""), []string{"in s3://plain/ck: HTTP 403 RequestTimeTooSkewed", "this node's clock is wrong: set it", "tried again"}, true},
 		{"bucket gone", answered(404, "NoSuchBucket", ""), []string{"in s3://plain/ck: HTTP 404 NoSuchBucket", "make the bucket, or name one that is there", "tried again"}, false},
 		{"quota", storetest.Fault{Method: http.MethodPut, Kind: "answer", Status: 403, Body: answered(0, "QuotaExceeded", "").Body}, []string{"in s3://plain/ck: HTTP 403 QuotaExceeded", "free space, raise it, or keep fewer generations", "tried again"}, true},
 		{"commits are refused", storetest.Fault{Method: http.MethodPut, Key: ".json", Kind: "answer", Status: 503, Body: answered(0, "SlowDown", "").Body}, []string{".json in s3://plain/ck: HTTP 503 SlowDown", "it is tried again"}, true},
@@ -83,7 +83,9 @@ type badly struct {
 // begin begins once all is well: a machine that stood still may have made a write wait already, and people hear of one trouble once.
 func begin(n *node, l *process) badly {
 	n.t.Helper()
-	n.statusWhen(func(s status) bool { return linked(s) && s.job("job").Durable.Step > 0 && s.job("job").DurableError == "" })
+	n.statusWhen(func(s status) bool {
+		return linked(s) && s.job("job").Durable.Step > 0 && s.job("job").DurableError == ""
+	})
 	return badly{n, l, l.mark(), n.daemon.mark()}
 }
 
@@ -102,7 +104,7 @@ func (b badly) named(node string, says ...string) {
 	failing := func(text string) bool { return all(text, says...) }
 	// The daemons' logs have no remedy of their own.
 	b.n.daemon.awaitWithin(named, b.from, "what ails the store", func(l line) bool {
-		return l.is("failed", fields{"what": "durable"}) && all(l.text, says[0], "by node "+node)
+		return l.is("failed", fields{"what": "durable"}) && all(l.text, says[0], "node "+node)
 	})
 	b.l.awaitWithin(named, b.heard, "what ails the store", func(l line) bool {
 		return strings.Contains(l.text, "warning: ") && failing(l.text) && strings.Contains(l.text, "node "+node)
