@@ -109,6 +109,9 @@ func (c *Committer) Job(j *replica.Job, nodes map[replica.NodeName]replica.Node)
 	if committed && c.candidate.Generation == j.Committed {
 		c.lead.committed(c.candidate.N)
 	}
+	if c.job != nil && c.job.Writer != nil && j.Writer == nil {
+		c.failures = min(c.failures, 1) // the slot that they lacked may be free
+	}
 	c.job, c.node, c.refused = j, nodes, false
 	c.possible = c.possibleCopies()
 	if committed {
@@ -341,6 +344,10 @@ func (c *Committer) name() []Effect {
 // maxBackOff caps what failures add to a candidate, in steps: what keeps ranks from capturing may be over at any time.
 const maxBackOff = 32
 
+// writeBackOff caps it while a durable write is under way: that gives up a slot which a commit lacks after ten steps, and a candidate that was named far
+// ahead meanwhile would add as many to the wait.
+const writeBackOff = 4
+
 // later picks a candidate above the one that lapsed. What ranks hold in common is tried while they have not failed twice, and only where
 // news travels in less time than a slot for freshness is kept: reports age, and a generation that others had skipped would only be passed again.
 func (c *Committer) later() replica.Step {
@@ -360,7 +367,11 @@ func (c *Committer) later() replica.Step {
 	if len(common) > 0 && c.failures <= 2 && c.lead.steps < freshFor(c.job) {
 		return slices.Max(common)
 	}
-	k := min(replica.Step(2)<<min(max(c.failures-1, 0), 20), maxBackOff)
+	most := replica.Step(maxBackOff)
+	if c.job.Writer != nil {
+		most = writeBackOff
+	}
+	k := min(replica.Step(2)<<min(max(c.failures-1, 0), 20), most)
 	at := max(live+k, c.lead.first(), c.candidate.Position.Step+1)
 	return NextDue(c.job, at-1)
 }

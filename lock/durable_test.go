@@ -89,6 +89,33 @@ func TestCommitOfAMultipleBeginsItsWrite(t *testing.T) {
 	}
 }
 
+// While a durable write is under way candidates that lapse are not named far ahead: the slot that they lack is free soon.
+func TestCandidatesStayCloseDuringAWrite(t *testing.T) {
+	b := newBench(t, "0,0", "every=1")
+	cand := b.start()
+	b.pin(cand, 0)
+	c, ok := proposed[replica.Commit](b.pin(cand, 1))
+	if !ok || !c.Write {
+		t.Fatalf("step 1 is not committed to be written: %+v", c)
+	}
+	b.applied(ShortCommit(b.w.current(), c))
+	cand, _ = b.c.Candidate()
+	for range 6 {
+		live := cand.Position.Step + 1
+		if cand, ok = announced(b.passed(cand, 0, live)); !ok || cand.Position.Step > live+writeBackOff {
+			t.Fatalf("ranks are at step %d, the candidate is %v", live, cand)
+		}
+	}
+	j := b.w.current()
+	b.applied(replica.EndDurable{Job: j.ID, Generation: j.Writer.Generation, Number: j.Writer.Number})
+	for _, most := range []replica.Step{4, 8, 16, 32, 32} { // a rank passes the last one once the slot is free; from then on something else is wrong
+		live := cand.Position.Step + 1
+		if cand, ok = announced(b.passed(cand, 0, live)); !ok || cand.Position.Step != live+most {
+			t.Errorf("without one, ranks are at step %d, the candidate is %v, want it %d ahead", live, cand, most)
+		}
+	}
+}
+
 // Commits that were held up once come as close again as before. Each used to be named at the next multiple, since the one before it had come after as
 // many steps: with durable_every 10 only every tenth step was committed for as long as the job ran.
 func TestCommitsComeCloseAgainAfterTheyWereHeldUp(t *testing.T) {

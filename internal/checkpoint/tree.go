@@ -59,6 +59,9 @@ func openTree(g *gate) (*tree, error) {
 		_, werr := f.Write([]byte("writable"))
 		return errors.Join(werr, f.Sync(), f.Close(), t.disk.remove(probe))
 	}()
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		err = nil // it can be read
+	}
 	if err == nil {
 		t.info, err = t.stat(".")
 	}

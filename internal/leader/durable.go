@@ -53,6 +53,9 @@ func (l *Leader) durableTurn(ctx context.Context, led *ledJob) {
 		case durable.Look:
 			l.work.Go(func() {
 				since, err := l.store.Holds(ctx, job.Name, job.ID, e.Generation)
+				if err != nil && l.cfg.Node != "" {
+					err = fmt.Errorf("node %s, which leads: %w", l.cfg.Node, err)
+				}
 				l.post(durableSeen{job.ID, durable.Seen{Generation: e.Generation, Since: since, Why: err}})
 			})
 		case durable.Tell:

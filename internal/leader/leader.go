@@ -36,6 +36,7 @@ const (
 type Config struct {
 	Log     Log
 	Cluster replica.ClusterID
+	Node    replica.NodeName // this one, for people
 	Timing  config.Timing
 	Tier    Tier // nil: no durable tier on this node
 	// DurableWriters is how many nodes write a durable generation at once; 0: config.DefaultDurableWriters.

@@ -302,7 +302,7 @@ func TestDurableDirIsSlowWithoutSpool(t *testing.T) {
 	dir := shortDir(t)
 	disk := mountMem(t, dir)
 	disk.slow(1 << 20)
-	cl, launchers := shardedPair(t, dir, config.NoSpool, rankSpec{Floats: 8 << 20, Pace: 100 * time.Millisecond}, "--slots", "2", "--durable-every", "5")
+	cl, launchers := shardedPair(t, dir, config.NoSpool, rankSpec{Floats: 5 << 20, Pace: 100 * time.Millisecond}, "--slots", "2", "--durable-every", "5")
 	leader := cl.nodes[0]
 	launchers[0].awaitText(0, "warning: durable writes fail: ")
 	l := leader.daemon.await("failed", fields{"what": "durable", "why": "the commit of step "})

@@ -15,19 +15,19 @@ var ErrUnconditional = errors.New("the store ignores the conditions of a put")
 // ProbePrefix begins the keys of what Probe puts. A daemon that was killed in the middle leaves one object of a few bytes there.
 const ProbePrefix = ".probe-"
 
-const (
-	probeTime = 2 * time.Second
-	sweepTime = time.Second // for the removal, also after the probe's time is over
-)
+const probeTime = 2 * time.Second
 
 // Probe tries whether a store does what its conditions say, which no documentation of a server is believed about. It takes at most
 // two seconds beside the removal of what it put.
-func Probe(ctx context.Context, s Store) error {
+func Probe(ctx context.Context, s Store) error { return ProbeWithin(ctx, s, probeTime) }
+
+// ProbeWithin is Probe with another bound: a store that asks many for fewer requests takes longer.
+func ProbeWithin(ctx context.Context, s Store, most time.Duration) error {
 	key := ProbePrefix + rand.Text()
-	ctx, cancel := context.WithTimeoutCause(ctx, probeTime, fmt.Errorf("%w: the probe took more than %v", ErrDoubtful, probeTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("%w: the probe took more than %v", ErrDoubtful, most))
 	defer cancel()
 	err := probe(ctx, s, key)
-	sweep, stop := context.WithTimeout(context.WithoutCancel(ctx), sweepTime)
+	sweep, stop := context.WithTimeout(context.WithoutCancel(ctx), most/2) // also after the time is over
 	defer stop()
 	if left := s.Delete(sweep, key); err == nil && left != nil {
 		err = fmt.Errorf("remove %s: %w", key, left)

@@ -83,7 +83,17 @@ func (t *Tier) URL() string { return t.st.URL() }
 var ErrUnconditional = store.ErrUnconditional
 
 // Prove tries whether the store does what its conditions say, unless it has been seen to. Nothing is written to one that has not.
-func (t *Tier) Prove(ctx context.Context) error {
+func (t *Tier) Prove(ctx context.Context) error { return t.prove(ctx, store.Probe) }
+
+// provePatience is how long the probe before a write may take: whoever makes it waits for the write anyway.
+const provePatience = time.Minute
+
+// proveToWrite is Prove for a write.
+func (t *Tier) proveToWrite(ctx context.Context) error {
+	return t.prove(ctx, func(ctx context.Context, s store.Store) error { return store.ProbeWithin(ctx, s, provePatience) })
+}
+
+func (t *Tier) prove(ctx context.Context, probe func(context.Context, store.Store) error) error {
 	t.proving.Lock()
 	defer t.proving.Unlock()
 	t.mu.Lock()
@@ -92,7 +102,7 @@ func (t *Tier) Prove(ctx context.Context) error {
 	if proved {
 		return nil
 	}
-	err := store.Probe(ctx, t.st)
+	err := probe(ctx, t.st)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.proved, t.why = err == nil, err

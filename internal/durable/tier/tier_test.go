@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
@@ -624,6 +626,21 @@ func TestAStoreIsTriedBeforeItIsWrittenTo(t *testing.T) {
 	if keys := keysOf(t, st, ".w1.safetensors"); len(keys) != 0 {
 		t.Errorf("there are %q", keys)
 	}
+}
+
+// A write waits longer for a probe than a daemon that starts: where many write the store asks each for fewer requests.
+func TestAWriteWaitsForItsProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tier, st := inMemory(t, Settings{})
+		st.Before = func(c memory.Call) error {
+			time.Sleep(time.Second)
+			return nil
+		}
+		if err := tier.Prove(t.Context()); err == nil {
+			t.Error("a daemon waits for it at its start")
+		}
+		newFleet(t, tier, "a").writes(10)
+	})
 }
 
 // A store that takes every put is refused.

@@ -65,7 +65,7 @@ func (t *Tier) attempt(ctx context.Context, a Attempt) (catalog.Attempt, error) 
 	r, ok := t.owned[is]
 	t.mu.Unlock()
 	if !ok {
-		err := t.Prove(ctx)
+		err := t.proveToWrite(ctx)
 		if err != nil {
 			return catalog.Attempt{}, err
 		}
