@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/store"
@@ -205,51 +204,22 @@ func (m *Mover) fromDisk(ctx context.Context, w Wanted, begin func(replica.Manif
 	if err != nil {
 		return report, err
 	}
-	report, err = copyChunks(r, &man, sink)
-	if err != nil {
-		return report, fmt.Errorf("durable %v, %w", w.Key.Part, err)
+	buf := make([]byte, man.ChunkBytes)
+	for i := range man.Chunks {
+		if sink.Have(i) {
+			_, n := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
+			report.Reused += n
+			continue
+		}
+		b, err := r.ReadChunk(i, buf)
+		if err == nil {
+			err = sink.Put(i, b)
+		}
+		if err != nil {
+			return report, fmt.Errorf("durable %v, chunk %d: %w", w.Key.Part, i, err)
+		}
+		report.Bytes += uint64(len(b))
 	}
 	report.By = map[replica.NodeName]uint64{"disk": report.Bytes}
 	return report, nil
-}
-
-// diskLanes is how many chunks are checked and put at once: one core alone checks less than a good disk reads, and maps pages for it besides.
-const diskLanes = 3
-
-// copyChunks puts a part's chunks into the sink, in their order but for those under way together. The first error ends it.
-func copyChunks(r OnDisk, man *replica.Manifest, sink transfer.Sink) (report transfer.Report, err error) {
-	var next, put, reused atomic.Int64
-	var failed atomic.Pointer[error]
-	var wg sync.WaitGroup
-	for range diskLanes {
-		wg.Go(func() {
-			buf := make([]byte, man.ChunkBytes)
-			for failed.Load() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= len(man.Chunks) {
-					return
-				}
-				if _, n := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes); sink.Have(i) {
-					reused.Add(int64(n))
-					continue
-				}
-				b, err := r.ReadChunk(i, buf)
-				if err == nil {
-					err = sink.Put(i, b)
-				}
-				if err != nil {
-					err = fmt.Errorf("chunk %d: %w", i, err)
-					failed.CompareAndSwap(nil, &err)
-					return
-				}
-				put.Add(int64(len(b)))
-			}
-		})
-	}
-	wg.Wait()
-	report.Bytes, report.Reused = uint64(put.Load()), uint64(reused.Load())
-	if e := failed.Load(); e != nil {
-		err = *e
-	}
-	return report, err
 }
