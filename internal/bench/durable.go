@@ -23,28 +23,34 @@ const (
 	durableRounds    = 5
 	durableMiB       = 4096
 	quickDurableMiB  = 64
-	durableSteps     = 40 // from one durable generation to the next
-	durableWrites    = 2  // of a cluster
+	durableWrites    = 2 // of a cluster
 	durablePatience  = 10 * time.Minute
 	durableStopGrace = 10 * time.Minute
 )
 
 // durableJobs are what the durable tier takes, by the way that daemons go, beside what else writes and reads the same bytes in the same round: dd
 // and torch.distributed.checkpoint on a directory, a bare client with the same parts on a bucket.
-func durableJobs(opt Options) []job {
-	return []job{
-		{"durable/directory/", func(ctx context.Context, r *runner) error {
-			return r.durable(ctx, &durableBench{name: "durable/directory/"})
-		}},
-		{"durable/bucket/", func(ctx context.Context, r *runner) error {
-			return r.durable(ctx, &durableBench{name: "durable/bucket/", url: "s3://bench/ck"})
-		}},
+func durableJobs() []job {
+	var jobs []job
+	for _, d := range []durableBench{
+		{name: "durable/directory/", pace: resting, every: 3},
+		{name: "durable/bucket/", url: "s3://bench/ck", pace: resting, every: 3},
+		{name: "durable/steps/", pace: "50ms", every: 40, spool: true},
+	} {
+		jobs = append(jobs, job{d.name, func(ctx context.Context, r *runner) error { return r.durable(ctx, &d) }})
 	}
+	return jobs
 }
+
+// resting has the trainer sleep nearly all the time: dd and others have the machine for themselves as well.
+const resting = "4s"
 
 // durableBench is a job of them. Each list has a value for each round.
 type durableBench struct {
 	name, url string // url is empty for a directory
+	pace      string // of the trainer's steps
+	every     int    // steps from one durable generation to the next
+	spool     bool   // as by default; it is on the same disk here, and each byte is written twice. The steps are looked at, and nothing else
 	mib       int
 	python    string // with torch; empty: there is none
 	store     *cluster.Store
@@ -77,13 +83,13 @@ func (r *runner) durable(ctx context.Context, d *durableBench) error {
 		}
 	}
 	for _, f := range d.figures() {
-		f.Note = fmt.Sprintf("%d MiB of state, no spool, load average %s", d.mib, load())
+		f.Note = fmt.Sprintf("%d MiB of state, load average %s", d.mib, load())
 		if d.url != "" {
 			f.Note += ", the server is " + d.store.Kind
 		}
 		r.add(f)
 	}
-	if d.python == "" && d.url == "" {
+	if d.python == "" && d.url == "" && !d.spool {
 		return leftOut{"no Python with torch beside the program: nothing stands beside torch.distributed.checkpoint (make py-setup)"}
 	}
 	return nil
@@ -112,18 +118,18 @@ func (d *durableBench) fits(dir string) error {
 }
 
 func (d *durableBench) figures() []Figure {
-	list := []Figure{
-		newFigure(d.name+"step-p95", "ms", d.during, "steps outside of writes", d.outside, atMost(1.1)),
-		newFigure(d.name+"sigterm", "s", d.term, "a write", d.took, atMost(1.2)),
+	if d.spool {
+		return []Figure{newFigure(d.name+"p95", "ms", d.during, "steps outside of writes", d.outside, atMost(1.1))}
 	}
+	term := newFigure(d.name+"sigterm", "s", d.term, "a write", d.took, atMost(1.2))
 	if d.url != "" {
-		return append(list, newFigure(d.name+"write", "MB/s", d.write, "a bare client with the same parts", d.bareWrite, atLeast(0.8)),
-			newFigure(d.name+"read", "MB/s", d.read, "", nil, bound{}))
+		return []Figure{newFigure(d.name+"write", "MB/s", d.write, "a bare client with the same parts", d.bareWrite, atLeast(0.8)),
+			newFigure(d.name+"read", "MB/s", d.read, "", nil, bound{}), term}
 	}
-	list = append(list,
+	list := []Figure{
 		newFigure(d.name+"write", "MB/s", d.write, "dd conv=fdatasync", d.bareWrite, atLeast(0.9)),
 		newFigure(d.name+"read", "MB/s", d.read, "dd, cold", d.bareRead, atLeast(0.9)),
-		newFigure(d.name+"cold-bytes", "MB", d.coldBytes, "the state's bytes", d.bytes, atMost(1.02)))
+		newFigure(d.name+"cold-bytes", "MB", d.coldBytes, "the state's bytes", d.bytes, atMost(1.02)), term}
 	if len(d.dcpSave) > 0 {
 		list = append(list, newFigure(d.name+"write-beside-dcp", "MB/s", d.write, "dcp.save", d.dcpSave, atLeast(1)),
 			newFigure(d.name+"read-beside-dcp", "MB/s", d.read, "dcp.load, cold", d.dcpLoad, atLeast(1)))
@@ -131,7 +137,7 @@ func (d *durableBench) figures() []Figure {
 	return list
 }
 
-// durableRound measures the limits, two writes beside training, a SIGTERM, and a cold start of a fresh cluster.
+// durableRound measures the limits, two writes, a SIGTERM, and a cold start of a fresh cluster; or what steps feel of two writes.
 func (r *runner) durableRound(ctx context.Context, d *durableBench, i int) (err error) {
 	name := fmt.Sprintf("durable-%d", i)
 	b, err := r.newBedWith(ctx, nil, func(spawn *cluster.Spawner, dir string) (func(*config.Config), error) {
@@ -141,8 +147,10 @@ func (r *runner) durableRound(ctx context.Context, d *durableBench, i int) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
-	if err := d.limits(ctx, r.sub(name)); err != nil {
-		return err
+	if !d.spool {
+		if err := d.limits(ctx, r.sub(name)); err != nil {
+			return err
+		}
 	}
 	var steps []time.Time
 	b.journal.View(func() {
@@ -160,7 +168,10 @@ func (r *runner) durableRound(ctx context.Context, d *durableBench, i int) (err 
 	if err != nil {
 		return err
 	}
-	b.journal.View(func() { d.stepsOf(steps, spans) })
+	if d.spool {
+		b.journal.View(func() { d.stepsOf(steps, spans) })
+		return nil
+	}
 	var took []float64
 	for _, s := range spans {
 		took = append(took, s.took().Seconds())
@@ -172,7 +183,7 @@ func (r *runner) durableRound(ctx context.Context, d *durableBench, i int) (err 
 	return d.cold(ctx, b, n)
 }
 
-// tier says where the cluster writes. It has no spool: that is on the same disk here, and each byte would be written twice.
+// tier says where the cluster writes.
 func (d *durableBench) tier(ctx context.Context, r *runner, spawn *cluster.Spawner, dir string) (func(*config.Config), error) {
 	where := d.url
 	d.root = filepath.Join(dir, "bucket")
@@ -189,15 +200,18 @@ func (d *durableBench) tier(ctx context.Context, r *runner, spawn *cluster.Spawn
 	d.store = store
 	return func(c *config.Config) {
 		store.Use(c)
-		c.Log.Level, c.SpoolDir, c.RereadRate, c.ScrubRate, c.Timing.StopGrace = "info", "none", 0, 0, durableStopGrace
+		c.Log.Level, c.RereadRate, c.ScrubRate, c.Timing.StopGrace = "info", 0, 0, durableStopGrace
+		if !d.spool {
+			c.SpoolDir = "none"
+		}
 	}, nil
 }
 
 func (d *durableBench) megabytes() float64 { return float64(d.mib) * mib / 1e6 }
 
 func (d *durableBench) train(b *bed, n *cluster.Node, flags ...string) error {
-	flags = append(flags, "--durable-every", fmt.Sprint(durableSteps), "--min-copies", "1")
-	return b.train(n, cluster.Job{Name: "durable", World: 1, Flags: flags}, "0", "--pace", "50ms", "--state-mb", fmt.Sprint(d.mib))
+	flags = append(flags, "--durable-every", fmt.Sprint(d.every), "--min-copies", "1")
+	return b.train(n, cluster.Job{Name: "durable", World: 1, Flags: flags}, "0", "--pace", d.pace, "--state-mb", fmt.Sprint(d.mib))
 }
 
 // span is a durable write: from the commit that it is of to the word that it is durable.
@@ -256,7 +270,6 @@ func (d *durableBench) stopped(ctx context.Context, b *bed, n *cluster.Node, wri
 		return err
 	}
 	began := time.Now()
-	n.Launcher.Signal(syscall.SIGTERM)
 	n.Daemon.Signal(syscall.SIGTERM)
 	select {
 	case <-n.Daemon.Gone:

@@ -163,7 +163,7 @@ func prefixes(jobs []job) (list []string) {
 // allJobs are the figures in the order of the report.
 func allJobs(opt Options) []job {
 	return slices.Concat(stepJobs(), captureJobs(opt.Quick), transferJobs(opt), []job{cappedJob(opt.Quick), commitJob(opt.Quick), restoreJob(opt.Quick), donorJob(opt.Quick),
-		memoryJob(opt.Quick), idleJob(opt.Quick)}, resentJobs(opt.Quick), durableJobs(opt))
+		memoryJob(opt.Quick), idleJob(opt.Quick)}, resentJobs(opt.Quick), durableJobs())
 }
 
 // sub is a folder of a job's own, which the job makes.

@@ -132,21 +132,18 @@ func perform(ctx context.Context, opt Options, dir string, spawn *cluster.Spawne
 	if err != nil {
 		return nil, err
 	}
+	if store != nil {
+		if err := d.awaitOnDisk(ctx); err != nil {
+			return nil, err
+		}
+	}
 	v.phase("stopping the cluster")
-	c.Stop(stopping(store))
+	c.Stop(3 * time.Second)
 	r := d.result(faults, calm, got, want, began, trained)
 	if store != nil {
 		r.stored, err = generations(ctx, opt, store)
 	}
 	return r, err
-}
-
-// stopping is how long a daemon may take to end. One that is to be looked at afterwards has the newest step to write.
-func stopping(store *cluster.Store) time.Duration {
-	if store != nil {
-		return time.Minute
-	}
-	return 3 * time.Second
 }
 
 func (d *driver) result(faults []Fault, calm *cluster.Journal, got, want []cluster.Digests, began time.Time, trained time.Duration) *result {

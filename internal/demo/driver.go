@@ -175,6 +175,14 @@ func (d *driver) awaitEnd(ctx context.Context) error {
 	})
 }
 
+// awaitOnDisk waits until the job has ended by itself, which writes its last step.
+func (d *driver) awaitOnDisk(ctx context.Context) error {
+	d.view.phase("the last step goes to the store")
+	return d.await(ctx, patienceDurable, "the end of the job, with its last step in the store", func() bool {
+		return slices.ContainsFunc(d.journal.Log, func(e cluster.LogEvent) bool { return e.Event == "ended" && e.Job == jobName })
+	})
+}
+
 // await gives what it waits for the time to move every rank's state once besides: most waits are for that.
 func (d *driver) await(ctx context.Context, patience time.Duration, what string, ok func() bool) error {
 	return d.journal.Await(ctx, patience+d.opt.carrying(), what, ok)

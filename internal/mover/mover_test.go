@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/leakcheck"
+	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -262,6 +264,53 @@ func TestFetchFromDiskThatIsNotThere(t *testing.T) {
 			t.Errorf("fetched %+v, %v", got, err)
 		}
 	}
+}
+
+// TestFetchFromDisk: every chunk arrives once, those that are there count as reused, and the first that fails ends the fetch.
+func TestFetchFromDisk(t *testing.T) {
+	p := newPart(40*chunk + 5)
+	p.man.Root = shm.Root(&p.man)
+	m, _ := among(t, nil)
+	w := Wanted{Key: p.key(), Disk: "lm"}
+	m.cfg.Disk = disk{p, -1}
+	at := newPlace()
+	got, err := m.Fetch(t.Context(), w, at.begin)
+	if err != nil || got.Report.Bytes != p.man.Bytes || got.Report.By["disk"] != p.man.Bytes || got.Report.Reused != 0 || at.sealed != 1 {
+		t.Fatalf("%+v, %v", got.Report, err)
+	}
+	at.holds(t, p.bytes)
+	had := &halfPlace{newPlace()}
+	got, err = m.Fetch(t.Context(), w, func(replica.Manifest) (Staging, error) { return had, nil })
+	if err != nil || got.Report.Reused != 20*chunk+5 || got.Report.Bytes != 20*chunk {
+		t.Errorf("with half of it there: %+v, %v", got.Report, err)
+	}
+	m.cfg.Disk = disk{p, 17}
+	at = newPlace()
+	if got, err := m.Fetch(t.Context(), w, at.begin); !errors.Is(err, store.ErrCorrupt) || !strings.Contains(err.Error(), "chunk 17") || !got.BadDisk || at.aborted != 1 || at.sealed != 0 {
+		t.Errorf("with a chunk that is damaged: %+v, %v", got, err)
+	}
+}
+
+// halfPlace has the even chunks.
+type halfPlace struct{ *place }
+
+func (halfPlace) Have(i int) bool { return i%2 == 0 }
+
+// disk has one part, of which a chunk may be damaged.
+type disk struct {
+	*part
+	bad int
+}
+
+func (d disk) Open(context.Context, string, replica.JobID, replica.Generation, replica.Part) (OnDisk, error) {
+	return d, nil
+}
+func (disk) Regions() []replica.Region { return nil }
+func (d disk) ReadChunk(i int, dst []byte) ([]byte, error) {
+	if i == d.bad {
+		return nil, fmt.Errorf("digest differs: %w", store.ErrCorrupt)
+	}
+	return d.part.ReadChunk(i, dst)
 }
 
 // lost is a disk that has nothing.

@@ -298,8 +298,12 @@ func (r *rig) walk(writes map[string]string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(r.Dir, "bucket", "ckpt", ".sgwtmp", "multipart", "*", "*")); len(left) > 0 {
-		r.t.Errorf("unfinished uploads are left: %v", left)
+	uploads, _ := filepath.Glob(filepath.Join(r.Dir, "bucket", "ckpt", ".sgwtmp", "multipart", "*", "*"))
+	for _, u := range uploads {
+		// What the server was killed over while it completed an upload it shows to nobody, and so nobody can abort it.
+		if !strings.HasSuffix(u, ".inprogress") {
+			r.t.Errorf("an unfinished upload is left: %s", u)
+		}
 	}
 }
 
