@@ -78,6 +78,9 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 	case MLacks:
 		text, err := ParseLacks(body)
 		return text, []byte(text), err
+	case MSaid:
+		list, err := ParseRemarks(body)
+		return list, AppendRemarks(nil, list), err
 	case MLeave, MBye, MFence, MScope, MPaused, MResumed:
 		return nil, nil, checkBody("empty", body, 0)
 	case MKVSet, MKVGet, MBarrier, MKVAdd, MKVCheck, MKVCompareSet, MKVDelete:
@@ -300,6 +303,8 @@ func TestRunHelloOfOneThatComesBack(t *testing.T) {
 	id := replica.JobID{0: 3, 15: 9}
 	for _, h := range []RunHello{
 		{ABI: 1, World: 2, Job: "job", Joined: id},
+		{ABI: 1, World: 2, Job: "job", Joined: id, Notes: []replica.Remark{{Kind: replica.Note, Name: "lr", Text: "0.1"}, {Kind: replica.Note, Name: "data"}}},
+		{ABI: 1, World: 2, Job: "job", Notes: []replica.Remark{{Kind: replica.Note, Name: "lr", Text: "0.1"}}},
 		{ABI: 1, World: 2, Ranks: []replica.Rank{1}, Groups: []replica.GroupID{0, 1}, Job: "job", PrivateCapMB: 7, Nondeterministic: []replica.GroupID{1}, Joined: id},
 	} {
 		b := h.Append(nil)
