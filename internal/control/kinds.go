@@ -65,6 +65,7 @@ const (
 	kindGrowth      wire.Kind = 115
 	kindLeaving     wire.Kind = 116
 	kindMayLeave    wire.Kind = 117
+	kindSaid        wire.Kind = 118
 
 	KindOperatorReply wire.Kind = 113
 )
@@ -90,6 +91,7 @@ var table = []row{
 	message[Suspect](kindSuspect, ToLeader),
 	message[ShardReport](kindShard, ToLeader),
 	message[MarkedReport](kindMarked, ToLeader),
+	message[SaidReport](kindSaid, ToLeader),
 	message[EndRequest](kindEnd, ToLeader),
 	message[Leaving](kindLeaving, ToLeader),
 	message[StatusRequest](kindStatus, ToLeader),

@@ -186,7 +186,7 @@ func TestSaveBeginsAWrite(t *testing.T) {
 	c.node("n1", 11)
 	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) { writesToDisk(j); j.Options.DurableEvery = 0 }))
 	c.proposed()
-	c.saved(t.Context(), saveAsked{led.job.ID})
+	c.saved(t.Context(), saveAsked{job: led.job.ID})
 	if begun := proposalsOf[replica.BeginDurable](c); len(begun) != 1 || begun[0].Write.Generation != led.job.Committed {
 		t.Errorf("begun: %+v", begun)
 	}
