@@ -4,6 +4,8 @@ package trouble_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -114,7 +116,18 @@ func TestSplitEnds(t *testing.T) {
 	for _, n := range c.nodes {
 		n.start()
 	}
-	launchers := runRanks(c.nodes, 1, "--durable-every", "10")
+	sound := filepath.Join(t.TempDir(), "sound")
+	if err := os.WriteFile(sound, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var launchers []*process
+	for i, n := range c.nodes {
+		launchers = append(launchers, n.run("job", 2, rankSpec{Poison: 30 * i, Sound: sound}, "--ranks", fmt.Sprint(i), "--durable-every", "10"))
+	}
+	c.nodes[0].daemon.await("durable", nil) // there is something to go back to
+	if err := os.Remove(sound); err != nil {
+		t.Fatal(err)
+	}
 	for _, l := range launchers {
 		if code := l.exit(); code != exitDoNotRequeue {
 			t.Errorf("%s ends with code %d", l.Name, code)

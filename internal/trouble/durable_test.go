@@ -83,7 +83,9 @@ func TestDamagedDurableShards(t *testing.T) {
 			}
 			l.await("step", fields{"step": int(found[1].Position.Step) + 3})
 			// The launcher says that the job went back, from what it goes on, and what it passed over.
-			l.says(fmt.Sprintf("recovered: step %d from disk, ", found[1].Position.Step), "warning: the job went back over ", fmt.Sprintf("resumed: step %d of file://%s/job (", found[1].Position.Step, n.cfg.DurableDir))
+			l.awaitText(0, fmt.Sprintf("recovered: step %d from disk, ", found[1].Position.Step))
+			l.awaitText(0, "warning: the job went back over ")
+			l.awaitText(0, fmt.Sprintf("resumed: step %d of file://%s/job (", found[1].Position.Step, n.cfg.DurableDir))
 			at := l.awaitText(0, fmt.Sprintf("; passed over step %d: ", found[0].Position.Step))
 			contains(t, l.text(at, at+1), filepath.Base(fileOf(n, found[0], tc.part)))
 		})
@@ -373,7 +375,7 @@ func TestDurableDirIsSilent(t *testing.T) {
 	n.daemon.await("durable", nil)
 	end := mute(t, dir)
 	const silent = "the file system does not answer"
-	contains(t, n.daemon.await("failed", fields{"what": "durable", "why": silent}).text, dir, "see to the mount of durable_dir")
+	contains(t, n.daemon.await("failed", fields{"what": "durable", "why": silent}).text, dir, "see to its mount")
 	n.daemon.awaitFrom(n.daemon.mark(), "commit_seen", nil)
 	s := n.statusWhen(func(s status) bool { return s.DurableSilent != "" && s.job("job").DurableError != "" })
 	contains(t, s.DurableSilent, dir, silent)

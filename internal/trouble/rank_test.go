@@ -36,6 +36,7 @@ type rankSpec struct {
 	Reject   bool          // a process that did not begin the job rejects the first state it is given
 	Unequal  bool          // a further replicated region, "bias", starts as the rank's own number
 	Poison   int           // from the update of this step on the first weight is not a number
+	Sound    string        // while this file is there it is one all the same
 	Own      string        // its private region changes in the window alone: "window" declares it so, "flagged" with InWindow as well
 	Stuck    string        // the process that finds this file removes it and stands still, before it opens anything
 	Free     bool          // it meets nobody at its steps, as ranks whose collectives go over other ways than the daemons'
@@ -62,6 +63,7 @@ type trainer struct {
 	moved       []uint64
 	began       bool
 	bias        []float32 // nil unless Unequal
+	base        []uint64  // kept once, as no step changes it
 }
 
 // rankMain trains. What happens is a JSON line on standard output, as the daemon's log is.
@@ -122,7 +124,7 @@ func (t *trainer) say(event string, more fields) {
 	_, _ = os.Stdout.Write(append(b, '\n')) // nobody listens: SIGPIPE ends the rank
 }
 
-// open registers one window, one private and one volatile region, and attaches.
+// open registers a region that steps change, one of this rank's alone, and one that is kept once, and attaches.
 func (t *trainer) open(ctx context.Context) (*libreplicad.Session, []float32, []uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.spec.Patience)
 	defer cancel()
@@ -138,9 +140,15 @@ func (t *trainer) open(ctx context.Context) (*libreplicad.Session, []float32, []
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	b, base, err := libreplicad.AllocUint64s(1024)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	t.base = base
 	regions := []libreplicad.Region{
 		{Name: "weights", DType: replica.F32, Kind: replica.Replicated, Class: replica.Window, Data: w},
-		{Name: "moved", DType: replica.U64, Kind: replica.Private, Class: replica.Volatile, Data: p}}
+		{Name: "moved", DType: replica.U64, Kind: replica.Private, Class: replica.Volatile, Data: p},
+		{Name: "base", DType: replica.U64, Kind: replica.Replicated, Class: replica.Frozen, Data: b}}
 	if t.spec.Own != "" {
 		regions[1].Class = replica.Window
 	}
@@ -195,6 +203,15 @@ func (t *trainer) awaitFile(path string) {
 	}
 }
 
+// poisoned tells whether the update of a step goes wrong.
+func (t *trainer) poisoned(step replica.Step) bool {
+	if t.spec.Poison == 0 || int(step) < t.spec.Poison {
+		return false
+	}
+	_, err := os.Stat(t.spec.Sound)
+	return t.spec.Sound == "" || err != nil
+}
+
 // hold waits, where the rank is slow, until it may go on.
 func (t *trainer) hold(what string) {
 	for t.spec.Slow != "" {
@@ -214,6 +231,9 @@ func (t *trainer) epoch(ctx context.Context) error {
 	if o.Action == libreplicad.Init {
 		t.began = true
 		t.fill(0)
+		for i := range t.base {
+			t.base[i] = uint64(i) + 1
+		}
 		for i := range t.bias {
 			t.bias[i] = float32(t.rank)
 		}
@@ -236,6 +256,11 @@ func (t *trainer) epoch(ctx context.Context) error {
 	for i, v := range t.weights {
 		if v != float32(o.Step) || t.moved[0] != uint64(o.Step) {
 			return fmt.Errorf("weight %d is %v and the private counter %d after a load of step %d", i, v, t.moved[0], o.Step)
+		}
+	}
+	for i, v := range t.base {
+		if v != uint64(i)+1 {
+			return fmt.Errorf("word %d of what is kept once is %d after a load of step %d", i, v, o.Step)
 		}
 	}
 	t.say("loaded", fields{"step": o.Step, "source": o.Source.String(), "epoch": o.Epoch, "job": o.Job.String()})
@@ -275,7 +300,7 @@ func (t *trainer) epoch(ctx context.Context) error {
 			return err
 		}
 		t.fill(step)
-		if t.spec.Poison != 0 && int(step) >= t.spec.Poison {
+		if t.poisoned(step) {
 			t.weights[0] = float32(math.NaN())
 		}
 		if err := t.StepExit(step, 0); err != nil {

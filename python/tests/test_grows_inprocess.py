@@ -19,7 +19,7 @@ import torch, replicad
 from replicad.data import Loader
 
 what, place, how, name = sys.argv[1:]
-mark, asks = pathlib.Path(name + ".mark"), pathlib.Path(name + ".asks")
+mark, asks, has = (pathlib.Path(name + end) for end in (".mark", ".asks", ".has"))
 rank = int(os.environ["REPLICAD_RANK"])
 
 
@@ -63,9 +63,14 @@ def growing(*args):
 
 
 def reached(at, step):
-    if rank != 1 or place != f"{at}:{step}" or mark.exists():
+    if place != f"{at}:{step}" or mark.exists():
+        return
+    if rank != 1:
+        has.touch()
         return
     while at == "follows" and not asks.exists():  # the other one is about to wait for this one
+        time.sleep(0.001)
+    while at == "updated" and not has.exists():  # the other one has what the step gives it
         time.sleep(0.001)
     mark.touch()
     if how == "killed":

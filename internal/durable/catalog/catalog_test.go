@@ -107,7 +107,7 @@ func checkWhole(t testing.TB, c *Catalog, f Found, groups int) {
 			got = append(got, buf...)
 		}
 		want := format.Canonical(p.Manifest)
-		want.Cluster = f.Cluster
+		want.Cluster, want.Generation = f.Cluster, f.Generation
 		if !bytes.Equal(got, p.Bytes) || !reflect.DeepEqual(sh.Manifest(), want) || !reflect.DeepEqual(sh.Regions(), p.Regions) {
 			t.Errorf("%v came back different", p.Manifest.Part)
 		}

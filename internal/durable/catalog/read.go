@@ -112,7 +112,8 @@ func (c *Catalog) open(ctx context.Context, f Found, part replica.Part) (*reader
 	}
 	p, _ := o.Part(part)
 	if part.Kind == replica.FrozenPart {
-		p.Manifest.Cluster = f.Cluster // the file is every cluster's: this generation's parts are of one
+		// The file is every cluster's and every generation's. Whoever loads a part wants to know of which it is.
+		p.Manifest.Cluster, p.Manifest.Generation = f.Cluster, f.Generation
 	}
 	rd := c.reader(f.Run, file, o.Head, p)
 	rd.ctx = ctx
