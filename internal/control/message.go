@@ -214,7 +214,7 @@ type MarkerOrder struct {
 	Lacks      []replica.Lacking  `cbor:"4,keyasint,omitempty"` // what the generation lacks, as far as a rank has said so
 	Number     uint64             `cbor:"5,keyasint,omitempty"` // as ShardReport's
 	Said       []replica.Remark   `cbor:"6,keyasint,omitempty"`
-	Keep       string             `cbor:"7,keyasint,omitempty"` // why somebody wants the generation kept; empty: nobody does
+	Keep       string             `cbor:"7,keyasint,omitempty"` // why the generation is to be pinned; empty: nobody wants that
 }
 
 // SaidReport is all that ranks and launchers of a node say of the generation that a durable write is of.

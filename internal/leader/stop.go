@@ -87,8 +87,14 @@ func (l *Leader) save(ctx context.Context, job *replica.Job, keep string) contro
 	if l.store == nil {
 		return control.Refusal(fmt.Sprintf("job %s: the leader runs without a durable tier: set durable_dir there, or see in its log why it was not opened", job.Name))
 	}
-	if job.Committed == job.Durable && keep == "" {
-		return control.OperatorReply{Text: fmt.Sprintf("step %d of job %s is on disk already", job.Durable.Step, job.Name)}
+	if job.Committed == job.Durable {
+		if keep == "" {
+			return control.OperatorReply{Text: fmt.Sprintf("step %d of job %s is on disk already", job.Durable.Step, job.Name)}
+		}
+		if err := l.store.Keep(ctx, job.Name, job.ID, job.Durable, keep); err != nil {
+			return control.Refusal(fmt.Sprintf("step %d of job %s is on disk already, and can't be kept: %v", job.Durable.Step, job.Name, err))
+		}
+		return control.OperatorReply{Text: fmt.Sprintf("step %d of job %s is on disk already, and is kept", job.Durable.Step, job.Name)}
 	}
 	select {
 	case l.first <- saveAsked{job.ID, keep}:
@@ -96,9 +102,6 @@ func (l *Leader) save(ctx context.Context, job *replica.Job, keep string) contro
 		return control.Refusal(unknown(ctx.Err()))
 	case <-l.ended:
 		return control.Refusal("the leader ends: ask again")
-	}
-	if job.Committed == job.Durable {
-		return control.OperatorReply{Text: fmt.Sprintf("step %d of job %s is on disk already, and is kept", job.Durable.Step, job.Name)}
 	}
 	return control.OperatorReply{Text: fmt.Sprintf("step %d of job %s, or a newer one, is being written", job.Committed.Step, job.Name)}
 }

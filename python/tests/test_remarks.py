@@ -67,16 +67,15 @@ def test_said_in_checkpoints(own_daemon: Daemon) -> None:
     assert rows[6]["metrics"] == {"accuracy": 0.25, "loss": 6.5}
     assert rows[3]["loader_epoch"] == 1
     assert rows[6]["loader_epoch"] == 2
-    assert rows[3]["keep"] == "epoch 1"
-    assert rows[6]["pinned"] == ["save"], "it was on disk when it was asked to be kept"
+    assert rows[3]["pinned"] == rows[6]["pinned"] == ["save"], "the second was on disk when it was asked to be kept"
     shown = json.loads(daemon.verb("ckpt", "show", where, "--json"))["commit"]
     assert shown["notes"] == {"data": "v2", "lr": "0.1", "place": "rank 0"}
     assert shown["provenance"]["torch"] == torch.__version__
     assert {"python", "replicad", "program"} <= set(shown["provenance"])
     text = daemon.verb("ckpt", "show", f"{where}@3")
-    for line in (r"metrics +accuracy=0\.25 loss=3\.5", r"note +lr = 0\.1", r"from +torch = \S+", r"loader +epoch 1", r"kept +epoch 1", r"generators +rank 0: .*", r"loaders +rank 0: .*"):
+    for line in (r"metrics +accuracy=0\.25 loss=3\.5", r"note +lr = 0\.1", r"from +torch = \S+", r"loader +epoch 1", r"pinned +by save: epoch 1", r"generators +rank 0: .*", r"loaders +rank 0: .*"):
         assert re.search(rf"^{line}$", text, re.M), (line, text)
-    assert re.search(rf"^{name} +3 .* accuracy=0\.25 loss=3\.5 +epoch 1 ", daemon.verb("ckpt", "ls", where), re.M)
+    assert re.search(rf"^{name} +3 .* accuracy=0\.25 loss=3\.5 +save ", daemon.verb("ckpt", "ls", where), re.M)
 
     out = daemon.run(TRAIN, "9", "0.2", world=2, name=name, flags=("--resume", "--note", "data=v3", "--note", "lr=0.1", "--note", "who=ada", "--durable-every", "0")).done()
     differ = re.findall(r"^replicad run: (notes differ .*)$", out, re.M)

@@ -16,7 +16,7 @@ func (r *Room) mark(o control.MarkerOrder) {
 		r.effects = append(r.effects, Unmarked{control.MarkedReport{Job: o.Job, Generation: o.Generation, Number: o.Number, Failed: err.Error()}})
 		return
 	}
-	m := Mark{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Said: said(v.Job, o), Roots: map[replica.Part]replica.Digest{}}
+	m := Mark{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Said: said(v.Job, o), Keep: o.Keep, Roots: map[replica.Part]replica.Digest{}}
 	for _, s := range v.Job.Writer.Shards {
 		m.Roots[s.Part] = s.Root
 	}
@@ -30,7 +30,7 @@ func (r *Room) mark(o control.MarkerOrder) {
 func said(job *replica.Job, o control.MarkerOrder) tier.Said {
 	geometries, recipe := laidOut(job)
 	s := tier.Said{Owner: job.Owner, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned,
-		Geometries: geometries, Recipe: recipe, Grown: job.Grown, Lacks: o.Lacks, Keep: o.Keep}
+		Geometries: geometries, Recipe: recipe, Grown: job.Grown, Lacks: o.Lacks}
 	for _, r := range o.Said {
 		remark(&s, r)
 	}

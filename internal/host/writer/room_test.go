@@ -250,7 +250,7 @@ func TestACommitHasWhatWasSaid(t *testing.T) {
 		{Kind: replica.Metric, Name: "loss", Value: 0.5, Step: 4}, {Kind: replica.LoaderEpoch, Name: "train", Value: 3, Step: 2}, {Kind: replica.LoaderEpoch, Name: "val", Value: 1, Step: 2}}}})
 	n.wants(0, "mark (3,5), write 1, of 2 parts with 0 objects")
 	s := n.marked.Said
-	if s.Keep != "epoch 3" || s.Notes["lr"] != "0.1" || s.Provenance["torch"] != "2.11" || s.Metrics["loss"] != 0.5 || s.Loader == nil || *s.Loader != 3 {
+	if n.marked.Keep != "epoch 3" || s.Notes["lr"] != "0.1" || s.Provenance["torch"] != "2.11" || s.Metrics["loss"] != 0.5 || s.Loader == nil || *s.Loader != 3 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -106,7 +106,7 @@ type Room struct {
 	triedAt    time.Duration      // when a write was last proposed, failed, or was found to be gone
 	asked      replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
 	keep       string             // why what was asked for is to be kept; empty: it is not
-	kept       replica.Generation // whose commit says so
+	kept       replica.Generation // that its writer pins
 	crowded    bool               // people know that there is no room for all that ranks say
 	fenced     bool               // another fleet has claimed the run
 	saidPassed bool               // people know that multiples of durable_every may be passed
