@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Daemon
 
 import replicad
+from conftest import Daemon
 from replicad._core import native
 from replicad._core.remarks import MOST, Remarks
 
@@ -73,7 +73,16 @@ def test_said_in_checkpoints(own_daemon: Daemon) -> None:
     assert shown["provenance"]["torch"] == torch.__version__
     assert {"python", "replicad", "program"} <= set(shown["provenance"])
     text = daemon.verb("ckpt", "show", f"{where}@3")
-    for line in (r"metrics +accuracy=0\.25 loss=3\.5", r"note +lr = 0\.1", r"from +torch = \S+", r"loader +epoch 1", r"pinned +by save: epoch 1", r"generators +rank 0: .*", r"loaders +rank 0: .*"):
+    lines = (
+        r"metrics +accuracy=0\.25 loss=3\.5",
+        r"note +lr = 0\.1",
+        r"from +torch = \S+",
+        r"loader +epoch 1",
+        r"pinned +by save: epoch 1",
+        r"generators +rank 0: .*",
+        r"loaders +rank 0: .*",
+    )
+    for line in lines:
         assert re.search(rf"^{line}$", text, re.M), (line, text)
     assert re.search(rf"^{name} +3 .* accuracy=0\.25 loss=3\.5 +save ", daemon.verb("ckpt", "ls", where), re.M)
 

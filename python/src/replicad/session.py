@@ -33,8 +33,8 @@ from ._core.feasible import Feasible, feasible
 from ._core.life import Life
 from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
-from ._core.remarks import Remarks
 from ._core.region import Region
+from ._core.remarks import Remarks
 from ._torch import conversion, device, groups, loaders, unwind
 from ._torch.explain import Explanation, explain
 from ._torch.grown import Grown, Grows, More
@@ -928,7 +928,7 @@ class Session:
         :class:`Timeout` after ``timeout`` seconds (None: never), and the daemons go on with the write; :class:`Fenced` when a rank is lost before that."""
         remarks.text("save", "keep", keep)
         step = self.commit(timeout)
-        with self.pause(SAVING if wait else saving.ORDER):
+        with self.pause(SAVING if wait else 2 * saving.ORDER):
             self._saves += 1
             saving.save(self._rank, self.order.job, step, keep, call=self._saves, wait=wait, timeout=timeout)
         return step

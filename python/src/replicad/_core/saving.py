@@ -17,8 +17,8 @@ LOOK, ORDER = 0.2, 30.0
 
 
 def save(rank: Rank, job: UUID, step: int, keep: str, *, call: int, wait: bool, timeout: float | None) -> None:
-    """Has a step written that is committed: ``call`` counts the calls of the epoch. Rank 0 orders it and tells the others what came of it, in the rendezvous of the epoch. :class:`Refused` on all where the job has
-    nowhere to write, the leader refuses, or the job ends before; :class:`Timeout` after ``timeout`` seconds."""
+    """Has a step written that is committed: ``call`` counts the calls of the epoch. Rank 0 orders it and tells the others what came of it, in the
+    rendezvous of the epoch. :class:`Refused` on all where the job has nowhere to write, the leader refuses, or the job ends before; :class:`Timeout` after ``timeout`` seconds."""
     end = None if timeout is None else time.monotonic() + timeout
     key = f"replicad.save/{call}"
     if rank.number == 0:
@@ -31,8 +31,9 @@ def save(rank: Rank, job: UUID, step: int, keep: str, *, call: int, wait: bool, 
             raise
         rank.kv_set(key, why)
         return
-    if why := rank.kv_get(key, timeout).decode(errors="replace"):
-        raise (Timeout if why.startswith("Timeout: ") else Refused)(f"rank 0 could not have step {step} saved: {why}")
+    late = None if timeout is None else timeout + ORDER  # rank 0 gives up first, and says why
+    if said := rank.kv_get(key, late).decode(errors="replace"):
+        raise (Timeout if said.startswith("Timeout: ") else Refused)(f"rank 0 could not have step {step} saved: {said}")
 
 
 def _order(rank: Rank, job: UUID, step: int, keep: str, wait: bool, end: float | None) -> None:
