@@ -188,6 +188,9 @@ func (r RunHello) check() error {
 // parseNotes reads what ends the body, and returns what is before it.
 func (r *RunHello) parseNotes(b []byte) ([]byte, error) {
 	end := len(b) - 4
+	if end < runHelloBytes {
+		return nil, fmt.Errorf("run hello: body of %d bytes has no room for the notes that it says to end with", len(b))
+	}
 	n := uint64(le.Uint32(b[end:]))
 	if n == 0 || n > uint64(end-runHelloBytes) {
 		return nil, fmt.Errorf("run hello: body of %d bytes has no room for notes of %d bytes", len(b), n)
