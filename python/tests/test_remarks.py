@@ -12,6 +12,7 @@ import torch
 
 import replicad
 from conftest import Daemon
+from nodes import cluster
 from replicad._core import native
 from replicad._core.remarks import MOST, Remarks
 
@@ -119,6 +120,22 @@ def test_nowhere_to_save(own_daemon: Daemon) -> None:
     out = own_daemon.run(WAITS, world=2).done()
     assert re.search(r"^WHY Timeout step 1 is not on disk yet: .*durable", out, re.M), out
     assert re.search(r"^WHY Timeout rank 0 could not have step 1 saved: Timeout: step 1 is not on disk yet: .*durable", out, re.M), out
+
+
+def test_said_on_several_nodes() -> None:
+    """Each node speaks for its ranks, whichever node writes: both ranks are of one group, so that one of them writes its part, and each its own private one."""
+    name = f"nodes-{os.getpid()}"
+    with cluster("abc") as nodes:
+        jobs = [
+            nodes[node].run(TRAIN, "3", "0.1", world=2, name=name, flags=("--ranks", rank, "--durable-every", "0", "--note", f"of_{node}=yes"))
+            for node, rank in (("a", "1"), ("b", "0"))
+        ]
+        outs = [job.done() for job in jobs]
+        assert all("AGAIN 3" in out for out in outs), outs
+        where = nodes["c"].dir.parent / "durable" / name
+        shown = json.loads(nodes["c"].verb("ckpt", "show", str(where), "--json"))["commit"]
+    assert shown["notes"] == {"lr": "0.1", "place": "rank 0", "of_a": "yes", "of_b": "yes"}
+    assert shown["metrics"] == {"accuracy": 0.25, "loss": 3.5}
 
 
 def test_what_is_refused() -> None:
