@@ -12,6 +12,7 @@
 #include "src/words.c"
 #include "src/join.c"
 #include "src/lacks.c"
+#include "src/said.c"
 #include "src/load.c"
 #include "src/kv.c"
 #include "src/grow.c"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,11 +109,10 @@ func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.C
 
 // policy are the flags of prune.
 type policy struct {
-	retain.Policy
-	metric string
-	every  uint64
-	runs   int
-	grace  time.Duration
+	replica.Keep
+	largest bool // of Best
+	runs    int
+	grace   time.Duration
 }
 
 func (c ckpt) prune() *cobra.Command {
@@ -136,22 +136,41 @@ Keeps what any rule keeps, and never deletes the last good generation. Each dele
 			if err := w.present("prune"); err != nil {
 				return err
 			}
-			p.Every, p.Runs = replica.Step(p.every), p.runs
+			if err := p.complete(); err != nil {
+				return err
+			}
 			return c.pruned(cmd.Context(), w, p, dry, f.json)
 		},
 	}, true)
 	fl := cmd.Flags()
 	fl.IntVar(&p.Last, "keep", 3, "so many of the newest good ones of each run")
-	fl.Uint64Var(&p.every, "every", 0, "and those of each multiple of so many steps")
-	fl.BoolVar(&p.EachEpoch, "each-epoch", false, "and the newest of each epoch of the loader")
-	fl.IntVar(&p.Best, "best", 0, "and so many by --metric")
-	fl.StringVar(&p.metric, "metric", "loss", "which metric --best goes by")
-	fl.BoolVar(&p.Largest, "largest", false, "the largest metric is the best, not the smallest")
-	fl.DurationVar(&p.Younger, "younger", 0, "and those that are younger")
+	fl.IntVar(&p.Every, "every", 0, "and those of each multiple of so many steps")
+	fl.BoolVar(&p.Epochs, "each-epoch", false, "and the newest of each epoch of the loader")
+	fl.IntVar(&p.Best.N, "best", 0, "and so many by --metric")
+	fl.StringVar(&p.Best.Metric, "metric", "loss", "which metric --best goes by")
+	fl.BoolVar(&p.largest, "largest", false, "the largest metric is the best, not the smallest")
+	fl.Var(&p.Younger, "younger", "and those that are younger, as 7d or 36h")
 	fl.IntVar(&p.runs, "keep-runs", 3, "former runs that go by these rules; of older ones nothing stays")
 	fl.DurationVar(&p.grace, "grace", p.grace, "how old what no commit names must be; longer than a write takes")
 	fl.BoolVar(&dry, "dry-run", false, "say what and why, delete nothing")
 	return cmd
+}
+
+// complete checks the rules.
+func (p *policy) complete() error {
+	if p.Best.N == 0 {
+		p.Best = replica.Best{}
+	} else if p.largest {
+		p.Best.Order = replica.BestMax
+	}
+	for _, f := range p.Faults() {
+		flag := map[string]string{"": "keep", "last": "keep", "best.n": "best", "best.metric": "metric"}[f.Field]
+		return coded(exitUsage, fmt.Errorf("--%s %s: want %s", cmp.Or(flag, f.Field), f.Value, f.Want))
+	}
+	if p.runs < 0 {
+		return coded(exitUsage, fmt.Errorf("--keep-runs %d: want 0 or more", p.runs))
+	}
+	return nil
 }
 
 // pruneRow is a line of `ckpt prune --json`.
@@ -174,11 +193,11 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 		if err != nil {
 			return err
 		}
-		gens, err := judged(ctx, w.cat, list, p.metric)
+		gens, err := judged(ctx, w.cat, list, p.Best.Metric)
 		if err != nil {
 			return err
 		}
-		for i, v := range retain.Decide(gens, p.Policy) {
+		for i, v := range retain.Decide(gens, retain.For(p.Keep, p.runs)) {
 			l := list[i]
 			if w.run != "" && l.Run.Run != w.run || l.State == catalog.Unfinished || l.State == catalog.Deleting {
 				continue // the sweep's

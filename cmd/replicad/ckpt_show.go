@@ -119,6 +119,9 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 	for _, l := range com.Lacks {
 		fmt.Fprintf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), replica.Line(l.Text, 300))
 	}
+	if com.Loader != nil {
+		fmt.Fprintf(t, "loader\tepoch %d\n", *com.Loader)
+	}
 	if com.Keep != "" {
 		fmt.Fprintf(t, "kept\t%s\n", replica.Line(com.Keep, 300))
 	}

@@ -14,7 +14,7 @@ import (
 
 func newPlanDurable(std stdio) *cobra.Command {
 	f := memoryFlags{own: 1 << 20}
-	s := memplan.Store{Between: 24 * time.Hour, Grace: config.Default().Timing.StopGrace, Keep: config.Default().DurableKeep}
+	s := memplan.Store{Between: 24 * time.Hour, Grace: config.Default().Timing.StopGrace, Keep: max(config.Default().DurableKeep.Last, 1)}
 	var rate config.Bytes
 	var asJSON bool
 	cmd := &cobra.Command{

@@ -86,6 +86,31 @@ func (v *everyValue) Set(text string) (err error) {
 
 func (v *everyValue) Type() string { return "every" }
 
+// noteValue reads --note.
+type noteValue []replica.Remark
+
+func (v *noteValue) String() string {
+	if v == nil {
+		return ""
+	}
+	var list []string
+	for _, n := range *v {
+		list = append(list, n.Name+"="+n.Text)
+	}
+	return strings.Join(list, " ")
+}
+
+func (v *noteValue) Set(text string) error {
+	name, value, ok := strings.Cut(text, "=")
+	if !ok {
+		return fmt.Errorf("%q has no =: want NAME=TEXT", text)
+	}
+	*v = append(*v, replica.Remark{Kind: replica.Note, Name: name, Text: value})
+	return replica.CheckRemarks(*v)
+}
+
+func (v *noteValue) Type() string { return "note" }
+
 // addJobFlags are those that say which job, and how it is created.
 func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	f.target.addFlags(cmd)
@@ -107,6 +132,7 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags.IntVar(&o.LoneAhead, "lone-ahead", 0, "resume from a state that one rank alone vouches for only if it is `STEPS` ahead of one that two ranks vouch for; else compute the steps again (default 2; 1: always)")
 	flags.BoolVar(&o.CollectiveWindow, "collective-window", false, "the optimizer step holds collectives: after a fault the daemon does not wait for a rank inside it")
 	flags.StringVar(&f.loose, "nondeterministic", "", "replica groups whose ranks may differ, as `0,2`: the lowest rank's state counts, and the others load it")
+	flags.Var((*noteValue)(&o.Notes), "note", "`NAME=TEXT` that durable checkpoints have of this run, as lr=0.1; repeatable")
 	flags.BoolVar(&o.Resume, "resume", false, "if the job does not run yet, start from the newest durable generation of its name, if there is one")
 }
 

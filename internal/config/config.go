@@ -96,9 +96,10 @@ type Config struct {
 	// more than twice as fast. Harm: who can read the network reads weights and optimizer state, and who can write to it changes them unseen,
 	// since digests find faults and not forgery. Certificates are checked all the same when a connection opens. Default: false.
 	PlaintextState bool `yaml:"plaintext_state,omitempty"`
-	// DurableKeep is how many durable generations of a job that were read back stay on disk, 1 to 1000, default 2; and as many of the newest
-	// ones that were not read back yet. With 1, a shard that goes bad later leaves nothing to fall back to.
-	DurableKeep int `yaml:"durable_keep"`
+	// DurableKeep says which durable generations of a job stay: how many of the newest that were read back, 1 to 1000, default 2, and as many of the
+	// newest ones that were not read back yet; or all of that and more, as {last: 3, every: 1000, epochs: true, best: {metric: loss, n: 2, order: min},
+	// younger: 7d}. With 1, a shard that goes bad later leaves nothing to fall back to.
+	DurableKeep replica.Keep `yaml:"durable_keep"`
 	// DurableRate is how many bytes a second this node writes to DurableDir out of its spool, all jobs together; 0 (no bound) or 1MiB to 64GiB, default 0.
 	// Too low: a durable write is not through when the next one is due.
 	DurableRate Bytes `yaml:"durable_rate,omitempty"`
@@ -227,7 +228,7 @@ type Raft struct {
 func Default() Config {
 	return Config{
 		MemoryMargin:   256 << 20,
-		DurableKeep:    2,
+		DurableKeep:    replica.Keep{Last: 2},
 		DurableWriters: DefaultDurableWriters,
 		KeepRuns:       3,
 		ScrubRate:      64 << 20,

@@ -117,7 +117,7 @@ func TestEachBadField(t *testing.T) {
 		{"user without a name", func(c *Config) { c.RankUsers = []string{"alice", ""} }, "rank_users", "2 users"},
 		{"socket where other users don't get", func(c *Config) { c.RankUsers = []string{"alice"}; c.StateDir, c.Socket = "/s", "/s/run/ranks.sock" }, "socket", "/s/run/ranks.sock"},
 		{"memory margin", func(c *Config) { c.MemoryMargin = 1 << 20 }, "memory_margin", "1MiB"},
-		{"durable keep", func(c *Config) { c.DurableKeep = -1 }, "durable_keep", "-1"},
+		{"durable keep", func(c *Config) { c.DurableKeep.Last = -1 }, "durable_keep", "-1"},
 		{"durable writers", func(c *Config) { c.DurableWriters = -1 }, "durable_writers", "-1"},
 		{"keep runs", func(c *Config) { c.KeepRuns = -1 }, "keep_runs", "-1"},
 		{"reread rate", func(c *Config) { c.RereadRate = 1 << 10 }, "reread_rate", "1KiB"},

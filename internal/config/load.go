@@ -173,6 +173,11 @@ func place(n ast.Node) string {
 // fill sets v, which the file calls field, to what n says; a section that is left empty says nothing.
 func (r *reader) fill(n ast.Node, v reflect.Value, field string) {
 	_, empty := n.(*ast.NullNode)
+	if k, ok := v.Addr().Interface().(*replica.Keep); ok {
+		if _, rules := n.(ast.MapNode); !rules { // the number of the newest says all
+			v = reflect.ValueOf(&k.Last).Elem()
+		}
+	}
 	switch kind := v.Kind(); {
 	case kind == reflect.Struct || kind == reflect.Map || kind == reflect.Slice:
 		if !empty {
@@ -256,6 +261,10 @@ func (r *reader) fillScalar(n ast.Node, v reflect.Value, field string) {
 			*to = d
 		} else {
 			want = "a time such as 200ms, 10s or 5m"
+		}
+	case *replica.Age:
+		if err := to.UnmarshalText([]byte(text)); err != nil {
+			want = "an age such as 7d or 36h"
 		}
 	case *Bytes:
 		if err := to.UnmarshalText([]byte(text)); err != nil {

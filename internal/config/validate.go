@@ -235,8 +235,8 @@ func (c *Config) checkLimits(v *faults) {
 	if c.MemoryMargin < 16<<20 || c.MemoryMargin > 1<<40 {
 		v.add("memory_margin", c.MemoryMargin.String(), "16MiB to 1TiB", "too small a margin lets the kernel kill processes when a rank grows, too large a one refuses arenas for which there was room")
 	}
-	if c.DurableKeep < 1 || c.DurableKeep > 1000 {
-		v.add("durable_keep", strconv.Itoa(c.DurableKeep), "1 to 1000", "with none the last resort would be deleted as soon as it is written, and more than this fill a disk")
+	for _, f := range c.DurableKeep.Faults() {
+		v.add(strings.TrimSuffix("durable_keep."+f.Field, "."), f.Value, f.Want, "with none the last resort would be deleted as soon as it is written, more than this fill a disk, and a rule that is none keeps nothing")
 	}
 	if c.DurableRate != 0 && (c.DurableRate < 1<<20 || c.DurableRate > 64<<30) {
 		v.add("durable_rate", c.DurableRate.String(), "0 (no bound) or 1MiB to 64GiB, in a second", "at less a durable generation takes longer than anybody waits for one")

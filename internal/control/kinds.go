@@ -67,6 +67,7 @@ const (
 	kindMayLeave    wire.Kind = 117
 	kindSpool       wire.Kind = 118
 	kindSpooled     wire.Kind = 119
+	kindSaid        wire.Kind = 120
 	kindTurn        wire.Kind = 125
 
 	KindOperatorReply wire.Kind = 113
@@ -93,6 +94,7 @@ var table = []row{
 	message[Suspect](kindSuspect, ToLeader),
 	message[ShardReport](kindShard, ToLeader),
 	message[MarkedReport](kindMarked, ToLeader),
+	message[SaidReport](kindSaid, ToLeader),
 	message[EndRequest](kindEnd, ToLeader),
 	message[Leaving](kindLeaving, ToLeader),
 	message[StatusRequest](kindStatus, ToLeader),

@@ -77,6 +77,8 @@ type CreateRequest struct {
 	// Owner is the launcher's user, Token what it showed as the job's: the leader judges it by its own secret.
 	Owner uint32 `cbor:"8,keyasint,omitempty"`
 	Token string `cbor:"9,keyasint,omitempty"`
+	// Notes are those of this run, to hold against those of the one that it goes on from.
+	Notes []replica.Remark `cbor:"10,keyasint,omitempty"`
 }
 
 // CreateReply is what came of it.
@@ -221,6 +223,15 @@ type MarkerOrder struct {
 	Shards     []ShardReport      `cbor:"3,keyasint"`
 	Lacks      []replica.Lacking  `cbor:"4,keyasint,omitempty"` // what the generation lacks, as far as a rank has said so
 	Number     uint64             `cbor:"5,keyasint,omitempty"` // as ShardReport's
+	Said       []replica.Remark   `cbor:"6,keyasint,omitempty"`
+	Keep       string             `cbor:"7,keyasint,omitempty"` // why the generation is to be pinned; empty: nobody wants that
+}
+
+// SaidReport is all that ranks and launchers of a node say of the generation that a durable write is of.
+type SaidReport struct {
+	Job    replica.JobID    `cbor:"1,keyasint"`
+	Number uint64           `cbor:"2,keyasint"` // the durable write's
+	Said   []replica.Remark `cbor:"3,keyasint"`
 }
 
 // MarkedReport says what came of a MarkerOrder; Failed is empty where the marker lies there.

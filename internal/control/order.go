@@ -23,7 +23,7 @@ const (
 	RevokeNode     // a node's certificates are good no more
 	RevokeOperator // an operator's
 	StopJob        // a job stops, and stays in memory for a while
-	SaveJob        // what a job has committed is written now
+	SaveJob        // what a job has committed is written now, and kept where Why says why
 )
 
 // Order is what an operator asks of the leader, as the command line makes it and an admin socket takes it; the answer is an OperatorReply.

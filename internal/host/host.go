@@ -558,6 +558,8 @@ func (h *Host) resend() {
 	h.writes(writer.Linked{})
 	for _, lj := range h.jobs {
 		lj.reported = replica.NodeReport{}
+		lj.said.Linked()
+		h.saySaid(lj)
 		lj.repeat() // with the link the leader lost this node's pins
 		h.report(lj)
 		h.answerCandidate(lj)

@@ -45,7 +45,7 @@ func (l *launcher) createRequest(id uint64) control.CreateRequest {
 		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
 	}
 	layout := replica.Layout{World: h.World, Groups: groups}
-	return control.CreateRequest{ID: id, Name: h.Job, Owner: uint32(l.user), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0,
+	return control.CreateRequest{ID: id, Name: h.Job, Owner: uint32(l.user), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0, Notes: h.Notes,
 		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
 			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
 			LoneAhead: replica.Step(h.LoneAhead), Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
@@ -443,6 +443,10 @@ func (h *Host) stopLeftovers(lj *localJob, l *launcher) {
 // acceptLauncher says that it is of a job.
 func (h *Host) acceptLauncher(l *launcher, job *replica.Job) {
 	l.accepted, l.job, l.idle = true, job.ID, time.Now()
+	if lj := h.jobs[job.ID]; lj != nil && len(l.hello.Notes) > 0 {
+		lj.said.Say(replica.ByLauncher, 0, l.hello.Notes)
+		h.saySaid(lj)
+	}
 	l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: h.cluster, Job: job.ID, Era: h.era, ChunkBytes: room.ChunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }
 

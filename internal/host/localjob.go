@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/host/growth"
 	"github.com/replicad/replicad/internal/host/lacks"
 	"github.com/replicad/replicad/internal/host/mirrors"
+	"github.com/replicad/replicad/internal/host/remarks"
 	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/writer"
@@ -38,6 +39,7 @@ type localJob struct {
 	bad        []replica.Held                    // copies here that failed their digest since the job last ran
 	badDisk    []replica.Held                    // and durable parts, when they were read here
 	lacks      lacks.Book                        // what copies of ranks here lack
+	said       remarks.Book                      // what ranks and launchers here say of the job
 	outage     *outage                           // that it has not come out of yet; nil: none
 	failures   map[replica.Rank][]failure        // the exceptions of each rank's newest step that had one
 	untaken    map[replica.Rank]*untaken         // offers that no launcher here is known to have taken up
@@ -183,6 +185,8 @@ func (h *Host) reconcile(lj *localJob) {
 	h.restoring(restore.Changed{Job: lj.job.ID})
 	h.mirror(mirrors.Changed{Job: lj.job.ID})
 	h.order(lj)
+	lj.said.Learn(lj.job)
+	h.saySaid(lj) // before the reports of what is written
 	h.writes(writer.Changed{Job: lj.job.ID})
 	h.answerCandidate(lj)
 	h.retain(lj)

@@ -75,6 +75,8 @@ func (h *Host) handleSession(ev session.Event) {
 		h.heard(ev.Peer, ev)
 	case session.Lacks:
 		h.heard(ev.Peer, ev)
+	case session.Said:
+		h.heard(ev.Peer, ev)
 	case session.Leave:
 		h.heard(ev.Peer, ev)
 	case session.KV:
@@ -158,6 +160,9 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 			h.log.RankNote(lj.job, lr.rank, "lacks", cmp.Or(ev.Text, "nothing any more"))
 			h.report(lj)
 		}
+	case session.Said:
+		lj.said.Say(lr.rank, lr.incarnation, ev.Remarks)
+		h.saySaid(lj)
 	case session.Leave:
 		if lr.left() && lj.job.Phase == replica.Ended {
 			lr.ordered = orderKey{} // a rank waits in slices, and asks in each: the answer came between two of them

@@ -133,6 +133,13 @@ func (h *Host) sayLacks(lj *localJob) {
 	}
 }
 
+// saySaid tells the leader what ranks and launchers here say of the generation that is being written.
+func (h *Host) saySaid(lj *localJob) {
+	if list, news := lj.said.Report(lj.job); news {
+		h.send(control.SaidReport{Job: lj.job.ID, Number: lj.job.Writer.Number, Said: list})
+	}
+}
+
 // failure is an exception that a rank reported, as far as it can be told from another one.
 type failure struct {
 	epoch replica.Epoch

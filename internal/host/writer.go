@@ -95,7 +95,11 @@ func (h *Host) writeMarker(m writer.Mark) {
 	keep := h.cfg.DurableKeep
 	h.spawn(func(ctx context.Context) Event {
 		ev := markerWritten{Job: m.Job, Generation: m.Generation, Number: m.Number}
-		if err := h.store.Commit(tier.Watching(ctx, tier.Watch{Troubled: h.ailing(m.Attempt)}), m.Attempt, m.Said, m.Roots, m.Objects); err != nil {
+		err := h.store.Commit(tier.Watching(ctx, tier.Watch{Troubled: h.ailing(m.Attempt)}), m.Attempt, m.Said, m.Roots, m.Objects)
+		if err == nil && m.Keep != "" {
+			err = h.store.Keep(ctx, m.Name, m.Job, m.Generation, m.Keep)
+		}
+		if err != nil {
 			ev.Failed, ev.Fenced = err.Error(), errors.Is(err, tier.ErrFenced)
 		} else if err := h.store.Prune(ctx, m.Name, m.Job, m.Said.Lineage, keep); err != nil {
 			h.log.Failed("durable", "prune job "+m.Name, err.Error())
@@ -109,10 +113,12 @@ type Tier interface {
 	writer.Store
 	mover.Disk
 	Commit(ctx context.Context, a tier.Attempt, said tier.Said, roots map[replica.Part]replica.Digest, objects []replica.Stored) error
+	// Keep pins a generation for good.
+	Keep(ctx context.Context, name string, id replica.JobID, g replica.Generation, why string) error
 	Discard(ctx context.Context, a tier.Attempt, objects []string) error
 	// Hangs says which call was given up and has not returned; nil: none.
 	Hangs() error
-	Prune(ctx context.Context, name string, id replica.JobID, lineage replica.Lineage, keep int) error
+	Prune(ctx context.Context, name string, id replica.JobID, lineage replica.Lineage, keep replica.Keep) error
 }
 
 // Cluster is the node's.

@@ -75,6 +75,7 @@ var walls = map[string]wall{
 	"internal/host/adoption": {5, []string{"replica", "recovery", "internal/holding", "internal/host/room", "internal/session", "internal/shm"}, nil},
 	"internal/host/growth":   {5, []string{"replica", "internal/host/room", "internal/session", "internal/shm", "internal/wire"}, nil},
 	"internal/host/lacks":    {5, []string{"replica"}, nil},
+	"internal/host/remarks":  {5, []string{"replica"}, nil},
 	"internal/host/mirrors":  {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/planted", "internal/shm", "transfer"}, nil},
 	"internal/host/push":     {5, []string{"replica", "lock", "internal/control", "internal/holding", "internal/host/room", "internal/manners", "internal/mover", "internal/shm", "transfer"}, nil},
 	"internal/host/restore":  {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/shm"}, nil},
@@ -85,7 +86,7 @@ var walls = map[string]wall{
 
 	"internal/leader/durable": {4, []string{"replica", "lock", "recovery", "internal/control"}, nil},
 	"internal/leader":         {5, []string{"replica", "lock", "recovery", "internal/audit", "internal/config", "internal/consensus", "internal/control", "internal/durable/catalog", "internal/durable/format", "internal/durable/tier", "internal/journal", "internal/leader/durable", "internal/leader/reread", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":           {6, []string{"replica", "lock", "recovery", "internal/audit", "internal/config", "internal/control", "internal/desk", "internal/durable/tier", "internal/holding", "internal/host/adoption", "internal/host/growth", "internal/host/lacks", "internal/host/mirrors", "internal/host/push", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/host":           {6, []string{"replica", "lock", "recovery", "internal/audit", "internal/config", "internal/control", "internal/desk", "internal/durable/tier", "internal/holding", "internal/host/adoption", "internal/host/growth", "internal/host/lacks", "internal/host/mirrors", "internal/host/push", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":           {7, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch":         {4, []string{"replica", "internal/preload", "internal/want", "internal/wire"}, nil},
 	"chaos/cluster":           {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},

@@ -41,6 +41,8 @@ type Options struct {
 	Nondeterministic                       []replica.GroupID // groups whose lowest rank's state counts
 	Resume, RequireVotes, CollectiveWindow bool
 
+	Notes []replica.Remark // that durable generations have, by kind Note
+
 	Command []string // and its arguments
 	Env     []string // "NAME=value"; REPLICAD_* and torchrun's are replaced
 	Stdout  io.Writer
@@ -129,6 +131,11 @@ func (o Options) Validate() error {
 	if err := replica.CheckDurableEvery(o.DurableEvery); err != nil {
 		bad("--durable-every: %w", err)
 	}
+	if err := replica.CheckRemarks(o.Notes); err != nil {
+		bad("--note: %w", err)
+	} else if most := wire.MaxRankMessage - wire.RankHeaderBytes - len(replica.JobID{}); o.World > 0 && o.World <= wire.MaxRunWorld && len(o.hello().Append(nil)) > most {
+		bad("--note: %d notes do not fit beside %d ranks: say fewer, or shorter ones, or have the program say them (session.note)", len(o.Notes), o.World)
+	}
 	if len(o.Command) == 0 {
 		bad("no command: put it after --, as in `replicad run --job demo --world 1 -- python train.py`")
 	} else if _, err := exec.LookPath(o.Command[0]); err != nil {
@@ -195,7 +202,7 @@ func (o Options) hello() wire.RunHello {
 		Flags: flags,
 		ABI:   wire.RankABI, World: uint32(o.World), Capacity: uint32(o.Capacity), Spare: o.Spare, Ranks: o.Ranks, Groups: o.Groups,
 		MinCopies: uint32(o.MinCopies), Cadence: uint32(o.Cadence), Slots: uint32(o.Slots), ChunkBytes: uint32(o.ChunkMB) << 20, DurableEvery: uint32(o.DurableEvery),
-		Job: o.Job, Token: o.Token, PrivateCapMB: uint32(o.PrivateCapMB), LoneAhead: uint16(o.LoneAhead), Nondeterministic: o.Nondeterministic,
+		Job: o.Job, Token: o.Token, PrivateCapMB: uint32(o.PrivateCapMB), LoneAhead: uint16(o.LoneAhead), Nondeterministic: o.Nondeterministic, Notes: o.Notes,
 	}
 }
 

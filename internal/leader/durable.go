@@ -50,6 +50,8 @@ func (l *Leader) durableTurn(ctx context.Context, led *ledJob) {
 			if n := l.links[e.Node]; n != nil {
 				n.Send(e.Order)
 			}
+		case durable.Pin:
+			l.work.Go(func() { l.keep(ctx, job, e) })
 		case durable.Look:
 			l.work.Go(func() {
 				since, err := l.store.Holds(ctx, job.Name, job.ID, e.Generation)
@@ -66,6 +68,19 @@ func (l *Leader) durableTurn(ctx context.Context, led *ledJob) {
 			led.recovery.Learn(l.now(), e.Writing)
 			led.guard.dog.Writing(l.now(), e.Writing)
 		}
+	}
+}
+
+// keep has a generation kept for somebody who has asked for it. Who waits for it sees it on disk already: what fails here launchers print.
+func (l *Leader) keep(ctx context.Context, job *replica.Job, p durable.Pin) {
+	var err error = errors.New("the leader runs without its durable tier")
+	if l.store != nil {
+		err = l.store.Keep(ctx, job.Name, job.ID, p.Generation, p.Why)
+	}
+	if err != nil {
+		text := fmt.Sprintf("step %d is not kept (%s): %v: pin it, replicad ckpt pin", p.Generation.Step, p.Why, err)
+		l.log.Failed("durable", "keep a generation of job "+job.Name, text)
+		l.tell(job.ID, "warning: "+text)
 	}
 }
 

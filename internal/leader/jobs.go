@@ -58,7 +58,7 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 		l.work.Go(func() { l.post(l.adoptable(ctx, from, m)) })
 		return
 	}
-	l.mint(ctx, from, m, replica.CreateJob{}, "")
+	l.mint(ctx, from, m, replica.CreateJob{})
 }
 
 // proved tells whether somebody showed the token of a job.
@@ -72,7 +72,7 @@ type adopt struct {
 	request control.CreateRequest
 	command replica.CreateJob // ID zero: there is none, the job starts afresh
 	refused string
-	news    string // for the launchers, once there is a job
+	news    []string // for the launchers, once there is a job
 }
 
 // adoptPatience is how long a launcher waits for the newest durable generation to be read whole, before any process is started. A larger one
@@ -100,11 +100,11 @@ func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.Create
 			a.refused = l.noneUsable(m.Name, wrong)
 			break
 		}
-		a.news = fmt.Sprintf("warning: nothing to resume job %q from: %s has no finished generation of it; it starts from its beginning", m.Name, l.store.URL())
+		a.news = append(a.news, fmt.Sprintf("warning: nothing to resume job %q from: %s has no finished generation of it; it starts from its beginning", m.Name, l.store.URL()))
 		l.log.Note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
 	}
 	if passed != "" && a.refused == "" {
-		a.news = strings.TrimPrefix(a.news+"; "+passed, "; ")
+		a.news = append(a.news, passed)
 	}
 	if newest == nil || a.refused != "" {
 		for _, s := range skipped {
@@ -184,7 +184,7 @@ func (l *Leader) adopts(ctx context.Context, a *adopt, found []tier.Found, skipp
 	}
 	a.command = replica.CreateJob{ID: f.Commit.Run, Epoch: resumed.Epoch, Writes: resumed.Writes, Began: resumed.Began, Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
 	a.request.Owner = f.Owner
-	a.news = strings.Join(slices.DeleteFunc([]string{takenNews(*f, resumed.Over), lackingNews(*f)}, func(s string) bool { return s == "" }), "; ")
+	a.news = []string{lackingNews(*f), notesNews(*f, a.request.Notes), takenNews(*f, resumed.Over)}
 	l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", a.request.Name, f.Generation, l.at(*f)))
 }
 
@@ -228,6 +228,23 @@ func lackingNews(m tier.Found) string {
 	return fmt.Sprintf("warning: step %d, which the job goes on from, lacks %s: this is not the same run; session.noticed says what to do", m.Position.Step, names)
 }
 
+// notesNews says which notes of a run are other ones than the run's that it goes on from. What was noted there by the program it may yet note here.
+func notesNews(f tier.Found, notes []replica.Remark) string {
+	var rows []string
+	for _, n := range notes {
+		switch was, known := f.Notes[n.Name]; {
+		case !known:
+			rows = append(rows, fmt.Sprintf("%s is %q, and was not noted", n.Name, n.Text))
+		case was != n.Text:
+			rows = append(rows, fmt.Sprintf("%s is %q, and was %q", n.Name, n.Text, was))
+		}
+	}
+	if len(rows) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("notes differ from those of step %d, which the job goes on from: %s", f.Position.Step, replica.Listed(rows, maxWrong))
+}
+
 // tell has the launchers of a job print something, on all nodes.
 func (l *Leader) tell(job replica.JobID, text string) {
 	for _, n := range l.links {
@@ -236,7 +253,7 @@ func (l *Leader) tell(job replica.JobID, text string) {
 }
 
 // mint creates the job, under the adopted identity where there is one, and tells its launchers the news.
-func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateRequest, c replica.CreateJob, news string) {
+func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateRequest, c replica.CreateJob, news ...string) {
 	if c.ID == (replica.JobID{}) {
 		rand.Read(c.ID[:])
 	}
@@ -264,8 +281,10 @@ func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateReque
 			}
 		}
 		l.created(from, m.Name, r)
-		if err == nil && news != "" {
-			l.tell(c.ID, news)
+		for _, text := range news {
+			if err == nil && text != "" {
+				l.tell(c.ID, text)
+			}
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -100,17 +101,33 @@ func TestAdoptsWhatLacksSomething(t *testing.T) {
 	c.shelf()
 	ask := control.CreateRequest{Name: "job", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Resume: true}
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
-	if a := c.adoptable(t.Context(), nil, ask); a.news != "" || a.refused != "" {
+	if a := c.adoptable(t.Context(), nil, ask); strings.Join(a.news, "") != "" || a.refused != "" {
 		t.Errorf("of one that lacks nothing: %q%s", a.news, a.refused)
 	}
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 6), replica.Lacking{Rank: 0, Text: "model.teacher.0.weight"}, replica.Lacking{Rank: 2, More: 1, Text: "buffer"})
 	const want = "warning: step 6, which the job goes on from, lacks model.teacher.0.weight (rank 0); buffer (rank 2 and 1 more): this is not the same run; session.noticed says what to do"
-	if a := c.adoptable(t.Context(), nil, ask); a.news != want || a.refused != "" {
+	if a := c.adoptable(t.Context(), nil, ask); strings.Join(a.news, "") != want || a.refused != "" {
 		t.Errorf("launchers are told %q, want %q (refused: %q)", a.news, want, a.refused)
 	}
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 8), replica.Lacking{Text: strings.Repeat("é", replica.MaxLacks/2)}, replica.Lacking{Rank: 1, Text: strings.Repeat("x", replica.MaxLacks)})
-	if a := c.adoptable(t.Context(), nil, ask); len(a.news) > wire.MaxRefusedText || !strings.HasSuffix(a.news, "says what to do") || !utf8.ValidString(a.news) {
-		t.Errorf("%d bytes: %q", len(a.news), a.news)
+	if a := c.adoptable(t.Context(), nil, ask); len(a.news[0]) > wire.MaxRefusedText || !strings.HasSuffix(a.news[0], "says what to do") || !utf8.ValidString(a.news[0]) {
+		t.Errorf("%d bytes: %q", len(a.news[0]), a.news)
+	}
+}
+
+// The launchers of a job that goes on from a generation are told, in one line, which of their notes are other ones than it has.
+func TestNotesThatDiffer(t *testing.T) {
+	f := tier.Found{Commit: tier.Said{Position: replica.Position{Epoch: 1, Step: 6}, Notes: map[string]string{"lr": "0.1", "data": "v2", "seen": "by the program"}}}
+	note := func(name, text string) replica.Remark {
+		return replica.Remark{Kind: replica.Note, Name: name, Text: text}
+	}
+	for want, notes := range map[string][]replica.Remark{
+		"": {note("data", "v2")},
+		`notes differ from those of step 6, which the job goes on from: lr is "0.2", and was "0.1"; who is "ada", and was not noted`: {note("lr", "0.2"), note("data", "v2"), note("who", "ada")},
+	} {
+		if got := notesNews(f, notes); got != want {
+			t.Errorf("%v: %q, want %q", notes, got, want)
+		}
 	}
 }
 
@@ -127,10 +144,10 @@ func TestTheFleetBeforeIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := c.adoptable(t.Context(), nil, askToResume)
-	if a.refused != "" || a.command.Epoch != 2 || !strings.Contains(a.news, "warning: fleet n7-1f (cluster ") || !strings.Contains(a.news, "committed nothing since step 4") {
+	if a.refused != "" || a.command.Epoch != 2 || !strings.Contains(strings.Join(a.news, "; "), "warning: fleet n7-1f (cluster ") || !strings.Contains(strings.Join(a.news, "; "), "committed nothing since step 4") {
 		t.Errorf("it opens behind epoch %d, launchers are told %q (refused: %q)", a.command.Epoch, a.news, a.refused)
 	}
-	if a := c.adoptable(t.Context(), nil, askToResume); a.refused != "" || a.command.Epoch != 2 || a.news != "" {
+	if a := c.adoptable(t.Context(), nil, askToResume); a.refused != "" || a.command.Epoch != 2 || strings.Join(a.news, "") != "" {
 		t.Errorf("asked again it opens behind epoch %d, launchers are told %q (refused: %q)", a.command.Epoch, a.news, a.refused)
 	}
 }

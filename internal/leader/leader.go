@@ -457,7 +457,7 @@ func (l *Leader) handle(ctx context.Context, ev any) {
 		} else if _, ok := l.view.JobByName(ev.request.Name); ok {
 			ev.from.Send(control.CreateReply{ID: ev.request.ID}) // another launcher was first
 		} else {
-			l.mint(ctx, ev.from, ev.request, ev.command, ev.news)
+			l.mint(ctx, ev.from, ev.request, ev.command, ev.news...)
 		}
 	case telling:
 		l.tell(ev.job, ev.text)

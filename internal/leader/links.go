@@ -379,6 +379,10 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if led := l.jobs[m.Job]; led != nil {
 			l.durableLearns(ctx, led, durable.Shard{From: name, ShardReport: m})
 		}
+	case control.SaidReport:
+		if led := l.jobs[m.Job]; led != nil {
+			l.durableLearns(ctx, led, durable.Said{SaidReport: m})
+		}
 	case control.MarkedReport:
 		if led := l.jobs[m.Job]; led != nil {
 			l.durableLearns(ctx, led, durable.Marked{From: name, MarkedReport: m})

@@ -76,7 +76,7 @@ func (l *Leader) act(ctx context.Context, m control.Order) control.OperatorReply
 	}
 	switch {
 	case m.Verb == control.SaveJob:
-		return l.save(ctx, job)
+		return l.save(ctx, job, m.Why)
 	case m.Verb == control.StopJob || job.Undurable() && !m.Now:
 		return l.stop(ctx, job, m)
 	}

@@ -40,6 +40,8 @@ type Tier interface {
 	Names(ctx context.Context) ([]string, error)
 	List(ctx context.Context, name string) ([]tier.Listed, error)
 	Look(ctx context.Context, name string, id replica.JobID, g replica.Generation) (tier.Found, error)
+	// Keep pins a generation for good.
+	Keep(ctx context.Context, name string, id replica.JobID, g replica.Generation, why string) error
 	// Resume takes a run for a fleet that goes on from a generation, with the epoch behind one, or a later one. tier.ErrFenced: another fleet does so
 	// at this moment.
 	Resume(ctx context.Context, f tier.Found, cluster replica.ClusterID, fleet string, was replica.Epoch) (tier.Resumed, error)

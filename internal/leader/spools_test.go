@@ -79,7 +79,7 @@ func TestAResumeFinishesWhatIsSpooled(t *testing.T) {
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
 	n := c.holding("n1", fixture.Gen(1, 6), bothParts...)
 	a := c.adoptable(t.Context(), nil, askToResume)
-	if a.refused != "" || a.command.Durable != fixture.Gen(1, 6) || a.command.Epoch != 2 || !strings.Contains(a.news, "lacks buffer of n1") {
+	if a.refused != "" || a.command.Durable != fixture.Gen(1, 6) || a.command.Epoch != 2 || !strings.Contains(strings.Join(a.news, "; "), "lacks buffer of n1") {
 		t.Errorf("adopts %v behind epoch %d, says %q (refused: %q)", a.command.Durable, a.command.Epoch, a.news, a.refused)
 	}
 	if len(n.as) != 1 || n.as[0].Epoch != 2 || n.as[0].Number != 3+spoolNumbers {
@@ -145,7 +145,7 @@ func TestWhatIsSpooledAndCannotBeUsed(t *testing.T) {
 				time.AfterFunc(10*time.Millisecond, func() { c.spools.down("n1") })
 			}
 			a := c.adoptable(ctx, nil, askToResume)
-			if a.refused != "" || a.command.Durable != fixture.Gen(1, 4) || len(n.as) != 0 || !strings.Contains(a.news, x.says) || (x.says == "") != (a.news == "") {
+			if a.refused != "" || a.command.Durable != fixture.Gen(1, 4) || len(n.as) != 0 || !strings.Contains(strings.Join(a.news, "; "), x.says) || (x.says == "") != (strings.Join(a.news, "") == "") {
 				t.Errorf("adopts %v, says %q, want %q (refused: %q)", a.command.Durable, a.news, x.says, a.refused)
 			}
 		})

@@ -28,7 +28,10 @@ type (
 		may chan<- struct{}
 	}
 	// saveAsked wants what a job has committed written.
-	saveAsked struct{ job replica.JobID }
+	saveAsked struct {
+		job  replica.JobID
+		keep string // why it is to be kept; empty: it is not
+	}
 )
 
 // stop stops a job, or has it end once what it has committed is on disk; from any goroutine. Its ranks end the step that they are in first.
@@ -76,16 +79,25 @@ func (l *Leader) await(ctx context.Context, job replica.JobID) {
 	}
 }
 
-// save has what a job has committed written; from any goroutine.
-func (l *Leader) save(ctx context.Context, job *replica.Job) control.OperatorReply {
+// save has what a job has committed written, and kept where keep says why; from any goroutine.
+func (l *Leader) save(ctx context.Context, job *replica.Job, keep string) control.OperatorReply {
 	if job.Committed.IsZero() {
 		return control.Refusal(fmt.Sprintf("job %s has committed nothing yet", job.Name))
 	}
+	if l.store == nil {
+		return control.Refusal(fmt.Sprintf("job %s: the leader runs without a durable tier: set durable_dir there, or see in its log why it was not opened", job.Name))
+	}
 	if job.Committed == job.Durable {
-		return control.OperatorReply{Text: fmt.Sprintf("step %d of job %s is on disk already", job.Durable.Step, job.Name)}
+		if keep == "" {
+			return control.OperatorReply{Text: fmt.Sprintf("step %d of job %s is on disk already", job.Durable.Step, job.Name)}
+		}
+		if err := l.store.Keep(ctx, job.Name, job.ID, job.Durable, keep); err != nil {
+			return control.Refusal(fmt.Sprintf("step %d of job %s is on disk already, and can't be kept: %v", job.Durable.Step, job.Name, err))
+		}
+		return control.OperatorReply{Text: fmt.Sprintf("step %d of job %s is on disk already, and is kept", job.Durable.Step, job.Name)}
 	}
 	select {
-	case l.first <- saveAsked{job.ID}:
+	case l.first <- saveAsked{job.ID, keep}:
 	case <-ctx.Done():
 		return control.Refusal(unknown(ctx.Err()))
 	case <-l.ended:
@@ -123,7 +135,7 @@ func (l *Leader) mayHalt(led *ledJob) {
 // saved has what is committed written.
 func (l *Leader) saved(ctx context.Context, ev saveAsked) {
 	if led := l.jobs[ev.job]; led != nil {
-		l.durableLearns(ctx, led, durable.Ask{})
+		l.durableLearns(ctx, led, durable.Ask{Keep: ev.keep})
 	}
 }
 

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -186,8 +187,32 @@ func TestSaveBeginsAWrite(t *testing.T) {
 	c.node("n1", 11)
 	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) { writesToDisk(j); j.Options.DurableEvery = 0 }))
 	c.proposed()
-	c.saved(t.Context(), saveAsked{led.job.ID})
+	c.saved(t.Context(), saveAsked{job: led.job.ID})
 	if begun := proposalsOf[replica.BeginDurable](c); len(begun) != 1 || begun[0].Write.Generation != led.job.Committed {
 		t.Errorf("begun: %+v", begun)
+	}
+}
+
+// What is on disk already is pinned for who wants it kept, before he has an answer; without a tier the order is refused.
+func TestSaveKeepsWhatIsThere(t *testing.T) {
+	c := newChair(t)
+	job := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Name, j.Durable = "job", j.Committed })
+	if r := c.save(t.Context(), job, ""); !strings.Contains(r.Refused, "without a durable tier") {
+		t.Errorf("without a tier: %+v", r)
+	}
+	dir := c.shelf()
+	if r := c.save(t.Context(), job, "epoch 3"); !strings.Contains(r.Refused, "can't be kept") {
+		t.Errorf("of what is gone from the disk: %+v", r)
+	}
+	c.writes("job", fixture.Cluster, job.ID, job.Committed)
+	if r := c.save(t.Context(), job, "epoch 3"); !strings.HasSuffix(r.Text, "is on disk already, and is kept") {
+		t.Errorf("kept: %+v", r)
+	}
+	pins, err := filepath.Glob(filepath.Join(dir, "job", "*", "pins", "*-save.json"))
+	if err != nil || len(pins) != 1 {
+		t.Errorf("pins %v, %v", pins, err)
+	}
+	if r := c.save(t.Context(), job, ""); !strings.HasSuffix(r.Text, "is on disk already") {
+		t.Errorf("not to be kept: %+v", r)
 	}
 }

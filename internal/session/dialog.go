@@ -120,6 +120,9 @@ func (d *dialog) event(token func(job string) string, p *conn, h wire.RankHeader
 	case wire.MLacks:
 		text, err := wire.ParseLacks(body)
 		return Lacks{p, h, replica.Line(text, replica.MaxLacks)}, err
+	case wire.MSaid:
+		list, err := wire.ParseRemarks(body)
+		return Said{p, h, list}, err
 	case wire.MLeave:
 		if len(body) != 0 {
 			return nil, fmt.Errorf("leave: body of %d bytes, want none", len(body))

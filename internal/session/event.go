@@ -121,6 +121,12 @@ type (
 		Header wire.RankHeader
 		Text   string
 	}
+	// Said is all that the rank says of its job.
+	Said struct {
+		Peer    Peer
+		Header  wire.RankHeader
+		Remarks []replica.Remark
+	}
 	// Leave says that the rank has finished; it expects MBye.
 	Leave struct {
 		Peer   Peer
@@ -181,6 +187,7 @@ func (Loaded) event()     {}
 func (Pause) event()      {}
 func (Ending) event()     {}
 func (Lacks) event()      {}
+func (Said) event()       {}
 func (Reject) event()     {}
 func (Unloadable) event() {}
 func (Fail) event()       {}

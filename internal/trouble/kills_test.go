@@ -20,6 +20,7 @@ import (
 
 	harness "github.com/replicad/replicad/chaos/cluster"
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/replica"
 )
 
 var (
@@ -93,7 +94,7 @@ func newRig(t *testing.T, rng *rand.Rand, onServer bool) *rig {
 		r.store, r.root = store, filepath.Join(r.Dir, "bucket", "ckpt", "kills")
 	}
 	for _, n := range r.nodes {
-		n.change(func(c *config.Config) { r.store.Use(c); c.DurableKeep = 1000; c.RereadRate = 0 })
+		n.change(func(c *config.Config) { r.store.Use(c); c.DurableKeep = replica.Keep{Last: 1000}; c.RereadRate = 0 })
 		r.up(n)
 	}
 	for _, n := range r.nodes {

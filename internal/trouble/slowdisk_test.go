@@ -207,7 +207,7 @@ func TestDurableDirFreezes(t *testing.T) {
 			leader.daemon.awaitFrom(thawed, "durable", nil)
 			launchers[0].awaitText(heard, "durable writes work again")
 			leader.statusWhen(func(s status) bool { return s.job("job").DurableError == "" })
-			if now := markers(t, disk.copied()); now <= was && now < leader.cfg.DurableKeep {
+			if now := markers(t, disk.copied()); now <= was && now < leader.cfg.DurableKeep.Last {
 				t.Errorf("%d markers after the thaw, %d before", now, was)
 			}
 			whole(t, disk, leader, from)

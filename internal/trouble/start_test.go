@@ -92,7 +92,7 @@ var badConfigs = []refusal{
 		return []string{n.File, "--config FILE", "--dev"}
 	}},
 	{"several faults", exitConfig, changed(func(c *config.Config) []string {
-		c.MemoryMargin, c.DurableKeep, c.Timing.Ack = 1<<10, -1, time.Second
+		c.MemoryMargin, c.DurableKeep.Last, c.Timing.Ack = 1<<10, -1, time.Second
 		return []string{"memory_margin: 1KiB", "durable_keep: -1", "timing.ack: 1s"}
 	})},
 	{"unknown field", exitConfig, func(t *testing.T, n *node) []string {

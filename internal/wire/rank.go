@@ -56,6 +56,7 @@ const (
 	MRecipe     uint16 = 27
 	MLacks      uint16 = 30
 	MResumed    uint16 = 32 // no body
+	MSaid       uint16 = 33
 	// A launcher says again.
 	MRunLeaving uint16 = 31 // body: RunExited, zero: it was told to end, and waits for MRunLeave
 	// daemon -> rank

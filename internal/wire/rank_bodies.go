@@ -3,6 +3,8 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -212,6 +214,39 @@ func ParseLacks(b []byte) (string, error) {
 		return "", fmt.Errorf("lacks: a text of %d bytes, at most %d", len(b), replica.MaxLacks)
 	}
 	return string(b), nil
+}
+
+// remarkBytes is the length of a remark in MSaid, without its name and text.
+const remarkBytes = 24
+
+// AppendRemarks appends the body of MSaid: all that a rank says.
+func AppendRemarks(dst []byte, list []replica.Remark) []byte {
+	for _, r := range list {
+		dst = le.AppendUint16(le.AppendUint16(dst, uint16(r.Kind)), uint16(len(r.Name)))
+		dst = le.AppendUint64(le.AppendUint32(dst, uint32(len(r.Text))), uint64(r.Step))
+		dst = append(append(le.AppendUint64(dst, math.Float64bits(r.Value)), r.Name...), r.Text...)
+	}
+	return dst
+}
+
+// ParseRemarks reads the body of MSaid.
+func ParseRemarks(b []byte) (list []replica.Remark, err error) {
+	for len(b) > 0 {
+		if len(b) < remarkBytes {
+			return nil, fmt.Errorf("said: %d bytes behind %d remarks", len(b), len(list))
+		}
+		name, text := uint64(le.Uint16(b[2:])), uint64(le.Uint32(b[4:]))
+		r := replica.Remark{Kind: replica.RemarkKind(le.Uint16(b)), Step: replica.Step(le.Uint64(b[8:])), Value: math.Float64frombits(le.Uint64(b[16:]))}
+		if b = b[remarkBytes:]; name+text > uint64(len(b)) {
+			return nil, fmt.Errorf("said: remark %d has a name of %d bytes and a text of %d, there are %d", len(list), name, text, len(b))
+		}
+		r.Name, r.Text = strings.ToValidUTF8(string(b[:name]), "?"), strings.ToValidUTF8(string(b[name:name+text]), "?")
+		list, b = append(list, r), b[name+text:]
+	}
+	if err := replica.CheckRemarks(list); err != nil {
+		return nil, fmt.Errorf("said: %w", err)
+	}
+	return list, nil
 }
 
 // ParsePause reads the body of MPause and of MEnding: nanoseconds, at most a day's.

@@ -14,7 +14,8 @@ const (
 	RunCollectiveWindow uint32 = 4  // the optimizer window holds collectives
 	runMore             uint32 = 8  // on the wire alone: PrivateCapMB and Nondeterministic follow the lists
 	RunNameGroups       uint32 = 16 // the ranks name their replica groups: Groups is empty
-	runJoined           uint32 = 32 // on the wire alone: Joined follows all else
+	runJoined           uint32 = 32 // on the wire alone: Joined follows all else but Notes
+	runNotes            uint32 = 64 // on the wire alone: Notes follow all else, and their length in bytes, u32
 	runLoneShift               = 16 // on the wire alone: LoneAhead is in the upper half
 )
 
@@ -34,6 +35,7 @@ type RunHello struct {
 	LoneAhead                                                  uint16            // steps, as replica.Options has it
 	Nondeterministic                                           []replica.GroupID // at most MaxRunNondeterministic
 	Joined                                                     replica.JobID     // that it was accepted for by the daemon before; zero: none
+	Notes                                                      []replica.Remark  // of the run
 }
 
 const runHelloBytes = 176
@@ -58,12 +60,15 @@ func (r RunHello) Append(dst []byte) []byte {
 		spare = 1
 	}
 	more := r.PrivateCapMB != 0 || len(r.Nondeterministic) > 0
-	r.Flags = r.Flags&^(runMore|runJoined)&(1<<runLoneShift-1) | uint32(r.LoneAhead)<<runLoneShift
+	r.Flags = r.Flags&^(runMore|runJoined|runNotes)&(1<<runLoneShift-1) | uint32(r.LoneAhead)<<runLoneShift
 	if more {
 		r.Flags |= runMore
 	}
 	if r.Joined != (replica.JobID{}) {
 		r.Flags |= runJoined
+	}
+	if len(r.Notes) > 0 {
+		r.Flags |= runNotes
 	}
 	for _, v := range [...]uint32{r.ABI, r.World, r.Capacity, spare, uint32(len(r.Ranks)), uint32(len(r.Groups)), r.MinCopies, r.Cadence, r.Slots, r.ChunkBytes, r.DurableEvery, r.Flags} {
 		dst = le.AppendUint32(dst, v)
@@ -84,6 +89,11 @@ func (r RunHello) Append(dst []byte) []byte {
 	if r.Flags&runJoined != 0 {
 		dst = append(dst, r.Joined[:]...)
 	}
+	if len(r.Notes) > 0 {
+		at := len(dst)
+		dst = AppendRemarks(dst, r.Notes)
+		dst = le.AppendUint32(dst, uint32(len(dst)-at))
+	}
 	return dst
 }
 
@@ -97,6 +107,11 @@ func ParseRunHello(b []byte) (r RunHello, err error) {
 	spare, ranks, groups := le.Uint32(b[12:]), le.Uint32(b[16:]), le.Uint32(b[20:])
 	if r.World == 0 || r.World > MaxRunWorld || ranks > r.World || spare > 1 || groups != 0 && (groups != r.World || r.Flags&RunNameGroups != 0) {
 		return RunHello{}, fmt.Errorf("run hello: world of %d with %d preferred ranks, spare %d, groups %d: want a world of 1 to %d, no more ranks than that, spare 0 or 1, and no groups or one for each rank, none where the ranks name them", r.World, ranks, spare, groups, MaxRunWorld)
+	}
+	if r.Flags&runNotes != 0 {
+		if b, err = r.parseNotes(b); err != nil {
+			return RunHello{}, err
+		}
 	}
 	if r.Flags&runJoined != 0 {
 		if b, err = r.parseJoined(b); err != nil {
@@ -168,6 +183,28 @@ func (r RunHello) check() error {
 		}
 	}
 	return nil
+}
+
+// parseNotes reads what ends the body, and returns what is before it.
+func (r *RunHello) parseNotes(b []byte) ([]byte, error) {
+	end := len(b) - 4
+	if end < runHelloBytes {
+		return nil, fmt.Errorf("run hello: body of %d bytes has no room for the notes that it says to end with", len(b))
+	}
+	n := uint64(le.Uint32(b[end:]))
+	if n == 0 || n > uint64(end-runHelloBytes) {
+		return nil, fmt.Errorf("run hello: body of %d bytes has no room for notes of %d bytes", len(b), n)
+	}
+	at := end - int(n)
+	var err error
+	if r.Notes, err = ParseRemarks(b[at:end]); err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(r.Notes, func(n replica.Remark) bool { return n.Kind != replica.Note }); i >= 0 {
+		return nil, fmt.Errorf("run hello: a launcher says notes alone, not a %v", r.Notes[i].Kind)
+	}
+	r.Flags &^= runNotes
+	return b[:at], nil
 }
 
 // parseJoined reads what ends the body, and returns what is before it.

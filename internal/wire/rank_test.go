@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -78,6 +79,9 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 	case MLacks:
 		text, err := ParseLacks(body)
 		return text, []byte(text), err
+	case MSaid:
+		list, err := ParseRemarks(body)
+		return list, AppendRemarks(nil, list), err
 	case MLeave, MBye, MFence, MScope, MPaused, MResumed:
 		return nil, nil, checkBody("empty", body, 0)
 	case MKVSet, MKVGet, MBarrier, MKVAdd, MKVCheck, MKVCompareSet, MKVDelete:
@@ -300,6 +304,8 @@ func TestRunHelloOfOneThatComesBack(t *testing.T) {
 	id := replica.JobID{0: 3, 15: 9}
 	for _, h := range []RunHello{
 		{ABI: 1, World: 2, Job: "job", Joined: id},
+		{ABI: 1, World: 2, Job: "job", Joined: id, Notes: []replica.Remark{{Kind: replica.Note, Name: "lr", Text: "0.1"}, {Kind: replica.Note, Name: "data"}}},
+		{ABI: 1, World: 2, Job: "job", Notes: []replica.Remark{{Kind: replica.Note, Name: "lr", Text: "0.1"}}},
 		{ABI: 1, World: 2, Ranks: []replica.Rank{1}, Groups: []replica.GroupID{0, 1}, Job: "job", PrivateCapMB: 7, Nondeterministic: []replica.GroupID{1}, Joined: id},
 	} {
 		b := h.Append(nil)
@@ -343,6 +349,51 @@ func TestRunHelloIsBounded(t *testing.T) {
 		spoil(&h)
 		if got, err := ParseRunHello(h.Append(nil)); err == nil {
 			t.Errorf("%s: taken as %+v", name, got)
+		}
+	}
+}
+
+// Notes that are cut, or say that they are longer than the body, are refused, and so is what no launcher says.
+func TestNotesOfALauncherThatAreBad(t *testing.T) {
+	hello := RunHello{ABI: 1, World: 1, Job: "job", Notes: []replica.Remark{{Kind: replica.Note, Name: "lr", Text: "0.1"}}}
+	whole := hello.Append(nil)
+	if got, err := ParseRunHello(whole); err != nil || len(got.Notes) != 1 {
+		t.Fatalf("%+v: %v", got, err)
+	}
+	for n := runHelloBytes; n < len(whole); n++ {
+		if got, err := ParseRunHello(whole[:n]); err == nil {
+			t.Errorf("of %d bytes the first %d are taken: %+v", len(whole), n, got)
+		}
+	}
+	for _, n := range []uint32{0, 1, 1 << 31, 1<<32 - 1} {
+		b := bytes.Clone(whole)
+		le.PutUint32(b[len(b)-4:], n)
+		if _, err := ParseRunHello(b); err == nil {
+			t.Errorf("notes of %d bytes are taken", n)
+		}
+	}
+	hello.Notes[0] = replica.Remark{Kind: replica.Metric, Name: "loss", Value: 1}
+	if _, err := ParseRunHello(hello.Append(nil)); err == nil || !strings.Contains(err.Error(), "notes alone") {
+		t.Errorf("a launcher's metric: %v", err)
+	}
+}
+
+// What a rank says is taken whole or not at all; bytes that are no text become text.
+func TestRemarksThatAreBad(t *testing.T) {
+	list := []replica.Remark{{Kind: replica.Note, Name: "lr", Text: "0.1"}, {Kind: replica.Metric, Name: "loss", Value: 0.5, Step: 7}}
+	whole := AppendRemarks(nil, list)
+	first := len(AppendRemarks(nil, list[:1]))
+	for n := 1; n < len(whole); n++ {
+		if got, err := ParseRemarks(whole[:n]); (err == nil) != (n == first) {
+			t.Errorf("of %d bytes the first %d: %v, %v", len(whole), n, got, err)
+		}
+	}
+	if got, err := ParseRemarks(AppendRemarks(nil, []replica.Remark{{Kind: replica.Note, Name: "a\xff", Text: "\xc3"}})); err != nil || got[0].Name != "a?" || got[0].Text != "?" {
+		t.Errorf("%v, %v", got, err)
+	}
+	for want, r := range map[string]replica.Remark{"no such kind": {Kind: 5, Name: "x"}, "not finite": {Kind: replica.Metric, Name: "x", Value: math.Inf(1)}, "comes twice": list[0]} {
+		if _, err := ParseRemarks(AppendRemarks(AppendRemarks(nil, list), []replica.Remark{r})); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", r, err, want)
 		}
 	}
 }

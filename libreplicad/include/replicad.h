@@ -38,7 +38,7 @@
  *   loaded        rp_load                       rp_ready, rp_reject; rp_join, rp_fail
  *   ready         rp_ready                      rp_step_enter, rp_step_exit by turns; rp_set_good, rp_seal_step, rp_grow; rp_join, rp_leave, rp_fail, rp_pause, rp_ending
  *   Any state: rp_recipe, rp_scope, rp_kv_*, rp_barrier, rp_fd, rp_fenced, rp_committed, rp_get_stats, rp_freeze_good, rp_cancel, rp_close. From attached
- *   on: rp_capture, rp_help, rp_notify, rp_reconnect, rp_ordered, rp_lacks, rp_resumed.
+ *   on: rp_capture, rp_help, rp_notify, rp_reconnect, rp_ordered, rp_lacks, rp_say, rp_resumed.
  *   rp_join leaves "ready" even if it ends in RP_ETIMEOUT: the rank has said that it stopped. It takes no further step before it has joined,
  *   loaded and is ready again; the daemon closes the epoch 5 s later where no fault does so sooner, and then the order comes.
  *   After RP_ESTOPPED: rp_close, and exit. After rp_close the handle must not be used.
@@ -294,6 +294,24 @@ RP_API int rp_ending(rp_handle *h, int64_t most_ns, rp_error *err);
  * Replicad status, the launcher and the durable generations written from now on say so. Longer than 1,000 bytes of UTF-8 it is cut; "" takes it back.
  * The daemon hears it now, or from the next rp_notify or rp_reconnect. */
 RP_API int rp_lacks(rp_handle *h, const char *text, rp_error *err);
+
+enum { RP_NOTE = 1, RP_METRIC = 2, RP_VERSION = 3, RP_LOADER_EPOCH = 4 };
+#define RP_MAX_REMARKS 256u     /* of them 64 of each kind */
+#define RP_MAX_REMARK_NAME 64u  /* bytes of UTF-8 */
+#define RP_MAX_REMARK_TEXT 256u /* likewise */
+typedef struct rp_remark {
+	uint32_t kind; /* RP_NOTE... */
+	uint32_t pad;
+	const char *name;
+	const char *text; /* of notes and versions; else NULL */
+	double value;     /* of a metric or the loader's epoch: finite */
+	uint64_t step;    /* that the value belongs to */
+} rp_remark;
+/* Training thread: all that the rank says of its job from now on, in the place of what it said before: notes, metrics, versions of its program and
+ * libraries, the epoch of its data. The COMMIT of a durable generation has what all ranks say, of a name the lowest rank's: texts as they are when it
+ * is written, and of a number the newest that is of its step or an earlier one; the daemon remembers some earlier ones. `replicad ckpt show` prints
+ * them. No name comes twice in a kind. The daemon hears it now, or from the next rp_notify or rp_reconnect. */
+RP_API int rp_say(rp_handle *h, const rp_remark *remarks, size_t n, rp_error *err);
 
 /* Rendezvous of the handle's scope: a key-value store and a barrier, served through the daemon. The scope is the epoch that
  * rp_join named last, or the one that rp_scope named since. It outlives the cluster's leader; a rank may contribute 16,384 keys

@@ -367,6 +367,8 @@ RP_API int rp_notify(rp_handle *h) {
 	pthread_rwlock_unlock(&h->shape);
 	pthread_mutex_lock(&h->io);
 	int told = rpi_tell_lacks(h);
+	int said = rpi_tell_said(h);
+	told = told == RP_OK ? said : told;
 	rc = rc == RP_OK ? told : rc;
 	if (!h->waiting) /* else the training thread reads */
 		rpi_pump(h);

@@ -206,6 +206,9 @@ struct rp_handle {
 	uint32_t lacks_bytes;
 	bool lacking;      /* rp_lacks was ever called */
 	uint64_t lacks_on; /* the connection on which the daemon was told so; 0: on none */
+	uint8_t said[RP_MAX_SAID]; /* what the rank says of its job, as rp_say said last */
+	uint32_t said_bytes;
+	uint64_t said_on; /* the connection on which the daemon was told so; 0: on none */
 	uint8_t *datagram; /* RP_MAX_MESSAGE */
 };
 
@@ -291,6 +294,9 @@ void rpi_quiesce(rp_handle *h, int64_t deadline); /* finishes or cancels, and jo
 
 /* lacks.c */
 int rpi_tell_lacks(rp_handle *h); /* io held: where the connection's daemon was not told yet; RP_ETIMEOUT: it takes no message now */
+
+/* said.c */
+int rpi_tell_said(rp_handle *h); /* as rpi_tell_lacks */
 
 /* words.c */
 bool rpi_set_step(rp_handle *h, uint64_t to);

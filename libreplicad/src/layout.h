@@ -108,6 +108,7 @@ _Static_assert(sizeof(rp_meta) == 128, "meta");
 #define RP_MESSAGE_VERSION 1u
 #define RP_MAX_MESSAGE 65536u
 #define RP_MAX_LACKS 1000u
+#define RP_MAX_SAID (RP_MAX_REMARKS * (24u + RP_MAX_REMARK_NAME) + RP_MAX_REMARKS / 2 * RP_MAX_REMARK_TEXT) /* bytes of all remarks of a rank */
 
 typedef struct rp_header {
 	uint32_t magic;
@@ -146,6 +147,7 @@ enum {
 	RP_M_RECIPE_PART = 25, /* rp_piece: a piece of the recipe of the growth to come; no reply */
 	RP_M_GROW = 26,     /* rp_growth, after its RP_M_REGIONS and RP_M_RECIPE_PARTs: the rank stands between two steps; reply RP_M_ATTACHED + descriptor, or RP_M_REFUSED (RP_EFENCED: the epoch was closed) */
 	RP_M_RESUMED = 32,  /* no body; reply RP_M_RESUMED_IS */
+	RP_M_SAID = 33,     /* rp_said_remarks, each with its name and text: all that the rank says of its job; no reply; said again on each connection */
 	RP_M_RECIPE = 27,   /* u32 offset, u32 0: what the job keeps; reply RP_M_RECIPE_IS */
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */
@@ -196,6 +198,15 @@ typedef struct rp_attached {
 	uint8_t job[16];
 } rp_attached;
 _Static_assert(sizeof(rp_attached) == 48, "attached");
+
+/* What a rank says; its name and text follow. */
+typedef struct rp_said_remark {
+	uint16_t kind, name_bytes; /* RP_NOTE... */
+	uint32_t text_bytes;
+	uint64_t step;
+	double value;
+} rp_said_remark;
+_Static_assert(sizeof(rp_said_remark) == 24, "said_remark");
 
 /* A piece of a recipe; its bytes follow. */
 typedef struct rp_piece {

@@ -216,6 +216,12 @@ static void answer(fake *f, const uint8_t *message) {
 		f->lacks[h.length - sizeof h] = 0;
 		atomic_fetch_add(&f->lacking, 1);
 		break;
+	case RP_M_SAID:
+		f->said_bytes = h.length - (uint32_t)sizeof h;
+		CHECK(f->said_bytes <= RP_MAX_SAID);
+		memcpy(f->said, message + sizeof h, f->said_bytes);
+		atomic_fetch_add(&f->saying, 1);
+		break;
 	case RP_M_LOADED:
 		fake_send(f, RP_M_ORDER, f->epoch, 0, &(rp_order){.action = RP_ORDER_GO}, sizeof(rp_order));
 		break;

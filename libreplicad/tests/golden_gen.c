@@ -271,6 +271,19 @@ static void from_rank(void) {
 	fprintf(text, "text %s\n", what);
 	sent();
 
+	message("said", RP_M_SAID);
+	const struct { rp_said_remark head; const char *name, *text; } said[] = {{{.kind = RP_NOTE}, "data", "v2"}, {{.kind = RP_METRIC, .step = 1234567, .value = 0.25}, "loss", ""}, {{.kind = RP_LOADER_EPOCH, .step = 1234000, .value = 3}, "data", ""}};
+	for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) {
+		rp_said_remark s = said[i].head;
+		s.name_bytes = (uint16_t)strlen(said[i].name);
+		s.text_bytes = (uint32_t)strlen(said[i].text);
+		add(&s, sizeof s);
+		add(said[i].name, s.name_bytes);
+		add(said[i].text, s.text_bytes);
+		fprintf(text, "kind %u\nname %s\ntext %s\nstep %llu\nvalue %g\n", s.kind, said[i].name, said[i].text, (unsigned long long)s.step, s.value);
+	}
+	sent();
+
 	plain("leave", RP_M_LEAVE);
 	kv("kv_set", RP_M_KV_SET, "addr/3", "127.0.0.1:4000", 0, 9);
 	kv("kv_get", RP_M_KV_GET, "addr/3", "", 0, 0);

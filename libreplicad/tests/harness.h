@@ -70,8 +70,10 @@ typedef struct {
 	size_t before_bytes;
 	const char *recipe, *resumed;
 	bool freeing;   /* frees the slots before it takes a word of a pause */
-	_Atomic unsigned sealed, stopped, unloadable, lacking; /* messages of each kind */
+	_Atomic unsigned sealed, stopped, unloadable, lacking, saying; /* messages of each kind */
 	char lacks[RP_MAX_LACKS + 1]; /* the newest, read behind a reply to what was sent after it */
+	uint8_t said[RP_MAX_SAID]; /* the newest, likewise */
+	uint32_t said_bytes;
 	rp_sealed last;
 	/* rendezvous */
 	uint64_t scope;    /* answered to rp_scope */

@@ -1,4 +1,5 @@
 /* test_process.c: forks, kills, and a daemon that goes away. */
+#include <math.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -21,7 +22,7 @@ static void child_touches_nothing(void) {
 			  rp_ready(r.h, 0, &e) == RP_EFORK && rp_capture(r.h, &e) == RP_EFORK && rp_notify(r.h) == RP_EFORK && rp_reconnect(r.h, 0, &e) == RP_EFORK && rp_seal_initial(r.h, &e) == RP_EFORK &&
 			  GOOD(r.h, 1) == RP_EFORK && STAGED(r.h, 1) == RP_EFORK && rp_freeze_good(r.h, 1) == RP_EFORK && rp_kv_set(r.h, "k", "v", 1, 0, &e) == RP_EFORK && rp_kv_get(r.h, "k", NULL, &n, 0, &e) == RP_EFORK &&
 			  rp_barrier(r.h, "b", 1, 0, &e) == RP_EFORK && rp_scope(r.h, NULL, 0, &e) == RP_EFORK && rp_kv_check(r.h, "k", 0, &e) == RP_EFORK && rp_kv_add(r.h, "k", 1, NULL, 0, &e) == RP_EFORK &&
-			  rp_kv_compare_set(r.h, "k", "", 0, "", 0, NULL, &n, 0, &e) == RP_EFORK && rp_kv_delete(r.h, "k", NULL, 0, &e) == RP_EFORK && rp_fail(r.h, "x", &e) == RP_EFORK && rp_reject(r.h, "x", &e) == RP_EFORK && rp_pause(r.h, 1, &e) == RP_EFORK && rp_ending(r.h, 1, &e) == RP_EFORK && rp_lacks(r.h, "x", &e) == RP_EFORK && rp_seal_step(r.h, 0, &e) == RP_EFORK && rp_leave(r.h, 0, &e) == RP_EFORK && rp_attach(r.h, 0, &e) == RP_EFORK && rp_set_group(r.h, 0, &e) == RP_EFORK && rp_fenced(r.h) == 0 && rp_ordered(r.h) == 0 &&
+			  rp_kv_compare_set(r.h, "k", "", 0, "", 0, NULL, &n, 0, &e) == RP_EFORK && rp_kv_delete(r.h, "k", NULL, 0, &e) == RP_EFORK && rp_fail(r.h, "x", &e) == RP_EFORK && rp_reject(r.h, "x", &e) == RP_EFORK && rp_pause(r.h, 1, &e) == RP_EFORK && rp_ending(r.h, 1, &e) == RP_EFORK && rp_lacks(r.h, "x", &e) == RP_EFORK && rp_say(r.h, NULL, 0, &e) == RP_EFORK && rp_seal_step(r.h, 0, &e) == RP_EFORK && rp_leave(r.h, 0, &e) == RP_EFORK && rp_attach(r.h, 0, &e) == RP_EFORK && rp_set_group(r.h, 0, &e) == RP_EFORK && rp_fenced(r.h) == 0 && rp_ordered(r.h) == 0 &&
 			  rp_committed(r.h) == 0 && rp_fd(r.h) == -1;
 		rp_cancel(r.h);
 		rp_close(r.h);
@@ -273,5 +274,69 @@ static void says_what_its_copies_lack_again(void) {
 	rank_end(&r);
 }
 
+/* What the daemon heard of a rank's remarks, once it has answered something that was sent later. */
+static const fake *heard_said(rank *r, unsigned times) {
+	OK(rp_kv_set(r->h, "k", "v", 1, 20ll * second, &failure));
+	SAME(atomic_load(&r->daemon.saying), times);
+	return &r->daemon;
+}
+
+static void says_remarks(void) {
+	rank r;
+	memset(&r, 0, sizeof r);
+	r.daemon = (fake){.chunk = 4096, .slots = 4, .ring = 8};
+	fake_start(&r.daemon);
+	rank_open(&r, &r.daemon, 100, 0);
+	r.daemon.scope = 1;
+	rp_remark two[] = {{.kind = RP_NOTE, .name = "data", .text = "v2"}, {.kind = RP_METRIC, .name = "loss", .value = 0.25, .step = 7}};
+	SAME(rp_say(r.h, two, 2, &failure), RP_ESTATE);
+	OK(rp_attach(r.h, 20ll * second, &failure));
+	OK(rp_scope(r.h, &(uint64_t){0}, 20ll * second, &failure));
+	char name[RP_MAX_REMARK_NAME + 2] = {0}, text[RP_MAX_REMARK_TEXT + 2] = {0};
+	memset(name, 'n', sizeof name - 1);
+	memset(text, 't', sizeof text - 1);
+	const rp_remark bad[] = {{.kind = 9, .name = "x", .text = ""}, {.kind = RP_NOTE, .text = ""}, {.kind = RP_NOTE, .name = "", .text = ""}, {.kind = RP_NOTE, .name = name, .text = ""}, {.kind = RP_NOTE, .name = "x", .text = text},
+				 {.kind = RP_NOTE, .name = "x"}, {.kind = RP_METRIC, .name = "x", .text = ""}, {.kind = RP_VERSION, .name = "x", .text = "", .step = 1}, {.kind = RP_METRIC, .name = "x", .value = HUGE_VAL}, {.kind = RP_LOADER_EPOCH, .name = "x", .value = NAN}};
+	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+		SAME(rp_say(r.h, &bad[i], 1, &failure), RP_EINVAL);
+	SAME(rp_say(r.h, NULL, 1, &failure), RP_EINVAL);
+	SAME(rp_say(r.h, two, RP_MAX_REMARKS + 1, &failure), RP_EINVAL);
+	SAME(heard_said(&r, 0)->said_bytes, 0);
+	OK(rp_say(r.h, two, 2, &failure));
+	const fake *d = heard_said(&r, 1);
+	rp_said_remark head[2];
+	memcpy(&head[0], d->said, sizeof head[0]);
+	memcpy(&head[1], d->said + sizeof head[0] + 6, sizeof head[1]);
+	SAME(d->said_bytes, 2 * sizeof head[0] + 10);
+	CHECK(memcmp(d->said + sizeof head[0], "datav2", 6) == 0 && memcmp(d->said + 2 * sizeof head[0] + 6, "loss", 4) == 0);
+	SAME(head[1].step, 7);
+	CHECK(head[1].value == 0.25);
+	/* As much as fits, of which a message has room. */
+	static char names[RP_MAX_REMARKS][RP_MAX_REMARK_NAME + 1];
+	static rp_remark all[RP_MAX_REMARKS];
+	name[RP_MAX_REMARK_NAME] = text[RP_MAX_REMARK_TEXT] = 0;
+	for (unsigned i = 0; i < RP_MAX_REMARKS; i++) {
+		memcpy(names[i], name, sizeof names[i]);
+		names[i][0] = (char)('a' + i % 16);
+		names[i][1] = (char)('a' + i / 16);
+		all[i] = i < 128 ? (rp_remark){.kind = i % 2 ? RP_NOTE : RP_VERSION, .name = names[i], .text = text} : (rp_remark){.kind = i % 2 ? RP_METRIC : RP_LOADER_EPOCH, .name = names[i], .value = 1};
+	}
+	OK(rp_say(r.h, all, RP_MAX_REMARKS, &failure));
+	SAME(heard_said(&r, 2)->said_bytes, RP_MAX_SAID);
+	all[200].kind = RP_METRIC; /* one more than there may be */
+	SAME(rp_say(r.h, all, RP_MAX_REMARKS, &failure), RP_EINVAL);
+	SAME(rp_say(r.h, (rp_remark[]){two[0], two[0]}, 2, &failure), RP_EINVAL);
+	/* A daemon that was away hears it again. */
+	fake_hang_up(&r.daemon);
+	OK(rp_say(r.h, two, 2, &failure));
+	SAME(rp_notify(r.h), RP_EGONE);
+	fake_start(&r.daemon);
+	OK(rp_reconnect(r.h, 20ll * second, &failure));
+	SAME(heard_said(&r, 3)->said_bytes, 2 * sizeof head[0] + 10);
+	OK(rp_notify(r.h));
+	heard_said(&r, 3);
+	rank_end(&r);
+}
+
 const test process_tests[] = {{"child touches nothing", child_touches_nothing}, {"killed while copying", killed_while_copying}, {"daemon goes away", daemon_goes_away}, {"refused then attached", refused_then_attached}, {"refused before it hung up", refused_before_it_hung_up}, {"refused while training", refused_while_training}, {"reconnect to another incarnation", reconnect_to_another_incarnation},
-			      {"good is asked again when copied", good_is_asked_again_when_copied}, {"says what its copies lack", says_what_its_copies_lack}, {"says what its copies lack again", says_what_its_copies_lack_again}, {0}};
+			      {"good is asked again when copied", good_is_asked_again_when_copied}, {"says what its copies lack", says_what_its_copies_lack}, {"says what its copies lack again", says_what_its_copies_lack_again}, {"says remarks", says_remarks}, {0}};

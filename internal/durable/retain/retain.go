@@ -56,6 +56,11 @@ type Policy struct {
 	AllFormerRuns bool          // former runs are not looked at: nothing of them is deleted
 }
 
+// For is the policy of a rule as people write it, with so many former runs.
+func For(k replica.Keep, runs int) Policy {
+	return Policy{Last: k.Last, Every: replica.Step(k.Every), EachEpoch: k.Epochs, Best: k.Best.N, Largest: k.Best.Largest(), Younger: time.Duration(k.Younger), Runs: runs}
+}
+
 // Verdict is what becomes of a generation, and why, in words that follow "kept: " or "deleted: ".
 type Verdict struct {
 	Keep bool

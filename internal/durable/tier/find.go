@@ -213,6 +213,15 @@ func (t *Tier) look(ctx context.Context, name string, id replica.JobID, g replic
 	return f, err
 }
 
+// Keep pins a generation for good.
+func (t *Tier) Keep(ctx context.Context, name string, id replica.JobID, g replica.Generation, why string) error {
+	r, err := t.cat.At(ctx, name, id)
+	if err != nil {
+		return err
+	}
+	return t.cat.Pin(ctx, r, g, "save", why, time.Time{})
+}
+
 // Look finds one generation, whether or not its newest read failed.
 func (t *Tier) Look(ctx context.Context, name string, id replica.JobID, g replica.Generation) (Found, error) {
 	return t.look(ctx, name, id, g)

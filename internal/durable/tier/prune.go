@@ -21,12 +21,12 @@ const (
 	sweepEvery = 6 * time.Hour
 )
 
-// Prune removes what the rule of package retain lets go of a job's generations, of which it keeps the newest keep, and of those of former runs of
+// Prune removes what the rule of package retain lets go of a job's generations, of which it keeps what keep says, and of those of former runs of
 // its name. The writer of a commit calls it, when no write of the job is under way. lineage is the job's: what a run went on from stays until newer
 // generations were read back.
-func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage replica.Lineage, keep int) error {
-	if keep < 1 {
-		return fmt.Errorf("prune durable generations of job %s: keep %d, want at least 1: the newest is the last resort", name, keep)
+func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage replica.Lineage, keep replica.Keep) error {
+	if bad := keep.Faults(); len(bad) > 0 {
+		return fmt.Errorf("prune durable generations of job %s: %s %s: want %s", name, cmp.Or(bad[0].Field, "keep"), bad[0].Value, bad[0].Want)
 	}
 	t.letGo(ctx)
 	list, err := t.List(ctx, name)
@@ -38,8 +38,10 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 	}
 	list = ofCluster(list, id)
 	var errs []error
-	gens := t.judged(ctx, list, id, lineage)
-	for i, v := range retain.Decide(gens, retain.Policy{Last: keep, Runs: t.settings.KeepRuns, AllFormerRuns: t.settings.KeepRuns == 0}) {
+	gens := t.judged(ctx, list, id, lineage, keep.Best.Metric)
+	policy := retain.For(keep, t.settings.KeepRuns)
+	policy.AllFormerRuns = t.settings.KeepRuns == 0
+	for i, v := range retain.Decide(gens, policy) {
 		if !v.Keep {
 			errs = append(errs, t.remove(ctx, list[i], v.Why))
 		}
@@ -80,7 +82,7 @@ func (t *Tier) remove(ctx context.Context, l Listed, why string) error {
 }
 
 // judged lists the generations as the rule asks for them.
-func (t *Tier) judged(ctx context.Context, list []Listed, id replica.JobID, lineage replica.Lineage) []retain.Generation {
+func (t *Tier) judged(ctx context.Context, list []Listed, id replica.JobID, lineage replica.Lineage, metric string) []retain.Generation {
 	at := runNumbers(list, id)
 	now := int64(0)
 	for _, l := range list {
@@ -88,7 +90,13 @@ func (t *Tier) judged(ctx context.Context, list []Listed, id replica.JobID, line
 	}
 	out := make([]retain.Generation, len(list))
 	for i, l := range list {
-		g := retain.Generation{Step: l.Row.Position.Step, Epoch: l.Row.Position.Epoch, Run: at[l.Run.ID], Size: l.Row.Bytes, State: stateOf(l)}
+		g := retain.Generation{Step: l.Row.Position.Step, Epoch: l.Row.Position.Epoch, Run: at[l.Run.ID], Size: l.Row.Bytes, State: stateOf(l), Pinned: l.Row.Keep != ""}
+		if m, ok := l.Row.Metrics[metric]; ok {
+			g.Metric, g.Measured = float64(m), true
+		}
+		if l.Row.Loader != nil {
+			g.LoaderEpoch, g.Loads = *l.Row.Loader, true
+		}
 		if l.Row.At > 0 {
 			g.Age = time.Duration(now-l.Row.At) * time.Millisecond
 		}
@@ -98,8 +106,8 @@ func (t *Tier) judged(ctx context.Context, list []Listed, id replica.JobID, line
 		g.Resumed = slices.ContainsFunc(lineage, func(o replica.Opened) bool {
 			return o.Start == l.Generation.Step && o.Epoch > l.Generation.Epoch && lineage.Valid(l.Generation)
 		})
-		g.Pinned, g.Open = t.pinned(ctx, l)
-		g.Open = g.Open || t.isRead(whereOf(l))
+		kept, open := t.pinned(ctx, l)
+		g.Pinned, g.Open = g.Pinned || kept, open || t.isRead(whereOf(l))
 		out[i] = g
 	}
 	return out

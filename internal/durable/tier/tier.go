@@ -14,9 +14,10 @@ import (
 
 // Settings are what a daemon's configuration says.
 type Settings struct {
-	Reader   string      // this node, in marks, the log and deletions
-	KeepRuns int         // former runs of a name that Prune keeps, each by its rule; 0: it leaves former runs alone
-	Note     func(error) // told of what costs work and not correctness; nil: nobody is
+	Reader   string       // this node, in marks, the log and deletions
+	KeepRuns int          // former runs of a name that Prune keeps, each by its rule; 0: it leaves former runs alone
+	Best     replica.Best // the metric that best.json goes by
+	Note     func(error)  // told of what costs work and not correctness; nil: nobody is
 }
 
 // Tier is the durable tier over one root.
@@ -72,7 +73,7 @@ func DirectoryLater(ctx context.Context, dir string, s Settings) (*Tier, error) 
 
 // New makes a tier over a store. old is its directory as the former layout sees it; nil: it has none. Close closes both.
 func New(st store.Store, old *catalog.Old, s Settings) *Tier {
-	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader}), old: old, settings: s,
+	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Best: s.Best.Metric, Largest: s.Best.Largest()}), old: old, settings: s,
 		owned: map[owned]catalog.Run{}, swept: map[replica.JobID]time.Time{}, reads: map[string]*read{}, closing: make(chan struct{})}
 }
 

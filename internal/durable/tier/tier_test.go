@@ -35,6 +35,8 @@ type fleet struct {
 	line replica.Lineage
 	last replica.Step // that next gave
 	over *Claim       // of whom it took the run
+
+	saying func(*Said) // puts in what commits say besides; nil: nothing
 }
 
 // next is a step beyond all others.
@@ -93,7 +95,11 @@ func (f *fleet) begins(g replica.Generation) (a Attempt, roots map[replica.Part]
 }
 
 func (f *fleet) said(g replica.Generation) Said {
-	return Said{Position: replica.Position(g), Layout: durabletest.Make(g, 1).Layout, Lineage: f.line}
+	s := Said{Position: replica.Position(g), Layout: durabletest.Make(g, 1).Layout, Lineage: f.line}
+	if f.saying != nil {
+		f.saying(&s)
+	}
+	return s
 }
 
 func (f *fleet) tries(step replica.Step) error {
@@ -112,7 +118,7 @@ func (f *fleet) writes(keep int, steps ...replica.Step) {
 		if err := f.tries(step); err != nil {
 			f.t.Fatal(err)
 		}
-		if err := f.tier.Prune(f.t.Context(), name, f.of.Job, f.line, keep); err != nil {
+		if err := f.tier.Prune(f.t.Context(), name, f.of.Job, f.line, replica.Keep{Last: keep}); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -471,6 +477,72 @@ func TestFormerRunsGo(t *testing.T) {
 				t.Errorf("there lie %s", got)
 			}
 		}
+	}
+}
+
+// What each rule keeps stays: multiples, epochs of the loader, the best, what somebody wants kept, what is young. best.json names the best.
+func TestRulesOfKeeping(t *testing.T) {
+	const day = 24 * time.Hour
+	for want, k := range map[string]replica.Keep{
+		"90":          {Last: 1},
+		"90 80":       {Last: 2},
+		"90 60 30":    {Last: 1, Every: 30},
+		"90 80 50 20": {Last: 1, Epochs: true}, // epochs 0: 10, 20; 1: 30 to 50; 2: 60 to 80; 3: 90
+		"90 70 40":    {Last: 1, Best: replica.Best{Metric: "loss", N: 2}},
+		"90 20 10":    {Last: 1, Best: replica.Best{Metric: "loss", N: 2, Order: replica.BestMax}},
+		"90 70 60 40": {Last: 1, Best: replica.Best{Metric: "loss", N: 2, Order: replica.BestMin}, Every: 60},
+		"90 80 70":    {Last: 1, Younger: replica.Age(day + day/2)}, // one in 12 hours
+	} {
+		tier, st := inMemory(t, Settings{KeepRuns: 1, Best: k.Best})
+		f := newFleet(t, tier, "a")
+		loss := map[replica.Step]Metric{10: 9, 20: 8, 30: 7, 40: 1, 50: 6, 60: 5, 70: 2, 80: 4, 90: 3}
+		epoch := map[replica.Step]uint64{30: 1, 40: 1, 50: 1, 60: 2, 70: 2, 80: 2, 90: 3}
+		for step := replica.Step(10); step <= 90; step += 10 {
+			e := epoch[step]
+			f.saying = func(s *Said) {
+				s.Metrics, s.Loader, s.At = map[string]Metric{"loss": loss[step]}, &e, int64(step)/10*(day/2).Milliseconds()
+			}
+			if err := errors.Join(f.tries(step), f.reads(step)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := tier.Prune(t.Context(), name, f.of.Job, f.line, k); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.ReplaceAll(strings.ReplaceAll(f.lies(), " good", ""), ",", ""); got != want {
+			t.Errorf("%+v: there lie %s, want %s", k, got, want)
+		}
+		if best := slices.Contains(st.Keys(), name+"/best.json"); best != (k.Best.N > 0) {
+			t.Errorf("%+v: best.json is there: %v", k, best)
+		}
+	}
+	tier, _ := inMemory(t, Settings{})
+	if err := tier.Prune(t.Context(), name, durabletest.Job, nil, replica.Keep{}); err == nil {
+		t.Error("a rule that keeps nothing is taken")
+	}
+}
+
+// What somebody wants kept is kept, until it is unpinned.
+func TestKept(t *testing.T) {
+	tier, _ := inMemory(t, Settings{KeepRuns: 1})
+	f := newFleet(t, tier, "a")
+	f.writes(1, 10)
+	if err := tier.Keep(t.Context(), name, f.of.Job, gen(f.of.Epoch, 10), "epoch 1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.reads(10); err != nil {
+		t.Fatal(err)
+	}
+	f.writes(1, 20)
+	if err := f.reads(20); err != nil {
+		t.Fatal(err)
+	}
+	f.writes(1, 30)
+	if got := f.lies(); !strings.Contains(got, "10 good") {
+		t.Errorf("there lie %s", got)
+	}
+	if err := tier.Keep(t.Context(), name, f.of.Job, gen(f.of.Epoch, 11), "epoch 1"); !errors.Is(err, catalog.ErrNone) {
+		t.Errorf("one that is not there is kept: %v", err)
 	}
 }
 

@@ -40,6 +40,9 @@ type Part = catalog.Part
 // Said is what a commit says beside its files.
 type Said = format.Commit
 
+// Metric is a number that a commit says.
+type Metric = format.Metric
+
 // unnamed stands for when a run began whose record does not say it.
 var unnamed = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 

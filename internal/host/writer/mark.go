@@ -16,7 +16,7 @@ func (r *Room) mark(o control.MarkerOrder) {
 		r.effects = append(r.effects, Unmarked{control.MarkedReport{Job: o.Job, Generation: o.Generation, Number: o.Number, Failed: err.Error()}})
 		return
 	}
-	m := Mark{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Said: said(v.Job, o), Roots: map[replica.Part]replica.Digest{}}
+	m := Mark{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Said: said(v.Job, o), Keep: o.Keep, Roots: map[replica.Part]replica.Digest{}}
 	for _, s := range v.Job.Writer.Shards {
 		m.Roots[s.Part] = s.Root
 	}
@@ -29,8 +29,35 @@ func (r *Room) mark(o control.MarkerOrder) {
 // said is what the commit of a job's durable write says beside its files.
 func said(job *replica.Job, o control.MarkerOrder) tier.Said {
 	geometries, recipe := laidOut(job)
-	return tier.Said{Owner: job.Owner, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned,
+	s := tier.Said{Owner: job.Owner, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned,
 		Geometries: geometries, Recipe: recipe, Grown: job.Grown, Lacks: o.Lacks}
+	for _, r := range o.Said {
+		remark(&s, r)
+	}
+	return s
+}
+
+// remark puts in what somebody has said.
+func remark(s *tier.Said, r replica.Remark) {
+	switch r.Kind {
+	case replica.Note:
+		put(&s.Notes, r.Name, r.Text)
+	case replica.Version:
+		put(&s.Provenance, r.Name, r.Text)
+	case replica.Metric:
+		put(&s.Metrics, r.Name, tier.Metric(r.Value))
+	case replica.LoaderEpoch:
+		if e := uint64(r.Value); s.Loader == nil || *s.Loader < e { // of several loaders the one that is farthest
+			s.Loader = &e
+		}
+	}
+}
+
+func put[V any](m *map[string]V, name string, v V) {
+	if *m == nil {
+		*m = map[string]V{}
+	}
+	(*m)[name] = v
 }
 
 // laidOut is how what a job has committed is laid out: while it grows, as before.

@@ -93,6 +93,7 @@ type (
 	Mark struct {
 		tier.Attempt
 		Said    tier.Said
+		Keep    string // why the generation is to be pinned; empty: it is not
 		Roots   map[replica.Part]replica.Digest
 		Objects []replica.Stored
 	}

@@ -30,6 +30,7 @@ type node struct {
 	private   *holding.Arena // mirrors a rank's private part: its steps are known by that
 	undurable error
 	hangs     error // a call to the store that was given up
+	marked    Mark  // the newest
 	now       time.Time
 	write     *Write // the newest
 	writes    uint64 // that were named
@@ -156,6 +157,7 @@ func (n *node) step() (got []string) {
 		case Freed:
 			got = append(got, "freed")
 		case Mark:
+			n.marked = e
 			got = append(got, fmt.Sprintf("mark %v, write %d, of %d parts with %d objects", e.Generation, e.Number, len(e.Roots), len(e.Objects)))
 		case Discard:
 			got = append(got, fmt.Sprintf("discard %v of write %d", e.Objects, e.Number))
@@ -250,6 +252,18 @@ func TestAMarkerIsOrdered(t *testing.T) {
 	n.wants(0)
 	order(n.writes)
 	n.wants(0, "mark (3,5), write 1, of 2 parts with 2 objects")
+}
+
+// What ranks and launchers have said is in the commit.
+func TestACommitHasWhatWasSaid(t *testing.T) {
+	n := begun(t, 2)
+	n.room.Learn(n.now, Ordered{control.MarkerOrder{Job: n.job.ID, Generation: gen5, Number: n.writes, Keep: "epoch 3", Said: []replica.Remark{{Kind: replica.Note, Name: "lr", Text: "0.1"}, {Kind: replica.Version, Name: "torch", Text: "2.11"},
+		{Kind: replica.Metric, Name: "loss", Value: 0.5, Step: 4}, {Kind: replica.LoaderEpoch, Name: "train", Value: 3, Step: 2}, {Kind: replica.LoaderEpoch, Name: "val", Value: 1, Step: 2}}}})
+	n.wants(0, "mark (3,5), write 1, of 2 parts with 0 objects")
+	s := n.marked.Said
+	if n.marked.Keep != "epoch 3" || s.Notes["lr"] != "0.1" || s.Provenance["torch"] != "2.11" || s.Metrics["loss"] != 0.5 || s.Loader == nil || *s.Loader != 3 {
+		t.Errorf("%+v", s)
+	}
 }
 
 // A store that takes a few bytes now and then is slow, and not silent: the leader hears how far the shard is. Nothing is said of one that stands still.

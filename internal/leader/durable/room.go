@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -28,8 +29,8 @@ type Event interface{ event() }
 type (
 	// Changed is the job's record, as it was applied last.
 	Changed struct{ Job *replica.Job }
-	// Ask wants what is committed now written at once.
-	Ask struct{}
+	// Ask wants what is committed now written at once, and kept where Keep says why.
+	Ask struct{ Keep string }
 	// Shard is what a node reports of a part that it writes.
 	Shard struct {
 		From replica.NodeName
@@ -40,6 +41,8 @@ type (
 		From replica.NodeName
 		control.MarkedReport
 	}
+	// Said is what the ranks and launchers of a node say of the generation that is being written.
+	Said struct{ control.SaidReport }
 	// Unknown says that nobody knows whether the end of a write was applied.
 	Unknown struct{ End replica.EndDurable }
 	// Seen is the end of a Look; Why is nil where the generation is there.
@@ -54,6 +57,7 @@ func (Changed) event() {}
 func (Ask) event()     {}
 func (Shard) event()   {}
 func (Marked) event()  {}
+func (Said) event()    {}
 func (Unknown) event() {}
 func (Seen) event()    {}
 
@@ -73,6 +77,11 @@ type (
 		Node  replica.NodeName
 		Order control.WriteTurn
 	}
+	// Pin has a generation kept that is written already.
+	Pin struct {
+		Generation replica.Generation
+		Why        string
+	}
 	// Look has the path looked at for a generation; Seen is its end.
 	Look struct{ Generation replica.Generation }
 	// Tell has the job's launchers print something.
@@ -86,6 +95,7 @@ type (
 func (Propose) effect() {}
 func (Mark) effect()    {}
 func (Turn) effect()    {}
+func (Pin) effect()     {}
 func (Look) effect()    {}
 func (Tell) effect()    {}
 func (Log) effect()     {}
@@ -103,6 +113,9 @@ type Room struct {
 
 	triedAt    time.Duration      // when a write was last proposed, failed, or was found to be gone
 	asked      replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
+	keep       string             // why what was asked for is to be kept; empty: it is not
+	kept       replica.Generation // that its writer pins
+	overfull   bool               // people know that there is no room for all that ranks say
 	fenced     bool               // another fleet has claimed the run
 	saidPassed bool               // people know that multiples of durable_every may be passed
 	crowded    replica.Generation // was committed when a write had to give its slot up to the next commit
@@ -125,12 +138,15 @@ func (r *Room) Learn(now time.Duration, ev Event) {
 		r.changed(now, ev.Job)
 	case Ask:
 		if r.job != nil {
-			r.asked = r.job.Committed
+			r.asked, r.keep = r.job.Committed, cmp.Or(ev.Keep, r.keep)
+			r.fulfil()
 		}
 	case Shard:
 		r.shard(now, ev)
 	case Marked:
 		r.marked(ev)
+	case Said:
+		r.said(ev)
 	case Unknown:
 		r.write.unended = &ev.End
 	case Seen:

@@ -117,9 +117,11 @@ func (s *stage) turn() {
 		case Propose:
 			s.proposed(e.Command)
 		case Mark:
-			s.printf("%s writes the marker of %v, with %d parts", e.Node, e.Order.Generation, len(e.Order.Shards))
+			s.printf("%s writes the marker of %v, with %d parts%s", e.Node, e.Order.Generation, len(e.Order.Shards), saidText(e.Order))
 		case Turn:
 			s.printf("lets %s write", e.Node)
+		case Pin:
+			s.printf("has %v kept: %s", e.Generation, e.Why)
 		case Look:
 			s.printf("looks for %v", e.Generation)
 		case Tell:
@@ -158,7 +160,7 @@ func (s *stage) run(line string) error {
 		}
 		return fixture.Gen(3, replica.Step(n))
 	}
-	if slices.Contains([]string{"applied", "unknown", "parts", "moves", "late", "fails", "fenced", "crowded", "ails", "stranger", "marked"}, verb) && s.job.Writer == nil {
+	if slices.Contains([]string{"applied", "unknown", "parts", "moves", "late", "fails", "fenced", "crowded", "ails", "stranger", "marked", "says", "crowds"}, verb) && s.job.Writer == nil {
 		return errors.New("nothing is being written:\n" + s.printed.String())
 	}
 	switch verb {
@@ -250,8 +252,21 @@ func (s *stage) run(line string) error {
 			j.Parts = slices.Clone(j.Parts)
 			j.Parts[2].Holders = nil
 		})
-	case "asked":
-		s.learns(Ask{})
+	case "asked": // maybe to be kept for a reason
+		s.learns(Ask{Keep: rest})
+	case "says": // a node, of the write under way: KIND=TEXT of each name
+		var list []replica.Remark
+		for _, a := range args {
+			name, text, _ := strings.Cut(a, "=")
+			list = append(list, replica.Remark{Kind: replica.Note, Name: name, Text: text})
+		}
+		s.learns(Said{control.SaidReport{Job: s.job.ID, Number: s.job.Writer.Number, Said: list}})
+	case "crowds": // as many notes as there may be, and one
+		var list []replica.Remark
+		for i := range replica.MaxRemarks + 1 {
+			list = append(list, replica.Remark{Kind: replica.Note, Name: fmt.Sprintf("n%02d", i)})
+		}
+		s.learns(Said{control.SaidReport{Job: s.job.ID, Number: s.job.Writer.Number, Said: list}})
 	case "pass": // time, in one turn
 		d, err := time.ParseDuration(args[0])
 		if err != nil {
@@ -279,4 +294,15 @@ func (s *stage) run(line string) error {
 		return errors.New("unknown")
 	}
 	return nil
+}
+
+// saidText is what a commit is to say beside its parts.
+func saidText(o control.MarkerOrder) (text string) {
+	for _, r := range o.Said[:min(len(o.Said), 4)] {
+		text += fmt.Sprintf(", %v %s=%s", r.Kind, r.Name, r.Text)
+	}
+	if o.Keep != "" {
+		text += ", kept: " + o.Keep
+	}
+	return text
 }

@@ -32,15 +32,14 @@ type write struct {
 	movedAt    time.Duration                      // when a byte of it was last known to be written
 	unended    *replica.EndDurable                // of which the log has not said whether it was applied
 	trouble    string                             // what a node said last that keeps its store from taking a part
+	said       []replica.Remark                   // by ranks and launchers of all nodes
 }
 
 // changed takes the job's record. A write that it names begins, and one that it names no more is over.
 func (r *Room) changed(now time.Duration, job *replica.Job) {
 	r.pace.changed(now, r.job, job)
 	r.job = job
-	if !r.asked.IsZero() && (job.Phase == replica.Ended || r.asked.Compare(job.Durable) <= 0) {
-		r.asked = replica.Generation{}
-	}
+	r.fulfil()
 	w := job.Writer
 	if w != nil && w.Generation == r.write.generation && w.Number == r.write.number {
 		return
@@ -49,6 +48,18 @@ func (r *Room) changed(now time.Duration, job *replica.Job) {
 	if w != nil {
 		r.write = write{generation: w.Generation, number: w.Number, parts: map[replica.Part]control.ShardReport{}, turns: map[replica.NodeName]time.Duration{}, movedAt: now, unended: r.write.unended}
 	}
+}
+
+// fulfil takes note of what was asked for and is done, or will never be.
+func (r *Room) fulfil() {
+	there := r.asked.Compare(r.job.Durable) <= 0
+	if r.asked.IsZero() || !there && r.job.Phase != replica.Ended {
+		return
+	}
+	if there && r.keep != "" && r.kept != r.job.Durable { // it was written before anybody asked
+		r.do(Pin{r.job.Durable, r.keep})
+	}
+	r.asked, r.keep = replica.Generation{}, ""
 }
 
 // over takes note of a write that has ended. After one that failed the next waits, longer each time: what ails a disk takes a person, and
@@ -257,8 +268,26 @@ func (r *Room) mark() {
 			order.Shards = append(order.Shards, have)
 		}
 	}
-	order.Lacks = r.owner.Lacks(w.Generation)
+	order.Lacks, order.Said = r.owner.Lacks(w.Generation), r.write.said
+	if !r.asked.IsZero() && r.asked.Compare(w.Generation) <= 0 {
+		if order.Keep = r.keep; r.keep != "" {
+			r.kept = w.Generation
+		}
+	}
 	r.do(Mark{w.Writer, order})
+}
+
+// said takes what the ranks and launchers of a node say of the generation that is being written.
+func (r *Room) said(ev Said) {
+	if r.job == nil || r.job.Writer == nil || r.job.Writer.Number != ev.Number || r.write.number != ev.Number {
+		return
+	}
+	var over []replica.Remark
+	r.write.said, over = replica.Merge(slices.Concat(r.write.said, ev.SaidReport.Said))
+	if len(over) > 0 && !r.overfull {
+		r.overfull = true
+		r.tell("warning: ranks say more than %d of one kind, and checkpoints are written without %v %q, for example", replica.MaxRemarks, over[0].Kind, over[0].Name)
+	}
 }
 
 // marked takes what the writer says of the marker.

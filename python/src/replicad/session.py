@@ -28,12 +28,13 @@ import torch
 import torch.distributed as dist
 
 from . import rng
-from ._core import admin, ending, torchenv
+from ._core import admin, ending, provenance, remarks, saving, torchenv
 from ._core.feasible import Feasible, feasible
 from ._core.life import Life
 from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
 from ._core.region import Region
+from ._core.remarks import Remarks
 from ._torch import conversion, device, groups, loaders, unwind
 from ._torch.explain import Explanation, explain
 from ._torch.grown import Grown, Grows, More
@@ -63,6 +64,8 @@ log = logging.getLogger("replicad")
 
 #: A rank that leaves waits so many seconds for a place to copy its last step to, and as long as a mirror may take to get a copy at so many bytes a second.
 SEAL, SLOWEST = 30.0, 32 << 20
+#: For so many seconds ranks may stand until a step is on disk: a day, the longest pause that there is. A fault ends it.
+SAVING = 86400.0
 #: So many steps after a recovery a new process says what a restart would lack.
 SAID = 8
 #: For so many seconds a resume waits to be told which durable generation it is of.
@@ -193,6 +196,8 @@ class Session:
         self._unkept: set[str] = set()  # what moves and can't be kept
         self._asks_room = True  # where small state takes more than half of its room
         self._grows: Grows | None = None  # what is to be kept from the step that is open on, or why it can't be
+        self._remarks = Remarks()
+        self._saves = 0  # in this epoch
         self._marked = ""  # of what copies lack, to the daemon
         self._watch = Watch(debug, strict)
         self.reached: Callable[[str, int], None] = lambda place, step: None  #: where the step is; replicad.testing breaks things here
@@ -445,6 +450,8 @@ class Session:
         told = self._told(source)
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d%s", order.rank, order.world, order.step, source, order.epoch, told and f": {told}")
         self.order = order
+        self._remarks.back(order.step)
+        self._saves = 0
         there = dist.is_available() and dist.is_initialized()
         self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
         if first and (source in ("fresh", "durable") or self._strict):
@@ -543,6 +550,8 @@ class Session:
             self._rank.register(table := self._kept.table())
             self._kept.registered(self._rank, table)
             self._rank.attach()
+            self._remarks.note("version", provenance.versions())
+            self._remarks.tell(self._rank, again=True)
         except Refused as err:
             if "geometry" in str(err):
                 raise Mismatch(str(err) + conversion.hint(str(err))) from None
@@ -642,6 +651,8 @@ class Session:
         if (lacks := ", ".join(self._watch.lacking)) != self._marked:
             self._rank.lacks(lacks)
             self._marked = lacks
+        self._remarks.epochs(ended.step, {name: o.epoch for name, o in self._objects.data.items() if isinstance(getattr(o, "epoch", None), int)})
+        self._remarks.tell(self._rank)
         self._kept.live.exit(ended.step, updated=ended.updated)
         self._loop.ended = None
         known = how in ("an iteration", "a batch")
@@ -888,6 +899,39 @@ class Session:
         self._over("a commit")
         self._kept.live.commit(self._at, timeout)
         return self._at
+
+    def note(self, **values: object) -> None:
+        """Notes texts of this run, at any time: ``session.note(lr=0.1, data="v2")``. Durable checkpoints that are written from now on have them, ``replicad ckpt show``
+        prints them, and a run that goes on from one says which of its own are other ones. Where several ranks note the same name the lowest one's counts.
+        At most 64 names of 64 bytes, texts of 256; :class:`Invalid` beyond that, with nothing noted."""
+        self._check()
+        self._remarks.note("note", values)
+        self._remarks.tell(self._rank)
+
+    def metric(self, **values: Any) -> None:
+        """Says numbers of the step whose state is live (inside of ``with session.step()``: of that step): ``session.metric(loss=loss.item())``. A durable checkpoint has
+        of each name the newest that is of its step or an earlier one; ``replicad ckpt ls`` shows them, and the best checkpoints can be kept by one.
+        Where several ranks say the same name the lowest one's counts. At most 64 names of 64 bytes; :class:`Invalid` beyond that and for what is not finite, with nothing said;
+        :class:`SessionState` before :meth:`resume`. A tensor on a device is waited for."""
+        self._check()
+        if self._at < 0:
+            raise SessionState("metric before resume: a metric belongs to a step: call session.resume() first")
+        self._remarks.metric(self._at if self._life.inside is None else self._at + 1, values)
+        self._remarks.tell(self._rank)
+
+    def save(self, *, wait: bool = False, keep: str = "", timeout: float | None = 600.0) -> int:
+        """Has the step whose state is live written to the durable tier now, and returns it: at the end of an epoch, say. All ranks call it, between two steps.
+
+        It waits until the step is committed, as :meth:`commit` does; the daemons then write it from their memory while training goes on. ``wait=True`` returns once it
+        is on disk; nobody is taken for a hang meanwhile. ``keep="epoch 3"`` keeps that checkpoint for good, for that reason; ``replicad ckpt unpin`` lets it go. The
+        session asks the daemon's admin socket: :class:`Refused` on all ranks where that is closed to this process, and where nothing can be written, with the reason;
+        :class:`Timeout` after ``timeout`` seconds (None: never), and the daemons go on with the write; :class:`Fenced` when a rank is lost before that."""
+        remarks.text("save", "keep", keep)
+        step = self.commit(timeout)
+        with self.pause(SAVING if wait else 2 * saving.ORDER):
+            self._saves += 1
+            saving.save(self._rank, self.order.job, step, keep, call=self._saves, wait=wait, timeout=timeout)
+        return step
 
     @contextmanager
     def offload(self, timeout: float = 60.0) -> Iterator[int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import Gone, Invalid, Refused, System, Timeout, Version
 
-__all__ = ["status"]
+__all__ = ["save", "status"]
 
 _MOST = 64 << 20  # bytes of an answer
 
@@ -38,14 +38,36 @@ def path() -> str:
     raise Invalid("no daemon is named: start this program with `replicad run`, or set REPLICAD_ADMIN_SOCKET to the daemon's admin socket")
 
 
+#: The number of the order to write what a job has committed now (control.SaveJob).
+SAVE = 10
+
+
 def status(timeout: float = 5.0) -> dict[str, Any]:
-    """Asks once; ``timeout`` in seconds. The socket is the daemon's user's alone: another user's process is :class:`Refused`.
+    """Asks once; ``timeout`` in seconds. Errors are those of :func:`_ask`."""
+    where, body = _ask("GET", "/status", None, timeout)
+    try:
+        said = json.loads(body)
+    except ValueError as err:
+        raise Version(f"the daemon on {where} answered {body[:100]!r}, which is no JSON: are daemon and wheel of one release?") from err
+    if not isinstance(said, dict):
+        raise Version(f"the daemon on {where} answered a {type(said).__name__}, not an object: are daemon and wheel of one release?")
+    return said
+
+
+def save(job: str, keep: str, timeout: float) -> str:
+    """Has what a job has committed written now, and kept for good where ``keep`` says why; what the leader answers. Errors are those of :func:`_ask`."""
+    _, body = _ask("POST", "/order", json.dumps({"Verb": SAVE, "Job": job, "Why": keep}).encode(), timeout)
+    return body.decode(errors="replace").strip()
+
+
+def _ask(method: str, what: str, given: bytes | None, timeout: float) -> tuple[str, bytes]:
+    """Asks once, and returns whom and the answer. The socket is the daemon's user's alone: another user's process is :class:`Refused`.
     :class:`Gone` where no daemon answers, :class:`Timeout` where it takes longer, :class:`Version` for an answer that is none of this release, :class:`System` for
     what else goes wrong on the way."""
     where = path()
     connection = _Connection(where, timeout)
     try:
-        connection.request("GET", "/status")
+        connection.request(method, what, given)
         answer = connection.getresponse()
         body = answer.read(_MOST + 1)
     except PermissionError as err:
@@ -59,11 +81,5 @@ def status(timeout: float = 5.0) -> dict[str, Any]:
     finally:
         connection.close()
     if answer.status != 200 or len(body) > _MOST:
-        raise Refused(f"the daemon on {where}: {answer.status} {body[:200]!r}")
-    try:
-        said = json.loads(body)
-    except ValueError as err:
-        raise Version(f"the daemon on {where} answered {body[:100]!r}, which is no JSON: are daemon and wheel of one release?") from err
-    if not isinstance(said, dict):
-        raise Version(f"the daemon on {where} answered a {type(said).__name__}, not an object: are daemon and wheel of one release?")
-    return said
+        raise Refused(f"the daemon on {where}: {answer.status} {body[:400].decode(errors='replace').strip()}")
+    return where, body

@@ -23,6 +23,7 @@ WINDOW, VOLATILE, FROZEN = 0, 1, 2
 IN_WINDOW = 1
 NO_GROUP = 2**32 - 1
 NO_UPDATE, STAGED_LATER, PRIVATE_LATER = 1, 2, 4
+NOTE, METRIC, VERSION, LOADER_EPOCH = 1, 2, 3, 4
 PRIVATE_UNCHANGED = 1
 INIT, LOAD = 1, 2
 SOURCES = {0: "fresh", 1: "own-ram", 2: "peer-ram", 3: "durable"}
@@ -70,6 +71,10 @@ class Region(c.Structure):
         ("bytes", c.c_uint64),
         ("shape", c.c_uint64 * MAX_DIMS),
     )
+
+
+class Remark(c.Structure):
+    _fields_ = (("kind", c.c_uint32), ("pad", c.c_uint32), ("name", c.c_char_p), ("text", c.c_char_p), ("value", c.c_double), ("step", c.c_uint64))
 
 
 class JoinInfo(c.Structure):
@@ -171,6 +176,7 @@ def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
         "rp_pause": (h, i64, err),
         "rp_ending": (h, i64, err),
         "rp_lacks": (h, text, err),
+        "rp_say": (h, c.POINTER(Remark), c.c_size_t, err),
         "rp_kv_set": (h, text, c.c_char_p, c.c_size_t, i64, err),
         "rp_kv_get": (h, text, c.c_char_p, c.POINTER(c.c_size_t), i64, err),
         "rp_kv_check": (h, text, i64, err),

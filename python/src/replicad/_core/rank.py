@@ -25,7 +25,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -288,6 +288,11 @@ class Rank(Rendezvous):
         generations written from now on say it. A new process of the rank begins without it."""
         with self._lock:
             self._check(self._lib.rp_lacks(self._handle(), text.replace("\0", " ").encode(errors="replace"), c.byref(self._text)), "lacks")
+
+    def say(self, remarks: Sequence[n.Remark]) -> None:
+        """All that this rank says of its job from now on, from :meth:`attach` on (``rp_say``)."""
+        with self._lock:
+            self._check(self._lib.rp_say(self._handle(), (n.Remark * len(remarks))(*remarks), len(remarks), c.byref(self._text)), "say")
 
     def leave(self, timeout: float | None = None) -> None:
         """Says that the job is finished for this rank; returns when it is for all."""

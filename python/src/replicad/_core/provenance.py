@@ -1,0 +1,20 @@
+"""Which program runs here, and of which releases."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+from .remarks import TEXT
+
+__all__ = ["versions"]
+
+
+def versions() -> dict[str, str]:
+    """The releases of Python, replicad and PyTorch, where that is loaded, and the program with its arguments, as far as a remark holds them."""
+    from .. import __version__
+
+    said = {"python": platform.python_version(), "replicad": __version__, "program": " ".join(sys.argv)}
+    if (torch := sys.modules.get("torch")) is not None:
+        said["torch"] = torch.__version__
+    return {name: text.encode(errors="replace")[:TEXT].decode(errors="ignore") for name, text in said.items()}
