@@ -92,7 +92,7 @@ func (h *Host) writeMarker(m writer.Mark) {
 	h.spawn(func(ctx context.Context) Event {
 		ev := markerWritten{Job: m.Job, Generation: m.Generation, Number: m.Number}
 		if err := h.store.Commit(tier.Watching(ctx, tier.Watch{Troubled: h.ailing(m.Attempt)}), m.Attempt, m.Said, m.Roots, m.Objects); err != nil {
-			ev.Failed, ev.Fenced = err.Error(), errors.Is(err, tier.ErrFenced)
+			ev.Failed, ev.Fenced = writer.Text(err), errors.Is(err, tier.ErrFenced)
 		} else if err := h.store.Prune(ctx, m.Name, m.Job, m.Said.Lineage, keep); err != nil {
 			h.log.Failed("durable", "prune job "+m.Name, err.Error())
 		}
