@@ -100,7 +100,7 @@ func (h *Host) writeMarker(m writer.Mark) {
 			err = h.store.Keep(ctx, m.Name, m.Job, m.Generation, m.Keep)
 		}
 		if err != nil {
-			ev.Failed, ev.Fenced = err.Error(), errors.Is(err, tier.ErrFenced)
+			ev.Failed, ev.Fenced = writer.Text(err), errors.Is(err, tier.ErrFenced)
 		} else if err := h.store.Prune(ctx, m.Name, m.Job, m.Said.Lineage, keep); err != nil {
 			h.log.Failed("durable", "prune job "+m.Name, err.Error())
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -295,6 +296,9 @@ func (r *Room) turn(now time.Time, ev Turned) {
 	}
 }
 
+// Text is an error as one line: people hear what failed, what failed after it, and what is done, together.
+func Text(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
 // skip ends a write that has not returned. The shard has failed. crowded: it held the slot that a commit lacked.
 func (r *Room) skip(now time.Time, j *job, w *Write, why string, crowded bool) {
 	held := w.holds()
@@ -320,7 +324,7 @@ func (r *Room) ended(ev Returned) {
 		return
 	}
 	if ev.Err != nil {
-		r.failed(j, ev.Write, func(s *control.ShardReport) { s.Failed, s.Fenced = ev.Err.Error(), errors.Is(ev.Err, tier.ErrFenced) })
+		r.failed(j, ev.Write, func(s *control.ShardReport) { s.Failed, s.Fenced = Text(ev.Err), errors.Is(ev.Err, tier.ErrFenced) })
 		return
 	}
 	j.said[ev.Write.Object] = ev.Write.report(func(s *control.ShardReport) { s.Info = ev.Info })

@@ -511,6 +511,13 @@ func TestTheSameGenerationAgain(t *testing.T) {
 	n.wants(0, "discard [group-0] of write 1", write5)
 }
 
+// What failed, and what failed after it, is one line.
+func TestAFailureIsOneLine(t *testing.T) {
+	n := begun(t, 2)
+	n.returns(errors.Join(errors.New("part 3: HTTP 403"), errors.New("abort the upload: HTTP 403")))
+	n.wants(0, "report group 0 of (3,5): failed: part 3: HTTP 403; abort the upload: HTTP 403")
+}
+
 // A write that another fleet's claim forbids says so.
 func TestAFencedWrite(t *testing.T) {
 	n := begun(t, 2)
