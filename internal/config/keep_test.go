@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -30,7 +29,7 @@ func TestDurableKeep(t *testing.T) {
 		}
 		return Load(file)
 	}
-	day := replica.Age(24 * time.Hour)
+	const day replica.Age = 86400
 	for text, want := range map[string]replica.Keep{
 		"5":             {Last: 5},
 		"{every: 1000}": {Last: 2, Every: 1000},
@@ -54,17 +53,18 @@ func TestDurableKeep(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"0":                                         "\ndurable_keep: 0",
-		"[3]":                                       "\ndurable_keep: [",
-		"many":                                      "\"many\": want a whole number",
-		"{last: 0, every: 10}":                      "\ndurable_keep.last: 0",
-		"{every: -1}":                               "\ndurable_keep.every: -1",
-		"{younger: 7 days}":                         "want an age such as 7d or 36h",
-		"{younger: -7h}":                            "\ndurable_keep.younger: -7h0m0s",
-		"{best: {n: 2}}":                            "\ndurable_keep.best.metric: \"\"",
-		"{best: {metric: loss}}":                    "\ndurable_keep.best.n: 0",
+		"0":                      "\ndurable_keep: 0",
+		"[3]":                    "\ndurable_keep: [",
+		"many":                   "\"many\": want a whole number",
+		"{last: 0, every: 10}":   "\ndurable_keep.last: 0",
+		"{every: -1}":            "\ndurable_keep.every: -1",
+		"{younger: 7 days}":      "want an age such as 7d or 36h",
+		"{younger: -7h}":         "want an age such as 7d or 36h",
+		"{younger: 5000d}":       "\ndurable_keep.younger: 5000d",
+		"{best: {n: 2}}":         "\ndurable_keep.best.metric: \"\"",
+		"{best: {metric: loss}}": "\ndurable_keep.best.n: 0",
 		"{best: {metric: loss, n: 1, order: down}}": "want min or max",
-		"{newest: 3}":                               "\ndurable_keep.newest: [",
+		"{newest: 3}": "\ndurable_keep.newest: [",
 	} {
 		if _, err := load(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
