@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Keep says which durable generations stay, as people write it: what any of its rules keeps. The last good one of a run stays in any case.
@@ -29,6 +28,9 @@ const (
 	BestMin = "min"
 	BestMax = "max"
 )
+
+// maxYounger is ten years.
+const maxYounger Age = 3650 * 86400
 
 // MaxKeep bounds how many generations a rule of a Keep counts.
 const MaxKeep = 1000
@@ -63,7 +65,7 @@ func (k Keep) Faults() (list []KeepFault) {
 	if k.Every < 0 || Step(k.Every) > MaxStep {
 		bad("every", strconv.Itoa(k.Every), "a number of steps, or 0 for none")
 	}
-	if k.Younger < 0 || time.Duration(k.Younger) > 3650*24*time.Hour {
+	if k.Younger > maxYounger {
 		bad("younger", k.Younger.String(), "0 to 3650d")
 	}
 	b := k.Best
@@ -82,38 +84,50 @@ func (k Keep) Faults() (list []KeepFault) {
 	return list
 }
 
-// Age is a time that people also count in days: 7d, 36h.
-type Age time.Duration
+// Age is a time in seconds that people also count in days: 7d, 36h, 1h30m.
+type Age uint64
 
-// String is the age in days where it has whole ones.
+// ageUnits are those of an age, largest first, in seconds.
+var ageUnits = []struct {
+	name    string
+	seconds uint64
+}{{"d", 86400}, {"h", 3600}, {"m", 60}, {"s", 1}}
+
+// String is the age in the largest unit of which it has whole ones.
 func (a Age) String() string {
-	if day := Age(24 * time.Hour); a != 0 && a%day == 0 {
-		return fmt.Sprintf("%dd", a/day)
+	for _, u := range ageUnits {
+		if a != 0 && uint64(a)%u.seconds == 0 {
+			return fmt.Sprintf("%d%s", uint64(a)/u.seconds, u.name)
+		}
 	}
-	return time.Duration(a).String()
+	return "0s"
 }
 
 // MarshalText is String.
 func (a Age) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// UnmarshalText reads 7d, or what a time.Duration may be.
+// UnmarshalText reads numbers with units, the largest unit first.
 func (a *Age) UnmarshalText(text []byte) error {
-	s := string(text)
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.ParseUint(days, 10, 16)
-		if err != nil {
-			return errors.New("want an age such as 7d or 36h")
+	rest, sum := string(text), uint64(0)
+	for _, u := range ageUnits {
+		number, after, ok := strings.Cut(rest, u.name)
+		if !ok {
+			continue
 		}
-		*a = Age(time.Duration(n) * 24 * time.Hour)
-		return nil
+		n, err := strconv.ParseUint(number, 10, 32)
+		if err != nil {
+			return errAge
+		}
+		sum, rest = sum+n*u.seconds, after
 	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return errors.New("want an age such as 7d or 36h")
+	if rest != "" || len(text) == 0 {
+		return errAge
 	}
-	*a = Age(d)
+	*a = Age(sum)
 	return nil
 }
+
+var errAge = errors.New("want an age such as 7d or 36h")
 
 // Set and Type make an Age a flag.
 func (a *Age) Set(text string) error { return a.UnmarshalText([]byte(text)) }

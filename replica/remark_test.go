@@ -55,3 +55,21 @@ func TestMerge(t *testing.T) {
 		t.Errorf("%d, and %v left out", len(got), over)
 	}
 }
+
+func TestAge(t *testing.T) {
+	for text, want := range map[string]Age{"7d": 7 * 86400, "36h": 36 * 3600, "1h30m": 5400, "1d12h": 36 * 3600, "0s": 0, "90s": 90} {
+		var a, b Age
+		if err := a.Set(text); err != nil || a != want {
+			t.Errorf("%s: %d, %v", text, a, err)
+		}
+		if err := b.Set(a.String()); err != nil || b != a {
+			t.Errorf("%s is written %v, and read back %v, %v", text, a, b, err)
+		}
+	}
+	for _, text := range []string{"", "7", "d", "-7d", "7 days", "1h1d", "5000000000d", "1.5h", "7dd"} {
+		var a Age
+		if err := a.Set(text); err == nil {
+			t.Errorf("%q is taken: %v", text, a)
+		}
+	}
+}

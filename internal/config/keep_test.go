@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -30,7 +29,7 @@ func TestDurableKeep(t *testing.T) {
 		}
 		return Load(file)
 	}
-	day := replica.Age(24 * time.Hour)
+	const day replica.Age = 86400
 	for text, want := range map[string]replica.Keep{
 		"5":             {Last: 5},
 		"{every: 1000}": {Last: 2, Every: 1000},
@@ -60,7 +59,8 @@ func TestDurableKeep(t *testing.T) {
 		"{last: 0, every: 10}":   "\ndurable_keep.last: 0",
 		"{every: -1}":            "\ndurable_keep.every: -1",
 		"{younger: 7 days}":      "want an age such as 7d or 36h",
-		"{younger: -7h}":         "\ndurable_keep.younger: -7h0m0s",
+		"{younger: -7h}":         "want an age such as 7d or 36h",
+		"{younger: 5000d}":       "\ndurable_keep.younger: 5000d",
 		"{best: {n: 2}}":         "\ndurable_keep.best.metric: \"\"",
 		"{best: {metric: loss}}": "\ndurable_keep.best.n: 0",
 		"{best: {metric: loss, n: 1, order: down}}": "want min or max",

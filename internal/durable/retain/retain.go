@@ -58,7 +58,7 @@ type Policy struct {
 
 // For is the policy of a rule as people write it, with so many former runs.
 func For(k replica.Keep, runs int) Policy {
-	return Policy{Last: k.Last, Every: replica.Step(k.Every), EachEpoch: k.Epochs, Best: k.Best.N, Largest: k.Best.Largest(), Younger: time.Duration(k.Younger), Runs: runs}
+	return Policy{Last: k.Last, Every: replica.Step(k.Every), EachEpoch: k.Epochs, Best: k.Best.N, Largest: k.Best.Largest(), Younger: time.Duration(k.Younger) * time.Second, Runs: runs}
 }
 
 // Verdict is what becomes of a generation, and why, in words that follow "kept: " or "deleted: ".

@@ -491,7 +491,7 @@ func TestRulesOfKeeping(t *testing.T) {
 		"90 70 40":    {Last: 1, Best: replica.Best{Metric: "loss", N: 2}},
 		"90 20 10":    {Last: 1, Best: replica.Best{Metric: "loss", N: 2, Order: replica.BestMax}},
 		"90 70 60 40": {Last: 1, Best: replica.Best{Metric: "loss", N: 2, Order: replica.BestMin}, Every: 60},
-		"90 80 70":    {Last: 1, Younger: replica.Age(day + day/2)}, // one in 12 hours
+		"90 80 70":    {Last: 1, Younger: replica.Age((day + day/2) / time.Second)}, // one in 12 hours
 	} {
 		tier, st := inMemory(t, Settings{KeepRuns: 1, Best: k.Best})
 		f := newFleet(t, tier, "a")
