@@ -14,7 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
-	"github.com/replicad/replicad/internal/durable/s3"
+	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/storetest"
 	"github.com/replicad/replicad/replica"
 )
@@ -304,10 +304,10 @@ func TestNoticesOfAStore(t *testing.T) {
 	clock := time.Unix(1e9, 0)
 	n := notices{to: &b, now: func() time.Time { return clock }}
 	for range 3 {
-		n.print(s3.Notice{Op: "list", Key: "lm/", Err: errors.New("nothing has moved for 10s")})
+		n.print(remote.Notice{Op: "list", Key: "lm/", Err: errors.New("nothing has moved for 10s")})
 	}
 	clock = clock.Add(noticeEvery)
-	n.print(s3.Notice{Op: "get", Key: "lm/last.json", Attempt: 2, Err: errors.New("503 SlowDown"), Again: 1234 * time.Millisecond})
+	n.print(remote.Notice{Op: "get", Key: "lm/last.json", Attempt: 2, Err: errors.New("503 SlowDown"), Again: 1234 * time.Millisecond})
 	want := "replicad: the store is asked to list lm/: nothing has moved for 10s\nreplicad: the store is asked to get lm/last.json: 503 SlowDown; attempt 2, the next one in 1.2s\n"
 	if b.String() != want {
 		t.Errorf("prints %q, want %q", b.String(), want)

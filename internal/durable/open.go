@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/replicad/replicad/internal/durable/directory"
+	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/s3"
 	"github.com/replicad/replicad/internal/durable/store"
 )
@@ -26,8 +27,8 @@ type Settings struct {
 	Addressing string
 	// AccessKey, SecretKey and SessionToken. Empty: AWS_ACCESS_KEY_ID and its like, ~/.aws, or the machine's or container's role.
 	AccessKey    string
-	SecretKey    s3.Secret
-	SessionToken s3.Secret
+	SecretKey    remote.Secret
+	SessionToken remote.Secret
 	// Credentials is a file as ~/.aws/credentials, in place of all of those.
 	Credentials string
 	// Checksum is "sha256", "md5" or "none": see docs/stores.md. Empty: sha256.
@@ -35,7 +36,7 @@ type Settings struct {
 	// PartBytes is the least size of an upload's parts. 0: 16 MiB.
 	PartBytes int64
 	// Notice is told of requests that fail and will be repeated, or do not move. It must not block.
-	Notice func(s3.Notice)
+	Notice func(remote.Notice)
 }
 
 // Open opens the store that a URL names: file:///DIRECTORY, a plain path, or s3://BUCKET/PREFIX. It asks an S3 server for nothing: store.Probe does.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/replicad/replicad/internal/durable/s3"
+	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
@@ -73,7 +73,7 @@ func TestOpen(t *testing.T) {
 	if err != nil || s.URL() != "s3://bucket/lm" {
 		t.Errorf("%v, %v", s, err)
 	}
-	if _, err := Open(t.Context(), "s3://B_/lm", Settings{SecretKey: s3.Secret("passw0rd")}); err == nil || strings.Contains(err.Error(), "passw0rd") {
+	if _, err := Open(t.Context(), "s3://B_/lm", Settings{SecretKey: remote.Secret("passw0rd")}); err == nil || strings.Contains(err.Error(), "passw0rd") {
 		t.Errorf("a bad bucket: %v", err)
 	}
 }

@@ -55,7 +55,7 @@ var walls = map[string]wall{
 	"internal/checkpoint":        {2, []string{"replica", "internal/durable/retain", "internal/durable/safetensors", "internal/wire"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/spool":             {2, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/directory": {2, []string{"internal/durable/store"}, []string{"golang.org/x/sys/unix"}},
-	"internal/durable/s3":        {2, []string{"internal/durable/store"}, []string{"github.com/minio/minio-go/v7"}},
+	"internal/durable/remote":    {2, []string{"internal/durable/store"}, nil},
 	"internal/shm":               {2, []string{"replica", "internal/unixsock", "internal/want"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/pki":               {2, []string{"replica"}, nil},
 	"internal/endpoint":          {2, []string{"replica"}, []string{"github.com/quic-go/quic-go", "golang.org/x/net/ipv4", "golang.org/x/sys/unix"}},
@@ -63,12 +63,13 @@ var walls = map[string]wall{
 	"transfer":                   {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go"}},
 	"chaos/netfault":             {2, []string{}, []string{"golang.org/x/sys/unix"}},
 
-	"internal/durable": {3, []string{"internal/durable/directory", "internal/durable/s3", "internal/durable/store"}, nil},
-	"internal/desk":    {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
-	"internal/mover":   {3, []string{"replica", "internal/durable/store", "internal/shm", "transfer"}, nil},
-	"internal/memplan": {3, []string{"replica", "recovery", "internal/shm"}, nil},
-	"internal/holding": {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
+	"internal/durable/s3": {3, []string{"internal/durable/remote", "internal/durable/store"}, []string{"github.com/minio/minio-go/v7"}},
+	"internal/desk":       {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
+	"internal/mover":      {3, []string{"replica", "internal/durable/store", "internal/shm", "transfer"}, nil},
+	"internal/memplan":    {3, []string{"replica", "recovery", "internal/shm"}, nil},
+	"internal/holding":    {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
+	"internal/durable":      {4, []string{"internal/durable/directory", "internal/durable/remote", "internal/durable/s3", "internal/durable/store"}, nil},
 	"internal/durable/tier": {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/retain", "internal/durable/store"}, nil},
 
 	"internal/host/room":     {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},
