@@ -63,13 +63,15 @@ var walls = map[string]wall{
 	"transfer":                   {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go"}},
 	"chaos/netfault":             {2, []string{}, []string{"golang.org/x/sys/unix"}},
 
-	"internal/durable/s3": {3, []string{"internal/durable/remote", "internal/durable/store"}, []string{"github.com/minio/minio-go/v7"}},
-	"internal/desk":       {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
-	"internal/mover":      {3, []string{"replica", "internal/durable/store", "internal/shm", "transfer"}, nil},
-	"internal/memplan":    {3, []string{"replica", "recovery", "internal/shm"}, nil},
-	"internal/holding":    {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
+	"internal/durable/gcs":   {3, []string{"internal/durable/remote", "internal/durable/store"}, []string{"golang.org/x/oauth2"}},
+	"internal/durable/azure": {3, []string{"internal/durable/remote", "internal/durable/store"}, nil},
+	"internal/durable/s3":    {3, []string{"internal/durable/remote", "internal/durable/store"}, []string{"github.com/minio/minio-go/v7"}},
+	"internal/desk":          {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
+	"internal/mover":         {3, []string{"replica", "internal/durable/store", "internal/shm", "transfer"}, nil},
+	"internal/memplan":       {3, []string{"replica", "recovery", "internal/shm"}, nil},
+	"internal/holding":       {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
-	"internal/durable":      {4, []string{"internal/durable/directory", "internal/durable/remote", "internal/durable/s3", "internal/durable/store"}, nil},
+	"internal/durable":      {4, []string{"internal/durable/azure", "internal/durable/directory", "internal/durable/gcs", "internal/durable/remote", "internal/durable/s3", "internal/durable/store"}, nil},
 	"internal/durable/tier": {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/retain", "internal/durable/store"}, nil},
 
 	"internal/host/room":     {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},

@@ -129,6 +129,11 @@ func (c *Call) Once(do func(ctx context.Context) error) *Failure {
 	return f
 }
 
+// Alive tells whether the call may go on: where nothing is asked of the server, nobody else does.
+func (c *Call) Alive() *Failure {
+	return c.Once(func(ctx context.Context) error { return ctx.Err() })
+}
+
 // Again waits for the next attempt after a failure; false: there is none.
 func (c *Call) Again(f *Failure) bool {
 	c.attempt++

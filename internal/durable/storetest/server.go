@@ -29,12 +29,13 @@ const (
 	Secret = "s3cr3t-of-the-test-stores"
 )
 
-// Server is an S3 server behind a proxy that spoils requests (.ci/stores).
+// Server is a server of objects behind a proxy that spoils requests (.ci/stores).
 type Server struct {
 	URL          string
 	Bucket       string
 	KeepsDeleted bool // see Bed
 	client       *minio.Client
+	cloud        raw // in place of client, of a server that is not S3's
 	roots        atomic.Int64
 }
 
@@ -220,11 +221,24 @@ func (s *Server) Bed(t testing.TB, open func(t testing.TB, prefix string) store.
 func (s *Server) loseNext(t testing.TB, kind, name string) {
 	t.Helper()
 	s.Clear(t)
+	if s.cloud != nil {
+		for _, f := range s.cloud.next(name) {
+			f.Kind, f.Times = kind, 1
+			s.Spoil(t, f)
+		}
+		return
+	}
 	// A put has no query, and a completion names its upload alone.
 	s.Spoil(t, Fault{Kind: kind, Method: http.MethodPut, Key: name, Query: "-", Times: 1}, Fault{Kind: kind, Method: http.MethodPost, Key: name, Query: "uploadId=", Times: 1})
 }
 
 func (s *Server) put(t testing.TB, name string, b []byte) {
+	if s.cloud != nil {
+		if err := s.cloud.put(t, name, b); err != nil {
+			t.Error(err)
+		}
+		return
+	}
 	if _, err := s.client.PutObject(t.Context(), s.Bucket, name, bytes.NewReader(b), int64(len(b)), minio.PutObjectOptions{DisableContentSha256: true}); err != nil {
 		t.Errorf("put %s: %v", name, err)
 	}
@@ -233,6 +247,9 @@ func (s *Server) put(t testing.TB, name string, b []byte) {
 // tree reads all objects of a parent but those below a prefix.
 func (s *Server) tree(t testing.TB, parent, but string) map[string]string {
 	t.Helper()
+	if s.cloud != nil {
+		return treeOf(t, s.cloud, parent, but)
+	}
 	found := map[string]string{}
 	for o := range s.client.ListObjectsIter(t.Context(), s.Bucket, minio.ListObjectsOptions{Prefix: parent, Recursive: true}) {
 		if o.Err != nil {
