@@ -91,8 +91,8 @@ func sentence(status int, code, message string, tr *remote.Trace) string {
 	if status/100 == 3 {
 		b.WriteString(": it leads elsewhere, which a store does not: a portal, or a wrong endpoint?")
 	}
-	if code == "AuthenticationFailed" && tr.Date && tr.Skew.Abs() > time.Minute {
-		fmt.Fprintf(&b, " (the server's clock is %v from this node's)", tr.Skew.Round(time.Second))
+	if skew := tr.Skew(); code == "AuthenticationFailed" && skew.Abs() > time.Minute {
+		fmt.Fprintf(&b, " (the server's clock is %v from this node's)", skew.Round(time.Second))
 	}
 	if remedy := remedies[code]; remedy != "" {
 		fmt.Fprintf(&b, ": %s", remedy)

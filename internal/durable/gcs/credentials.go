@@ -24,10 +24,13 @@ func (s *Store) fetch(ctx context.Context) (remote.Token, error) {
 	}
 	t, err := creds.TokenSource.Token()
 	var answer *oauth2.RetrieveError
-	switch {
-	case errors.As(err, &answer) && answer.Response != nil && answer.Response.StatusCode < 500 && answer.Response.StatusCode != http.StatusTooManyRequests:
-		return remote.Token{}, refusedToken(fmt.Errorf("HTTP %d %s", answer.Response.StatusCode, answer.ErrorCode)) // the answer may hold a secret
-	case err != nil:
+	if errors.As(err, &answer) && answer.Response != nil {
+		err = fmt.Errorf("HTTP %d %s", answer.Response.StatusCode, answer.ErrorCode) // its body is not shown
+		if status := answer.Response.StatusCode; status < 500 && status != http.StatusTooManyRequests {
+			return remote.Token{}, refusedToken(err)
+		}
+	}
+	if err != nil {
 		return remote.Token{}, &remote.Failure{Class: remote.Contended, Text: "no token: " + remote.OneLine(err.Error()), Err: err}
 	}
 	return remote.Token{Text: remote.Secret(t.AccessToken), Expires: t.Expiry}, nil

@@ -83,8 +83,8 @@ func (s *Store) sentence(status int, reason, message string, tr *remote.Trace) s
 	if status/100 == 3 {
 		b.WriteString(": it leads elsewhere, which a store does not: a portal, or a wrong endpoint?")
 	}
-	if status == http.StatusUnauthorized && tr.Date && tr.Skew.Abs() > time.Minute {
-		fmt.Fprintf(&b, " (the server's clock is %v from this node's: set it, best by NTP)", tr.Skew.Round(time.Second))
+	if skew := tr.Skew(); status == http.StatusUnauthorized && skew.Abs() > time.Minute {
+		fmt.Fprintf(&b, " (the server's clock is %v from this node's: set it, best by NTP)", skew.Round(time.Second))
 	}
 	if remedy := remedies[status]; remedy != "" {
 		fmt.Fprintf(&b, ": %s", remedy)

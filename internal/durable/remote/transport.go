@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -39,8 +40,16 @@ func newTransport() *http.Transport {
 type Trace struct {
 	Op, Key string
 	Stall   time.Duration // of this call's requests; 0: the transport's
-	Skew    time.Duration // the server's clock less ours, by its last answer
-	Date    bool          // Skew is known
+
+	date atomic.Pointer[time.Duration] // the server's clock less ours, by its last answer: a call may have several requests on their way
+}
+
+// Skew is the server's clock less ours; 0: it is not known.
+func (t *Trace) Skew() time.Duration {
+	if d := t.date.Load(); d != nil {
+		return *d
+	}
+	return 0
 }
 
 type traceKey struct{}
@@ -87,7 +96,8 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	m.move()
 	if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		tr.Skew, tr.Date = time.Until(at), true
+		skew := time.Until(at)
+		tr.date.Store(&skew)
 	}
 	resp.Body = &answer{body: resp.Body, moves: m, ctx: ctx, cancel: cancel}
 	if w.inspect != nil {

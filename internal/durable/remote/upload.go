@@ -19,7 +19,10 @@ const MaxParts = 10_000
 func PartFor(size, atLeast int64) int64 {
 	const mib = 1 << 20
 	least := (size + MaxParts - 1) / MaxParts
-	return max(atLeast, (least+mib-1)/mib*mib)
+	if least <= atLeast {
+		return atLeast
+	}
+	return (least + mib - 1) / mib * mib
 }
 
 // stillRate is how fast a server that says nothing may be putting the parts of an upload together, in bytes a second.

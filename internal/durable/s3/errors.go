@@ -86,8 +86,8 @@ func sentence(r minio.ErrorResponse, tr *remote.Trace) string {
 	if r.Region != "" && (strings.Contains(r.Code, "Region") || strings.Contains(r.Code, "Redirect") || strings.Contains(r.Code, "Authorization")) {
 		fmt.Fprintf(&b, " (its region is %s)", remote.OneLine(r.Region))
 	}
-	if r.Code == "RequestTimeTooSkewed" && tr.Date {
-		fmt.Fprintf(&b, " (the server's clock is %v from this node's)", tr.Skew.Round(time.Second))
+	if skew := tr.Skew(); r.Code == "RequestTimeTooSkewed" && skew != 0 {
+		fmt.Fprintf(&b, " (the server's clock is %v from this node's)", skew.Round(time.Second))
 	}
 	if remedy := remedies[r.Code]; remedy != "" {
 		fmt.Fprintf(&b, ": %s", remedy)
