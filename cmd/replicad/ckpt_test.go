@@ -252,14 +252,33 @@ func TestCkptOldLayout(t *testing.T) {
 	}
 }
 
-// TestCkptOnS3: the same on a bucket, whose server is told by the environment.
-func TestCkptOnS3(t *testing.T) {
-	srv := storetest.Start(t)
-	t.Setenv("AWS_ENDPOINT_URL_S3", srv.URL)
-	t.Setenv("AWS_ACCESS_KEY_ID", storetest.Access)
-	t.Setenv("AWS_SECRET_ACCESS_KEY", storetest.Secret)
-	t.Setenv("AWS_REGION", "us-east-1")
-	root := "s3://" + srv.Bucket + "/ckpt"
+// TestCkptOnBuckets: the same on buckets, whose servers are told by the environment.
+func TestCkptOnBuckets(t *testing.T) {
+	for name, tc := range map[string]struct {
+		start func(testing.TB) *storetest.Server
+		env   func(url string) map[string]string
+	}{
+		"s3": {storetest.Start, func(url string) map[string]string {
+			return map[string]string{"AWS_ENDPOINT_URL_S3": url, "AWS_ACCESS_KEY_ID": storetest.Access, "AWS_SECRET_ACCESS_KEY": storetest.Secret, "AWS_REGION": "us-east-1"}
+		}},
+		"gs": {storetest.StartGCS, func(url string) map[string]string { return map[string]string{"STORAGE_EMULATOR_HOST": url} }},
+		"az": {storetest.StartAzure, func(url string) map[string]string {
+			return map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + storetest.Access + ";AccountKey=" + storetest.AzureKey + ";BlobEndpoint=" + url + "/" + storetest.Access + ";"}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := tc.start(t)
+			for k, v := range tc.env(srv.URL) {
+				t.Setenv(k, v)
+			}
+			ckptOnBucket(t, name+"://"+srv.Bucket)
+		})
+	}
+}
+
+func ckptOnBucket(t *testing.T, bucket string) {
+	t.Helper()
+	root := bucket + "/ckpt"
 	for _, step := range []replica.Step{10, 20, 30} {
 		writeGeneration(t, root, step, 0)
 	}
@@ -276,7 +295,7 @@ func TestCkptOnS3(t *testing.T) {
 	expect(t, exitOK, []string{"cp", root, dir}, "copied step 30")
 	expect(t, exitOK, []string{"diff", root, dir}, "equal")
 	expect(t, exitOK, []string{"verify", dir}, "good")
-	expect(t, exitFailed, []string{"ls", "s3://" + srv.Bucket + "/other"}, "no checkpoints")
+	expect(t, exitFailed, []string{"ls", bucket + "/other"}, "no checkpoints")
 }
 
 // TestCkptCopiedByOthers: a run's directory that somebody copied is read where it lies, without the root's mark.
