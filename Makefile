@@ -56,7 +56,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-servers store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -174,12 +174,18 @@ test: installs build check py-check unit c-test py-test demo-test chaos-test ## 
 	@echo "make test: passed"
 
 test-all: SKIP :=
-test-all: test store-test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
+test-all: test store-servers store-test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
 
-store-test: set-up ## the suite of stores on a directory, gofakes3 and versitygw, with versions and Object Lock; its table in docs/stores.md
+store-servers: ## Azurite and moto for store-test, where npm and Python are, in bin/; no other target needs them
+	@mkdir -p $(BIN)
+	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(BIN)/azurite azurite@3.37.0; else echo "make: store-servers: npm is missing: store-test skips Azurite" >&2; fi
+	@if command -v python3 >/dev/null; then { [ -x $(BIN)/moto/bin/python ] || python3 -m venv $(BIN)/moto; } && $(BIN)/moto/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server]==5.2.5'; else echo "make: store-servers: python3 is missing: store-test skips moto" >&2; fi
+
+store-test: set-up ## the suite of stores on a directory, gofakes3, versitygw, fake-gcs-server, and Azurite and moto where store-servers has put them; its table in docs/stores.md
 	@mkdir -p $(BIN)/tools
 	$(STORES)
 	$(GO) build -C .ci/versitygw -buildvcs=false -o $(BIN)/tools/ tool
+	$(GO) build -C .ci/fakegcs -buildvcs=false -o $(BIN)/tools/ tool
 	$(GO) test -count=1 -vet=off ./internal/durable -run 'TestStores|TestTable' -stores -table $(CURDIR)/docs/stores.md
 
 demo: build ## train through six kinds of faults and compare with an undisturbed run; flags in DEMO="..."

@@ -22,11 +22,13 @@ import (
 )
 
 // StartGCS starts a server in memory that speaks as Google Cloud Storage does, behind the proxy. It ends with the test.
-func StartGCS(t testing.TB) *Server { return cloud(t, newGCS, "-kind", "gcs", "-buckets", "plain") }
+func StartGCS(t testing.TB) *Server {
+	return cloud(t, "gs", newGCS, "-kind", "gcs", "-buckets", "plain")
+}
 
 // StartAzure starts a server in memory that speaks as Azure's blobs do, behind the proxy. It ends with the test.
 func StartAzure(t testing.TB) *Server {
-	return cloud(t, newAzure, "-kind", "azure", "-buckets", "plain")
+	return cloud(t, "az", newAzure, "-kind", "azure", "-buckets", "plain")
 }
 
 // StartFakeGCS starts a fake-gcs-server, which `make store-test` builds, behind the proxy.
@@ -35,24 +37,24 @@ func StartFakeGCS(t testing.TB) *Server {
 	address := freeAddress(t)
 	host, port, _ := strings.Cut(address, ":")
 	background(t, address, exec.Command(above(t, filepath.Join("bin", "tools", "fake-gcs-server")), "-backend", "memory", "-scheme", "http", "-host", host, "-port", port, "-log-level", "error"))
-	s := cloud(t, newGCS, "-to", "http://"+address)
+	s := cloud(t, "gs", newGCS, "-to", "http://"+address)
 	s.cloud.make(t)
 	return s
 }
 
-// StartAzurite starts an Azurite, which `make test-all` installs, behind the proxy. The test is skipped where there is none.
+// StartAzurite starts an Azurite, which `make store-servers` installs, behind the proxy. The test is skipped where there is none.
 func StartAzurite(t testing.TB) *Server {
 	t.Helper()
 	program := filepath.Join(above(t, "bin"), "azurite", "node_modules", ".bin", "azurite-blob")
 	if _, err := os.Stat(program); err != nil {
-		t.Skip("Azurite is not here: make azurite installs it, with npm")
+		t.Skip("Azurite is not here: make store-servers installs it, with npm")
 	}
 	address := freeAddress(t)
 	host, port, _ := strings.Cut(address, ":")
 	cmd := exec.Command(program, "--silent", "--disableTelemetry", "--inMemoryPersistence", "--blobHost", host, "--blobPort", port)
 	cmd.Env = append(os.Environ(), "AZURITE_ACCOUNTS="+Access+":"+AzureKey)
 	background(t, address, cmd)
-	s := cloud(t, newAzure, "-to", "http://"+address)
+	s := cloud(t, "az", newAzure, "-to", "http://"+address)
 	s.cloud.make(t)
 	return s
 }
@@ -89,12 +91,12 @@ type raw interface {
 	next(name string) []Fault
 }
 
-func cloud(t testing.TB, objects func(s *Server, c *http.Client) raw, args ...string) *Server {
+func cloud(t testing.TB, scheme string, objects func(s *Server, c *http.Client) raw, args ...string) *Server {
 	t.Helper()
 	address := process(t, build(t, "stores"), nil, args...)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	s := &Server{URL: address, Bucket: "plain"}
+	s := &Server{URL: address, Scheme: scheme, Bucket: "plain"}
 	s.cloud = objects(s, &http.Client{Transport: transport})
 	return s
 }

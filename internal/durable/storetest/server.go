@@ -32,6 +32,7 @@ const (
 // Server is a server of objects behind a proxy that spoils requests (.ci/stores).
 type Server struct {
 	URL          string
+	Scheme       string // of its stores' URLs: s3, gs or az
 	Bucket       string
 	KeepsDeleted bool // see Bed
 	client       *minio.Client
@@ -79,7 +80,7 @@ func connect(t testing.TB, address, bucket string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{URL: address, Bucket: bucket}
+	s := &Server{URL: address, Scheme: "s3", Bucket: bucket}
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	s.client, err = minio.New(u.Host, &minio.Options{Creds: credentials.NewStaticV4(Access, Secret, ""), Region: "us-east-1", BucketLookup: minio.BucketLookupPath, Transport: transport})
@@ -203,7 +204,7 @@ func (s *Server) Bed(t testing.TB, open func(t testing.TB, prefix string) store.
 	return Bed{
 		Open:   func(t testing.TB) store.Store { return open(t, prefix) },
 		Raw:    func(t testing.TB, key string, b []byte) { s.put(t, prefix+"/"+key, b) },
-		Secret: Secret,
+		Secret: map[string]string{"s3": Secret, "az": AzureKey}[s.Scheme],
 		Outside: func(t testing.TB) func() map[string]string {
 			s.put(t, prefix+"2/k", []byte("beside"))
 			s.put(t, parent+"/x", []byte("above"))
@@ -316,6 +317,23 @@ func StartVersity(t testing.TB, bucket string) *Server {
 		err = s.client.SetBucketObjectLockConfig(t.Context(), bucket, &mode, &days, &unit)
 	}
 	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// StartMoto starts a moto, which `make store-servers` installs, behind the proxy. The test is skipped where there is none.
+func StartMoto(t testing.TB) *Server {
+	t.Helper()
+	program := filepath.Join(above(t, "bin"), "moto", "bin", "moto_server")
+	if _, err := os.Stat(program); err != nil {
+		t.Skip("moto is not here: make store-servers installs it, with pip")
+	}
+	address := freeAddress(t)
+	host, port, _ := strings.Cut(address, ":")
+	background(t, address, exec.Command(program, "-H", host, "-p", port))
+	s := start(t, "plain", "-to", "http://"+address)
+	if err := s.client.MakeBucket(t.Context(), s.Bucket, minio.MakeBucketOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return s
