@@ -176,7 +176,7 @@ func (s *Store) Unfinished(ctx context.Context, prefix string) (list []store.Pen
 	c := s.calls.Begin(ctx, "unfinished", prefix)
 	var keys []string
 	err = c.ListPages(s.root(), prefix, "", func(o store.Info) error {
-		if o.Size == 0 { // what is staged has no size
+		if o.Size == 0 || o.Version == "" { // what is staged alone has neither
 			keys = append(keys, o.Key)
 		}
 		return nil

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/leakcheck"
 )
 
@@ -160,4 +161,75 @@ func TestSecretsAreHidden(t *testing.T) {
 			t.Errorf("%s shows %s", text, secret)
 		}
 	}
+}
+
+// TestListPages: what a server lists out of order, beside what was asked for, or round and round is refused, and nothing is listed twice.
+func TestListPages(t *testing.T) {
+	c := New(Client{URL: "x://b", Judge: func(ctx context.Context, _ *Trace, err error) *Failure {
+		return Judge(ctx, err, func(error) *Failure { return nil })
+	}})
+	defer c.Close()
+	page := func(next string, names ...string) (p Page) {
+		for _, n := range names {
+			p.Objects = append(p.Objects, store.Info{Key: n})
+		}
+		p.Next = next
+		return p
+	}
+	for i, tc := range []struct {
+		pages map[string]Page
+		after string
+		want  string // the keys; empty: refused
+	}{
+		{map[string]Page{"": page("2", "r/a", "r/b"), "2": page("", "r/c")}, "", "a b c"},
+		{map[string]Page{"": page("2", "r/a", "r/b"), "2": page("", "r/c")}, "b", "c"},
+		{map[string]Page{"": page("2", "r/a", "r/~u/x", "r/b c"), "2": page("", "r/d")}, "", "a d"},
+		{map[string]Page{"": page("2", "r/a", "r/b"), "2": page("", "r/b")}, "", ""},
+		{map[string]Page{"": page("2", "r/a", "r/b"), "2": page("", "r/a")}, "b", ""},
+		{map[string]Page{"": page("", "s/a")}, "", ""},
+		{map[string]Page{"": page("2", "r/a"), "2": page("2")}, "", ""},
+	} {
+		var keys []string
+		err := c.Begin(t.Context(), "list", "").ListPages("r/", "", tc.after, func(o store.Info) error {
+			keys = append(keys, o.Key)
+			return nil
+		}, func(_ context.Context, next string) (Page, error) { return tc.pages[next], nil })
+		if tc.want == "" && !errors.Is(err, store.ErrRefused) || tc.want != "" && (err != nil || strings.Join(keys, " ") != tc.want) {
+			t.Errorf("%d: %q, %v, want %q", i, keys, err, tc.want)
+		}
+	}
+}
+
+// TestTokensAreSharedAndBounded: one question at once, of which no caller waits longer than it wants to.
+func TestTokensAreSharedAndBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		k := &Tokens{Fetch: func(ctx context.Context) (Token, error) {
+			asked++
+			select {
+			case <-time.After(3 * time.Second): // of the bubble
+				return Token{Text: Secret(fmt.Sprint("t", asked)), Expires: time.Now().Add(time.Hour)}, nil
+			case <-ctx.Done():
+				return Token{}, ctx.Err()
+			}
+		}}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := k.Get(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a caller with a second: %v", err)
+		}
+		for range 2 { // the question of the first one goes on
+			if text, err := k.Get(t.Context()); err != nil || string(text) != "t1" {
+				t.Errorf("%q, %v", string(text), err)
+			}
+		}
+		time.Sleep(time.Hour - tokenEarly) // of the bubble
+		if text, err := k.Get(t.Context()); err != nil || string(text) != "t2" {
+			t.Errorf("near its end: %q, %v", string(text), err)
+		}
+		k.Expire()
+		if text, err := k.Get(t.Context()); err != nil || string(text) != "t3" || asked != 3 {
+			t.Errorf("after it was refused: %q, %v, %d questions", string(text), err, asked)
+		}
+	})
 }

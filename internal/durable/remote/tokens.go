@@ -61,9 +61,11 @@ func (t *Tokens) Get(ctx context.Context) (Secret, error) {
 	}
 }
 
-// Expire has the next request ask anew.
+// Expire has the next request ask anew. Where somebody asks already, what comes is new.
 func (t *Tokens) Expire() {
-	if t.take(context.Background()) == nil {
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	if t.take(gone) == nil {
 		t.last = Token{}
 		t.give()
 	}
@@ -71,6 +73,11 @@ func (t *Tokens) Expire() {
 
 func (t *Tokens) take(ctx context.Context) error {
 	t.once.Do(func() { t.free = make(chan struct{}, 1); t.free <- struct{}{} })
+	select {
+	case <-t.free:
+		return nil
+	default:
+	}
 	select {
 	case <-t.free:
 		return nil
