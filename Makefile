@@ -58,7 +58,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server versitygw store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-servers versitygw fakegcs store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -177,17 +177,26 @@ test: installs build check py-check unit c-test py-test demo-test chaos-test ## 
 	@echo "make test: passed"
 
 test-all: SKIP :=
-test-all: test store-test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
+test-all: test store-servers store-test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
 
 store-server: set-up # the server of buckets that tests and the demo start
 	@mkdir -p $(BIN)/tools
 	$(STORES)
 
+store-servers: ## Azurite and moto for store-test, where npm and Python are, in bin/; no other target needs them
+	@mkdir -p $(BIN)
+	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(BIN)/azurite azurite@3.37.0; else echo "make: store-servers: npm is missing: store-test skips Azurite" >&2; fi
+	@if command -v python3 >/dev/null; then { [ -x $(BIN)/moto/bin/python ] || python3 -m venv $(BIN)/moto; } && $(BIN)/moto/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server]==5.2.5'; else echo "make: store-servers: python3 is missing: store-test skips moto" >&2; fi
+
 versitygw: set-up # a server of buckets on a directory, which store-test and bench start
 	@mkdir -p $(BIN)/tools
 	$(GO) build -C .ci/versitygw -buildvcs=false -o $(BIN)/tools/ tool
 
-store-test: store-server versitygw ## the suite of stores on a directory, gofakes3 and versitygw, its table in docs/stores.md; then KILLS SIGKILLs of writers, leaders and versitygw under a job, from a seed (SEED)
+fakegcs: set-up # a server of Google's stores, which store-test starts
+	@mkdir -p $(BIN)/tools
+	$(GO) build -C .ci/fakegcs -buildvcs=false -o $(BIN)/tools/ tool
+
+store-test: store-server versitygw fakegcs ## the suite of stores on a directory, gofakes3, versitygw, fake-gcs-server, and Azurite and moto where store-servers has put them, its table in docs/stores.md; then KILLS SIGKILLs of writers, leaders and versitygw under a job, from a seed (SEED)
 	$(GO) test -count=1 -vet=off ./internal/durable -run 'TestStores|TestTable' -stores -table $(CURDIR)/docs/stores.md
 	CGO_ENABLED=1 $(GO) test -count=1 -vet=off -timeout 60m ./internal/trouble -run 'TestKills$$' -v -kills $(KILLS) -kills-seed $(or $(SEED),0)
 

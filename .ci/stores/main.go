@@ -1,4 +1,5 @@
-// Command stores is a server of objects for tests: S3 in memory, or a server elsewhere, behind a proxy that spoils what it is told to.
+// Command stores is a server of objects for tests: S3, Google's or Azure's in memory, or a server elsewhere, behind a proxy that spoils what it
+// is told to.
 //
 // It prints its address and ends when its standard input does, so that none outlives its test, unless it is to stay. PUT /-/faults takes a list of faults in
 // JSON (type fault), DELETE /-/faults ends all of them and lets go of what they hold, GET /-/log tells the requests so far.
@@ -34,6 +35,7 @@ func main() {
 	access := flag.String("access", "access", "access key of the server in memory")
 	secret := flag.String("secret", "secret", "its secret")
 	buckets := flag.String("buckets", "plain,versioned", "its buckets; one whose name begins with versioned has versions")
+	kind := flag.String("kind", "s3", "what the server in memory speaks: s3, gcs or azure, which have one bucket and no versions")
 	to := flag.String("to", "", "a server elsewhere, instead of the one in memory")
 	listen := flag.String("listen", "127.0.0.1:0", "where to listen")
 	rate := flag.Int("rate", 0, "requests a second; what is beyond is told to slow down. 0: no bound")
@@ -45,15 +47,23 @@ func main() {
 			os.Exit(0)
 		}()
 	}
-	if err := run(*access, *secret, *buckets, *to, *listen, *rate); err != nil {
+	if err := run(*kind, *access, *secret, *buckets, *to, *listen, *rate); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(access, secret, buckets, to, listen string, rate int) error {
-	inner, err := memory(access, secret, buckets)
-	if to != "" {
+func run(kind, access, secret, buckets, to, listen string, rate int) error {
+	var inner http.Handler
+	var err error
+	switch {
+	case to != "":
 		inner, err = elsewhere(to)
+	case kind == "gcs":
+		inner = http.HandlerFunc(newShelf(buckets).gcs)
+	case kind == "azure":
+		inner = http.HandlerFunc(newShelf(buckets).azure)
+	default:
+		inner, err = memory(access, secret, buckets)
 	}
 	if err != nil {
 		return err

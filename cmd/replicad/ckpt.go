@@ -24,7 +24,7 @@ import (
 const ckptLong = `List, verify, compare, keep, copy and delete durable checkpoints, without a daemon.
 
 WHERE is a root, with or without a job and a run below it: a directory, file:///ckpt, s3://bucket/ckpt,
-/ckpt/lm, s3://bucket/ckpt/lm/20261125T1716Z-4385b34d. @STEP behind it names a generation: @1200, with an
+gs://bucket/ckpt, az://container/ckpt, /ckpt/lm, s3://bucket/ckpt/lm/20261125T1716Z-4385b34d. @STEP behind it names a generation: @1200, with an
 epoch @1200.e2, or the best by a metric @best:loss, @best:accuracy:max. Without it the command takes the
 newest generation that is whole. The commands also read directories that older daemons wrote. pin, unpin
 and prune change the present layout alone.`

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable"
-	"github.com/replicad/replicad/internal/durable/s3"
+	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
@@ -31,7 +31,7 @@ type notices struct {
 	last time.Time
 }
 
-func (n *notices) print(s s3.Notice) {
+func (n *notices) print(s remote.Notice) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if now := n.now(); now.Sub(n.last) >= noticeEvery {
@@ -40,7 +40,7 @@ func (n *notices) print(s s3.Notice) {
 	}
 }
 
-func noticeText(s s3.Notice) string {
+func noticeText(s remote.Notice) string {
 	text := fmt.Sprintf("replicad: the store is asked to %s %s: %v", s.Op, s.Key, s.Err)
 	if s.Attempt > 0 {
 		text += fmt.Sprintf("; attempt %d, the next one in %v", s.Attempt, s.Again.Round(100*time.Millisecond))

@@ -14,7 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
-	"github.com/replicad/replicad/internal/durable/s3"
+	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/storetest"
 	"github.com/replicad/replicad/replica"
 )
@@ -276,14 +276,33 @@ func TestCkptOldLayout(t *testing.T) {
 	}
 }
 
-// TestCkptOnS3: the same on a bucket, whose server is told by the environment.
-func TestCkptOnS3(t *testing.T) {
-	srv := storetest.Start(t)
-	t.Setenv("AWS_ENDPOINT_URL_S3", srv.URL)
-	t.Setenv("AWS_ACCESS_KEY_ID", storetest.Access)
-	t.Setenv("AWS_SECRET_ACCESS_KEY", storetest.Secret)
-	t.Setenv("AWS_REGION", "us-east-1")
-	root := "s3://" + srv.Bucket + "/ckpt"
+// TestCkptOnBuckets: the same on buckets, whose servers are told by the environment.
+func TestCkptOnBuckets(t *testing.T) {
+	for name, tc := range map[string]struct {
+		start func(testing.TB) *storetest.Server
+		env   func(url string) map[string]string
+	}{
+		"s3": {storetest.Start, func(url string) map[string]string {
+			return map[string]string{"AWS_ENDPOINT_URL_S3": url, "AWS_ACCESS_KEY_ID": storetest.Access, "AWS_SECRET_ACCESS_KEY": storetest.Secret, "AWS_REGION": "us-east-1"}
+		}},
+		"gs": {storetest.StartGCS, func(url string) map[string]string { return map[string]string{"STORAGE_EMULATOR_HOST": url} }},
+		"az": {storetest.StartAzure, func(url string) map[string]string {
+			return map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + storetest.Access + ";AccountKey=" + storetest.AzureKey + ";BlobEndpoint=" + url + "/" + storetest.Access + ";"}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := tc.start(t)
+			for k, v := range tc.env(srv.URL) {
+				t.Setenv(k, v)
+			}
+			ckptOnBucket(t, name+"://"+srv.Bucket)
+		})
+	}
+}
+
+func ckptOnBucket(t *testing.T, bucket string) {
+	t.Helper()
+	root := bucket + "/ckpt"
 	for _, step := range []replica.Step{10, 20, 30} {
 		writeGeneration(t, root, step, 0)
 	}
@@ -300,7 +319,7 @@ func TestCkptOnS3(t *testing.T) {
 	expect(t, exitOK, []string{"cp", root, dir}, "copied step 30")
 	expect(t, exitOK, []string{"diff", root, dir}, "equal")
 	expect(t, exitOK, []string{"verify", dir}, "good")
-	expect(t, exitFailed, []string{"ls", "s3://" + srv.Bucket + "/other"}, "no checkpoints")
+	expect(t, exitFailed, []string{"ls", bucket + "/other"}, "no checkpoints")
 }
 
 // TestCkptCopiedByOthers: a run's directory that somebody copied is read where it lies, without the root's mark.
@@ -328,10 +347,10 @@ func TestNoticesOfAStore(t *testing.T) {
 	clock := time.Unix(1e9, 0)
 	n := notices{to: &b, now: func() time.Time { return clock }}
 	for range 3 {
-		n.print(s3.Notice{Op: "list", Key: "lm/", Err: errors.New("nothing has moved for 10s")})
+		n.print(remote.Notice{Op: "list", Key: "lm/", Err: errors.New("nothing has moved for 10s")})
 	}
 	clock = clock.Add(noticeEvery)
-	n.print(s3.Notice{Op: "get", Key: "lm/last.json", Attempt: 2, Err: errors.New("503 SlowDown"), Again: 1234 * time.Millisecond})
+	n.print(remote.Notice{Op: "get", Key: "lm/last.json", Attempt: 2, Err: errors.New("503 SlowDown"), Again: 1234 * time.Millisecond})
 	want := "replicad: the store is asked to list lm/: nothing has moved for 10s\nreplicad: the store is asked to get lm/last.json: 503 SlowDown; attempt 2, the next one in 1.2s\n"
 	if b.String() != want {
 		t.Errorf("prints %q, want %q", b.String(), want)

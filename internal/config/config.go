@@ -54,10 +54,11 @@ type Config struct {
 	// DurableDir holds the durable tier and must be the same file system on all nodes. It may be mounted or moved while daemons run: what is no
 	// longer at the path counts as not written, and an empty mount point is refused. Where it is set, jobs write to it unless their launchers say otherwise (--durable-every). Default: durable in StateDir, which suits one node only (`replicad config check` warns).
 	DurableDir string `yaml:"durable_dir,omitempty"`
-	// Durable is a URL in place of DurableDir: s3://BUCKET/PREFIX, or file:///DIRECTORY, which is the same as DurableDir. The same on all nodes. A store
+	// Durable is a URL in place of DurableDir: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX (Google Cloud Storage), az://CONTAINER/PREFIX (Azure Blob
+	// Storage), or file:///DIRECTORY, which is the same as DurableDir. The same on all nodes. A store
 	// that does not answer keeps no daemon from starting: it is tried again. Another one than before: jobs resume from nothing that lies in the former.
 	Durable string `yaml:"durable,omitempty"`
-	// Store says of an s3:// URL what it does not say itself. Never a key or a token: `replicad` takes those from Credentials or the environment.
+	// Store says of a bucket's URL what it does not say itself. Never a key or a token: `replicad` takes those from Credentials or the environment.
 	Store Store `yaml:"store,omitempty"`
 
 	// SpoolDir holds parts of durable writes between memory and DurableDir, so that a slow or hanging DurableDir keeps no slot from training: a directory
@@ -143,9 +144,10 @@ type PKI struct {
 	Operator string `yaml:"operator,omitempty"`
 }
 
-// Store is where the server of an s3:// URL is, and how it is spoken to. docs/stores.md has a table.
+// Store is where the server of a bucket is, and how it is spoken to. docs/stores.md has a table. Region, Addressing and Checksum are for s3:// alone.
 type Store struct {
-	// Endpoint of a server that is not Amazon's: http://HOST:PORT or https://HOST. Default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon's.
+	// Endpoint of a server that is not the vendor's: http://HOST:PORT or https://HOST; of az:// with the account, https://ACCOUNT.blob.core.windows.net.
+	// Default: what the environment says as the vendor's own tools read it, or the vendor's.
 	Endpoint string `yaml:"endpoint,omitempty"`
 	// Region of the bucket. Default: AWS_REGION, AWS_DEFAULT_REGION, or us-east-1. The server refuses a wrong one.
 	Region string `yaml:"region,omitempty"`
@@ -153,7 +155,8 @@ type Store struct {
 	Addressing string `yaml:"addressing,omitempty"`
 	// Checksum is sha256, md5 or none. Default: sha256. None: a byte that the network changes is found when the checkpoint is read.
 	Checksum string `yaml:"checksum,omitempty"`
-	// Credentials is a file as ~/.aws/credentials, mode 0600. Default: AWS_ACCESS_KEY_ID and its like, ~/.aws, or the machine's role.
+	// Credentials is a file, mode 0600: of s3:// as ~/.aws/credentials, of gs:// as GOOGLE_APPLICATION_CREDENTIALS names one, of az:// with a connection
+	// string. Default: the vendor's variables and files, or the machine's role.
 	Credentials string `yaml:"credentials,omitempty"`
 }
 
@@ -298,7 +301,11 @@ func (c *Config) fillPaths() {
 }
 
 // InBucket tells whether the durable tier is a bucket, and no directory.
-func (c *Config) InBucket() bool { return strings.HasPrefix(c.Durable, "s3://") }
+func (c *Config) InBucket() bool {
+	return slices.ContainsFunc(bucketSchemes, func(s string) bool { return strings.HasPrefix(c.Durable, s) })
+}
+
+var bucketSchemes = []string{"s3://", "gs://", "az://"}
 
 // NoSpool is a SpoolDir that is none.
 const NoSpool = "none"

@@ -23,10 +23,16 @@ func TestDurable(t *testing.T) {
 		{"file:///mnt/ck", "/mnt/other", Store{}, "no durable_dir beside it", "/mnt/other"},
 		{"file://mnt/ck", "", Store{}, "a whole path", "mnt/ck"},
 		{"s3:///ck", "", Store{}, "s3://BUCKET/PREFIX", ""},
-		{"gs://bucket", "", Store{}, "s3://BUCKET/PREFIX", "/var/lib/replicad/durable"},
+		{"gs://bucket/ck", "", Store{Endpoint: "http://h:4443", Credentials: "/etc/keys"}, "", ""},
+		{"az://container/ck", "", Store{Endpoint: "https://a.blob.core.windows.net"}, "", ""},
+		{"gs://bucket/ck", "/mnt/ck", Store{}, "no durable_dir beside it", "/mnt/ck"},
+		{"gs://bucket", "", Store{Region: "eu-west-1"}, "where durable is no s3:// URL", ""},
+		{"az://container", "", Store{Checksum: "md5"}, "where durable is no s3:// URL", ""},
+		{"az:///ck", "", Store{}, "az://CONTAINER/PREFIX", ""},
+		{"gcs://bucket", "", Store{}, "gs://BUCKET/PREFIX", "/var/lib/replicad/durable"},
 		{"s3://key:hunter2@bucket/ck", "", Store{}, "without user", ""},
 		{"s3://bucket/ck?token=hunter2", "", Store{}, "without user", ""},
-		{"", "/mnt/ck", Store{Region: "eu-west-1"}, "where durable is no s3:// URL", "/mnt/ck"},
+		{"", "/mnt/ck", Store{Region: "eu-west-1"}, "where durable is no bucket's URL", "/mnt/ck"},
 		{"s3://bucket", "", Store{Addressing: "dns"}, "path or virtual", ""},
 		{"s3://bucket", "", Store{Checksum: "crc32"}, "sha256, md5 or none", ""},
 	} {
@@ -43,7 +49,7 @@ func TestDurable(t *testing.T) {
 		if c.DurableDir != tc.is {
 			t.Errorf("%q beside %q: the directory is %q, want %q", tc.durable, tc.dir, c.DurableDir, tc.is)
 		}
-		if tier := c.HasTier(); tier != (tc.durable != "" && !strings.HasPrefix(tc.durable, "gs") || tc.dir != "") {
+		if tier := c.HasTier(); tier != (tc.durable != "" && !strings.HasPrefix(tc.durable, "gcs") || tc.dir != "") {
 			t.Errorf("%q beside %q: has a tier: %v", tc.durable, tc.dir, tier)
 		}
 	}

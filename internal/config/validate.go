@@ -157,19 +157,22 @@ func (c *Config) checkAddresses(v *faults) {
 // checkDurable looks at the URL of the durable tier. What it may have beside a scheme the daemon that opens it says.
 func (c *Config) checkDurable(v *faults) {
 	dir, isDir := strings.CutPrefix(c.Durable, "file://")
-	bucket, _, _ := strings.Cut(strings.TrimPrefix(c.Durable, "s3://"), "/")
-	scheme, _, _ := strings.Cut(c.Durable, "://")
+	scheme, bucket, _ := strings.Cut(c.Durable, "://")
+	bucket, _, _ = strings.Cut(bucket, "/")
 	switch {
 	case c.Durable == "":
 		if c.Store != (Store{}) {
-			v.add("store", "settings", "none, where durable is no s3:// URL", "nobody would use them")
+			v.add("store", "settings", "none, where durable is no bucket's URL", "nobody would use them")
 		}
 	case strings.ContainsAny(c.Durable, "@?#"):
 		v.add("durable", scheme+"://...", "a URL without user, query and fragment", "whoever reads the file reads keys that are written into it; name a file in store.credentials")
 	case isDir && (!filepath.IsAbs(dir) || c.DurableDir != "" && c.DurableDir != dir), c.InBucket() && c.DurableDir != "":
 		v.add("durable", c.Durable, "no durable_dir beside it, and a whole path behind file://", "half of a generation would lie in another place")
 	case !isDir && (!c.InBucket() || bucket == ""):
-		v.add("durable", scheme+"://...", "file:///DIRECTORY or s3://BUCKET/PREFIX", "there is nothing to write to")
+		v.add("durable", scheme+"://...", "file:///DIRECTORY, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX", "there is nothing to write to")
+	}
+	if o := c.Store; c.InBucket() && scheme != "s3" && (o.Region != "" || o.Addressing != "" || o.Checksum != "") {
+		v.add("store", "region, addressing or checksum", "none of them, where durable is no s3:// URL", "nobody would use them")
 	}
 	if a := c.Store.Addressing; a != "" && a != "path" && a != "virtual" {
 		v.add("store.addressing", a, "path or virtual", "no request would find the bucket")

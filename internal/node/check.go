@@ -53,7 +53,7 @@ func Check(ctx context.Context, c *config.Config) error {
 	return errors.Join(faults...)
 }
 
-// checkBucket tries the store of an s3:// URL.
+// checkBucket tries the store of a bucket's URL.
 func checkBucket(ctx context.Context, c *config.Config) error {
 	st, err := durable.Open(ctx, c.Durable, bucketSettings(c, nil))
 	if err != nil {

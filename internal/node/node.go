@@ -29,7 +29,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable"
 	"github.com/replicad/replicad/internal/durable/directory"
-	"github.com/replicad/replicad/internal/durable/s3"
+	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/holding"
@@ -233,7 +233,7 @@ func (d *daemon) makeTier(ctx context.Context, settings tier.Settings) (*tier.Ti
 		}
 		return t, err
 	}
-	st, err := durable.Open(ctx, c.Durable, bucketSettings(c, func(n s3.Notice) {
+	st, err := durable.Open(ctx, c.Durable, bucketSettings(c, func(n remote.Notice) {
 		if n.Attempt <= 1 {
 			d.log.Failed("durable", strings.TrimSpace(n.Op+" "+n.Key), n.Err.Error())
 		}
@@ -245,7 +245,7 @@ func (d *daemon) makeTier(ctx context.Context, settings tier.Settings) (*tier.Ti
 }
 
 // bucketSettings are what a configuration says of a bucket's server.
-func bucketSettings(c *config.Config, notice func(s3.Notice)) durable.Settings {
+func bucketSettings(c *config.Config, notice func(remote.Notice)) durable.Settings {
 	s := c.Store
 	return durable.Settings{Endpoint: s.Endpoint, Region: s.Region, Addressing: s.Addressing, Checksum: s.Checksum, Credentials: s.Credentials, PartBytes: bucketPart, Notice: notice}
 }

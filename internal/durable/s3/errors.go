@@ -10,46 +10,19 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
-	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/durable/remote"
 )
-
-// class is what an answer means for what comes next.
-type class int
-
-const (
-	fine      class = iota
-	absent          // there is no such object
-	noUpload        // there is no such upload
-	exists          // the condition does not hold
-	contended       // another request for the key is on its way
-	slow            // fewer requests are asked for: it was not carried out
-	doubtful        // nobody knows whether it was carried out
-	damaged         // the bytes that arrived are not those that were sent
-	expired         // the credentials are no longer valid
-	refused         // it will be so the next time too
-	over            // the caller's context has ended
-)
-
-// repeats tells whether an answer of this class may be another one the next time.
-func (c class) repeats() bool {
-	switch c {
-	case contended, slow, doubtful, damaged, expired:
-		return true
-	case fine, absent, noUpload, exists, refused, over:
-	}
-	return false
-}
 
 // byCode are the codes of S3 and of servers like it; what is not here is judged by its status.
-var byCode = map[string]class{
-	"NoSuchKey": absent, "NoSuchUpload": noUpload,
-	"PreconditionFailed":         exists,
-	"ConditionalRequestConflict": contended, "OperationAborted": contended, "Conflict": contended,
-	"SlowDown": slow, "SlowDownRead": slow, "SlowDownWrite": slow, "Throttling": slow, "ThrottlingException": slow, "RequestLimitExceeded": slow,
-	"RequestThrottled": slow, "TooManyRequests": slow, "TooManyRequestsException": slow, "BandwidthLimitExceeded": slow, "ServerBusy": slow, "Busy": slow,
-	"InternalError": doubtful, "ServiceUnavailable": doubtful, "RequestTimeout": doubtful, "IncompleteBody": doubtful,
-	"BadDigest": damaged, "XAmzContentSHA256Mismatch": damaged, "XAmzContentChecksumMismatch": damaged, "InvalidDigest": damaged,
-	"ExpiredToken": expired, "ExpiredTokenException": expired, "TokenRefreshRequired": expired, "InvalidToken": expired,
+var byCode = map[string]remote.Class{
+	"NoSuchKey": remote.Absent, "NoSuchUpload": remote.NoUpload,
+	"PreconditionFailed":         remote.Exists,
+	"ConditionalRequestConflict": remote.Contended, "OperationAborted": remote.Contended, "Conflict": remote.Contended,
+	"SlowDown": remote.Slow, "SlowDownRead": remote.Slow, "SlowDownWrite": remote.Slow, "Throttling": remote.Slow, "ThrottlingException": remote.Slow, "RequestLimitExceeded": remote.Slow,
+	"RequestThrottled": remote.Slow, "TooManyRequests": remote.Slow, "TooManyRequestsException": remote.Slow, "BandwidthLimitExceeded": remote.Slow, "ServerBusy": remote.Slow, "Busy": remote.Slow,
+	"InternalError": remote.Doubtful, "ServiceUnavailable": remote.Doubtful, "RequestTimeout": remote.Doubtful, "IncompleteBody": remote.Doubtful,
+	"BadDigest": remote.Damaged, "XAmzContentSHA256Mismatch": remote.Damaged, "XAmzContentChecksumMismatch": remote.Damaged, "InvalidDigest": remote.Damaged,
+	"ExpiredToken": remote.Expired, "ExpiredTokenException": remote.Expired, "TokenRefreshRequired": remote.Expired, "InvalidToken": remote.Expired,
 }
 
 // remedies are what somebody must do about an answer, by its code.
@@ -73,112 +46,51 @@ var remedies = map[string]string{
 	"MethodNotAllowed":               "what answers is no S3 server, or a proxy before it allows too little",
 }
 
-// failure is what one request came to.
-type failure struct {
-	class  class
-	code   string // of the server; empty: it has not answered
-	status int
-	text   string // a sentence
-	err    error
-}
-
-func (f *failure) Error() string { return f.text }
-
-// Unwrap names the store's word for it, and what it was.
-func (f *failure) Unwrap() []error {
-	is := map[class]error{absent: store.ErrAbsent, noUpload: store.ErrAbsent, exists: store.ErrExists, contended: store.ErrDoubtful, slow: store.ErrSlowDown, doubtful: store.ErrDoubtful, damaged: store.ErrCorrupt, expired: store.ErrRefused, refused: store.ErrRefused}[f.class]
-	if is == nil {
-		return []error{f.err}
-	}
-	return []error{is, f.err}
-}
-
 // judge says what an error of the library means; nil of nil.
-func judge(ctx context.Context, tr *trace, err error) *failure {
-	if err == nil {
+func judge(ctx context.Context, tr *remote.Trace, err error) *remote.Failure {
+	return remote.Judge(ctx, err, func(err error) *remote.Failure {
+		if errors.Is(err, errCredentials) {
+			return &remote.Failure{Class: remote.Refused, Code: "no credentials", Text: remote.OneLine(err.Error()), Err: errCredentials}
+		}
+		var r minio.ErrorResponse
+		if errors.As(err, &r) && r.StatusCode != 0 {
+			return answered(r, tr)
+		}
 		return nil
-	}
-	var known *failure
-	if errors.As(err, &known) {
-		return known
-	}
-	if ctx.Err() != nil {
-		cause := context.Cause(ctx)
-		return &failure{class: over, text: cause.Error(), err: errors.Join(ctx.Err(), cause)}
-	}
-	if errors.Is(err, errCredentials) {
-		return &failure{class: refused, code: "no credentials", text: oneLine(err.Error()), err: errCredentials}
-	}
-	var r minio.ErrorResponse
-	if errors.As(err, &r) && r.StatusCode != 0 {
-		return answered(r, tr)
-	}
-	// It may have been sent: no answer was read. What the library refuses before it sends anything is a bug of this package.
-	return &failure{class: doubtful, text: "no answer: " + oneLine(err.Error()), err: err}
+	})
 }
 
-func answered(r minio.ErrorResponse, tr *trace) *failure {
-	f := &failure{class: classOf(r.Code, r.StatusCode), code: r.Code, status: r.StatusCode, err: r}
-	f.text = sentence(r, tr)
-	return f
+func answered(r minio.ErrorResponse, tr *remote.Trace) *remote.Failure {
+	return &remote.Failure{Class: classOf(r.Code, r.StatusCode), Code: r.Code, Status: r.StatusCode, Text: sentence(r, tr), Err: r}
 }
 
 // classOf judges an answer of a status other than success.
-func classOf(code string, status int) class {
-	if c, ok := byCode[code]; ok && !(c == absent && status != http.StatusNotFound) {
+func classOf(code string, status int) remote.Class {
+	if c, ok := byCode[code]; ok && !(c == remote.Absent && status != http.StatusNotFound) {
 		return c
 	}
-	switch {
-	case status < 300: // an answer of success that is none
-		return doubtful
-	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
-		return slow
-	case status == http.StatusRequestTimeout || status == http.StatusTooEarly || status == 499 || status >= 500 && status != http.StatusNotImplemented && status != http.StatusInsufficientStorage:
-		return doubtful
-	case status == http.StatusPreconditionFailed:
-		return exists
-	case status == http.StatusConflict:
-		return contended
-	}
-	return refused
+	return remote.ClassOf(status, remote.Slow)
 }
 
 // sentence has the code, what the server says, and what to do. What comes from a server is capped, and is one line of printable text.
-func sentence(r minio.ErrorResponse, tr *trace) string {
+func sentence(r minio.ErrorResponse, tr *remote.Trace) string {
 	var b strings.Builder
-	code := strings.TrimPrefix(oneLine(r.Code), fmt.Sprintf("%d ", r.StatusCode)) // the library's own has the status line
+	code := strings.TrimPrefix(remote.OneLine(r.Code), fmt.Sprintf("%d ", r.StatusCode)) // the library's own has the status line
 	fmt.Fprintf(&b, "HTTP %d", r.StatusCode)
 	if code != "" {
 		fmt.Fprintf(&b, " %s", code)
 	}
-	if text := oneLine(r.Message); text != "" && text != code && text != oneLine(r.Code) {
+	if text := remote.OneLine(r.Message); text != "" && text != code && text != remote.OneLine(r.Code) {
 		fmt.Fprintf(&b, ": %s", text)
 	}
 	if r.Region != "" && (strings.Contains(r.Code, "Region") || strings.Contains(r.Code, "Redirect") || strings.Contains(r.Code, "Authorization")) {
-		fmt.Fprintf(&b, " (its region is %s)", oneLine(r.Region))
+		fmt.Fprintf(&b, " (its region is %s)", remote.OneLine(r.Region))
 	}
-	if r.Code == "RequestTimeTooSkewed" && tr.date {
-		fmt.Fprintf(&b, " (the server's clock is %v from this node's)", tr.skew.Round(time.Second))
+	if skew := tr.Skew(); r.Code == "RequestTimeTooSkewed" && skew != 0 {
+		fmt.Fprintf(&b, " (the server's clock is %v from this node's)", skew.Round(time.Second))
 	}
 	if remedy := remedies[r.Code]; remedy != "" {
 		fmt.Fprintf(&b, ": %s", remedy)
 	}
 	return b.String()
-}
-
-const maxText = 200
-
-// oneLine makes foreign text fit for a log.
-func oneLine(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || 0x80 <= r && r < 0xa0 || r == '\ufffd' {
-			return ' '
-		}
-		return r
-	}, s)
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > maxText {
-		s = strings.ToValidUTF8(s[:maxText], "") + "..."
-	}
-	return s
 }

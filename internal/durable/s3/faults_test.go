@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/durable/storetest"
 )
@@ -20,11 +21,11 @@ import (
 // notices keeps what a store tells on its way.
 type notices struct {
 	mu   sync.Mutex
-	list []Notice
-	on   func(Notice)
+	list []remote.Notice
+	on   func(remote.Notice)
 }
 
-func (n *notices) note(x Notice) {
+func (n *notices) note(x remote.Notice) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.list = append(n.list, x)
@@ -33,7 +34,7 @@ func (n *notices) note(x Notice) {
 	}
 }
 
-func (n *notices) take() []Notice {
+func (n *notices) take() []remote.Notice {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	list := n.list
@@ -174,7 +175,7 @@ func TestCredentialsThatExpire(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "OLDKEY")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "old")
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
-	told := &notices{on: func(Notice) {
+	told := &notices{on: func(remote.Notice) {
 		_ = os.Setenv("AWS_ACCESS_KEY_ID", storetest.Access)
 		_ = os.Setenv("AWS_SECRET_ACCESS_KEY", storetest.Secret)
 	}}
@@ -232,11 +233,13 @@ func TestStalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := told.take()
-	if !slices.ContainsFunc(list, func(n Notice) bool { return n.Attempt == 0 && errors.Is(n.Err, errStalled) && n.Key == "u" }) {
+	if !slices.ContainsFunc(list, func(n remote.Notice) bool {
+		return n.Attempt == 0 && errors.Is(n.Err, remote.ErrStalled) && n.Key == "u"
+	}) {
 		t.Errorf("not told before it was given up: %+v", list)
 	}
-	if !slices.ContainsFunc(list, func(n Notice) bool {
-		return n.Attempt == 1 && errors.Is(n.Err, errStalled) && errors.Is(n.Err, store.ErrDoubtful)
+	if !slices.ContainsFunc(list, func(n remote.Notice) bool {
+		return n.Attempt == 1 && errors.Is(n.Err, remote.ErrStalled) && errors.Is(n.Err, store.ErrDoubtful)
 	}) {
 		t.Errorf("not told when it was given up: %+v", list)
 	}
@@ -264,7 +267,7 @@ func TestStalls(t *testing.T) {
 	}
 	srv.Spoil(t, storetest.Fault{Kind: "stall"})
 	s = client(t, srv, "lm", func(s *Settings) { s.Stall, s.Patience = 100*time.Millisecond, 200*time.Millisecond })
-	if _, err := s.PutNew(t.Context(), "k", []byte("x")); !errors.Is(err, store.ErrDoubtful) || !errors.Is(err, errStalled) {
+	if _, err := s.PutNew(t.Context(), "k", []byte("x")); !errors.Is(err, store.ErrDoubtful) || !errors.Is(err, remote.ErrStalled) {
 		t.Errorf("a server that never answers: %v", err)
 	}
 }
@@ -361,7 +364,7 @@ func TestThirdContent(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := &notices{}
-	told.on = func(Notice) { // ours has been carried out by now
+	told.on = func(remote.Notice) { // ours has been carried out by now
 		_, now, err := other.Get(t.Context(), "k", 10)
 		if err == nil {
 			_, err = other.PutUnchanged(t.Context(), "k", []byte("three"), now)

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/minio/minio-go/v7"
 
+	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
@@ -19,11 +19,11 @@ func (s *Store) List(ctx context.Context, prefix, after string, each func(store.
 	if err := store.CheckPrefix(prefix); err != nil {
 		return err
 	}
-	c := s.begin(ctx, "list", prefix)
+	c := s.calls.Begin(ctx, "list", prefix)
 	l := listing{s: s, prefix: s.name(prefix), after: after, each: each}
 	for {
 		before := l.after
-		f := c.once(l.run)
+		f := c.Once(l.run)
 		if l.theirs != nil {
 			return l.theirs
 		}
@@ -31,10 +31,10 @@ func (s *Store) List(ctx context.Context, prefix, after string, each func(store.
 			return nil
 		}
 		if l.after != before {
-			c.until = time.Now().Add(s.settings.Patience) // it moves
+			c.Moves()
 		}
-		if !c.again(f) {
-			return c.fail(f)
+		if !c.Again(f) {
+			return c.Fail(f)
 		}
 	}
 }
@@ -76,7 +76,7 @@ func (l *listing) run(ctx context.Context) error {
 }
 
 func unlisted(format string, args ...any) error {
-	return &failure{class: refused, text: oneLine(fmt.Sprintf(format, args...)), err: store.ErrRefused}
+	return &remote.Failure{Class: remote.Refused, Text: remote.OneLine(fmt.Sprintf(format, args...)), Err: store.ErrRefused}
 }
 
 // Unfinished lists uploads that were neither completed nor aborted.
@@ -84,16 +84,16 @@ func (s *Store) Unfinished(ctx context.Context, prefix string) (list []store.Pen
 	if err := store.CheckPrefix(prefix); err != nil {
 		return nil, err
 	}
-	c := s.begin(ctx, "unfinished", prefix)
+	c := s.calls.Begin(ctx, "unfinished", prefix)
 	keyMarker, idMarker := "", ""
 	for {
 		var r minio.ListMultipartUploadsResult
-		f := c.repeat(func(ctx context.Context) (err error) {
+		f := c.Repeat(func(ctx context.Context) (err error) {
 			r, err = s.core.ListMultipartUploads(ctx, s.settings.Bucket, s.name(prefix), keyMarker, idMarker, "", page)
 			return err
 		})
 		if f != nil {
-			return nil, c.fail(f)
+			return nil, c.Fail(f)
 		}
 		for _, u := range r.Uploads {
 			if key, ok := strings.CutPrefix(u.Key, s.root()); ok && strings.HasPrefix(u.Key, s.name(prefix)) && store.CheckKey(key) == nil {
@@ -104,7 +104,7 @@ func (s *Store) Unfinished(ctx context.Context, prefix string) (list []store.Pen
 			return list, nil
 		}
 		keyMarker, idMarker = r.NextKeyMarker, r.NextUploadIDMarker
-		c.until = time.Now().Add(s.settings.Patience)
+		c.Moves()
 	}
 }
 
@@ -116,31 +116,31 @@ func (s *Store) AbortPending(ctx context.Context, p store.Pending) error {
 	if err := store.CheckKey(p.Key); err != nil {
 		return err
 	}
-	c := s.begin(ctx, "abort", p.Key)
+	c := s.calls.Begin(ctx, "abort", p.Key)
 	if p.ID == "" {
-		return c.fail(nil, store.ErrRefused, fmt.Errorf("the upload has no ID"))
+		return c.Fail(nil, store.ErrRefused, fmt.Errorf("the upload has no ID"))
 	}
 	for range maxAborts {
-		f := c.repeat(func(ctx context.Context) error {
+		f := c.Repeat(func(ctx context.Context) error {
 			return s.core.AbortMultipartUpload(ctx, s.settings.Bucket, s.name(p.Key), p.ID)
 		})
 		if f != nil {
-			return c.unlessGone(f)
+			return unlessGone(c, f)
 		}
-		f = c.repeat(func(ctx context.Context) error {
+		f = c.Repeat(func(ctx context.Context) error {
 			_, err := s.core.ListObjectParts(ctx, s.settings.Bucket, s.name(p.Key), p.ID, 0, 1)
 			return err
 		})
 		if f != nil {
-			return c.unlessGone(f)
+			return unlessGone(c, f)
 		}
 	}
-	return c.fail(nil, store.ErrDoubtful, fmt.Errorf("its parts are listed after %d aborts", maxAborts))
+	return c.Fail(nil, store.ErrDoubtful, fmt.Errorf("its parts are listed after %d aborts", maxAborts))
 }
 
-func (c *call) unlessGone(f *failure) error {
-	if f.class == noUpload || f.class == absent {
+func unlessGone(c *remote.Call, f *remote.Failure) error {
+	if f.Class == remote.NoUpload || f.Class == remote.Absent {
 		return nil
 	}
-	return c.fail(f)
+	return c.Fail(f)
 }

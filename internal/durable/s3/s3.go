@@ -10,29 +10,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
 // Store is a prefix of a bucket as a store. It is safe for concurrent use.
 type Store struct {
-	settings  Settings
-	core      *minio.Core
-	creds     *credentials.Credentials
-	transport *http.Transport
-	wait      func(attempts int, c class) time.Duration // waitBefore; tests have less time
-	closing   context.Context                           // ends with the store
-	end       context.CancelFunc
+	settings Settings
+	core     *minio.Core
+	creds    *credentials.Credentials
+	calls    *remote.Client
 }
-
-var errClosed = errors.New("the store is closed")
 
 var _ store.Store = (*Store)(nil)
 
@@ -41,9 +35,9 @@ func Open(settings Settings) (*Store, error) {
 	if err := settings.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{settings: settings.withDefaults(), transport: newTransport(), wait: waitBefore}
-	s.closing, s.end = context.WithCancel(context.Background())
+	s := &Store{settings: settings.withDefaults()}
 	s.creds = credentialsOf(s.settings)
+	s.calls = remote.New(remote.Client{URL: s.URL(), Stall: settings.Stall, Patience: settings.Patience, Notice: settings.Notice, Judge: judge, Expire: s.creds.Expire})
 	endpoint, secure := "s3."+s.settings.Region+".amazonaws.com", true
 	if s.settings.Endpoint != "" {
 		u, err := url.Parse(s.settings.Endpoint)
@@ -59,7 +53,7 @@ func Open(settings Settings) (*Store, error) {
 	var err error
 	s.core, err = minio.NewCore(endpoint, &minio.Options{
 		Creds: s.creds, Secure: secure, Region: s.settings.Region, BucketLookup: lookup,
-		Transport:  &watched{next: s.transport, stall: s.settings.Stall, notice: s.settings.Notice, closing: s.closing},
+		Transport:  s.calls.Transport(inspected),
 		MaxRetries: 1,
 	})
 	if err != nil {
@@ -85,8 +79,7 @@ func (s *Store) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.URL()) 
 
 // Close ends the calls under way, and closes the connections.
 func (s *Store) Close() error {
-	s.end()
-	s.transport.CloseIdleConnections()
+	s.calls.Close()
 	return nil
 }
 
@@ -99,16 +92,6 @@ func (s *Store) root() string {
 }
 
 func (s *Store) name(key string) string { return s.root() + key }
-
-func checkSmall(key string, b []byte) error {
-	if err := store.CheckKey(key); err != nil {
-		return err
-	}
-	if len(b) > store.MaxSmall {
-		return fmt.Errorf("%s has %d bytes, want at most %d for one put", key, len(b), store.MaxSmall)
-	}
-	return nil
-}
 
 // digests are what goes with a body as headers.
 type digests struct {
@@ -146,89 +129,32 @@ func (s *Store) send(ctx context.Context, key string, b []byte, condition func(*
 
 // PutNew puts a small object where none is.
 func (s *Store) PutNew(ctx context.Context, key string, b []byte) (store.Version, error) {
-	if err := checkSmall(key, b); err != nil {
+	if err := remote.CheckSmall(key, b); err != nil {
 		return "", err
 	}
-	c := s.begin(ctx, "put", key)
-	return c.put(b, "", func(o *minio.PutObjectOptions) { o.SetMatchETagExcept("*") }, store.ErrExists)
+	c := s.calls.Begin(ctx, "put", key)
+	return c.Put(s.small(key, b, "", func(o *minio.PutObjectOptions) { o.SetMatchETagExcept("*") }, store.ErrExists))
 }
 
 // PutUnchanged puts a small object in place of the version was.
 func (s *Store) PutUnchanged(ctx context.Context, key string, b []byte, was store.Version) (store.Version, error) {
-	if err := checkSmall(key, b); err != nil {
+	if err := remote.CheckSmall(key, b); err != nil {
 		return "", err
 	}
-	c := s.begin(ctx, "put", key)
+	c := s.calls.Begin(ctx, "put", key)
 	if was == "" || strings.ContainsAny(string(was), "\"*,\r\n") { // "*" would match whatever is there
-		return "", c.fail(nil, store.ErrChanged, errors.New("its version is none"))
+		return "", c.Fail(nil, store.ErrChanged, errors.New("its version is none"))
 	}
-	return c.put(b, was, func(o *minio.PutObjectOptions) { o.SetMatchETag(string(was)) }, store.ErrChanged)
+	return c.Put(s.small(key, b, was, func(o *minio.PutObjectOptions) { o.SetMatchETag(string(was)) }, store.ErrChanged))
 }
 
-// put makes a conditional put. was is the version that it replaces; empty: there must be none. After an answer that leaves it in doubt it
-// reads back before it goes on: its own bytes there are its success, and what was there before lets it try again. A request that is still on
-// its way can do no harm then, since at most one of two holds its condition.
-func (c *call) put(b []byte, was store.Version, condition func(*minio.PutObjectOptions), lost error) (store.Version, error) {
-	doubt := false
-	for {
-		var v store.Version
-		f := c.once(func(ctx context.Context) (err error) {
-			v, err = c.s.send(ctx, c.trace.key, b, condition)
-			return err
-		})
-		switch {
-		case f == nil:
-			return v, nil
-		case !doubt && (f.class == exists || f.class == absent):
-			return "", c.fail(f, lost)
-		case f.class == doubtful, f.class == contended, f.class == exists, f.class == absent:
-			doubt = doubt || f.class == doubtful
-			v, settled, err := c.readBack(b, was, doubt, lost)
-			if settled {
-				return v, err
-			}
-			if f.class == exists || f.class == absent {
-				f = &failure{class: contended, text: f.text, err: f.err} // what was there has gone again: that is no answer for good
-			}
-		}
-		if !c.again(f) {
-			if doubt && f.class != over {
-				return "", c.fail(f, store.ErrDoubtful)
-			}
-			if doubt {
-				return "", fmt.Errorf("%w: %w", store.ErrDoubtful, c.fail(f))
-			}
-			return "", c.fail(f)
-		}
+// small is a conditional put of a small object.
+func (s *Store) small(key string, b []byte, was store.Version, condition func(*minio.PutObjectOptions), lost error) remote.Small {
+	return remote.Small{
+		Bytes: b, Was: was, Lost: lost,
+		Send:  func(ctx context.Context) (store.Version, error) { return s.send(ctx, key, b, condition) },
+		Fetch: func(ctx context.Context) ([]byte, store.Version, error) { return s.fetch(ctx, key, store.MaxSmall) },
 	}
-}
-
-// readBack tells what a put in doubt has come to, if that can be told.
-func (c *call) readBack(b []byte, was store.Version, doubt bool, lost error) (v store.Version, settled bool, err error) {
-	var got []byte
-	f := c.repeat(func(ctx context.Context) (err error) {
-		got, v, err = c.s.fetch(ctx, c.trace.key, store.MaxSmall)
-		return err
-	})
-	there := f == nil
-	switch {
-	case f != nil && f.class != absent:
-		return "", false, nil // the put is told about, not this
-	case there && doubt && bytes.Equal(got, b):
-		return v, true, nil
-	case there && v == was, !there && was == "":
-		return "", false, nil // as before: it was not carried out, or not yet
-	case doubt && was != "":
-		return "", true, c.fail(nil, store.ErrDoubtful, errors.New("a third content is there")) // ours may have been there in between
-	}
-	return "", true, c.fail(nil, lost)
-}
-
-// errTooLarge is the refusal of an object that is larger than its reader wants.
-type errTooLarge struct{ size, most int64 }
-
-func (e errTooLarge) Error() string {
-	return fmt.Sprintf("it has %d bytes, want at most %d", e.size, e.most)
 }
 
 // fetch reads an object whole.
@@ -238,17 +164,13 @@ func (s *Store) fetch(ctx context.Context, key string, most int64) ([]byte, stor
 		return nil, "", err
 	}
 	defer body.Close()
-	if info.Size < 0 || info.Size > most {
-		e := errTooLarge{info.Size, most}
-		return nil, "", &failure{class: refused, text: e.Error(), err: e}
-	}
-	b := make([]byte, info.Size)
-	if _, err := io.ReadFull(body, b); err != nil {
-		return nil, "", fmt.Errorf("the answer ends early: %w", err)
+	b, err := remote.Whole(body, info.Size, most)
+	if err != nil {
+		return nil, "", err
 	}
 	if sum := header.Get(shaHeader); sum != "" && !strings.Contains(sum, "-") { // that of an upload is one of its parts' digests
 		if d := sha256.Sum256(b); sum != base64.StdEncoding.EncodeToString(d[:]) {
-			return nil, "", &failure{class: damaged, text: "other bytes arrived than the store says it has", err: store.ErrCorrupt}
+			return nil, "", &remote.Failure{Class: remote.Damaged, Text: "other bytes arrived than the store says it has", Err: store.ErrCorrupt}
 		}
 	}
 	return b, store.Version(info.ETag), nil
@@ -259,13 +181,13 @@ func (s *Store) Get(ctx context.Context, key string, most int64) (b []byte, v st
 	if err := store.CheckKey(key); err != nil {
 		return nil, "", err
 	}
-	c := s.begin(ctx, "get", key)
-	f := c.repeat(func(ctx context.Context) (err error) {
+	c := s.calls.Begin(ctx, "get", key)
+	f := c.Repeat(func(ctx context.Context) (err error) {
 		b, v, err = s.fetch(ctx, key, min(most, store.MaxSmall))
 		return err
 	})
 	if f != nil {
-		return nil, "", c.fail(f)
+		return nil, "", c.Fail(f)
 	}
 	return b, v, nil
 }
@@ -275,50 +197,23 @@ func (s *Store) ReadRange(ctx context.Context, key string, off int64, b []byte) 
 	if err := store.CheckKey(key); err != nil {
 		return err
 	}
-	c := s.begin(ctx, "read", key)
-	if off < 0 {
-		return c.fail(nil, store.ErrRefused, fmt.Errorf("from byte %d", off))
-	}
-	if len(b) == 0 {
+	if len(b) == 0 && off >= 0 {
 		_, err := s.Stat(ctx, key)
 		return err
 	}
-	for {
-		n := 0
-		f := c.once(func(ctx context.Context) (err error) {
-			n, err = s.readSome(ctx, key, off, b)
-			return err
-		})
-		if f == nil {
-			return nil
-		}
-		if b, off = b[n:], off+int64(n); n > 0 {
-			c.until = time.Now().Add(s.settings.Patience) // it moves
-		}
-		if !c.again(f) {
-			return c.fail(f)
-		}
-	}
+	return s.calls.Begin(ctx, "read", key).Read(off, b, func(ctx context.Context, off int64, b []byte) (int, error) { return s.readSome(ctx, key, off, b) })
 }
 
-// readSome reads as much of a range as arrives. A server that answers with other bytes than were asked for is found out by what it says of them.
+// readSome reads as much of a range as arrives.
 func (s *Store) readSome(ctx context.Context, key string, off int64, b []byte) (int, error) {
 	var opts minio.GetObjectOptions
-	opts.Set("Range", fmt.Sprintf("bytes=%d-%d", off, off+int64(len(b))-1))
+	opts.Set("Range", remote.Range(off, len(b)))
 	body, _, header, err := s.core.GetObject(ctx, s.settings.Bucket, s.name(key), opts)
 	if err != nil {
 		return 0, err
 	}
 	defer body.Close()
-	if got, want := header.Get("Content-Range"), fmt.Sprintf("bytes %d-%d/", off, off+int64(len(b))-1); !strings.HasPrefix(got, want) {
-		text := fmt.Sprintf("bytes %d to %d are wanted, the answer has %q", off, off+int64(len(b)), oneLine(got))
-		return 0, &failure{class: refused, text: text, err: store.ErrRefused}
-	}
-	n, err := io.ReadFull(body, b)
-	if err != nil {
-		err = fmt.Errorf("the answer ends early: %w", err)
-	}
-	return n, err
+	return remote.Fill(header, body, off, b)
 }
 
 // Stat says what is there.
@@ -326,13 +221,13 @@ func (s *Store) Stat(ctx context.Context, key string) (info store.Info, err erro
 	if err := store.CheckKey(key); err != nil {
 		return store.Info{}, err
 	}
-	c := s.begin(ctx, "stat", key)
-	f := c.repeat(func(ctx context.Context) (err error) {
+	c := s.calls.Begin(ctx, "stat", key)
+	f := c.Repeat(func(ctx context.Context) (err error) {
 		info, err = s.head(ctx, key)
 		return err
 	})
 	if f != nil {
-		return store.Info{}, c.fail(f)
+		return store.Info{}, c.Fail(f)
 	}
 	return info, nil
 }
@@ -348,7 +243,7 @@ func (s *Store) head(ctx context.Context, key string) (store.Info, error) {
 		body, _, _, gerr := s.core.GetObject(ctx, s.settings.Bucket, s.name(key), opts)
 		if gerr == nil {
 			_ = body.Close() // it came to be meanwhile: the caller asks again
-			return store.Info{}, &failure{class: doubtful, text: "it is there, and its headers are not", err: err}
+			return store.Info{}, &remote.Failure{Class: remote.Doubtful, Text: "it is there, and its headers are not", Err: err}
 		}
 		return store.Info{}, gerr
 	}
@@ -372,12 +267,12 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	if err := store.CheckKey(key); err != nil {
 		return err
 	}
-	c := s.begin(ctx, "delete", key)
-	f := c.repeat(func(ctx context.Context) error {
+	c := s.calls.Begin(ctx, "delete", key)
+	f := c.Repeat(func(ctx context.Context) error {
 		return s.core.RemoveObject(ctx, s.settings.Bucket, s.name(key), minio.RemoveObjectOptions{})
 	})
-	if f != nil && f.class == absent {
+	if f != nil && f.Class == remote.Absent {
 		f = nil
 	}
-	return c.fail(f)
+	return c.Fail(f)
 }

@@ -3,29 +3,14 @@ package s3
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net/url"
 	"strings"
 	"time"
 
 	"github.com/minio/minio-go/v7/pkg/s3utils"
 
+	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/store"
 )
-
-// Secret is text that is never shown.
-type Secret string
-
-const hidden = "(hidden)"
-
-// String hides it.
-func (Secret) String() string { return hidden }
-
-// Format hides it from each verb, also from one that does not fit a text.
-func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden) }
-
-// MarshalText hides it from JSON and YAML.
-func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 // Settings are where a store is and how it is spoken to. The zero value is Amazon's S3 with the credentials of the environment.
 type Settings struct {
@@ -44,8 +29,8 @@ type Settings struct {
 	PartBytes int64
 
 	AccessKey    string // empty: the environment, the files of ~/.aws, or the machine's or container's role
-	SecretKey    Secret
-	SessionToken Secret
+	SecretKey    remote.Secret
+	SessionToken remote.Secret
 	Credentials  string // a file as ~/.aws/credentials, where AccessKey is empty; empty: as above
 
 	// Stall is how long nothing of a request may move; 30 s. Shorter than the server's own pauses, it breaks good requests.
@@ -54,22 +39,12 @@ type Settings struct {
 	Patience time.Duration
 	// Notice is told, at once, of each attempt that failed and will be repeated, and of requests that have not moved for a third of Stall.
 	// It must not block.
-	Notice func(Notice)
-}
-
-// Notice is what goes on with a store that does not do what it is asked.
-type Notice struct {
-	Op, Key string
-	Attempt int           // from 1; 0: the request is still on its way
-	Err     error         // what came of it
-	Again   time.Duration // until the next attempt
+	Notice func(remote.Notice)
 }
 
 const (
-	mostName        = 1024 // bytes of an object's name in S3
-	defaultStall    = 30 * time.Second
-	defaultPatience = 20 * time.Second
-	defaultRegion   = "us-east-1"
+	mostName      = 1024 // bytes of an object's name in S3
+	defaultRegion = "us-east-1"
 )
 
 // withDefaults fills in what was left out.
@@ -82,15 +57,6 @@ func (s Settings) withDefaults() Settings {
 	}
 	if s.PartBytes == 0 {
 		s.PartBytes = defaultPart
-	}
-	if s.Stall == 0 {
-		s.Stall = defaultStall
-	}
-	if s.Patience == 0 {
-		s.Patience = defaultPatience
-	}
-	if s.Notice == nil {
-		s.Notice = func(Notice) {}
 	}
 	return s
 }
@@ -110,11 +76,8 @@ func (s Settings) Validate() error {
 			bad("prefix of %d bytes: want at most %d", len(s.Prefix), most)
 		}
 	}
-	if s.Endpoint != "" {
-		u, err := url.Parse(s.Endpoint)
-		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-			bad("endpoint: want http://HOST:PORT or https://HOST, nothing else in it") // it may hold a password: it is not shown
-		}
+	if s.Endpoint != "" && !remote.IsEndpoint(s.Endpoint, false) {
+		bad("endpoint: want http://HOST:PORT or https://HOST, nothing else in it") // it may hold a password: it is not shown
 	}
 	if strings.ContainsFunc(s.Region, func(r rune) bool { return !('a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '-') }) {
 		bad("region %q: want lower case letters, digits and -", s.Region)

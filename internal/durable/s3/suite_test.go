@@ -22,7 +22,7 @@ func client(t testing.TB, srv *storetest.Server, prefix string, change ...func(*
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.wait = func(attempts int, c class) time.Duration { return waitBefore(attempts, c) / 20 }
+	s.calls.Hasten(20)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }

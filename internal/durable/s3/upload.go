@@ -9,28 +9,20 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/minio/minio-go/v7"
 
+	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
 // Limits of S3.
 const (
-	maxParts    = 10_000
 	leastPart   = 5 << 20 // but for the last
 	defaultPart = 16 << 20
 	mostPart    = 5 << 30
-	mostUpload  = maxParts * mostPart
+	mostUpload  = remote.MaxParts * mostPart
 )
-
-// partFor is the size of an object's parts: at least so many bytes, and few enough of them.
-func partFor(size, atLeast int64) int64 {
-	const mib = 1 << 20
-	least := (size + maxParts - 1) / maxParts
-	return max(atLeast, (least+mib-1)/mib*mib)
-}
 
 // upload is a multipart upload. An empty object has no parts, which S3 does not allow: it is put at the end.
 type upload struct {
@@ -55,13 +47,13 @@ func (s *Store) Upload(ctx context.Context, key string, size int64) (store.Uploa
 	if size < 0 || size > mostUpload {
 		return nil, fmt.Errorf("upload %s: %d bytes, want 0 to %d", key, size, int64(mostUpload))
 	}
-	c := s.begin(ctx, "upload", key)
-	u := &upload{s: s, key: key, size: size, part: partFor(size, s.settings.PartBytes)}
+	c := s.calls.Begin(ctx, "upload", key)
+	u := &upload{s: s, key: key, size: size, part: remote.PartFor(size, s.settings.PartBytes)}
 	n := (size + u.part - 1) / u.part
 	u.here, u.sums = make([]minio.CompletePart, n), make([][]byte, n)
 	if n == 0 {
 		if ctx.Err() != nil {
-			return nil, c.fail(judge(ctx, c.trace, ctx.Err()))
+			return nil, c.Fail(judge(ctx, c.Trace, ctx.Err()))
 		}
 		return u, nil
 	}
@@ -70,14 +62,14 @@ func (s *Store) Upload(ctx context.Context, key string, size int64) (store.Uploa
 		opts.UserMetadata = map[string]string{"X-Amz-Checksum-Algorithm": "SHA256"}
 	}
 	// One whose answer was lost stays behind, and Unfinished lists it.
-	if f := c.repeat(func(ctx context.Context) (err error) {
+	if f := c.Repeat(func(ctx context.Context) (err error) {
 		u.id, err = s.core.NewMultipartUpload(ctx, s.settings.Bucket, s.name(key), opts)
 		if err == nil && u.id == "" {
 			err = errors.New("the answer has no ID")
 		}
 		return err
 	}); f != nil {
-		return nil, c.fail(f)
+		return nil, c.Fail(f)
 	}
 	return u, nil
 }
@@ -89,24 +81,24 @@ func (u *upload) Part(ctx context.Context, i int, b []byte) error {
 	if i < 0 || i >= len(u.here) || int64(len(b)) != min(u.part, u.size-int64(i)*u.part) {
 		return fmt.Errorf("part %d of %s has %d bytes, of an object of %d in parts of %d", i, u.key, len(b), u.size, u.part)
 	}
-	c := u.s.begin(ctx, fmt.Sprintf("part %d of", i), u.key)
+	c := u.s.calls.Begin(ctx, fmt.Sprintf("part %d of", i), u.key)
 	d := u.s.digestsOf(b)
 	header := http.Header{}
 	for k, v := range d.header {
 		header.Set(k, v)
 	}
 	var p minio.ObjectPart
-	if f := c.repeat(func(ctx context.Context) (err error) {
+	if f := c.Repeat(func(ctx context.Context) (err error) {
 		p, err = u.s.core.PutObjectPart(ctx, u.s.settings.Bucket, u.s.name(u.key), u.id, i+1, bytes.NewReader(b), int64(len(b)),
 			minio.PutObjectPartOptions{Md5Base64: d.md5, Sha256Hex: d.hex, CustomHeader: header.Clone(), DisableContentSha256: true})
 		return err
 	}); f != nil {
-		return c.fail(f)
+		return c.Fail(f)
 	}
 	done := minio.CompletePart{PartNumber: i + 1, ETag: p.ETag}
 	if want := d.header[shaHeader]; want != "" {
 		if p.ChecksumSHA256 != "" && p.ChecksumSHA256 != want {
-			return c.fail(nil, store.ErrCorrupt, errors.New("the store has another checksum of it"))
+			return c.Fail(nil, store.ErrCorrupt, errors.New("the store has another checksum of it"))
 		}
 		done.ChecksumSHA256 = want
 	}
@@ -120,54 +112,26 @@ func (u *upload) Part(ctx context.Context, i int, b []byte) error {
 func (u *upload) Complete(ctx context.Context, sum [32]byte) (store.Info, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	c := u.s.begin(ctx, "complete", u.key)
+	c := u.s.calls.Begin(ctx, "complete", u.key)
 	switch {
 	case u.over && u.info.Key != "":
 		return u.info, nil
 	case u.over:
-		return store.Info{}, c.fail(nil, store.ErrAbsent, errors.New("the upload was aborted"))
+		return store.Info{}, c.Fail(nil, store.ErrAbsent, errors.New("the upload was aborted"))
 	}
 	for i, p := range u.here {
 		if p.PartNumber == 0 {
-			return store.Info{}, c.fail(nil, fmt.Errorf("part %d of %d was not put", i, len(u.here)))
+			return store.Info{}, c.Fail(nil, fmt.Errorf("part %d of %d was not put", i, len(u.here)))
 		}
 	}
 	if len(u.here) == 0 && sum != sha256.Sum256(nil) {
-		return store.Info{}, c.fail(nil, store.ErrCorrupt, errors.New("the digest of an empty object is another"))
+		return store.Info{}, c.Fail(nil, store.ErrCorrupt, errors.New("the digest of an empty object is another"))
 	}
-	// A server may copy all parts before it says anything.
-	c.trace.stall = u.s.settings.Stall + time.Duration(u.size/stillRate)*time.Second
-	info, err := u.finish(c)
+	info, err := c.Finish(u.size, u.complete, func(ctx context.Context) (store.Info, error) { return u.s.head(ctx, u.key) })
 	if err == nil {
 		u.over, u.info = true, info
 	}
 	return info, err
-}
-
-// finish completes until the object is there. Servers answer a repeated completion with success or with "no such upload", so only the object tells.
-func (u *upload) finish(c *call) (store.Info, error) {
-	for {
-		f := c.once(u.complete)
-		switch {
-		case f == nil, f.class == doubtful, f.class == noUpload, f.class == absent, f.class == exists, f.class == contended:
-			info, hf, err := u.there(c)
-			if err != nil || hf == nil {
-				return info, err
-			}
-			if f == nil && hf.class == absent {
-				f = &failure{class: doubtful, text: "the answer was success, and the object is not there", err: store.ErrDoubtful}
-			}
-			if f != nil && f.class == noUpload && hf.class == absent {
-				return store.Info{}, c.fail(f) // it was aborted
-			}
-			if f == nil || hf.class != absent {
-				f = hf
-			}
-		}
-		if !c.again(f) {
-			return store.Info{}, c.fail(f)
-		}
-	}
 }
 
 func (u *upload) complete(ctx context.Context) error {
@@ -182,7 +146,7 @@ func (u *upload) complete(ctx context.Context) error {
 		err = r
 	}
 	if err == nil && info.ChecksumSHA256 != "" && info.ChecksumSHA256 != u.composite() && wholeSum(info.ChecksumSHA256) == "" {
-		return &failure{class: refused, text: "the store has another checksum of its parts", err: store.ErrCorrupt}
+		return &remote.Failure{Class: remote.Refused, Text: "the store has another checksum of its parts", Err: store.ErrCorrupt}
 	}
 	return err
 }
@@ -191,18 +155,6 @@ func (u *upload) complete(ctx context.Context) error {
 func (u *upload) composite() string {
 	d := sha256.Sum256(bytes.Join(u.sums, nil))
 	return fmt.Sprintf("%s-%d", base64.StdEncoding.EncodeToString(d[:]), len(u.sums))
-}
-
-// there tells whether the object exists. Nobody else puts one of its name, so its size tells that it is this one.
-func (u *upload) there(c *call) (info store.Info, f *failure, err error) {
-	f = c.repeat(func(ctx context.Context) (err error) {
-		info, err = u.s.head(ctx, u.key)
-		return err
-	})
-	if f == nil && info.Size != u.size {
-		return store.Info{}, nil, c.fail(nil, store.ErrCorrupt, fmt.Errorf("the object there has %d bytes, not %d", info.Size, u.size))
-	}
-	return info, f, nil
 }
 
 // Abort frees what the parts took.

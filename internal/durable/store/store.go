@@ -1,4 +1,4 @@
-// Package store is what the durable tier asks of a store of objects, and nothing more: a directory, S3 and memory answer alike. Package
+// Package store is what the durable tier asks of a store of objects, and nothing more: a directory, S3, Google's and Azure's stores and memory answer alike. Package
 // storetest is its contract as a suite; each store passes all of it.
 //
 // A key is a slash-separated path of printable ASCII (CheckKey). No key is the directory of another. Objects are written whole: a reader
@@ -60,12 +60,12 @@ type Info struct {
 type Pending struct {
 	Key   string
 	ID    string
-	Began time.Time // by the store's clock; of a directory, when it was last written to
+	Began time.Time // by the store's clock, or its writer's; of a directory and of GCS, when it was last written to
 }
 
 // Store is one root in a store: all keys lie below it, and nothing outside is touched.
 type Store interface {
-	// URL names the root, for people: file:///path or s3://bucket/prefix. It holds no secret.
+	// URL names the root, for people: file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix. It holds no secret.
 	URL() string
 	// PutNew puts a small object where none is, or fails with ErrExists. After a doubtful answer it reads back, and the same bytes there
 	// are its own: a caller whose rivals may write the same bytes puts a nonce in them.

@@ -30,12 +30,14 @@ const (
 	Secret = "s3cr3t-of-the-test-stores"
 )
 
-// Server is an S3 server behind a proxy that spoils requests (.ci/stores).
+// Server is a server of objects behind a proxy that spoils requests (.ci/stores).
 type Server struct {
 	URL          string
+	Scheme       string // of its stores' URLs: s3, gs or az
 	Bucket       string
 	KeepsDeleted bool // see Bed
 	client       *minio.Client
+	cloud        raw // in place of client, of a server that is not S3's
 	roots        atomic.Int64
 	args         []string // of the server in memory
 	kill         func()
@@ -111,7 +113,7 @@ func connect(t testing.TB, address, bucket string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{URL: address, Bucket: bucket}
+	s := &Server{URL: address, Scheme: "s3", Bucket: bucket}
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	s.client, err = minio.New(u.Host, &minio.Options{Creds: credentials.NewStaticV4(Access, Secret, ""), Region: "us-east-1", BucketLookup: minio.BucketLookupPath, Transport: transport})
@@ -236,7 +238,7 @@ func (s *Server) Bed(t testing.TB, open func(t testing.TB, prefix string) store.
 	return Bed{
 		Open:   func(t testing.TB) store.Store { return open(t, prefix) },
 		Raw:    func(t testing.TB, key string, b []byte) { s.put(t, prefix+"/"+key, b) },
-		Secret: Secret,
+		Secret: map[string]string{"s3": Secret, "az": AzureKey}[s.Scheme],
 		Outside: func(t testing.TB) func() map[string]string {
 			s.put(t, prefix+"2/k", []byte("beside"))
 			s.put(t, parent+"/x", []byte("above"))
@@ -254,11 +256,24 @@ func (s *Server) Bed(t testing.TB, open func(t testing.TB, prefix string) store.
 func (s *Server) loseNext(t testing.TB, kind, name string) {
 	t.Helper()
 	s.Clear(t)
+	if s.cloud != nil {
+		for _, f := range s.cloud.next(name) {
+			f.Kind, f.Times = kind, 1
+			s.Spoil(t, f)
+		}
+		return
+	}
 	// A put has no query, and a completion names its upload alone.
 	s.Spoil(t, Fault{Kind: kind, Method: http.MethodPut, Key: name, Query: "-", Times: 1}, Fault{Kind: kind, Method: http.MethodPost, Key: name, Query: "uploadId=", Times: 1})
 }
 
 func (s *Server) put(t testing.TB, name string, b []byte) {
+	if s.cloud != nil {
+		if err := s.cloud.put(t, name, b); err != nil {
+			t.Error(err)
+		}
+		return
+	}
 	if _, err := s.client.PutObject(t.Context(), s.Bucket, name, bytes.NewReader(b), int64(len(b)), minio.PutObjectOptions{DisableContentSha256: true}); err != nil {
 		t.Errorf("put %s: %v", name, err)
 	}
@@ -267,6 +282,9 @@ func (s *Server) put(t testing.TB, name string, b []byte) {
 // tree reads all objects of a parent but those below a prefix.
 func (s *Server) tree(t testing.TB, parent, but string) map[string]string {
 	t.Helper()
+	if s.cloud != nil {
+		return treeOf(t, s.cloud, parent, but)
+	}
 	found := map[string]string{}
 	for o := range s.client.ListObjectsIter(t.Context(), s.Bucket, minio.ListObjectsOptions{Prefix: parent, Recursive: true}) {
 		if o.Err != nil {
@@ -333,6 +351,23 @@ func StartVersity(t testing.TB, bucket string) *Server {
 		err = s.client.SetBucketObjectLockConfig(t.Context(), bucket, &mode, &days, &unit)
 	}
 	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// StartMoto starts a moto, which `make store-servers` installs, behind the proxy. The test is skipped where there is none.
+func StartMoto(t testing.TB) *Server {
+	t.Helper()
+	program := filepath.Join(above(t, "bin"), "moto", "bin", "moto_server")
+	if _, err := os.Stat(program); err != nil {
+		t.Skip("moto is not here: make store-servers installs it, with pip")
+	}
+	address := freeAddress(t)
+	host, port, _ := strings.Cut(address, ":")
+	background(t, address, exec.Command(program, "-H", host, "-p", port))
+	s := start(t, "plain", "-to", "http://"+address)
+	if err := s.client.MakeBucket(t.Context(), s.Bucket, minio.MakeBucketOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return s

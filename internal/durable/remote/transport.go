@@ -1,30 +1,26 @@
-package s3
+package remote
 
 import (
-	"bytes"
 	"context"
-	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
-// errStalled: a request, or its answer, did not move for too long.
-var errStalled = errors.New("nothing moved")
+// ErrStalled: a request, or its answer, did not move for too long.
+var ErrStalled = errors.New("nothing moved")
 
 const (
 	dialTime = 10 * time.Second
 	idleTime = 60 * time.Second // of a connection that nobody uses; servers close them after minutes
 	maxIdle  = 64
-	// stillRate is how fast a server that says nothing may be putting the parts of an upload together.
-	stillRate = 32 << 20
 )
 
 func newTransport() *http.Transport {
@@ -42,23 +38,37 @@ func newTransport() *http.Transport {
 	}
 }
 
-// trace follows one call through its requests. It travels in their context.
-type trace struct {
-	op, key string
-	stall   time.Duration // of this call's requests; 0: the transport's
-	skew    time.Duration // the server's clock less ours, by its last answer
-	date    bool          // skew is known
+// Trace follows one call through its requests. It travels in their context.
+type Trace struct {
+	Op, Key string
+	Stall   time.Duration // of this call's requests; 0: the transport's
+
+	date atomic.Pointer[time.Duration] // the server's clock less ours, by its last answer: a call may have several requests on their way
+}
+
+// Skew is the server's clock less ours; 0: it is not known.
+func (t *Trace) Skew() time.Duration {
+	if d := t.date.Load(); d != nil {
+		return *d
+	}
+	return 0
 }
 
 type traceKey struct{}
 
-func traced(ctx context.Context, t *trace) context.Context {
+func traced(ctx context.Context, t *Trace) context.Context {
 	return context.WithValue(ctx, traceKey{}, t)
 }
 
-// watched gives up requests that do not move, and looks at answers before the library does.
+// Transport sends requests, and gives up those that do not move. inspect looks at each answer first, and may return another in its place; nil: it does not.
+func (c *Client) Transport(inspect func(*http.Response) (*http.Response, error)) http.RoundTripper {
+	return &watched{next: c.transport, inspect: inspect, stall: c.Stall, notice: c.Notice, closing: c.closing}
+}
+
+// watched gives up requests that do not move, and looks at answers before a library does.
 type watched struct {
 	next    http.RoundTripper
+	inspect func(*http.Response) (*http.Response, error)
 	stall   time.Duration
 	notice  func(Notice)
 	closing context.Context // of the store
@@ -66,9 +76,9 @@ type watched struct {
 
 // RoundTrip sends one request.
 func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
-	tr, _ := r.Context().Value(traceKey{}).(*trace)
+	tr, _ := r.Context().Value(traceKey{}).(*Trace)
 	if tr == nil {
-		tr = &trace{op: r.Method, key: r.URL.Path}
+		tr = &Trace{Op: r.Method, Key: r.URL.Path}
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	m := w.watch(ctx, tr, cancel)
@@ -80,7 +90,7 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := w.next.RoundTrip(r)
 	if err != nil {
 		m.stop()
-		if cause := context.Cause(ctx); errors.Is(cause, errStalled) || errors.Is(cause, errClosed) {
+		if cause := context.Cause(ctx); errors.Is(cause, ErrStalled) || errors.Is(cause, errClosed) {
 			err = cause
 		}
 		cancel(nil)
@@ -88,63 +98,14 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	m.move()
 	if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		tr.skew, tr.date = time.Until(at), true
+		skew := time.Until(at)
+		tr.date.Store(&skew)
 	}
 	resp.Body = &answer{body: resp.Body, moves: m, ctx: ctx, cancel: cancel}
-	if r.Method == http.MethodPut && resp.StatusCode == http.StatusOK || r.Method != http.MethodHead && resp.StatusCode == http.StatusNotFound {
-		return inspected(resp)
+	if w.inspect != nil {
+		return w.inspect(resp)
 	}
 	return resp, nil
-}
-
-// maxAnswer bounds the answer to a put, of which nothing but its headers is wanted, and that of a 404.
-const maxAnswer = 64 << 10
-
-// inspected reads an answer that the library would believe. A put that says 200 may have an error in it, by some servers and by what stands
-// before them. A 404 without a code is a proxy's, and the library would take it for one of the key: the object would count as absent. Such
-// answers become errors of the server.
-func inspected(resp *http.Response) (*http.Response, error) {
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if cerr := resp.Body.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return nil, err
-	}
-	resp.Body = io.NopCloser(bytes.NewReader(b))
-	reason := ""
-	if resp.StatusCode == http.StatusOK {
-		reason = hiddenError(resp.Header, b)
-	} else if !namesCode(b) {
-		reason = "500 a 404 that is not the store's"
-	}
-	if reason != "" {
-		resp.StatusCode, resp.Status = http.StatusInternalServerError, reason
-	}
-	return resp, nil
-}
-
-// namesCode tells whether an error's body is that of a store.
-func namesCode(body []byte) bool {
-	var e struct {
-		XMLName xml.Name `xml:"Error"`
-		Code    string
-	}
-	return xml.Unmarshal(body, &e) == nil && e.Code != ""
-}
-
-// hiddenError tells what is wrong with a successful answer to a put; empty: nothing is.
-func hiddenError(h http.Header, body []byte) string {
-	text := strings.ToLower(string(bytes.TrimSpace(body)))
-	switch {
-	case strings.Contains(text, "<error>") || strings.Contains(text, "<error "):
-		return "500 an error in an answer of 200"
-	case strings.HasPrefix(text, "<!doctype") || strings.HasPrefix(text, "<html"):
-		return "500 a page in HTML in an answer of 200"
-	case h.Get("ETag") == "":
-		return "500 an answer of 200 without an ETag"
-	}
-	return ""
 }
 
 // movement ends a request of which nothing has moved for too long.
@@ -159,13 +120,13 @@ type movement struct {
 	ended bool
 }
 
-func (w *watched) watch(ctx context.Context, tr *trace, cancel context.CancelCauseFunc) *movement {
-	m := &movement{stall: max(w.stall, tr.stall), first: w.stall / 3}
-	still := func(d time.Duration) error { return fmt.Errorf("%w for %v", errStalled, d) }
+func (w *watched) watch(ctx context.Context, tr *Trace, cancel context.CancelCauseFunc) *movement {
+	m := &movement{stall: max(w.stall, tr.Stall), first: w.stall / 3}
+	still := func(d time.Duration) error { return fmt.Errorf("%w for %v", ErrStalled, d) }
 	m.timer = time.AfterFunc(m.stall, func() { cancel(still(m.stall)) })
 	m.early = time.AfterFunc(m.first, func() {
-		w.notice(Notice{Op: tr.op, Key: tr.key, Err: still(m.first)})
-		store.Troubled(ctx, fmt.Sprintf("%s %s: %v: after %v the request is given up and made again", tr.op, tr.key, still(m.first), m.stall))
+		w.notice(Notice{Op: tr.Op, Key: tr.Key, Err: still(m.first)})
+		store.Troubled(ctx, fmt.Sprintf("%s %s: %v: after %v the request is given up and made again", tr.Op, tr.Key, still(m.first), m.stall))
 	})
 	m.apart = context.AfterFunc(w.closing, func() { cancel(errClosed) })
 	return m
@@ -239,7 +200,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	if n > 0 {
 		a.moves.move()
 	}
-	if cause := context.Cause(a.ctx); err != nil && (errors.Is(cause, errStalled) || errors.Is(cause, errClosed)) {
+	if cause := context.Cause(a.ctx); err != nil && (errors.Is(cause, ErrStalled) || errors.Is(cause, errClosed)) {
 		err = cause
 	}
 	return n, err

@@ -1,0 +1,235 @@
+package remote
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/leakcheck"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+// notices keeps what a store tells on its way.
+type notices struct {
+	mu   sync.Mutex
+	list []Notice
+}
+
+func (n *notices) note(x Notice) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.list = append(n.list, x)
+}
+
+func (n *notices) take() []Notice {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	list := n.list
+	n.list = nil
+	return list
+}
+
+// slowly is a connection that takes a byte of the body now and then, and then no more.
+type slowly struct {
+	every time.Duration
+	most  int
+}
+
+func (s slowly) RoundTrip(r *http.Request) (*http.Response, error) {
+	for range s.most {
+		time.Sleep(s.every) // of the bubble
+		if _, err := r.Body.Read(make([]byte, 1)); err == io.EOF {
+			return &http.Response{StatusCode: 200, Header: http.Header{"Etag": {`"x"`}}, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
+		}
+	}
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// A part that takes hours is not given up while it moves, and is after half a minute in which it does not.
+func TestProgressNotTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := &notices{}
+		send := func(c slowly) error {
+			w := &watched{next: c, stall: defaultStall, notice: told.note, closing: context.Background()}
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://store/k", strings.NewReader(strings.Repeat("x", 1000)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := w.RoundTrip(r)
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			return err
+		}
+		began := time.Now()
+		if err := send(slowly{9 * time.Second, 2000}); err != nil {
+			t.Errorf("a byte in 9 s: %v", err)
+		}
+		if list := told.take(); len(list) > 0 {
+			t.Errorf("told %v", list)
+		}
+		if took := time.Since(began); took < 2*time.Hour {
+			t.Errorf("it took %v", took)
+		}
+		began = time.Now()
+		if err := send(slowly{time.Second, 500}); !errors.Is(err, ErrStalled) || len(told.take()) != 1 {
+			t.Errorf("one that stops moving: %v", err)
+		}
+		if took := time.Since(began); took != 500*time.Second+defaultStall {
+			t.Errorf("it was given up after %v", took)
+		}
+	})
+}
+
+// late is a connection that is answered early, and asks for more of the body afterwards.
+type late struct{ body io.ReadCloser }
+
+func (l *late) RoundTrip(r *http.Request) (*http.Response, error) {
+	l.body = r.Body
+	return &http.Response{StatusCode: 503, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
+}
+
+// A caller has its buffer back: a connection that is late gets nothing of what is in it by then.
+func TestBodyOfARequestThatIsOver(t *testing.T) {
+	l := &late{}
+	w := &watched{next: l, stall: time.Hour, notice: func(Notice) {}, closing: context.Background()}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://store/k", strings.NewReader("text"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := w.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := l.body.Read(make([]byte, 1)); n != 1 || err != nil {
+		t.Errorf("before the answer is read: %d, %v", n, err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	if n, err := l.body.Read(make([]byte, 10)); n != 0 || !errors.Is(err, errOver) {
+		t.Errorf("afterwards: %d, %v", n, err)
+	}
+}
+
+func TestWaits(t *testing.T) {
+	for attempt := 1; attempt < 60; attempt++ {
+		for _, c := range []Class{Slow, Busy, Doubtful} {
+			first := firstWait
+			if c == Slow || c == Busy {
+				first = slowWait
+			}
+			most := min(first<<min(attempt-1, 10), mostWait)
+			if d := waitBefore(attempt, c); d < most/2 || d > most {
+				t.Errorf("attempt %d: %v, want %v to %v", attempt, d, most/2, most)
+			}
+		}
+	}
+}
+
+func TestPartFor(t *testing.T) {
+	for _, size := range []int64{0, 1, 16 << 20, 1 << 30, 160_000 << 20, 160_000<<20 + 1, 1 << 40, 50_000_000 << 20} {
+		p := PartFor(size, 16<<20)
+		if n := (size + p - 1) / p; n > MaxParts || p < 5<<20 || p > 5<<30 || size <= 160_000<<20 && p != 16<<20 {
+			t.Errorf("%d bytes in %d parts of %d", size, n, p)
+		}
+	}
+}
+
+func TestSecretsAreHidden(t *testing.T) {
+	s := struct{ SecretKey, SessionToken Secret }{"passw0rd", "t0ken"}
+	text := fmt.Sprintf("%v %+v %#v %s %q %x %d %v", s, s, s, s.SecretKey, s.SecretKey, s.SecretKey, s.SecretKey, []any{&s, s.SessionToken})
+	b, err := json.Marshal(map[string]any{"key": s.SecretKey, "token": s.SessionToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text += string(b)
+	for _, secret := range []string{"passw0rd", "t0ken", hex.EncodeToString([]byte("passw0rd"))} {
+		if strings.Contains(text, secret) {
+			t.Errorf("%s shows %s", text, secret)
+		}
+	}
+}
+
+// TestListPages: what a server lists out of order, beside what was asked for, or round and round is refused, and nothing is listed twice.
+func TestListPages(t *testing.T) {
+	c := New(Client{URL: "x://b", Judge: func(ctx context.Context, _ *Trace, err error) *Failure {
+		return Judge(ctx, err, func(error) *Failure { return nil })
+	}})
+	defer c.Close()
+	page := func(next string, names ...string) (p Page) {
+		for _, n := range names {
+			p.Objects = append(p.Objects, store.Info{Key: n})
+		}
+		p.Next = next
+		return p
+	}
+	for i, tc := range []struct {
+		pages map[string]Page
+		after string
+		want  string // the keys; empty: refused
+	}{
+		{map[string]Page{"": page("2", "r/a", "r/b"), "2": page("", "r/c")}, "", "a b c"},
+		{map[string]Page{"": page("2", "r/a", "r/b"), "2": page("", "r/c")}, "b", "c"},
+		{map[string]Page{"": page("2", "r/a", "r/~u/x", "r/b c"), "2": page("", "r/d")}, "", "a d"},
+		{map[string]Page{"": page("2", "r/a", "r/b"), "2": page("", "r/b")}, "", ""},
+		{map[string]Page{"": page("2", "r/a", "r/b"), "2": page("", "r/a")}, "b", ""},
+		{map[string]Page{"": page("", "s/a")}, "", ""},
+		{map[string]Page{"": page("2", "r/a"), "2": page("2")}, "", ""},
+	} {
+		var keys []string
+		err := c.Begin(t.Context(), "list", "").ListPages("r/", "", tc.after, func(o store.Info) error {
+			keys = append(keys, o.Key)
+			return nil
+		}, func(_ context.Context, next string) (Page, error) { return tc.pages[next], nil })
+		if tc.want == "" && !errors.Is(err, store.ErrRefused) || tc.want != "" && (err != nil || strings.Join(keys, " ") != tc.want) {
+			t.Errorf("%d: %q, %v, want %q", i, keys, err, tc.want)
+		}
+	}
+}
+
+// TestTokensAreSharedAndBounded: one question at once, of which no caller waits longer than it wants to.
+func TestTokensAreSharedAndBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		k := &Tokens{Fetch: func(ctx context.Context) (Token, error) {
+			asked++
+			select {
+			case <-time.After(3 * time.Second): // of the bubble
+				return Token{Text: Secret(fmt.Sprint("t", asked)), Expires: time.Now().Add(time.Hour)}, nil
+			case <-ctx.Done():
+				return Token{}, ctx.Err()
+			}
+		}}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := k.Get(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a caller with a second: %v", err)
+		}
+		for range 2 { // the question of the first one goes on
+			if text, err := k.Get(t.Context()); err != nil || string(text) != "t1" {
+				t.Errorf("%q, %v", string(text), err)
+			}
+		}
+		time.Sleep(time.Hour - tokenEarly) // of the bubble
+		if text, err := k.Get(t.Context()); err != nil || string(text) != "t2" {
+			t.Errorf("near its end: %q, %v", string(text), err)
+		}
+		k.Expire()
+		if text, err := k.Get(t.Context()); err != nil || string(text) != "t3" || asked != 3 {
+			t.Errorf("after it was refused: %q, %v, %d questions", string(text), err, asked)
+		}
+	})
+}
