@@ -132,6 +132,9 @@ func (l *Leader) left(r replica.Rank) bool {
 	return rep != nil && rep.Left && rep.Live.Epoch() == l.job.Epoch
 }
 
+// Finishing tells whether some rank has finished in the open epoch: little is committed that is newer.
+func (l *Leader) Finishing() bool { return l.job != nil && l.anyLeft() }
+
 // anyLeft tells whether some rank has finished in the open epoch.
 func (l *Leader) anyLeft() bool {
 	for r := range l.job.Ranks {

@@ -75,7 +75,7 @@ func (l *Leader) stays(ctx context.Context, node replica.NodeName, v *leaving) s
 		if !found && led.job.Undurable() && l.now()-l.since < leaveLinks && !c.Writable(led.job) {
 			return fmt.Sprintf("the daemons that hold step %d of job %s link to their new leader", led.job.Committed.Step, led.job.Name)
 		}
-		if !found && (!led.job.Undurable() || !c.Needed(led.job, node) && !durable.Last(led.job, node, led.recovery.Unattended())) {
+		if !found && (!led.job.Undurable() || !c.Needed(led.job, node) && !durable.Last(led.job, node, led.recovery.Unattended() || led.recovery.Finishing())) {
 			continue
 		}
 		if !found {

@@ -125,6 +125,26 @@ func TestDaemonsThatAreAskedToEnd(t *testing.T) {
 	}
 }
 
+// A daemon that writes the last step of a job whose ranks finish stays for it, though another could write it anew.
+func TestAWriterOfTheLastStepStays(t *testing.T) {
+	for _, finishes := range []bool{false, true} {
+		c := newChair(t)
+		c.node("n1", 11)
+		n2 := c.node("n2", 22)
+		led := c.knows(fixture.Changed(fixture.Job(), writesToDisk))
+		c.knows(fixture.Changed(led.job, func(j *replica.Job) {
+			j.Writer = &replica.DurableWrite{Generation: j.Committed, Number: 1, Position: j.Position, Writer: "n1", Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n2"}}}
+		}))
+		c.reported(led, "n1", replica.RankReport{Rank: 0, Incarnation: led.job.Ranks[0].Incarnation, Alive: true, Live: replica.PackWord(3, 5, replica.Idle), Left: finishes})
+		told(t, n2)
+		c.message(t.Context(), n2, control.Leaving{})
+		words := fixture.Only[control.MayLeave](told(t, n2))
+		if len(words) != 1 || strings.Contains(words[0].Why, "step 5 of job job is written") != finishes {
+			t.Errorf("a rank has left: %v, and it is told %+v", finishes, words)
+		}
+	}
+}
+
 // Writes that fail again and again hold no daemon up, and neither does what nobody can write. A new leader waits for the daemons to link first.
 func TestDaemonsDoNotWaitForWhatFails(t *testing.T) {
 	c := newChair(t)

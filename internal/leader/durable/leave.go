@@ -45,6 +45,6 @@ func (c Cluster) writable(job *replica.Job, there func(replica.NodeName) bool) b
 }
 
 // Last tells whether a node takes part in a write of what a job has committed that nothing newer will follow.
-func Last(job *replica.Job, node replica.NodeName, unattended bool) bool {
-	return job.Writer != nil && (job.Stop != nil || unattended) && slices.ContainsFunc(job.Writer.Shards, func(s replica.Shard) bool { return s.Node == node })
+func Last(job *replica.Job, node replica.NodeName, ends bool) bool {
+	return job.Writer != nil && (job.Stop != nil || ends) && slices.ContainsFunc(job.Writer.Shards, func(s replica.Shard) bool { return s.Node == node })
 }

@@ -59,13 +59,13 @@ func TestWritersOfTheLastWrite(t *testing.T) {
 	})
 	stopped := fixture.Changed(job, func(j *replica.Job) { j.Stop = &replica.Stop{} })
 	for _, tc := range []struct {
-		job        *replica.Job
-		node       replica.NodeName
-		unattended bool
-		want       bool
+		job  *replica.Job
+		node replica.NodeName
+		ends bool
+		want bool
 	}{{job, "n2", false, false}, {job, "n2", true, true}, {stopped, "n2", false, true}, {stopped, "n1", false, false}} {
-		if got := Last(tc.job, tc.node, tc.unattended); got != tc.want {
-			t.Errorf("node %s, stopped %v, unattended %v: %v", tc.node, tc.job.Stop != nil, tc.unattended, got)
+		if got := Last(tc.job, tc.node, tc.ends); got != tc.want {
+			t.Errorf("node %s, stopped %v, ends %v: %v", tc.node, tc.job.Stop != nil, tc.ends, got)
 		}
 	}
 }
