@@ -130,7 +130,11 @@ func (s *spools) ask(ctx context.Context, nodes []replica.NodeName, o control.Sp
 			s.mu.Lock()
 			delete(s.asked, id)
 			s.mu.Unlock()
-			out[a.node] = control.SpoolReport{Failed: fmt.Sprintf("node %s has not answered for %v", a.node, most)}
+			select {
+			case out[a.node] = <-a.answer: // it did, while another one was waited for
+			default:
+				out[a.node] = control.SpoolReport{Failed: fmt.Sprintf("node %s has not answered for %v", a.node, most)}
+			}
 		}
 	}
 	return out
