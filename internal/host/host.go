@@ -111,6 +111,7 @@ type Host struct {
 	store       Tier
 	spool       *spool.Spool
 	durableRate *writer.Rate
+	pruning     sync.Map // by id, jobs of whose generations some are being removed
 	mover       Mover
 	custody     *holding.Custodian
 	in          chan Event

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable/tier"
@@ -90,29 +91,49 @@ func (h *Host) discard(d writer.Discard) {
 	})
 }
 
-// writeMarker writes a commit marker beside the host, and removes what is not kept.
+// writeMarker makes a generation exist, beside the host, and removes what is not kept. The leader hears of it as soon as it exists: a store that stands
+// still afterwards holds up no other write, and the next one says what ails it.
 func (h *Host) writeMarker(m writer.Mark) {
 	keep := h.cfg.DurableKeep
 	h.spawn(func(ctx context.Context) Event {
 		ev := markerWritten{Job: m.Job, Generation: m.Generation, Number: m.Number}
-		err := h.store.Commit(tier.Watching(ctx, tier.Watch{Troubled: h.ailing(m.Attempt)}), m.Attempt, m.Said, m.Roots, m.Objects)
+		said := sync.OnceFunc(func() { h.Post(ev) })
+		err := h.store.CommitThen(tier.Watching(ctx, tier.Watch{Troubled: h.ailing(m.Attempt)}), m.Attempt, m.Said, m.Roots, m.Objects, func() {
+			if m.Keep == "" {
+				said()
+			}
+		})
 		if err == nil && m.Keep != "" {
 			err = h.store.Keep(ctx, m.Name, m.Job, m.Generation, m.Keep)
 		}
 		if err != nil {
 			ev.Failed, ev.Fenced = writer.Text(err), errors.Is(err, tier.ErrFenced)
-		} else if err := h.store.Prune(ctx, m.Name, m.Job, m.Said.Lineage, keep); err != nil {
-			h.log.Failed("durable", "prune job "+m.Name, err.Error())
 		}
-		return ev
+		said()
+		if err == nil {
+			h.prune(ctx, m, keep)
+		}
+		return nil
 	})
+}
+
+// prune removes what is not kept of a job. Where that goes on still for an earlier generation, the next one does it.
+func (h *Host) prune(ctx context.Context, m writer.Mark, keep replica.Keep) {
+	if _, under := h.pruning.LoadOrStore(m.Job, true); under {
+		return
+	}
+	defer h.pruning.Delete(m.Job)
+	if err := h.store.Prune(ctx, m.Name, m.Job, m.Said.Lineage, keep); err != nil {
+		h.log.Failed("durable", "prune job "+m.Name, err.Error())
+	}
 }
 
 // Tier is the durable tier as a host needs it: a *tier.Tier.
 type Tier interface {
 	writer.Store
 	mover.Disk
-	Commit(ctx context.Context, a tier.Attempt, said tier.Said, roots map[replica.Part]replica.Digest, objects []replica.Stored) error
+	// CommitThen makes a generation exist, and calls there once it does.
+	CommitThen(ctx context.Context, a tier.Attempt, said tier.Said, roots map[replica.Part]replica.Digest, objects []replica.Stored, there func()) error
 	// Keep pins a generation for good.
 	Keep(ctx context.Context, name string, id replica.JobID, g replica.Generation, why string) error
 	Discard(ctx context.Context, a tier.Attempt, objects []string) error

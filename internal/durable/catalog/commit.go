@@ -24,45 +24,52 @@ type Fleet struct {
 // Commit makes a generation exist, from files that are all written: index, COMMIT, hints. It is the last step, and may be made again: the
 // same commit is no error, another is ErrCommitted. roots are those that the job has committed; said is what COMMIT has beside them.
 func (c *Catalog) Commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written) (*format.Commit, error) {
-	com, err := c.commit(ctx, a, fleet, said, roots, files)
+	return c.CommitThen(ctx, a, fleet, said, roots, files, func() {})
+}
+
+// CommitThen is Commit that calls there once the generation exists: hints take as long as the store does, and nobody is to wait for them.
+func (c *Catalog) CommitThen(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written, there func()) (*format.Commit, error) {
+	com, b, err := c.commit(ctx, a, fleet, said, roots, files)
 	if err != nil {
 		return nil, fmt.Errorf("commit generation %v of job %s: %w", a.Generation, a.Run.Job, err)
 	}
+	there()
+	c.hint(ctx, a.Run, com, b)
 	return com, nil
 }
 
-func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written) (*format.Commit, error) {
+func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written) (com *format.Commit, b []byte, err error) {
 	if err := c.owns(ctx, a.Run, fleet); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	files = slices.Clone(files)
 	slices.SortFunc(files, func(a, b format.Written) int { return cmp.Compare(a.File.Key, b.File.Key) })
 	if err := c.eachOf(ctx, lookLanes*c.lanes, len(files), func(ctx context.Context, i int) error { return c.there(ctx, a.Run, &files[i]) }); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := fits(files, roots); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	layouts, err := c.layouts(ctx, a.Run, files)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	x := format.NewIndex(a.Run.Job, a.Run.ID, a.Generation, a.Write, files, layouts)
 	com, b, xb, err := c.seal(a, fleet, said, x)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if _, err := format.ParseIndex(xb, com); err != nil { // nobody could read it back
-		return nil, err
+		return nil, nil, err
 	}
 	if _, err := format.ParseCommit(b, a.Run.Place, a.Run.ID, a.Generation); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if there, err := c.putOnce(ctx, a.Run.Under(com.Index.Key), xb); err != nil || there != nil {
-		return nil, cmp.Or(err, fmt.Errorf("index of write %d: %w", a.Write, ErrCommitted))
+		return nil, nil, cmp.Or(err, fmt.Errorf("index of write %d: %w", a.Write, ErrCommitted))
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
+		return nil, nil, context.Cause(ctx)
 	}
 	there, err := c.putOnce(ctx, a.Run.Key(format.Name{Kind: format.CommitKind, Generation: a.Generation}), b)
 	if there != nil {
@@ -71,14 +78,13 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 			perr = c.sameRoots(ctx, a.Run, other, roots)
 		}
 		if perr != nil {
-			return nil, errors.Join(ErrCommitted, perr)
+			return nil, nil, errors.Join(ErrCommitted, perr)
 		}
 		com, b = other, there
 	} else if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	c.hint(ctx, a.Run, com, b)
-	return com, nil
+	return com, b, nil
 }
 
 // sameRoots tells whether a COMMIT is of the very parts, in the files of an earlier try: then that one had come through, and this one's files

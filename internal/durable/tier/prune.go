@@ -15,14 +15,14 @@ import (
 
 const (
 	// grace is how old an object must be, by the store's times, that no commit names, for Sweep to remove it. Prune is called by the writer of a
-	// commit, when no write of this fleet is under way, and another fleet has no epoch of the run.
+	// commit: what a write has left that began since is younger, and another fleet has no epoch of the run.
 	grace = time.Hour
 	// sweepEvery lies between two sweeps of a run: each reads all its commits.
 	sweepEvery = 6 * time.Hour
 )
 
 // Prune removes what the rule of package retain lets go of a job's generations, of which it keeps what keep says, and of those of former runs of
-// its name. The writer of a commit calls it, when no write of the job is under way. lineage is the job's: what a run went on from stays until newer
+// its name. The writer of a commit calls it. lineage is the job's: what a run went on from stays until newer
 // generations were read back.
 func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage replica.Lineage, keep replica.Keep) error {
 	if bad := keep.Faults(); len(bad) > 0 {

@@ -133,6 +133,11 @@ func written(s replica.Stored) format.Written {
 // Commit makes a generation exist, from objects that are all written. roots are those that the job has committed. It is the last step; the same
 // again is no error.
 func (t *Tier) Commit(ctx context.Context, a Attempt, said Said, roots map[replica.Part]replica.Digest, objects []replica.Stored) error {
+	return t.CommitThen(ctx, a, said, roots, objects, func() {})
+}
+
+// CommitThen is Commit that calls there once the generation exists, before it writes hints.
+func (t *Tier) CommitThen(ctx context.Context, a Attempt, said Said, roots map[replica.Part]replica.Digest, objects []replica.Stored, there func()) error {
 	at, err := t.attempt(ctx, a)
 	if err != nil {
 		return err
@@ -149,13 +154,13 @@ func (t *Tier) Commit(ctx context.Context, a Attempt, said Said, roots map[repli
 			files = append(files, written(o))
 		}
 	}
-	_, err = t.cat.Commit(ctx, at, a.fleet(), said, roots, files)
+	_, err = t.cat.CommitThen(ctx, at, a.fleet(), said, roots, files, there)
 	if errors.Is(err, catalog.ErrNone) { // what was claimed lies in a directory that is another one now
 		t.mu.Lock()
 		delete(t.owned, owned{a.Job, a.Epoch})
 		t.mu.Unlock()
 		if at, err = t.attempt(ctx, a); err == nil {
-			_, err = t.cat.Commit(ctx, at, a.fleet(), said, roots, files)
+			_, err = t.cat.CommitThen(ctx, at, a.fleet(), said, roots, files, there)
 		}
 	}
 	return err
