@@ -249,10 +249,15 @@ func (c *Catalog) alone(ctx context.Context, r Run, fleet Fleet, was []holding) 
 		}
 	}
 	if err != nil {
-		_ = c.remove(context.WithoutCancel(ctx), key) // one that stays is passed over by the next resume, which names it
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
+		defer cancel()
+		_ = c.remove(ctx, key) // one that stays is passed over by the next resume, which names it
 	}
 	return err
 }
+
+// withdrawTime bounds the withdrawal of a claim: a launcher waits for it.
+const withdrawTime = 10 * time.Second
 
 // owns tells whether a fleet may commit in an epoch: it has claimed it, and nobody else has taken the run since. ErrNone: nobody has claimed it.
 func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) error {

@@ -119,10 +119,10 @@ func (c *Catalog) run(ctx context.Context, p format.Place, claims []format.Name)
 	if len(claims) == 0 || r.ID == (replica.JobID{}) {
 		return r, nil
 	}
-	r.Claimed = slices.MaxFunc(claims, func(a, b format.Name) int { return cmp.Compare(a.Epoch, b.Epoch) }).Epoch
+	slices.SortFunc(claims, func(a, b format.Name) int { return cmp.Compare(b.Epoch, a.Epoch) })
 	for _, n := range claims {
-		if n.Epoch != r.Claimed {
-			continue
+		if n.Epoch < r.Claimed {
+			break
 		}
 		claim, err := c.claim(ctx, r, n)
 		if errors.Is(err, store.ErrAbsent) && n.Fleet != "" {
@@ -131,6 +131,7 @@ func (c *Catalog) run(ctx context.Context, p format.Place, claims []format.Name)
 		if err != nil && !errors.Is(err, format.ErrCorrupt) {
 			return r, err
 		}
+		r.Claimed = n.Epoch
 		if err == nil {
 			r.Order, r.Cluster = max(r.Order, claim.Order), claim.Cluster
 		}

@@ -242,3 +242,30 @@ func TestWhatLiesThereWithoutConditions(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A claim that is withdrawn between its listing and its reading counts for nothing: the newest one is that before it.
+func TestAClaimThatIsWithdrawn(t *testing.T) {
+	st := heedless(t)
+	c := weak(st)
+	mustWrite(t, c, gen(2), 1)
+	if err := c.putClaim(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "b", 2}, true); err != nil {
+		t.Fatal(err)
+	}
+	key := runOf(t, c).Key(c.claimName(Fleet{fleet.Cluster, "b", 2}))
+	reader := st.Client()
+	reader.Before = func(call memory.Call) error {
+		if call.Verb == "Get" && call.Key == key {
+			return st.Delete(t.Context(), key)
+		}
+		return nil
+	}
+	if r := runOf(t, weak(reader)); r.Claimed != 1 || r.Cluster != fleet.Cluster {
+		t.Errorf("the newest claim is of epoch %d", r.Claimed)
+	}
+	if err := c.putClaim(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "b", 2}, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := weak(reader).owns(t.Context(), runOf(t, c), fleet); err != nil {
+		t.Errorf("whose run it is may not commit: %v", err)
+	}
+}
