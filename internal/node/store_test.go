@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/replicad/replicad/internal/config"
@@ -14,16 +15,19 @@ import (
 
 // A daemon whose store has no conditions, by its configuration, puts nothing there to try them, and says once that they are not tried.
 func TestConditionsNone(t *testing.T) {
-	puts := 0
+	var puts atomic.Int32
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
-			puts++
+			puts.Add(1)
 		}
 		w.Header().Set("Content-Type", "application/json")
-		if r.Method != http.MethodGet || strings.Contains(r.URL.Path, "/o/") {
+		switch {
+		case r.Method != http.MethodGet:
+			w.WriteHeader(http.StatusForbidden)
+		case strings.Contains(r.URL.Path, "/o/"):
 			w.WriteHeader(http.StatusNotFound)
 		}
-		fmt.Fprint(w, "{}")
+		fmt.Fprint(w, `{"kind": "storage#objects"}`)
 	}))
 	defer srv.Close()
 	var out bytes.Buffer
@@ -37,17 +41,17 @@ func TestConditionsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.store.Close()
-	if !d.store.Proved() || puts > 0 {
-		t.Errorf("it can be used: %v (%s), after %d puts", d.store.Proved(), d.store.Silent(), puts)
+	if !d.store.Proved() || puts.Load() > 0 {
+		t.Errorf("it can be used: %v (%s), after %d puts", d.store.Proved(), d.store.Silent(), puts.Load())
 	}
 	if n := strings.Count(out.String(), "store.conditions is none"); n != 1 {
 		t.Errorf("%d times in the log: %s", n, &out)
 	}
-	if err := checkBucket(t.Context(), c); err != nil || puts > 0 {
-		t.Errorf("config check: %v, after %d puts", err, puts)
+	if err := checkBucket(t.Context(), c); err != nil || puts.Load() > 0 {
+		t.Errorf("config check: %v, after %d puts", err, puts.Load())
 	}
 	c.Store.Conditions = ""
-	if err := checkBucket(t.Context(), c); err == nil || puts == 0 {
-		t.Errorf("without the setting: %v, after %d puts", err, puts)
+	if err := checkBucket(t.Context(), c); err == nil || puts.Load() == 0 {
+		t.Errorf("without the setting: %v, after %d puts", err, puts.Load())
 	}
 }
