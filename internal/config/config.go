@@ -158,6 +158,10 @@ type Store struct {
 	// Credentials is a file, mode 0600: of s3:// as ~/.aws/credentials, of gs:// as GOOGLE_APPLICATION_CREDENTIALS names one, of az:// with a connection
 	// string. Default: the vendor's variables and files, or the machine's role.
 	Credentials string `yaml:"credentials,omitempty"`
+	// Conditions is none for a server that ignores the conditions of a put, which daemons refuse otherwise. Fleets then exclude each other by what the
+	// server lists: one whose lists lag has two fleets that resume a run at once overwrite each other's checkpoints. The same on all nodes, and in all clusters
+	// that use the bucket. Default: they are tried when the daemon starts.
+	Conditions string `yaml:"conditions,omitempty"`
 }
 
 // Voter is a node that keeps the Raft log.
@@ -306,6 +310,9 @@ func (c *Config) InBucket() bool {
 }
 
 var bucketSchemes = []string{"s3://", "gs://", "az://"}
+
+// NoConditions is Store.Conditions of a server that ignores them.
+const NoConditions = "none"
 
 // NoSpool is a SpoolDir that is none.
 const NoSpool = "none"

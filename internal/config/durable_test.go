@@ -34,6 +34,9 @@ func TestDurable(t *testing.T) {
 		{"s3://bucket/ck?token=hunter2", "", Store{}, "without user", ""},
 		{"", "/mnt/ck", Store{Region: "eu-west-1"}, "where durable is no bucket's URL", "/mnt/ck"},
 		{"s3://bucket", "", Store{Addressing: "dns"}, "path or virtual", ""},
+		{"gs://bucket", "", Store{Conditions: "none"}, "", ""},
+		{"s3://bucket", "", Store{Conditions: "weak"}, "store.conditions", ""},
+		{"", "/mnt/ck", Store{Conditions: "none"}, "where durable is no bucket's URL", "/mnt/ck"},
 		{"s3://bucket", "", Store{Checksum: "crc32"}, "sha256, md5 or none", ""},
 	} {
 		c, err := Load("../../docs/replicad.yaml")
@@ -57,7 +60,7 @@ func TestDurable(t *testing.T) {
 
 // What is written of a store is read back.
 func TestStoreIsWrittenAndRead(t *testing.T) {
-	for _, s := range []Store{{}, {Endpoint: "http://h:9000", Region: "us-east-1", Credentials: "/etc/keys"}} {
+	for _, s := range []Store{{}, {Endpoint: "http://h:9000", Region: "us-east-1", Credentials: "/etc/keys"}, {Conditions: "none"}} {
 		c, err := Load("../../docs/replicad.yaml")
 		if err != nil {
 			t.Fatal(err)

@@ -177,6 +177,9 @@ func (c *Config) checkDurable(v *faults) {
 	if a := c.Store.Addressing; a != "" && a != "path" && a != "virtual" {
 		v.add("store.addressing", a, "path or virtual", "no request would find the bucket")
 	}
+	if s := c.Store.Conditions; s != "" && s != NoConditions {
+		v.add("store.conditions", s, "none, or nothing, which has the server tried", "two fleets could overwrite each other's checkpoints")
+	}
 	if s := c.Store.Checksum; s != "" && s != "sha256" && s != "md5" && s != "none" {
 		v.add("store.checksum", s, "sha256, md5 or none", "no request would be sent")
 	}

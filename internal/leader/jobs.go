@@ -184,14 +184,18 @@ func (l *Leader) adopts(ctx context.Context, a *adopt, found []tier.Found, skipp
 	}
 	a.command = replica.CreateJob{ID: f.Commit.Run, Epoch: resumed.Epoch, Writes: resumed.Writes, Began: resumed.Began, Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
 	a.request.Owner = f.Owner
-	a.news = []string{lackingNews(*f), notesNews(*f, a.request.Notes), takenNews(*f, resumed.Over)}
+	a.news = []string{lackingNews(*f), notesNews(*f, a.request.Notes)}
+	for _, over := range resumed.Over {
+		a.news = append(a.news, takenNews(*f, over))
+	}
 	l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", a.request.Name, f.Generation, l.at(*f)))
 }
 
-// takenNews names the fleet that the run of a generation is taken from, where it may have begun just now. Empty: none.
-func takenNews(f tier.Found, over *tier.Claim) string {
-	if over == nil {
-		return ""
+// takenNews names the fleet that the run of a generation is taken from, where it may have begun just now, or was not alone.
+func takenNews(f tier.Found, over tier.Claim) string {
+	if f.Generation.Epoch >= over.Epoch {
+		return fmt.Sprintf("warning: fleet %s (cluster %v) claimed epoch %d of this run at %s, and another fleet did so too: if it still trains, it writes nothing durable any more, so end one of the two jobs; replicad ckpt verify reads what they wrote", over.Fleet, over.Cluster,
+			over.Epoch, time.UnixMilli(over.At).UTC().Format("2006-01-02 15:04:05 MST"))
 	}
 	return fmt.Sprintf("warning: fleet %s (cluster %v) took this run at %s and has committed nothing since step %d: if it still trains, it writes nothing durable any more, so end one of the two jobs", over.Fleet, over.Cluster,
 		time.UnixMilli(over.At).UTC().Format("2006-01-02 15:04:05 MST"), f.Position.Step)

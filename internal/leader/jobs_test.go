@@ -147,6 +147,9 @@ func TestTheFleetBeforeIsNamed(t *testing.T) {
 	if a.refused != "" || a.command.Epoch != 2 || !strings.Contains(strings.Join(a.news, "; "), "warning: fleet n7-1f (cluster ") || !strings.Contains(strings.Join(a.news, "; "), "committed nothing since step 4") {
 		t.Errorf("it opens behind epoch %d, launchers are told %q (refused: %q)", a.command.Epoch, a.news, a.refused)
 	}
+	if got := takenNews(found[0], tier.Claim{Epoch: 1, Fleet: "n8-2f"}); !strings.Contains(got, "fleet n8-2f") || !strings.Contains(got, "another fleet did so too") {
+		t.Errorf("of one that was not alone: %q", got)
+	}
 	if a := c.adoptable(t.Context(), nil, askToResume); a.refused != "" || a.command.Epoch != 2 || strings.Join(a.news, "") != "" {
 		t.Errorf("asked again it opens behind epoch %d, launchers are told %q (refused: %q)", a.command.Epoch, a.news, a.refused)
 	}

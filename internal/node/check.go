@@ -10,7 +10,6 @@ import (
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/durable"
-	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/unixsock"
 	"golang.org/x/sys/unix"
@@ -59,7 +58,8 @@ func checkBucket(ctx context.Context, c *config.Config) error {
 	if err != nil {
 		return fmt.Errorf("durable: %w", err)
 	}
-	return errors.Join(store.Probe(ctx, st), st.Close())
+	t := tier.New(st, nil, tier.Settings{Unconditional: c.Store.Conditions == config.NoConditions})
+	return errors.Join(t.Prove(ctx), t.Close())
 }
 
 // OwnsDurable tells whether durable_dir is the node's own, which its daemon makes. One elsewhere is not made: it is a mount point, and a

@@ -211,6 +211,9 @@ func (d *daemon) openTier(ctx context.Context) (err error) {
 	if !c.InBucket() && c.DurableDir == "" {
 		return nil
 	}
+	if settings.Unconditional = c.Store.Conditions == config.NoConditions; settings.Unconditional {
+		d.log.Failed("durable", "conditions of "+c.Durable, "store.conditions is none: they are not tried. Two fleets that resume one run at once are kept apart by what the server lists; if its lists lag, both write, and the fork is found at their next commit")
+	}
 	if d.store, err = d.makeTier(ctx, settings); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@
 // its time. After every answer that leaves open what was done, the catalog reads back: its own bytes there are success.
 //
 // One fleet owns a run, by a claim of an epoch that is put if absent. A fleet that finds that another has taken the run commits no more.
+// In a store without conditions each fleet puts claims under keys of its own, and lists those of others afterwards.
 //
 // Deleting goes by trash entry, COMMIT, files, entry; whoever finds an entry may finish it. What no COMMIT names is swept when it is older
 // than a grace, by the store's own times.
@@ -15,6 +16,7 @@ package catalog
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +50,8 @@ type Options struct {
 	// Best is the metric that best.json goes by, empty for none; Largest: its largest value is the best.
 	Best    string
 	Largest bool
+	// Unconditional: the store ignores the conditions of puts. Claims lie under keys of their fleets, and there are no last.json and best.json.
+	Unconditional bool
 }
 
 // Catalog is the tier over one root.
@@ -60,6 +64,7 @@ type Catalog struct {
 	lanes int
 	best  string // the metric of best.json
 	most  bool   // its largest value is the best
+	weak  bool   // the store ignores conditions
 	block int64  // how much of an object is read at once, in bytes
 
 	mu sync.Mutex
@@ -73,7 +78,7 @@ type Catalog struct {
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
-	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim)}
+	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, weak: o.Unconditional, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim)}
 	if c.who == "" {
 		c.who = "user-" + fmt.Sprint(os.Getuid())
 	}
@@ -145,7 +150,7 @@ func (c *Catalog) get(ctx context.Context, key string) (b []byte, v store.Versio
 // putOnce puts an object where none is. there is what lies in its place, if that is something else.
 func (c *Catalog) putOnce(ctx context.Context, key string, b []byte) (there []byte, err error) {
 	err = c.again(ctx, func() error {
-		_, err := c.st.PutNew(ctx, key, b)
+		err := c.putNew(ctx, key, b)
 		if err == nil || !unclear(err) && !errors.Is(err, store.ErrExists) {
 			return err
 		}
@@ -164,6 +169,18 @@ func (c *Catalog) putOnce(ctx context.Context, key string, b []byte) (there []by
 		return err
 	})
 	return there, err
+}
+
+// putNew is the store's, and looks first where that ignores the condition: what somebody put long ago is not overwritten. Of two that put at once the
+// last one stays.
+func (c *Catalog) putNew(ctx context.Context, key string, b []byte) error {
+	if c.weak {
+		if _, err := c.st.Stat(ctx, key); !errors.Is(err, store.ErrAbsent) {
+			return cmp.Or(err, fmt.Errorf("%s: %w", key, store.ErrExists))
+		}
+	}
+	_, err := c.st.PutNew(ctx, key, b)
+	return err
 }
 
 // swap changes a hint: change gets what is there, nil for nothing or for what cannot be read, and returns nil to leave it.

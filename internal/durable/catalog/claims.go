@@ -17,11 +17,18 @@ import (
 // One fleet owns a run: the one that took it last. A fleet takes a run with a claim of an epoch behind all others, when it resumes it, or with its
 // first claim of all. From then on it claims its further epochs, and the fleet before it commits no more, whatever that one claims.
 
+//
+// With conditions one claim of an epoch lies in the store. Without them each fleet puts claims under keys that no other one has. It goes on
+// only if it lists no other taker's claim of the epoch when its own lies there. Of two fleets the one that put later sees the other's, or both do: then
+// neither goes on.
+
 // holding is a claim as it lies in the store.
 type holding struct {
 	epoch replica.Epoch
+	key   string
 	said  *format.Claim // nil: it cannot be read
 	err   error
+	gone  bool // a fleet has withdrawn it since it was listed
 }
 
 // claims reads all claims of a run, by epoch. They do not change: one that was read is remembered.
@@ -41,21 +48,23 @@ func (c *Catalog) claims(ctx context.Context, r Run) ([]holding, error) {
 		list[i], err = c.holding(ctx, r, infos[i])
 		return err
 	})
+	list = slices.DeleteFunc(list, func(h holding) bool { return h.gone })
 	slices.SortFunc(list, func(a, b holding) int { return cmp.Compare(a.epoch, b.epoch) })
 	return list, err
 }
 
 func (c *Catalog) holding(ctx context.Context, r Run, info store.Info) (holding, error) {
-	h := holding{epoch: format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())).Epoch}
+	n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix()))
+	h := holding{epoch: n.Epoch, key: info.Key}
 	c.mu.Lock()
 	h.said = c.said[info]
 	c.mu.Unlock()
 	if h.said != nil {
 		return h, nil
 	}
-	claim, err := c.claim(ctx, r, h.epoch)
+	claim, err := c.claim(ctx, r, n)
 	if err != nil {
-		h.err = err
+		h.err, h.gone = err, n.Fleet != "" && errors.Is(err, store.ErrAbsent)
 		return h, fatal(err)
 	}
 	c.mu.Lock()
@@ -65,36 +74,47 @@ func (c *Catalog) holding(ctx context.Context, r Run, info store.Info) (holding,
 	return h, nil
 }
 
-func (c *Catalog) epochs(ctx context.Context, p format.Place) (list []replica.Epoch, err error) {
+func (c *Catalog) claimNames(ctx context.Context, p format.Place) (list []format.Name, err error) {
 	err = c.list(ctx, p.Under("epochs")+"/", "", func(info store.Info) error {
 		if n := format.ParseName(strings.TrimPrefix(info.Key, p.Prefix())); n.Kind == format.ClaimKind {
-			list = append(list, n.Epoch)
+			list = append(list, n)
 		}
 		return nil
 	})
 	return list, err
 }
 
-func (c *Catalog) claim(ctx context.Context, r Run, e replica.Epoch) (*format.Claim, error) {
-	b, _, err := c.get(ctx, r.Key(format.Name{Kind: format.ClaimKind, Epoch: e}))
+func (c *Catalog) claim(ctx context.Context, r Run, n format.Name) (*format.Claim, error) {
+	b, _, err := c.get(ctx, r.Key(n))
 	if err != nil {
 		return nil, err
 	}
-	return format.ParseClaim(b, r.ID, e)
+	return format.ParseClaim(b, r.ID, n.Epoch)
 }
 
 func (f Fleet) put(claim *format.Claim) bool {
 	return claim.Cluster == f.Cluster && claim.Fleet == f.Name
 }
 
-// owner is the claim that took a run last; nil: nobody has.
-func owner(claims []holding) *format.Claim {
-	for _, h := range slices.Backward(claims) {
-		if h.said != nil && h.said.Takes {
-			return h.said
+// owner is the claim that took a run last, as a fleet sees it: of several of one epoch its own; nil: nobody has.
+func owner(claims []holding, fleet Fleet) (own *format.Claim) {
+	for _, h := range claims {
+		if h.said != nil && h.said.Takes && (own == nil || h.epoch > own.Epoch || fleet.put(h.said)) {
+			own = h.said
 		}
 	}
-	return nil
+	return own
+}
+
+// rival is a claim of another fleet that took the run in the same epoch, or that cannot be read; nil: there is none, as always with conditions.
+func rival(claims []holding, fleet Fleet, e replica.Epoch) *holding {
+	i := slices.IndexFunc(claims, func(h holding) bool {
+		return h.epoch == e && (h.said == nil || h.said.Takes && !fleet.put(h.said))
+	})
+	if i < 0 {
+		return nil
+	}
+	return &claims[i]
 }
 
 // newestClaim is the newest epoch that anybody has claimed; 0: none.
@@ -107,9 +127,10 @@ func newestClaim(claims []holding) replica.Epoch {
 
 // may tells what a fleet may do in its epoch: nil, commit; ErrNone, claim it first, and take the run with it where takes; ErrFenced, nothing.
 //
-// A claim of a later epoch by a fleet that does not own the run was put while the owner took it. It changes nothing.
+// A claim of a later epoch by a fleet that does not own the run was put while the owner took it. It changes nothing. Of fleets that took the run in one
+// epoch, none does anything.
 func may(claims []holding, fleet Fleet) (takes bool, err error) {
-	own := owner(claims)
+	own := owner(claims, fleet)
 	mine := slices.ContainsFunc(claims, func(h holding) bool { return h.said != nil && fleet.put(h.said) })
 	switch {
 	case own == nil || !fleet.put(own):
@@ -117,6 +138,9 @@ func may(claims []holding, fleet Fleet) (takes bool, err error) {
 			return false, fenced(own, at)
 		}
 		return true, notClaimed(fleet)
+	case rival(claims, fleet, own.Epoch) != nil:
+		other := rival(claims, fleet, own.Epoch)
+		return false, fenced(other.said, other.epoch)
 	case slices.ContainsFunc(claims, func(h holding) bool { return h.said == nil && h.epoch > own.Epoch }):
 		i := slices.IndexFunc(claims, func(h holding) bool { return h.said == nil && h.epoch > own.Epoch })
 		return false, fmt.Errorf("nobody knows who has claimed epoch %d: %w", claims[i].epoch, claims[i].err)
@@ -154,16 +178,19 @@ func (c *Catalog) claimed(ctx context.Context, r Run, fleet Fleet) error {
 		return err
 	}
 	takes, err := may(claims, fleet)
-	if !errors.Is(err, ErrNone) {
-		return err
+	if errors.Is(err, ErrNone) {
+		if err := c.putClaim(ctx, r, fleet, takes); err != nil {
+			return err
+		}
+		if takes && !c.weak {
+			return nil
+		}
+		if claims, err = c.claims(ctx, r); err != nil { // somebody may have taken the run meanwhile
+			return err
+		}
+		_, err = may(claims, fleet)
 	}
-	if err := c.putClaim(ctx, r, fleet, takes); err != nil {
-		return err
-	}
-	if takes {
-		return nil
-	}
-	return c.owns(ctx, r, fleet) // somebody may have taken the run meanwhile
+	return err
 }
 
 // putClaim puts a claim of a fleet's epoch where none is. Another's is ErrFenced.
@@ -186,7 +213,7 @@ func (c *Catalog) putClaim(ctx context.Context, r Run, fleet Fleet, takes bool) 
 	if err != nil {
 		return err
 	}
-	there, err := c.putOnce(ctx, r.Key(format.Name{Kind: format.ClaimKind, Epoch: fleet.Epoch}), b)
+	there, err := c.putOnce(ctx, r.Key(c.claimName(fleet)), b)
 	if there == nil {
 		return err
 	}
@@ -199,6 +226,38 @@ func (c *Catalog) putClaim(ctx context.Context, r Run, fleet Fleet, takes bool) 
 	}
 	return nil
 }
+
+func (c *Catalog) claimName(fleet Fleet) format.Name {
+	n := format.Name{Kind: format.ClaimKind, Epoch: fleet.Epoch}
+	if c.weak {
+		n.Fleet = format.FleetKey(fleet.Cluster, fleet.Name)
+	}
+	return n
+}
+
+// alone lists the claims of a run once more when a fleet that resumes it has put its own, where that could not be refused. was are those that it saw
+// before. Where others have come, or nobody knows, the fleet's is withdrawn, and the error is ErrFenced: the other one may have seen none.
+func (c *Catalog) alone(ctx context.Context, r Run, fleet Fleet, was []holding) error {
+	now, err := c.claims(ctx, r)
+	if err != nil {
+		err = fmt.Errorf("%w: nobody knows whether another fleet resumes the run: %w. Resume again", ErrFenced, err)
+	}
+	key := r.Key(c.claimName(fleet))
+	for _, h := range now {
+		if h.key != key && !slices.ContainsFunc(was, func(w holding) bool { return w.key == h.key }) {
+			err = fmt.Errorf("%w. If that fleet is gone, resume again", fenced(h.said, h.epoch))
+		}
+	}
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
+		defer cancel()
+		_ = c.remove(ctx, key) // one that stays is passed over by the next resume, which names it
+	}
+	return err
+}
+
+// withdrawTime bounds the withdrawal of a claim: a launcher waits for it.
+const withdrawTime = 10 * time.Second
 
 // owns tells whether a fleet may commit in an epoch: it has claimed it, and nobody else has taken the run since. ErrNone: nobody has claimed it.
 func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) error {
@@ -214,21 +273,22 @@ func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) error {
 // had it commits no more: nobody can tell from here whether it lives. r is as it was when its generations were looked for: a fleet that has claimed
 // an epoch since resumes the run at this very moment, and has won. Then the error is ErrFenced, with its name.
 //
-// unused is the claim of another fleet that was there, and in whose epoch nothing was committed, as far as was says; nil: there was none.
-func (c *Catalog) Resume(ctx context.Context, r Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, unused *format.Claim, err error) {
-	if e, unused, err = c.resume(ctx, r, fleet, was); err != nil {
+// over is the claim of another fleet that was there, and in whose epoch nothing was committed, as far as was says; none: there was none. Several are of
+// one epoch, whatever was committed in it: the store has no conditions.
+func (c *Catalog) Resume(ctx context.Context, r Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, over []format.Claim, err error) {
+	if e, over, err = c.resume(ctx, r, fleet, was); err != nil {
 		err = fmt.Errorf("claim the next epoch of run %s of job %s: %w", r.Run, r.Job, err)
 	}
-	return e, unused, err
+	return e, over, err
 }
 
-func (c *Catalog) resume(ctx context.Context, r Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, unused *format.Claim, err error) {
+func (c *Catalog) resume(ctx context.Context, r Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, over []format.Claim, err error) {
 	claims, err := c.claims(ctx, r)
 	if err != nil {
 		return 0, nil, err
 	}
-	own, at := owner(claims), newestClaim(claims)
-	if own != nil && fleet.put(own) && own.Epoch > was && own.Epoch == at {
+	own, at := owner(claims, fleet), newestClaim(claims)
+	if own != nil && fleet.put(own) && own.Epoch > was && own.Epoch == at && rival(claims, fleet, at) == nil {
 		return own.Epoch, nil, nil // a leader of this fleet took it, and opened nothing yet
 	}
 	if at > r.Claimed {
@@ -238,10 +298,24 @@ func (c *Catalog) resume(ctx context.Context, r Run, fleet Fleet, was replica.Ep
 	if err := c.putClaim(ctx, r, fleet, true); err != nil {
 		return 0, nil, err
 	}
-	if own == nil || fleet.put(own) || own.Epoch <= was {
+	if c.weak {
+		if err := c.alone(ctx, r, fleet, claims); err != nil {
+			return 0, nil, err
+		}
+	}
+	if own == nil || own.Epoch <= was && rival(claims, Fleet{own.Cluster, own.Fleet, own.Epoch}, own.Epoch) == nil {
 		return fleet.Epoch, nil, nil
 	}
-	why := fmt.Sprintf("%s takes the run from %s, which had claimed epoch %d at %s and committed nothing in it", fleet.Name, own.Fleet, own.Epoch, time.UnixMilli(own.At).UTC().Format(time.RFC3339))
-	_ = c.Log(ctx, r.Job, format.Log{Verb: "resume", Run: r.Run, Why: why}) // the claim says it too
-	return fleet.Epoch, own, nil
+	for _, h := range claims {
+		if h.epoch != own.Epoch || h.said == nil || !h.said.Takes || fleet.put(h.said) {
+			continue
+		}
+		over = append(over, *h.said)
+		why := fmt.Sprintf("%s takes the run from %s, which had claimed epoch %d at %s", fleet.Name, h.said.Fleet, h.epoch, time.UnixMilli(h.said.At).UTC().Format(time.RFC3339))
+		if h.epoch > was {
+			why += " and committed nothing in it"
+		}
+		_ = c.Log(ctx, r.Job, format.Log{Verb: "resume", Run: r.Run, Why: why}) // the claim says it too
+	}
+	return fleet.Epoch, over, nil
 }

@@ -55,6 +55,15 @@ func TestMay(t *testing.T) {
 		{"a1! ?2", "b2", "fenced"},
 		{"a1! ?2 b3!", "b3", "commits"},
 		{"?1", "a1", "fenced"},
+		{"a1! b2! c2!", "a1", "fenced"}, // the store has no conditions
+		{"a1! b2! c2!", "b2", "fenced"},
+		{"a1! b2! c2!", "c2", "fenced"},
+		{"a1! b2! c2!", "b3", "fenced"},
+		{"a1! b2! c2! d3!", "d3", "commits"},
+		{"a1! b2! c2! b3!", "b3", "commits"},
+		{"a1! b2! ?2", "b2", "fenced"},
+		{"a1! b2! a2", "b2", "commits"}, // a sees b's when it lists
+		{"a1! b2! a2", "a2", "fenced"},
 	} {
 		f := held(row.fleet)[0].said
 		takes, err := may(held(row.claims), Fleet{f.Cluster, f.Fleet, f.Epoch})
@@ -164,7 +173,7 @@ func TestResumeThatBreaksOff(t *testing.T) {
 			t.Fatalf("broken off at call %d, again: epoch %d, %+v, %v", at, e, unused, again)
 		}
 		e, unused, other := c.Resume(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "c", 0}, 1)
-		if other != nil || e != 3 || unused == nil || unused.Fleet != "b" {
+		if other != nil || e != 3 || len(unused) != 1 || unused[0].Fleet != "b" {
 			t.Fatalf("broken off at call %d, by another: epoch %d, %+v, %v", at, e, unused, other)
 		}
 		if err == nil {

@@ -200,12 +200,12 @@ func (c *Catalog) sound(ctx context.Context, f Found, file format.File) error {
 // copyWords takes what a run says of itself and its claims. Those that are there already stay.
 func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
 	keys := []string{f.Run.Under(format.RunKey)}
-	epochs, err := c.epochs(ctx, f.Run.Place)
+	claims, err := c.claimNames(ctx, f.Run.Place)
 	if err != nil {
 		return err
 	}
-	for _, e := range epochs {
-		keys = append(keys, f.Run.Key(format.Name{Kind: format.ClaimKind, Epoch: e}))
+	for _, n := range claims {
+		keys = append(keys, f.Run.Key(n))
 	}
 	for _, key := range keys {
 		b, _, err := c.get(ctx, key)

@@ -50,7 +50,7 @@ type Keeper struct {
 type book struct {
 	place   format.Place
 	commits map[replica.Generation]store.Info
-	claims  []replica.Epoch
+	claims  []format.Name
 	pins    map[replica.Generation][]Keeper
 	reads   map[replica.Generation]format.Name // the newest of each
 	records []format.Name                      // all reads
@@ -80,7 +80,7 @@ func (c *Catalog) book(ctx context.Context, job, from string) (b *book, next str
 		if n := format.ParseName(name); n.Kind == format.CommitKind {
 			b.commits[n.Generation], newest = info, max(newest, format.StepName(n.Generation))
 		} else if n.Kind == format.ClaimKind {
-			b.claims = append(b.claims, n.Epoch)
+			b.claims = append(b.claims, n)
 		}
 		return nil
 	})
@@ -177,7 +177,7 @@ func (c *Catalog) listed(ctx context.Context, job string, named bool) (list []Li
 func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Listed, err error) {
 	r := Run{Place: b.place}
 	if several {
-		if r, err = c.run(ctx, b.place, append([]replica.Epoch{}, b.claims...)); err != nil {
+		if r, err = c.run(ctx, b.place, append([]format.Name{}, b.claims...)); err != nil {
 			return nil, err
 		}
 	}

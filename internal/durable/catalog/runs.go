@@ -100,8 +100,8 @@ func (c *Catalog) Runs(ctx context.Context, job string) ([]Run, error) {
 	return runs, err
 }
 
-// run reads what a run says of itself, and its newest claim. claims are its epochs where they were listed before.
-func (c *Catalog) run(ctx context.Context, p format.Place, claims []replica.Epoch) (r Run, err error) {
+// run reads what a run says of itself, and its newest claim. claims are their names where they were listed before.
+func (c *Catalog) run(ctx context.Context, p format.Place, claims []format.Name) (r Run, err error) {
 	r.Place = p
 	b, _, err := c.get(ctx, p.Under(format.RunKey))
 	if err == nil {
@@ -112,20 +112,29 @@ func (c *Catalog) run(ctx context.Context, p format.Place, claims []replica.Epoc
 		return r, err
 	}
 	if claims == nil {
-		if claims, err = c.epochs(ctx, p); err != nil {
+		if claims, err = c.claimNames(ctx, p); err != nil {
 			return r, err
 		}
 	}
 	if len(claims) == 0 || r.ID == (replica.JobID{}) {
 		return r, nil
 	}
-	r.Claimed = slices.Max(claims)
-	claim, err := c.claim(ctx, r, r.Claimed)
-	if err != nil && !errors.Is(err, format.ErrCorrupt) {
-		return r, err
-	}
-	if err == nil {
-		r.Order, r.Cluster = max(r.Order, claim.Order), claim.Cluster
+	slices.SortFunc(claims, func(a, b format.Name) int { return cmp.Compare(b.Epoch, a.Epoch) })
+	for _, n := range claims {
+		if n.Epoch < r.Claimed {
+			break
+		}
+		claim, err := c.claim(ctx, r, n)
+		if errors.Is(err, store.ErrAbsent) && n.Fleet != "" {
+			continue // who lost has withdrawn it
+		}
+		if err != nil && !errors.Is(err, format.ErrCorrupt) {
+			return r, err
+		}
+		r.Claimed = n.Epoch
+		if err == nil {
+			r.Order, r.Cluster = max(r.Order, claim.Order), claim.Cluster
+		}
 	}
 	return r, nil
 }

@@ -104,8 +104,9 @@ func generation(t testing.TB) (*Index, []byte, *Commit, []byte) {
 func TestNames(t *testing.T) {
 	root := replica.Digest{9}
 	for want, n := range map[string]Name{
-		"commits/step-00001200.e2.json": {Kind: CommitKind, Generation: gen},
-		"epochs/000002.json":            {Kind: ClaimKind, Epoch: 2},
+		"commits/step-00001200.e2.json":                                 {Kind: CommitKind, Generation: gen},
+		"epochs/000002.json":                                            {Kind: ClaimKind, Epoch: 2},
+		"epochs/000002.00ff00ff00ff00ff.json":                           {Kind: ClaimKind, Epoch: 2, Fleet: "00ff00ff00ff00ff"},
 		"frozen/group-1-09000000000000000000000000000000.b.safetensors": {Kind: SharedKind, Group: 1, Root: root, Twin: 'b'},
 		"pins/step-00001200.e2-ada-1.json":                              {Kind: PinKind, Generation: gen, Who: "ada-1"},
 		"reads/step-00001200.e2.1700000000.good-n1.json":                {Kind: ReadKind, Generation: gen, At: 1700000000, Good: true, Who: "n1"},
@@ -121,7 +122,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%+v is %s, and %s is read as %+v", n, n, want, ParseName(want))
 		}
 	}
-	for _, bad := range []string{"", "commits/step-1200.e2.json", "commits/step-00001200.e02.json", "commits/step-00001200.e2.json/x", "epochs/2.json", "pins/step-00001200.e2-.json",
+	for _, bad := range []string{"", "commits/step-1200.e2.json", "commits/step-00001200.e02.json", "commits/step-00001200.e2.json/x", "epochs/2.json", "epochs/000002..json", "epochs/000002.00FF00ff00ff00ff.json", "epochs/000002.00ff.json", "pins/step-00001200.e2-.json",
 		"step-00001200.e2/group-0.w017.safetensors", "step-00001200.e2/../x.w1.safetensors", "frozen/group-1-0900.a.safetensors", "step-99999999999999.e1/index.w1.json", "summary.json2"} {
 		if n := ParseName(bad); n.Kind != Stray {
 			t.Errorf("%q is read as %+v", bad, n)

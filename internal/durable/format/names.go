@@ -96,6 +96,7 @@ type Name struct {
 	Kind       Kind
 	Generation replica.Generation
 	Epoch      replica.Epoch  // of claims
+	Fleet      string         // of claims in a store without conditions: FleetKey
 	Write      uint64         // of shards and indexes
 	Shard      string         // "group-0", "node-b", "private-3"
 	Group      uint32         // of frozen parts
@@ -112,6 +113,9 @@ func (n Name) String() string {
 	case CommitKind:
 		return CommitPrefix + step + ".json"
 	case ClaimKind:
+		if n.Fleet != "" {
+			return fmt.Sprintf("%s%06d.%s.json", EpochPrefix, n.Epoch, n.Fleet)
+		}
 		return fmt.Sprintf("%s%06d.json", EpochPrefix, n.Epoch)
 	case SharedKind:
 		return fmt.Sprintf("%sgroup-%d-%v.%c%s", FrozenPrefix, n.Group, n.Root, n.Twin, shardExt)
@@ -145,7 +149,7 @@ var forms = []struct {
 	form   *regexp.Regexp
 }{
 	{CommitKind, CommitPrefix, regexp.MustCompile(`^commits/(?P<step>step-[^/]+)\.json$`)},
-	{ClaimKind, EpochPrefix, regexp.MustCompile(`^epochs/(?P<epoch>\d{6,8})\.json$`)},
+	{ClaimKind, EpochPrefix, regexp.MustCompile(`^epochs/(?P<epoch>\d{6,8})(?:\.(?P<fleet>[0-9a-f]{16}))?\.json$`)},
 	{SharedKind, FrozenPrefix, regexp.MustCompile(`^frozen/group-(?P<group>\d{1,7})-(?P<root>[0-9a-f]{32})\.(?P<twin>[ab])\.safetensors$`)},
 	{PinKind, PinPrefix, regexp.MustCompile(`^pins/(?P<step>step-\d+\.e\d+)-(?P<who>[^/]+)\.json$`)},
 	{ReadKind, ReadPrefix, regexp.MustCompile(`^reads/(?P<step>step-\d+\.e\d+)\.(?P<at>\d{1,12})\.(?P<how>good|bad)-(?P<who>[^/]+)\.json$`)},
@@ -186,6 +190,8 @@ func (n *Name) set(field, text string) (ok bool) {
 	case "epoch":
 		n.Epoch = replica.Epoch(number)
 		return err == nil && n.Epoch <= replica.MaxEpoch
+	case "fleet":
+		n.Fleet = text
 	case "write":
 		n.Write = number
 		return err == nil
@@ -219,6 +225,11 @@ func (n Name) OfGeneration() bool {
 	case Stray, ClaimKind, SharedKind, RunKind, SummaryKind:
 	}
 	return false
+}
+
+// FleetKey stands for a fleet in the keys of claims, where the store has no conditions and each fleet has keys of its own.
+func FleetKey(cluster replica.ClusterID, fleet string) string {
+	return Sum([]byte(cluster.String() + "/" + fleet))[:16]
 }
 
 // Place is where a run lies below the root.

@@ -48,6 +48,9 @@ type Store struct {
 	Now func() time.Time
 	// Least is the size of an upload's parts, in bytes, where it does not make too many; 0: DefaultPart.
 	Least int64
+	// Heedless: the conditions of this client's puts are ignored. Overwrote is told of keys whose bytes such a put has changed, if it is set.
+	Heedless  bool
+	Overwrote func(key string)
 
 	*shared
 	closed atomic.Bool
@@ -83,7 +86,9 @@ func New() *Store {
 }
 
 // Client is another client of the same root, without hooks.
-func (s *Store) Client() *Store { return &Store{Now: s.Now, Least: s.Least, shared: s.shared} }
+func (s *Store) Client() *Store {
+	return &Store{Now: s.Now, Least: s.Least, Heedless: s.Heedless, Overwrote: s.Overwrote, shared: s.shared}
+}
 
 // Clone is a store with the same objects and uploads, and no hooks: what a program that starts now would find.
 func (s *Store) Clone() *Store {
@@ -234,7 +239,7 @@ func (s *Store) PutNew(ctx context.Context, key string, b []byte) (v store.Versi
 		if len(b) > store.MaxSmall {
 			return fmt.Errorf("%d bytes, at most %d", len(b), store.MaxSmall)
 		}
-		if _, ok := s.objects[key]; ok {
+		if _, ok := s.objects[key]; ok && !s.heedlessLocked(key, b) {
 			return store.ErrExists
 		}
 		v, err = s.putLocked(key, b, "")
@@ -246,13 +251,21 @@ func (s *Store) PutNew(ctx context.Context, key string, b []byte) (v store.Versi
 // PutUnchanged puts a small object in place of a version.
 func (s *Store) PutUnchanged(ctx context.Context, key string, b []byte, was store.Version) (v store.Version, err error) {
 	err = s.do(ctx, "PutUnchanged", key, func() (err error) {
-		if o, ok := s.objects[key]; !ok || o.version != was {
+		if o, ok := s.objects[key]; (!ok || o.version != was) && !s.heedlessLocked(key, b) {
 			return store.ErrChanged
 		}
 		v, err = s.putLocked(key, b, "")
 		return err
 	})
 	return v, err
+}
+
+// heedlessLocked tells whether a put is carried out whose condition does not hold.
+func (s *Store) heedlessLocked(key string, b []byte) bool {
+	if o, ok := s.objects[key]; s.Heedless && ok && s.Overwrote != nil && !bytes.Equal(o.b, b) {
+		s.Overwrote(key)
+	}
+	return s.Heedless
 }
 
 // Get reads a small object.

@@ -15,11 +15,12 @@ var ErrUnconditional = errors.New("the store ignores the conditions of a put")
 // ProbePrefix begins the keys of what Probe puts. A daemon that was killed in the middle leaves one object of a few bytes there.
 const ProbePrefix = ".probe-"
 
-const probeTime = 2 * time.Second
+// ProbeTime is how long Probe may take: a daemon that starts waits for it.
+const ProbeTime = 2 * time.Second
 
 // Probe tries whether a store does what its conditions say, which no documentation of a server is believed about. It takes at most
 // two seconds beside the removal of what it put.
-func Probe(ctx context.Context, s Store) error { return ProbeWithin(ctx, s, probeTime) }
+func Probe(ctx context.Context, s Store) error { return ProbeWithin(ctx, s, ProbeTime) }
 
 // ProbeWithin is Probe with another bound: a store that asks many for fewer requests takes longer.
 func ProbeWithin(ctx context.Context, s Store, most time.Duration) error {
@@ -72,5 +73,5 @@ func unconditional(what string, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	return fmt.Errorf("%w: %s, was carried out. Two fleets could overwrite each other's checkpoints there: take another store, or set store: {conditions: none}, with which forks are found and not prevented", ErrUnconditional, what)
+	return fmt.Errorf("%w: %s, was carried out. Two fleets could overwrite each other's checkpoints there: take another store, or set store: {conditions: none}, which keeps fleets apart by what the server lists (docs/stores.md)", ErrUnconditional, what)
 }

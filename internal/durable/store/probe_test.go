@@ -92,7 +92,7 @@ func TestProbeOfASilentStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		err := Probe(t.Context(), &careless{silent: true, objects: map[string][]byte{}, versions: map[string]int{}})
-		if took := time.Since(began); !errors.Is(err, ErrDoubtful) || took != probeTime {
+		if took := time.Since(began); !errors.Is(err, ErrDoubtful) || took != ProbeTime {
 			t.Errorf("after %v: %v", took, err)
 		}
 	})

@@ -3,11 +3,13 @@ package tier
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/directory"
+	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -17,7 +19,9 @@ type Settings struct {
 	Reader   string       // this node, in marks, the log and deletions
 	KeepRuns int          // former runs of a name that Prune keeps, each by its rule; 0: it leaves former runs alone
 	Best     replica.Best // the metric that best.json goes by
-	Note     func(error)  // told of what costs work and not correctness; nil: nobody is
+	// Unconditional: the store's conditions are not tried, and not asked for where two fleets depend on them (catalog.Options).
+	Unconditional bool
+	Note          func(error) // told of what costs work and not correctness; nil: nobody is
 }
 
 // Tier is the durable tier over one root.
@@ -73,7 +77,7 @@ func DirectoryLater(ctx context.Context, dir string, s Settings) (*Tier, error) 
 
 // New makes a tier over a store. old is its directory as the former layout sees it; nil: it has none. Close closes both.
 func New(st store.Store, old *catalog.Old, s Settings) *Tier {
-	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Best: s.Best.Metric, Largest: s.Best.Largest()}), old: old, settings: s,
+	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Best: s.Best.Metric, Largest: s.Best.Largest(), Unconditional: s.Unconditional}), old: old, settings: s,
 		owned: map[owned]catalog.Run{}, swept: map[replica.JobID]time.Time{}, reads: map[string]*read{}, closing: make(chan struct{})}
 }
 
@@ -84,17 +88,17 @@ func (t *Tier) URL() string { return t.st.URL() }
 var ErrUnconditional = store.ErrUnconditional
 
 // Prove tries whether the store does what its conditions say, unless it has been seen to. Nothing is written to one that has not.
-func (t *Tier) Prove(ctx context.Context) error { return t.prove(ctx, store.Probe) }
+func (t *Tier) Prove(ctx context.Context) error { return t.prove(ctx, store.ProbeTime) }
 
 // provePatience is how long the probe before a write may take: whoever makes it waits for the write anyway.
 const provePatience = time.Minute
 
 // proveToWrite is Prove for a write.
 func (t *Tier) proveToWrite(ctx context.Context) error {
-	return t.prove(ctx, func(ctx context.Context, s store.Store) error { return store.ProbeWithin(ctx, s, provePatience) })
+	return t.prove(ctx, provePatience)
 }
 
-func (t *Tier) prove(ctx context.Context, probe func(context.Context, store.Store) error) error {
+func (t *Tier) prove(ctx context.Context, most time.Duration) error {
 	t.proving.Lock()
 	defer t.proving.Unlock()
 	t.mu.Lock()
@@ -103,11 +107,25 @@ func (t *Tier) prove(ctx context.Context, probe func(context.Context, store.Stor
 	if proved {
 		return nil
 	}
-	err := probe(ctx, t.st)
+	probe := store.ProbeWithin
+	if t.settings.Unconditional {
+		probe = answers
+	}
+	err := probe(ctx, t.st, most)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.proved, t.why = err == nil, err
 	return err
+}
+
+// answers tries whether a store is there at all.
+func answers(ctx context.Context, s store.Store, most time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("%w: no answer for %v", store.ErrDoubtful, most))
+	defer cancel()
+	if _, err := s.Stat(ctx, format.RootKey); !errors.Is(err, store.ErrAbsent) {
+		return err
+	}
+	return nil
 }
 
 // Proved tells whether the store was seen to do what its conditions say.

@@ -16,6 +16,7 @@ import (
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -34,7 +35,7 @@ type fleet struct {
 	of   Attempt
 	line replica.Lineage
 	last replica.Step // that next gave
-	over *Claim       // of whom it took the run
+	over []Claim      // of whom it took the run
 
 	saying func(*Said) // puts in what commits say besides; nil: nothing
 }
@@ -361,7 +362,7 @@ func TestAFleetThatCommittedNothingIsGoneOnFromAtOnce(t *testing.T) {
 	if err := errors.Join(a.resumes(10), b.resumes(10)); err != nil {
 		t.Fatal(err)
 	}
-	if b.of.Epoch != 3 || b.over == nil || b.over.Fleet != "a" || b.over.Epoch != 2 {
+	if b.of.Epoch != 3 || len(b.over) != 1 || b.over[0].Fleet != "a" || b.over[0].Epoch != 2 {
 		t.Errorf("the next fleet opens epoch %d, over %+v", b.of.Epoch, b.over)
 	}
 	if log, _, err := tier.cat.Logs(t.Context(), name, 1); err != nil || len(log) != 1 || log[0].Verb != "resume" || !strings.Contains(log[0].Why, "b takes the run from a, which had claimed epoch 2") {
@@ -717,8 +718,8 @@ func TestAWriteWaitsForItsProbe(t *testing.T) {
 
 // A store that takes every put is refused.
 func TestAStoreWithoutConditions(t *testing.T) {
-	tier := New(careless{memory.New()}, nil, Settings{})
-	defer tier.Close()
+	tier, st := inMemory(t, Settings{})
+	st.Heedless = true
 	if err := newFleet(t, tier, "a").tries(10); !errors.Is(err, ErrUnconditional) {
 		t.Errorf("it writes with %v", err)
 	}
@@ -727,11 +728,79 @@ func TestAStoreWithoutConditions(t *testing.T) {
 	}
 }
 
-// careless is a store that ignores conditions.
-type careless struct{ *memory.Store }
+// Where it was said that a store has no conditions nobody tries them. Of two fleets that resume a run there one opens, whose it was writes no more, and a
+// claim that a dead one left beside another's is named to the next.
+func TestWithoutConditionsByName(t *testing.T) {
+	tier, st := inMemory(t, Settings{Unconditional: true})
+	st.Heedless = true
+	if err := tier.Prove(t.Context()); err != nil || !tier.Proved() || len(keysOf(t, st, "")) != 0 {
+		t.Errorf("it is tried with %v, and has %q", err, keysOf(t, st, ""))
+	}
+	first := newFleet(t, tier, "first")
+	first.writes(5, 10)
+	a, b := newFleet(t, tier, "a"), newFleet(t, New(st.Client(), nil, Settings{Unconditional: true}), "b")
+	at, was, err := b.looks(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.resumes(10); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.takes(at, was); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "a (cluster ") {
+		t.Errorf("the second one resumes with %v", err)
+	}
+	a.writes(5, 20)
+	if err := first.tries(30); !errors.Is(err, ErrFenced) {
+		t.Errorf("the first fleet writes on: %v", err)
+	}
+	r, err := tier.cat.At(t.Context(), name, durabletest.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, who := range []string{"c", "d"} { // they have died before they listed what is beside their own
+		forked(t, st, r, 3, who)
+	}
+	if err := b.resumes(20); err != nil || b.of.Epoch != 4 || len(b.over) != 2 {
+		t.Fatalf("it resumes with %v, in epoch %d, over %+v", err, b.of.Epoch, b.over)
+	}
+	b.writes(5, 30)
+	for _, who := range []string{"e", "f"} { // the lists of their store lag: each has seen itself alone
+		forked(t, st, r, 5, who)
+	}
+	e := newFleet(t, tier, "e")
+	e.of.Epoch, e.of.Number = 5, 90
+	if err := e.tries(40); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "f (cluster ") {
+		t.Errorf("one of two that have one epoch commits with %v", err)
+	}
+	at, _, err = b.looks(30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.takes(at, 5); err != nil || b.of.Epoch != 6 || len(b.over) != 2 { // as if something were committed there
+		t.Errorf("it resumes with %v, in epoch %d, over %+v", err, b.of.Epoch, b.over)
+	}
+}
 
-func (c careless) PutUnchanged(ctx context.Context, key string, b []byte, _ store.Version) (store.Version, error) {
-	return c.PutNew(ctx, key, b)
+// forked puts a claim as a fleet does that resumes a run.
+func forked(t *testing.T, st store.Store, r catalog.Run, e replica.Epoch, who string) {
+	t.Helper()
+	claim := Claim{Run: r.ID, Epoch: e, Cluster: durabletest.Cluster, Fleet: who, Takes: true, Order: 1}
+	raw, err := claim.Seal()
+	if err == nil {
+		_, err = st.PutNew(t.Context(), r.Key(format.Name{Kind: format.ClaimKind, Epoch: e, Fleet: format.FleetKey(claim.Cluster, who)}), raw)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A store without conditions that does not answer is not taken for one that does.
+func TestWithoutConditionsAndSilent(t *testing.T) {
+	tier, st := inMemory(t, Settings{Unconditional: true})
+	st.Before = func(memory.Call) error { return store.ErrDoubtful }
+	if err := tier.Prove(t.Context()); !errors.Is(err, store.ErrDoubtful) || tier.Proved() || tier.Silent() == "" {
+		t.Errorf("%v, %q", err, tier.Silent())
+	}
 }
 
 // Two fleets that resume one run of the former layout at once meet in one place. One that comes later takes it.
@@ -754,7 +823,7 @@ func TestTwoFleetsResumeTheFormerLayout(t *testing.T) {
 	if first, second := fleets[0].resumes(10), fleets[1].takes(at, was); first != nil || !errors.Is(second, ErrFenced) {
 		t.Errorf("they resume with %v, %v", first, second)
 	}
-	if err := fleets[2].resumes(10); err != nil || fleets[2].over == nil {
+	if err := fleets[2].resumes(10); err != nil || len(fleets[2].over) == 0 {
 		t.Errorf("a later one resumes with %v, over %+v", err, fleets[2].over)
 	}
 }

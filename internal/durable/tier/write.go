@@ -180,8 +180,8 @@ type Resumed struct {
 	Epoch  replica.Epoch // the highest that it may have had
 	Writes uint64        // the highest number that a write of the run has had
 	Began  uint64        // as replica.Job's
-	// Over is the claim of a fleet that this one takes the run from, which has committed nothing since; nil: there is none.
-	Over *Claim
+	// Over is the claim of a fleet that this one takes the run from, which has committed nothing since; empty: there is none. Several are of one epoch.
+	Over []Claim
 }
 
 // Claim says which fleet owns an epoch of a run.
