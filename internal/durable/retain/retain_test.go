@@ -48,7 +48,7 @@ func TestDecide(t *testing.T) {
 		want   string
 		why    string // of the first one that goes, or of the first where none does
 	}{
-		"what is stripped pushes out none that is whole": {[]string{"gggg"}, Policy{Last: 1}, func(g []Generation) { g[2].Stripped, g[3].Stripped = true, true }, "0:20 0:40",
+		"what is stripped pushes out none that is whole": {[]string{"gggg"}, Policy{Last: 1}, func(g []Generation) { g[1].Stripped, g[3].Stripped = true, true }, "0:30 0:40",
 			"newer ones were read back and are good: 1, of 1 that are kept"},
 		"nor a former run": {[]string{"g", "g", "g"}, Policy{Last: 1, Runs: 1}, func(g []Generation) { g[1].Stripped, g[2].Stripped = true, true }, "2:10 1:10 0:10",
 			"the newest that was read back and is good"},
