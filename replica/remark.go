@@ -51,7 +51,7 @@ type Remark struct {
 	Kind  RemarkKind `cbor:"1,keyasint"`
 	Name  string     `cbor:"2,keyasint"`
 	Text  string     `cbor:"3,keyasint,omitempty"`
-	Value float64    `cbor:"4,keyasint,omitempty"`
+	Value float64    `cbor:"4,keyasint,omitempty"` // of a metric NaN: it has none from this step on
 	Step  Step       `cbor:"5,keyasint,omitempty"` // of kinds that are Stepped
 	Rank  Rank       `cbor:"6,keyasint,omitempty"` // who made it
 }
@@ -65,7 +65,7 @@ func (r Remark) Check() error {
 		return fmt.Errorf("%v %.80q: its name has %d bytes, want 1 to %d of UTF-8", r.Kind, r.Name, len(r.Name), MaxRemarkName)
 	case len(r.Text) > MaxRemarkText || !utf8.ValidString(r.Text):
 		return fmt.Errorf("%v %q: its text has %d bytes, want at most %d of UTF-8", r.Kind, r.Name, len(r.Text), MaxRemarkText)
-	case math.IsNaN(r.Value) || math.IsInf(r.Value, 0):
+	case math.IsNaN(r.Value) && r.Kind != Metric || math.IsInf(r.Value, 0):
 		return fmt.Errorf("%v %q: %v is not finite", r.Kind, r.Name, r.Value)
 	case r.Step > MaxStep:
 		return fmt.Errorf("%v %q: step %d is out of range", r.Kind, r.Name, r.Step)

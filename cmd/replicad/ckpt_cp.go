@@ -113,11 +113,13 @@ type policy struct {
 	largest bool // of Best
 	runs    int
 	grace   time.Duration
+	strip   bool
+	idle    time.Duration // of strip: how long ago a run was written last
 }
 
 func (c ckpt) prune() *cobra.Command {
 	var f common
-	p := policy{grace: 24 * time.Hour}
+	p := policy{grace: 24 * time.Hour, idle: 24 * time.Hour}
 	dry := false
 	cmd := f.add(&cobra.Command{
 		Use:   "prune WHERE",
@@ -125,7 +127,11 @@ func (c ckpt) prune() *cobra.Command {
 		Long: ckptLong + `
 
 Keeps what any rule keeps, and never deletes the last good generation. Each deletion leaves a line in
-` + "`ckpt log`" + `. What broken-off writes left goes when it is older than the grace.`,
+` + "`ckpt log`" + `. What broken-off writes left goes when it is older than the grace.
+
+--strip-optimizer is for runs that have ended: what stays keeps parameters and buffers, and loses the state of optimizers (tensors
+whose names begin with optim.). Nothing can resume from such a generation. Pinned ones stay as they are. A run that may be live
+is refused: its newest commit or claim is younger than --idle.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w, err := c.find(cmd.Context(), args[0], f.name())
@@ -152,6 +158,8 @@ Keeps what any rule keeps, and never deletes the last good generation. Each dele
 	fl.Var(&p.Younger, "younger", "and those that are younger, as 7d or 36h")
 	fl.IntVar(&p.runs, "keep-runs", 3, "former runs that go by these rules; of older ones nothing stays")
 	fl.DurationVar(&p.grace, "grace", p.grace, "how old what no commit names must be; longer than a write takes")
+	fl.BoolVar(&p.strip, "strip-optimizer", false, "and strip what stays of its optimizers' state; nothing resumes from it then")
+	fl.DurationVar(&p.idle, "idle", p.idle, "with --strip-optimizer: a run has ended that wrote nothing for so long")
 	fl.BoolVar(&dry, "dry-run", false, "say what and why, delete nothing")
 	return cmd
 }
@@ -167,6 +175,9 @@ func (p *policy) complete() error {
 		flag := map[string]string{"": "keep", "last": "keep", "best.n": "best", "best.metric": "metric"}[f.Field]
 		return coded(exitUsage, fmt.Errorf("--%s %s: want %s", cmp.Or(flag, f.Field), f.Value, f.Want))
 	}
+	if p.idle < 0 {
+		return coded(exitUsage, fmt.Errorf("--idle %v: want 0s or more", p.idle))
+	}
 	if p.runs < 0 {
 		return coded(exitUsage, fmt.Errorf("--keep-runs %d: want 0 or more", p.runs))
 	}
@@ -176,15 +187,21 @@ func (p *policy) complete() error {
 // pruneRow is a line of `ckpt prune --json`.
 type pruneRow struct {
 	lsRow
-	Kept   bool   `json:"kept"`
-	Reason string `json:"reason"`
-	Error  string `json:"error,omitempty"`
+	Kept   bool      `json:"kept"`
+	Reason string    `json:"reason"`
+	Strip  *stripRow `json:"strip,omitempty"`
+	Error  string    `json:"error,omitempty"`
 }
 
 func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) error {
 	jobs, err := w.jobs(ctx, w.cat)
 	if err != nil {
 		return err
+	}
+	if p.strip {
+		if err := c.ended(ctx, w, jobs, p.idle); err != nil {
+			return err
+		}
 	}
 	rows := []pruneRow{}
 	var failed error
@@ -205,6 +222,12 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 			row := pruneRow{lsRow: rowOf(l), Kept: v.Keep, Reason: v.Why}
 			if !v.Keep && !dry {
 				if err := w.cat.Delete(ctx, l.Run, l.Generation, v.Why); err != nil {
+					row.Error, failed = err.Error(), errors.Join(failed, err)
+				}
+			}
+			if v.Keep && p.strip {
+				s, err := c.stripped(ctx, w, l, gens[i], "ckpt prune --strip-optimizer", dry)
+				if row.Strip = &s; err != nil {
 					row.Error, failed = err.Error(), errors.Join(failed, err)
 				}
 			}
@@ -244,7 +267,7 @@ func judged(ctx context.Context, cat *catalog.Catalog, list []catalog.Listed, me
 		if l.Row.Loader != nil {
 			g.LoaderEpoch, g.Loads = *l.Row.Loader, true
 		}
-		g.Pinned = l.Row.Keep != ""
+		g.Pinned, g.Stripped = l.Row.Keep != "", l.Row.Stripped
 		if len(l.Pins) > 0 {
 			pins, err := cat.Pinned(ctx, l.Run, l.Generation)
 			if err != nil {
@@ -295,6 +318,9 @@ func (c ckpt) printPruned(rows []pruneRow, dry, asJSON bool) error {
 			what = "deleted"
 		}
 		fmt.Fprintf(c.std.out, "%s: %s step %d of %s, %s: %s\n", what, r.Job, r.Step, r.Run, size(r.Bytes), r.Reason)
+		if r.Strip != nil {
+			fmt.Fprintf(c.std.out, "  %v\n", r.Strip)
+		}
 		if r.Error != "" {
 			fmt.Fprintf(c.std.out, "  %s\n", r.Error)
 		}

@@ -34,12 +34,13 @@ type lsRow struct {
 	Loader   *uint64                  `json:"loader_epoch,omitempty"`
 	Pinned   []string                 `json:"pinned,omitempty"`
 	Keep     string                   `json:"keep,omitempty"`
+	Stripped bool                     `json:"stripped,omitempty"`
 	Old      bool                     `json:"former_layout,omitempty"`
 }
 
 func rowOf(l catalog.Listed) lsRow {
 	r := lsRow{Job: l.Run.Job, Run: l.Run.Run, Step: l.Generation.Step, Epoch: l.Generation.Epoch, Position: l.Row.Position, State: l.State, Why: l.Why,
-		Bytes: l.Row.Bytes, Metrics: l.Row.Metrics, Loader: l.Row.Loader, Keep: l.Row.Keep, Old: l.Old}
+		Bytes: l.Row.Bytes, Metrics: l.Row.Metrics, Loader: l.Row.Loader, Keep: l.Row.Keep, Stripped: l.Row.Stripped, Old: l.Old}
 	if l.Row.At > 0 {
 		at := time.UnixMilli(l.Row.At)
 		r.Written = &at
@@ -61,7 +62,8 @@ func (c ckpt) ls() *cobra.Command {
 		Long: ckptLong + `
 
 States: good (the newest whole read found every byte), unread, damaged (the newest whole read failed),
-unfinished (no commit: being written, or broken off), deleting. READ says when a generation was last read
+unfinished (no commit: being written, or broken off), deleting. A stripped generation has no optimizer state:
+nothing resumes from it. READ says when a generation was last read
 whole. ` + "`ckpt verify`" + ` reads one.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -109,6 +111,9 @@ func (c ckpt) printRows(rows []lsRow) error {
 			read = age(*r.Read) + " ago"
 		}
 		state := string(r.State)
+		if r.Stripped {
+			state += ", stripped"
+		}
 		if r.Keep != "" {
 			r.Pinned = append(r.Pinned, r.Keep)
 		}

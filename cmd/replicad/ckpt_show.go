@@ -101,6 +101,9 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 	fmt.Fprintf(t, "generation\tstep %d of epoch %d, at position %v\n", com.Generation.Step, com.Generation.Epoch, com.Position)
 	fmt.Fprintf(t, "written\t%s (%s ago), write %d of cluster %v\n", time.UnixMilli(com.At).UTC().Format(time.RFC3339), age(time.UnixMilli(com.At)), com.Write, com.Cluster)
 	fmt.Fprintf(t, "size\t%s in %d files\n", size(com.Bytes), com.Files)
+	if com.Stripped {
+		fmt.Fprintf(t, "stripped\tof its optimizer state (ckpt prune --strip-optimizer): nothing resumes from it\n")
+	}
 	fmt.Fprintf(t, "ranks\t%d in %d groups\n", com.Layout.World, com.Layout.NumGroups())
 	for _, o := range com.Lineage[max(0, len(com.Lineage)-maxEpochs):] {
 		fmt.Fprintf(t, "epoch %d\tfrom step %d\n", o.Epoch, o.Start)

@@ -24,13 +24,18 @@ const ckptJob = durabletest.JobName
 // writeGeneration does what a job does for one generation.
 func writeGeneration(t *testing.T, dir string, step replica.Step, id byte) {
 	t.Helper()
+	writeMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), id)
+}
+
+func writeMade(t *testing.T, dir string, made durabletest.Generation, id byte) {
+	t.Helper()
+	step := made.Generation.Step
 	st, err := openStore(t.Context(), dir, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
 	c := catalog.New(st, catalog.Options{Who: "daemon"})
-	made := durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2)
 	run := durabletest.Job
 	run[15] = id
 	r, err := c.Begin(t.Context(), format.Run{Job: ckptJob, ID: run, Began: time.Date(2026, 11, 25, 17, 16+int(id), 0, 0, time.UTC).UnixMilli()})

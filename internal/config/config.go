@@ -97,7 +97,7 @@ type Config struct {
 	// more than twice as fast. Harm: who can read the network reads weights and optimizer state, and who can write to it changes them unseen,
 	// since digests find faults and not forgery. Certificates are checked all the same when a connection opens. Default: false.
 	PlaintextState bool `yaml:"plaintext_state,omitempty"`
-	// DurableKeep says which durable generations of a job stay: how many of the newest that were read back, 1 to 1000, default 2, and as many of the
+	// DurableKeep says which durable generations of a job stay: how many of the newest that were read back, 1 to 1000, default 3, and as many of the
 	// newest ones that were not read back yet; or all of that and more, as {last: 3, every: 1000, epochs: true, best: {metric: loss, n: 2, order: min},
 	// younger: 7d}. With 1, a shard that goes bad later leaves nothing to fall back to.
 	DurableKeep replica.Keep `yaml:"durable_keep"`
@@ -235,7 +235,7 @@ type Raft struct {
 func Default() Config {
 	return Config{
 		MemoryMargin:   256 << 20,
-		DurableKeep:    replica.Keep{Last: 2},
+		DurableKeep:    replica.Keep{Last: 3},
 		DurableWriters: DefaultDurableWriters,
 		KeepRuns:       3,
 		ScrubRate:      64 << 20,

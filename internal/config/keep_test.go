@@ -32,9 +32,9 @@ func TestDurableKeep(t *testing.T) {
 	const day replica.Age = 86400
 	for text, want := range map[string]replica.Keep{
 		"5":             {Last: 5},
-		"{every: 1000}": {Last: 2, Every: 1000},
+		"{every: 1000}": {Last: 3, Every: 1000},
 		"{last: 3, every: 1000, epochs: true, best: {metric: loss, n: 2, order: min}, younger: 7d}": {Last: 3, Every: 1000, Epochs: true, Best: replica.Best{Metric: "loss", N: 2, Order: "min"}, Younger: 7 * day},
-		"{best: {metric: accuracy, n: 1, order: max}, younger: 36h}":                                {Last: 2, Best: replica.Best{Metric: "accuracy", N: 1, Order: "max"}, Younger: day + day/2},
+		"{best: {metric: accuracy, n: 1, order: max}, younger: 36h}":                                {Last: 3, Best: replica.Best{Metric: "accuracy", N: 1, Order: "max"}, Younger: day + day/2},
 	} {
 		c, err := load(text)
 		if err != nil || c.DurableKeep != want {

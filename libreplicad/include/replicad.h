@@ -304,7 +304,7 @@ typedef struct rp_remark {
 	uint32_t pad;
 	const char *name;
 	const char *text; /* of notes and versions; else NULL */
-	double value;     /* of a metric or the loader's epoch: finite */
+	double value;     /* of a metric or the loader's epoch: finite; a metric that is NaN has no value from its step on */
 	uint64_t step;    /* that the value belongs to */
 } rp_remark;
 /* Training thread: all that the rank says of its job from now on, in the place of what it said before: notes, metrics, versions of its program and

@@ -24,7 +24,7 @@ static int check_remark(const rp_remark *r, size_t i, size_t name, size_t text, 
 		return rpi_error(err, RP_EINVAL, "rp_say: the text of %.80s is longer than %u bytes", r->name, RP_MAX_REMARK_TEXT);
 	if (number != (r->text == NULL) || (!number && (r->value != 0 || r->step != 0)))
 		return rpi_error(err, RP_EINVAL, "rp_say: %.80s: a note or version has a text alone, and what belongs to a step a number alone", r->name);
-	if (!isfinite(r->value))
+	if (!isfinite(r->value) && !(r->kind == RP_METRIC && isnan(r->value)))
 		return rpi_error(err, RP_EINVAL, "rp_say: %.80s is %g, which is not finite", r->name, r->value);
 	return RP_OK;
 }

@@ -311,6 +311,10 @@ static void says_remarks(void) {
 	CHECK(memcmp(d->said + sizeof head[0], "datav2", 6) == 0 && memcmp(d->said + 2 * sizeof head[0] + 6, "loss", 4) == 0);
 	SAME(head[1].step, 7);
 	CHECK(head[1].value == 0.25);
+	rp_remark none = {.kind = RP_METRIC, .name = "loss", .value = NAN, .step = 8};
+	OK(rp_say(r.h, &none, 1, &failure));
+	memcpy(&head[0], heard_said(&r, 2)->said, sizeof head[0]);
+	CHECK(isnan(head[0].value));
 	/* As much as fits, of which a message has room. */
 	static char names[RP_MAX_REMARKS][RP_MAX_REMARK_NAME + 1];
 	static rp_remark all[RP_MAX_REMARKS];
@@ -322,7 +326,7 @@ static void says_remarks(void) {
 		all[i] = i < 128 ? (rp_remark){.kind = i % 2 ? RP_NOTE : RP_VERSION, .name = names[i], .text = text} : (rp_remark){.kind = i % 2 ? RP_METRIC : RP_LOADER_EPOCH, .name = names[i], .value = 1};
 	}
 	OK(rp_say(r.h, all, RP_MAX_REMARKS, &failure));
-	SAME(heard_said(&r, 2)->said_bytes, RP_MAX_SAID);
+	SAME(heard_said(&r, 3)->said_bytes, RP_MAX_SAID);
 	all[200].kind = RP_METRIC; /* one more than there may be */
 	SAME(rp_say(r.h, all, RP_MAX_REMARKS, &failure), RP_EINVAL);
 	SAME(rp_say(r.h, (rp_remark[]){two[0], two[0]}, 2, &failure), RP_EINVAL);
@@ -332,9 +336,9 @@ static void says_remarks(void) {
 	SAME(rp_notify(r.h), RP_EGONE);
 	fake_start(&r.daemon);
 	OK(rp_reconnect(r.h, 20ll * second, &failure));
-	SAME(heard_said(&r, 3)->said_bytes, 2 * sizeof head[0] + 10);
+	SAME(heard_said(&r, 4)->said_bytes, 2 * sizeof head[0] + 10);
 	OK(rp_notify(r.h));
-	heard_said(&r, 3);
+	heard_said(&r, 4);
 	rank_end(&r);
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from typing import Any
@@ -30,10 +31,7 @@ with replicad.Session(model, optimizer, data=loader) as session:
     session.note(lr=sys.argv[2], place=f"rank {session.rank.number}")
     at = session.resume()
     if at == 0:
-        try:
-            session.metric(loss=float("nan"))
-        except replicad.Invalid as err:
-            print("REFUSED", err, flush=True)
+        session.metric(loss=float("nan"))
     batches = loader.endless()
     for step in session.steps(last):
         next(batches)
@@ -43,7 +41,9 @@ with replicad.Session(model, optimizer, data=loader) as session:
             optimizer.zero_grad()
             session.metric(loss=step + 0.5 + 100 * session.rank.number)
         if step == 2:
-            session.metric(accuracy=0.25)
+            session.metric(accuracy=0.25, scale=1.0)
+        if step == 6:
+            session.metric(scale=torch.tensor(float("inf")))
         if step % 3 == 0:
             assert session.save(wait=True, keep=f"epoch {step // 3}" if step == 3 else "") == step
     if at == 0:
@@ -60,11 +60,12 @@ def checkpoints(daemon: Daemon, name: str) -> tuple[str, dict[int, dict[str, Any
 def test_said_in_checkpoints(own_daemon: Daemon) -> None:
     daemon, name = own_daemon, f"said-{os.getpid()}"
     out = daemon.run(TRAIN, "6", "0.1", world=2, name=name, flags=("--note", "data=v2", "--note", "lr=of the launcher", "--durable-every", "0")).done()
-    assert len(re.findall(r"^REFUSED metric 'loss' is nan, and only finite numbers order checkpoints: leave it out", out, re.M)) == 2, out
+    assert len(re.findall(r"replicad: step 0: the metric loss is nan, which is no finite number: durable checkpoints of this step have no such metric", out)) == 2, out
+    assert len(re.findall(r"replicad: step 6: the metric scale is tensor\(inf\), which is no finite number", out)) == 2, out
     assert out.count("AGAIN 6") == 2, out
     where, rows = checkpoints(daemon, name)
     assert sorted(rows) == [3, 6], rows
-    assert rows[3]["metrics"] == {"accuracy": 0.25, "loss": 3.5}
+    assert rows[3]["metrics"] == {"accuracy": 0.25, "loss": 3.5, "scale": 1.0}
     assert rows[6]["metrics"] == {"accuracy": 0.25, "loss": 6.5}
     assert rows[3]["loader_epoch"] == 1
     assert rows[6]["loader_epoch"] == 2
@@ -75,7 +76,7 @@ def test_said_in_checkpoints(own_daemon: Daemon) -> None:
     assert {"python", "replicad", "program"} <= set(shown["provenance"])
     text = daemon.verb("ckpt", "show", f"{where}@3")
     lines = (
-        r"metrics +accuracy=0\.25 loss=3\.5",
+        r"metrics +accuracy=0\.25 loss=3\.5 scale=1",
         r"note +lr = 0\.1",
         r"from +torch = \S+",
         r"loader +epoch 1",
@@ -85,7 +86,7 @@ def test_said_in_checkpoints(own_daemon: Daemon) -> None:
     )
     for line in lines:
         assert re.search(rf"^{line}$", text, re.M), (line, text)
-    assert re.search(rf"^{name} +3 .* accuracy=0\.25 loss=3\.5 +save ", daemon.verb("ckpt", "ls", where), re.M)
+    assert re.search(rf"^{name} +3 .* accuracy=0\.25 loss=3\.5 scale=1 +save ", daemon.verb("ckpt", "ls", where), re.M)
 
     out = daemon.run(TRAIN, "9", "0.2", world=2, name=name, flags=("--resume", "--note", "data=v3", "--note", "lr=0.1", "--note", "who=ada", "--durable-every", "0")).done()
     differ = re.findall(r"^replicad run: (notes differ .*)$", out, re.M)
@@ -135,10 +136,10 @@ def test_said_on_several_nodes() -> None:
         where = nodes["c"].dir.parent / "durable" / name
         shown = json.loads(nodes["c"].verb("ckpt", "show", str(where), "--json"))["commit"]
     assert shown["notes"] == {"lr": "0.1", "place": "rank 0", "of_a": "yes", "of_b": "yes"}
-    assert shown["metrics"] == {"accuracy": 0.25, "loss": 3.5}
+    assert shown["metrics"] == {"accuracy": 0.25, "loss": 3.5, "scale": 1.0}
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     said = Remarks()
     for values, want in (
         ({"x" * 65: 1}, "the name has 65 bytes, and 1 to 64 fit"),
@@ -147,10 +148,18 @@ def test_what_is_refused() -> None:
     ):
         with pytest.raises(replicad.Invalid, match=want):
             said.note("note", values)
-    for value, text in ((float("inf"), "is inf, and only finite numbers"), ("low", "'low' is no number"), (None, "None is no number")):
-        with pytest.raises(replicad.Invalid, match=text):
-            said.metric(3, {"good": 1.0, "loss": value})
+    with pytest.raises(replicad.Invalid, match="the name has 65 bytes"):
+        said.metric(3, {"good": 1.0, "x" * 65: 1.0})
     assert not any(said._of.values()), "of what is refused nothing is taken"
+    for step, value in enumerate((float("inf"), "low", None, float("nan"))):
+        said.metric(step, {"good": 1.0, "loss": value, f"of {step}": value})
+        assert math.isnan(said._of[native.METRIC][b"loss"].value)
+        assert said._of[native.METRIC][b"good"].value == 1.0
+    warned = [r.getMessage() for r in caplog.records]
+    names = ["loss is inf", "of 0 is inf", "of 1 is 'low'", "of 2 is None", "of 3 is nan"]
+    assert [re.search(r"the metric (.*), which is no finite number", w)[1] for w in warned] == names, warned  # type: ignore[index]
+    assert warned[0].startswith("replicad: step 0: ")
+    said._of[native.METRIC].clear()
     said.metric(3, {"loss": torch.tensor(0.5)})
     said.metric(4, {"loss": 0.25})
     said.back(3)

@@ -7,6 +7,8 @@
 // One fleet owns a run, by a claim of an epoch that is put if absent. A fleet that finds that another has taken the run commits no more.
 // In a store without conditions each fleet puts claims under keys of its own, and lists those of others afterwards.
 //
+// A COMMIT changes in one case: Strip puts that of a generation without optimizer state in the former's place, unchanged since it was read.
+//
 // Deleting goes by trash entry, COMMIT, files, entry; whoever finds an entry may finish it. What no COMMIT names is swept when it is older
 // than a grace, by the store's own times.
 //

@@ -47,6 +47,11 @@ func write(ctx context.Context, c *Catalog, g replica.Generation, groups int, n 
 }
 
 func writeAs(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64, fleet Fleet) (*format.Commit, error) {
+	return writeMade(ctx, c, durabletest.Make(g, groups), n, fleet)
+}
+
+func writeMade(ctx context.Context, c *Catalog, made durabletest.Generation, n uint64, fleet Fleet) (*format.Commit, error) {
+	g := made.Generation
 	r, err := c.Begin(ctx, format.Run{Job: durabletest.JobName, ID: durabletest.Job, Owner: 7, Began: began.UnixMilli()})
 	if err != nil {
 		return nil, err
@@ -54,7 +59,6 @@ func writeAs(ctx context.Context, c *Catalog, g replica.Generation, groups int, 
 	if err := c.Claim(ctx, r, fleet); err != nil {
 		return nil, err
 	}
-	made := durabletest.Make(g, groups)
 	a := Attempt{r, g, n}
 	var files []format.Written
 	roots := make(map[replica.Part]replica.Digest)

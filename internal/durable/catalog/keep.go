@@ -200,8 +200,14 @@ func (c *Catalog) Pinned(ctx context.Context, r Run, g replica.Generation) ([]fo
 	return c.pinned(ctx, r, g)
 }
 
-// MarkRead records what a whole read of a generation came to: nil, or why it failed. Older records of it go.
+// MarkRead records what a whole read of a generation came to: nil, or why it failed. Older records of it go. A read that failed since the generation was
+// stripped meanwhile says nothing: its files went, others took their place.
 func (c *Catalog) MarkRead(ctx context.Context, f Found, failed error) error {
+	if failed != nil {
+		if com, err := c.readCommit(ctx, f.Run, f.Generation); err == nil && com.Stripped && com.Write != f.Write {
+			return nil
+		}
+	}
 	said := format.Read{Generation: f.Generation, Who: c.who, At: c.now().Unix(), Write: f.Write}
 	if failed != nil {
 		said.Error = replica.Line(Plain(failed), format.MaxText)

@@ -25,6 +25,7 @@ const (
 	Unfinished State = "unfinished" // objects without a COMMIT
 	Unreadable State = "unreadable" // the store refuses to read it: what it holds is not known
 	Deleting   State = "deleting"   // somebody began to delete it
+	Stripped   State = "stripped"   // whole, without optimizer state: nothing resumes from it
 )
 
 // Listed is a generation as a list shows it.

@@ -89,8 +89,8 @@ func python(seed uint32) rng.Python3 {
 }
 
 // regions of a rank. The layout's bytes are of its group.
-func regions(lay int) replica.Geometry {
-	g, err := replica.NewGeometry([]replica.Region{
+func regions(lay int, more []replica.Region) replica.Geometry {
+	g, err := replica.NewGeometry(append([]replica.Region{
 		{Name: "weight", DType: replica.F32, Shape: []uint64{5, 7}, Bytes: 140},
 		{Name: "cursor", DType: replica.U64, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{2}, Bytes: 16},
 		{Name: "base", DType: replica.BF16, Class: replica.Frozen, Shape: []uint64{90}, Bytes: 180},
@@ -100,26 +100,39 @@ func regions(lay int) replica.Geometry {
 		{Name: "scale", DType: replica.F8E4M3, Class: replica.Volatile, Shape: []uint64{1}, Bytes: 1},
 		{Name: "steps", DType: replica.I64, Class: replica.Volatile, Shape: nil, Bytes: 8},
 		{Name: "replicad.own", DType: replica.U8, Kind: replica.Private, Flags: replica.InWindow, Shape: []uint64{4096}, Bytes: 4096},
-	})
+	}, more...))
 	if err != nil {
 		panic(err) // the regions above
 	}
 	return g
 }
 
-// Make makes a generation of two ranks in so many groups: 1 or 2. Its bytes follow from its name; frozen parts are those of every generation.
-func Make(gen replica.Generation, groups int) Generation {
+// Trained are regions that a program with an optimizer has besides: its state lies between and behind what is kept of a stripped generation.
+func Trained() []replica.Region {
+	return []replica.Region{
+		{Name: "optim.weight.exp_avg", DType: replica.F32, Shape: []uint64{5, 7}, Bytes: 140},
+		{Name: "optim.param.0.1", DType: replica.F32, Shape: []uint64{3}, Bytes: 12},
+		{Name: "optim.param.0.1.exp_avg", DType: replica.F32, Shape: []uint64{900}, Bytes: 3600},
+		{Name: "bias", DType: replica.F32, Shape: []uint64{200}, Bytes: 800},
+		{Name: "optim.groups.0.lr", DType: replica.F32, Class: replica.Volatile, Bytes: 4},
+		{Name: "count", DType: replica.F32, Class: replica.Volatile, Bytes: 4},
+	}
+}
+
+// Make makes a generation of two ranks in so many groups: 1 or 2. Its bytes follow from its name; frozen parts are those of every generation. more are
+// regions that its ranks have besides.
+func Make(gen replica.Generation, groups int, more ...replica.Region) Generation {
 	out := Generation{Generation: gen, Layout: replica.Layout{World: 2, Groups: []replica.GroupID{0, replica.GroupID(groups - 1)}}}
 	for group := range uint32(groups) {
 		fill := map[string][]byte{LayoutRegion: laid(group)}
-		g := regions(len(fill[LayoutRegion]))
+		g := regions(len(fill[LayoutRegion]), more)
 		frozen := seal(g, replica.FrozenOf(replica.GroupID(group)), gen, replica.Digest{}, fill)
 		out.Frozen = append(out.Frozen, frozen)
 		out.Groups = append(out.Groups, seal(g, replica.OfGroup(replica.GroupID(group)), gen, frozen.Manifest.Root, nil))
 	}
 	for rank := range uint32(2) {
 		lay := len(laid(uint32(out.Layout.Groups[rank])))
-		out.Private = append(out.Private, seal(regions(lay), replica.OfRank(replica.Rank(rank)), gen, replica.Digest{}, map[string][]byte{"replicad.own": own(rank)}))
+		out.Private = append(out.Private, seal(regions(lay, more), replica.OfRank(replica.Rank(rank)), gen, replica.Digest{}, map[string][]byte{"replicad.own": own(rank)}))
 	}
 	return out
 }

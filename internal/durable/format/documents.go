@@ -125,11 +125,12 @@ type Row struct {
 	Metrics    map[string]Metric  `json:"metrics,omitempty"`
 	Loader     *uint64            `json:"loader,omitempty"`
 	Keep       string             `json:"keep,omitempty"`
+	Stripped   bool               `json:"stripped,omitempty"`
 }
 
 // Row is the commit's.
 func (c *Commit) Row() Row {
-	return Row{c.Generation, c.Position, c.Write, c.Bytes, c.At, c.Metrics, c.Loader, c.Keep}
+	return Row{c.Generation, c.Position, c.Write, c.Bytes, c.At, c.Metrics, c.Loader, c.Keep, c.Stripped}
 }
 
 // Summary is a hint: rows of commits that were there once.

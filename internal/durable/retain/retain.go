@@ -42,6 +42,7 @@ type Generation struct {
 	Pinned      bool // by a person
 	Open        bool // somebody reads it now
 	Resumed     bool // a run went on from it
+	Stripped    bool // it has no optimizer state: nothing can go on from it
 }
 
 // Policy says what to keep. The zero value keeps the newest good generation of each run.
@@ -86,7 +87,8 @@ type rule struct {
 	out    []Verdict
 }
 
-// runs are the generations of each run, by their place in gens: the newest run first, and in it the newest generation.
+// runs are the generations of each run, by their place in gens: the newest run first, and in it the newest generation. Those that are stripped are a run
+// of their own: they go by the same rules, and push none out that a job can go on from.
 func (r *rule) runs() [][]int {
 	order := make([]int, len(r.gens))
 	for i := range order {
@@ -94,16 +96,26 @@ func (r *rule) runs() [][]int {
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
 		x, y := r.gens[a], r.gens[b]
-		return cmp.Or(cmp.Compare(x.Run, y.Run), cmp.Compare(y.Epoch, x.Epoch), cmp.Compare(y.Step, x.Step))
+		return cmp.Or(cmp.Compare(x.Run, y.Run), compareBool(x.Stripped, y.Stripped), cmp.Compare(y.Epoch, x.Epoch), cmp.Compare(y.Step, x.Step))
 	})
 	var out [][]int
 	for at, i := range order {
-		if at == 0 || r.gens[i].Run != r.gens[order[at-1]].Run {
+		if before := order[max(at-1, 0)]; at == 0 || r.gens[i].Run != r.gens[before].Run || r.gens[i].Stripped != r.gens[before].Stripped {
 			out = append(out, nil)
 		}
 		out[len(out)-1] = append(out[len(out)-1], i)
 	}
 	return out
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 func (r *rule) keep(i int, format string, args ...any) {
@@ -266,7 +278,7 @@ func (r *rule) former() {
 	began, wrote := r.began()
 	good := false // of a newer run, and kept
 	for _, run := range r.runs() {
-		kept := slices.ContainsFunc(run, func(i int) bool { return r.gens[i].State == Good && r.out[i].Keep })
+		kept := slices.ContainsFunc(run, func(i int) bool { return r.gens[i].State == Good && r.out[i].Keep && !r.gens[i].Stripped })
 		for _, i := range run {
 			switch g := r.gens[i]; {
 			case g.Run == 0:

@@ -48,6 +48,10 @@ func TestDecide(t *testing.T) {
 		want   string
 		why    string // of the first one that goes, or of the first where none does
 	}{
+		"what is stripped pushes out none that is whole": {[]string{"gggg"}, Policy{Last: 1}, func(g []Generation) { g[1].Stripped, g[3].Stripped = true, true }, "0:30 0:40",
+			"newer ones were read back and are good: 1, of 1 that are kept"},
+		"nor a former run": {[]string{"g", "g", "g"}, Policy{Last: 1, Runs: 1}, func(g []Generation) { g[1].Stripped, g[2].Stripped = true, true }, "2:10 1:10 0:10",
+			"the newest that was read back and is good"},
 		"the newest two":                         {[]string{"gggg"}, Policy{Last: 2}, nil, "0:30 0:40", "newer ones were read back and are good: 3, of 2 that are kept"},
 		"one that was not read back counts not":  {[]string{"gggu"}, Policy{Last: 2}, nil, "0:20 0:30 0:40", "newer ones were read back and are good: 2, of 2 that are kept"},
 		"nor several":                            {[]string{"gguuu"}, Policy{Last: 2}, nil, "0:10 0:20 0:40 0:50", "2 newer ones were written, and it was never read back"},

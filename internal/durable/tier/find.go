@@ -35,9 +35,17 @@ func StateOf(err error) catalog.State {
 }
 
 // Find lists the generations of a run whose files are all there and whose newest whole read, if there was one, found every byte, the newest
-// first; and what it passed over and why. With a zero id it lists those of every run of the name, the last run first.
+// first; and what it passed over and why. With a zero id it lists those of every run of the name, the last run first. A stripped generation is passed
+// over: nothing goes on from it.
 func (t *Tier) Find(ctx context.Context, name string, id replica.JobID) (found []Found, skipped []Skipped, err error) {
-	found, skipped, err = t.cat.Find(ctx, name, id)
+	all, skipped, err := t.cat.Find(ctx, name, id)
+	for _, f := range all {
+		if f.Stripped {
+			skipped = append(skipped, Skipped{Run: f.Run, Generation: f.Generation, State: catalog.Stripped, Reason: stripped, Plain: stripped})
+		} else {
+			found = append(found, f)
+		}
+	}
 	if err != nil || t.old == nil {
 		return found, skipped, err
 	}
@@ -58,6 +66,9 @@ func (t *Tier) Find(ctx context.Context, name string, id replica.JobID) (found [
 	}
 	return inOrder(append(found, former...)), append(skipped, passed...), nil
 }
+
+// stripped is why nothing goes on from such a generation.
+const stripped = "it was stripped of its optimizer state (replicad ckpt prune --strip-optimizer), so that nothing can go on from it"
 
 // inOrder puts what was found of former runs, and of runs whose newest generations have the present layout, in one order.
 func inOrder(list []Found) []Found {

@@ -90,7 +90,7 @@ func (t *Tier) judged(ctx context.Context, list []Listed, id replica.JobID, line
 	}
 	out := make([]retain.Generation, len(list))
 	for i, l := range list {
-		g := retain.Generation{Step: l.Row.Position.Step, Epoch: l.Row.Position.Epoch, Run: at[l.Run.ID], Size: l.Row.Bytes, State: stateOf(l), Pinned: l.Row.Keep != ""}
+		g := retain.Generation{Step: l.Row.Position.Step, Epoch: l.Row.Position.Epoch, Run: at[l.Run.ID], Size: l.Row.Bytes, State: stateOf(l), Pinned: l.Row.Keep != "", Stripped: l.Row.Stripped}
 		if m, ok := l.Row.Metrics[metric]; ok {
 			g.Metric, g.Measured = float64(m), true
 		}
@@ -143,7 +143,7 @@ func stateOf(l Listed) retain.State {
 		return retain.Damaged
 	case catalog.Unfinished, catalog.Deleting:
 		return retain.Unfinished
-	case catalog.Unread, catalog.Unreadable:
+	case catalog.Unread, catalog.Unreadable, catalog.Stripped:
 	}
 	return retain.Unread
 }

@@ -36,6 +36,7 @@ type fleet struct {
 	line replica.Lineage
 	last replica.Step // that next gave
 	over []Claim      // of whom it took the run
+	more []replica.Region
 
 	saying func(*Said) // puts in what commits say besides; nil: nothing
 }
@@ -56,7 +57,7 @@ func gen(e replica.Epoch, s replica.Step) replica.Generation {
 
 // parts are those of a generation, of the fleet's run.
 func (f *fleet) parts(g replica.Generation) (frozen []*Part, parts []Part) {
-	made := durabletest.Make(g, 1)
+	made := durabletest.Make(g, 1, f.more...)
 	mine := func(p durabletest.Part) Part {
 		m := p.Manifest
 		m.Job = f.of.Job
@@ -825,5 +826,38 @@ func TestTwoFleetsResumeTheFormerLayout(t *testing.T) {
 	}
 	if err := fleets[2].resumes(10); err != nil || len(fleets[2].over) == 0 {
 		t.Errorf("a later one resumes with %v, over %+v", err, fleets[2].over)
+	}
+}
+
+// A stripped generation is read as others are, and nothing goes on from it: the one before it is found, and it is said why the newer one is not.
+func TestAStrippedOneIsPassedOver(t *testing.T) {
+	tier, st := inMemory(t, Settings{})
+	f := newFleet(t, tier, "a")
+	f.more = durabletest.Trained()
+	f.writes(3, 10, 20)
+	cat := catalog.New(st, catalog.Options{})
+	newest, _, err := cat.Newest(t.Context(), name, f.of.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cat.Strip(t.Context(), newest, "test", false); err != nil {
+		t.Fatal(err)
+	}
+	found, skipped, err := tier.Find(t.Context(), name, f.of.Job)
+	if err != nil || len(found) != 1 || found[0].Generation != gen(1, 10) || len(skipped) != 1 || skipped[0].Generation != gen(1, 20) || skipped[0].State != catalog.Stripped || !strings.Contains(skipped[0].Plain, "stripped of its optimizer state") {
+		t.Fatalf("%+v, %+v, %v", found, skipped, err)
+	}
+	at, err := tier.Look(t.Context(), name, f.of.Job, gen(1, 20))
+	if err != nil || !at.Stripped {
+		t.Fatal(at, err)
+	}
+	if err := tier.ReadBack(t.Context(), at, How{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := tier.Prune(t.Context(), name, f.of.Job, f.line, replica.Keep{Last: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if found, _, err := tier.Find(t.Context(), name, f.of.Job); err != nil || len(found) != 1 {
+		t.Errorf("the one that can be gone on from went: %v, %v", found, err)
 	}
 }

@@ -1,6 +1,7 @@
 package remarks
 
 import (
+	"math"
 	"slices"
 
 	"github.com/replicad/replicad/replica"
@@ -104,13 +105,14 @@ func (b *Book) Learn(job *replica.Job) {
 	}
 }
 
-// of lists what belongs to a step: all texts, and of each number the newest that is not of a later step.
+// of lists what belongs to a step: all texts, and of each number the newest that is not of a later step. A metric that is NaN there has none: the
+// value of an earlier step would pass for this one's.
 func (b *Book) of(step replica.Step) []replica.Remark {
 	var all []replica.Remark
 	for _, p := range b.pages {
 		all = append(all, p.texts...)
 		for _, list := range p.points {
-			if upto := before(list, step+1); len(upto) > 0 {
+			if upto := before(list, step+1); len(upto) > 0 && !math.IsNaN(upto[len(upto)-1].Value) {
 				all = append(all, upto[len(upto)-1])
 			}
 		}

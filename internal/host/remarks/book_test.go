@@ -2,6 +2,7 @@ package remarks
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -55,6 +56,12 @@ func TestReports(t *testing.T) {
 	tells("a launcher", writing(1, 15), "note lr 0.10 of rank 0", "note who ada0 of rank 4294967295", "metric loss 4 of rank 0")
 	b.Linked()
 	tells("another leader", writing(1, 15), "note lr 0.10 of rank 0", "note who ada0 of rank 4294967295", "metric loss 4 of rank 0")
+	b.Say(0, 7, []replica.Remark{loss(16, math.NaN()), note("lr", "0.1")})
+	tells("it is no number later", writing(1, 15))
+	b.Say(1, 5, []replica.Remark{loss(17, math.NaN())})
+	tells("it is no number", writing(1, 17), "note lr 0.10 of rank 0", "note who ada0 of rank 4294967295")
+	b.Say(0, 7, []replica.Remark{loss(18, 5), note("lr", "0.1")})
+	tells("and is one again", writing(1, 18), "note lr 0.10 of rank 0", "note who ada0 of rank 4294967295", "metric loss 5 of rank 0")
 	b.Say(0, 7, nil)
 	tells("the next write, and texts were taken back", writing(2, 9), "note lr 9"+"0 of rank 4294967295", "note who ada0 of rank 4294967295")
 	b.Say(0, 6, []replica.Remark{note("lr", "of before")})

@@ -911,7 +911,8 @@ class Session:
     def metric(self, **values: Any) -> None:
         """Says numbers of the step whose state is live (inside of ``with session.step()``: of that step): ``session.metric(loss=loss.item())``. A durable checkpoint has
         of each name the newest that is of its step or an earlier one; ``replicad ckpt ls`` shows them, and the best checkpoints can be kept by one.
-        Where several ranks say the same name the lowest one's counts. At most 64 names of 64 bytes; :class:`Invalid` beyond that and for what is not finite, with nothing said;
+        Where several ranks say the same name the lowest one's counts. A value that is no finite number is left out, and so is the one before it: checkpoints then have
+        no such metric until it is a number again, and a warning says so, once for each name. At most 64 names of 64 bytes; :class:`Invalid` beyond that, with nothing said;
         :class:`SessionState` before :meth:`resume`. A tensor on a device is waited for."""
         self._check()
         if self._at < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,8 @@ from . import native as n
 from .rank import Rank
 
 __all__ = ["Remarks"]
+
+log = logging.getLogger("replicad")
 
 #: So many remarks of one kind, names of so many bytes, and texts of so many.
 MOST, NAME, TEXT = 64, 64, 256
@@ -33,15 +36,13 @@ def text(kind: str, name: str, value: object) -> bytes:
     return raw
 
 
-def number(name: str, value: Any) -> float:
-    """A metric's value. :class:`Invalid` where it is no finite number."""
+def number(value: Any) -> float:
+    """A metric's value; NaN where it is no finite number."""
     try:
         is_ = float(value)
-    except (TypeError, ValueError) as err:
-        raise Invalid(f"metric {name!r}: {value!r:.80} is no number ({err})") from None
-    if not math.isfinite(is_):
-        raise Invalid(f"metric {name!r} is {is_}, and only finite numbers order checkpoints: leave it out of this step, `if math.isfinite(x): session.metric({name}=x)`")
-    return is_
+    except (TypeError, ValueError):
+        return math.nan
+    return is_ if math.isfinite(is_) else math.nan
 
 
 class Remarks:
@@ -50,14 +51,26 @@ class Remarks:
     def __init__(self) -> None:
         self._of: dict[int, dict[bytes, n.Remark]] = {kind: {} for kind in (n.NOTE, n.METRIC, n.VERSION, n.LOADER_EPOCH)}
         self._new = False
+        self._warned: set[str] = set()  # metrics that were no number once
 
     def note(self, kind: str, values: Mapping[str, object]) -> None:
         """Takes texts: "note" or "version"."""
         self._take(n.NOTE if kind == "note" else n.VERSION, kind, values, lambda name, value: {"text": text(kind, name, value)})
 
     def metric(self, step: int, values: Mapping[str, Any]) -> None:
-        """Takes numbers that belong to a step."""
-        self._take(n.METRIC, "metric", values, lambda name, value: {"value": number(name, value), "step": step})
+        """Takes numbers that belong to a step. What is no finite number takes the former value's place all the same, as no value: a checkpoint must not
+        have that of an earlier step in its place, and training must not end for it."""
+        numbers = {name: number(value) for name, value in values.items()}
+        self._take(n.METRIC, "metric", numbers, lambda _, is_: {"value": is_, "step": step})
+        for name in (name for name, is_ in numbers.items() if math.isnan(is_) and name not in self._warned):
+            self._warned.add(name)
+            log.warning(
+                "replicad: step %d: the metric %s is %.80r, which is no finite number: durable checkpoints of this step have no such metric, nor do later ones until it is one. "
+                "This is said once for each metric",
+                step,
+                name,
+                values[name],
+            )
 
     def epochs(self, step: int, values: Mapping[str, int]) -> None:
         """Takes the epochs that loaders are in behind a step, where they are other ones than before. More of them than fit are not said."""

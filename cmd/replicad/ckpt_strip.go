@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/retain"
+)
+
+// ended refuses runs that a fleet may still write: by the age of what it wrote last, since the store knows nothing of fleets.
+func (c ckpt) ended(ctx context.Context, w *where, jobs []string, idle time.Duration) error {
+	if idle <= 0 {
+		return nil // somebody knows that they have ended
+	}
+	for _, job := range jobs {
+		runs, err := w.cat.Runs(ctx, job)
+		if err != nil {
+			return err
+		}
+		for _, r := range runs {
+			if w.run != "" && r.Run != w.run {
+				continue
+			}
+			sign, err := w.cat.Sign(ctx, r)
+			if err != nil {
+				return err
+			}
+			if sign.What != "" && (sign.At.IsZero() || time.Since(sign.At) < idle) {
+				return fmt.Errorf("run %s of job %s may be live: %s is %s old, and a run counts as finished after %v without one. Nothing was changed. Name a run that has ended (%s/%s/RUN), or, where this one has, say so with --idle 0s",
+					r.Run, job, sign.What, age(sign.At), idle, w.cat.URL(), job)
+			}
+		}
+	}
+	return nil
+}
+
+// stripped strips a generation that stays, and says what became of it.
+func (c ckpt) stripped(ctx context.Context, w *where, l catalog.Listed, g retain.Generation, why string, dry bool) (row stripRow, err error) {
+	switch {
+	case l.Row.Stripped:
+		return stripRow{What: "stripped before"}, nil
+	case g.Pinned || g.Open:
+		return stripRow{What: "not stripped: it is pinned"}, nil
+	case l.State == catalog.Damaged:
+		return stripRow{What: "not stripped: it failed a read"}, nil
+	}
+	f, err := w.cat.Get(ctx, l.Run, l.Generation)
+	if err != nil {
+		return stripRow{What: "NOT stripped"}, err
+	}
+	freed, err := w.cat.Strip(ctx, f, why, dry)
+	switch {
+	case errors.Is(err, catalog.ErrPinned):
+		return stripRow{What: "not stripped: it is pinned"}, nil
+	case errors.Is(err, catalog.ErrNothing):
+		return stripRow{What: "not stripped: " + catalog.ErrNothing.Error()}, nil
+	case err != nil:
+		return stripRow{What: "NOT stripped"}, err
+	case dry:
+		return stripRow{"would strip", freed}, nil
+	}
+	return stripRow{"stripped", freed}, nil
+}
+
+// stripRow is what became of the optimizer's state of a generation.
+type stripRow struct {
+	What  string `json:"what"`
+	Freed uint64 `json:"freed_bytes,omitempty"`
+}
+
+func (r stripRow) String() string {
+	if r.Freed == 0 {
+		return r.What
+	}
+	return fmt.Sprintf("%s, %s of optimizer state", r.What, size(r.Freed))
+}

@@ -1,0 +1,396 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/safetensors"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// ErrNothing marks a generation that has no optimizer state.
+var ErrNothing = errors.New("no tensor of it is an optimizer's (optim.…)")
+
+// The Python package calls the state of optimizers so, and their parameters that no model has; all else is a model's, or replicad's own.
+const optimizers = "optim."
+
+var ownParameter = regexp.MustCompile(`^optim\.(.+\.)?param\.\d+\.\d+`)
+
+// ofOptimizer tells which regions of a rank are an optimizer's state. A parameter that no model has lies under the optimizer's name too, and stays;
+// what lies below such a name is its state, or, where no region has the name itself, what the parameter consists of.
+func ofOptimizer(regions []replica.Region) func(replica.Region) bool {
+	names := make(map[string]bool, len(regions))
+	for _, r := range regions {
+		names[r.Name] = true
+	}
+	return func(r replica.Region) bool {
+		own := ownParameter.FindString(r.Name)
+		return strings.HasPrefix(r.Name, optimizers) && r.Kind == replica.Replicated && r.Class != replica.Frozen &&
+			(own == "" || own != r.Name && (names[own] || names[strings.TrimPrefix(own, optimizers)]))
+	}
+}
+
+// Strip puts a generation without optimizer state in the place of one: new files, which are read back, an index, and a COMMIT in the place of the
+// former one, in one change. Then the former files go. Parameters, buffers and what is a rank's own stay as they are; nothing resumes from it. Where it
+// breaks off, the one generation or the other is there whole, and Sweep removes the rest. A pinned one is ErrPinned, one without such state ErrNothing.
+// freed is the size of the state; with dry set nothing is written.
+func (c *Catalog) Strip(ctx context.Context, f Found, why string, dry bool) (freed uint64, err error) {
+	if freed, err = c.strip(ctx, f, why, dry); err != nil {
+		return freed, fmt.Errorf("strip generation %v of job %s: %w", f.Generation, f.Job, err)
+	}
+	return freed, nil
+}
+
+func (c *Catalog) strip(ctx context.Context, f Found, why string, dry bool) (freed uint64, err error) {
+	if err := c.unpinned(ctx, f); err != nil {
+		return 0, err
+	}
+	parts := make([]*bare, 0, len(f.Index.Parts))
+	defer func() {
+		for _, p := range parts {
+			p.from.Close()
+		}
+	}()
+	for _, at := range f.Index.Parts {
+		if at.Part.Kind != replica.ReplicatedPart {
+			continue
+		}
+		p, err := c.bare(ctx, f, at)
+		if err != nil {
+			return 0, err
+		}
+		parts = append(parts, p)
+		freed += p.freed
+	}
+	if freed == 0 {
+		return 0, ErrNothing
+	}
+	if dry {
+		return freed, nil
+	}
+	was, com, b, err := c.rewrite(ctx, f, parts)
+	if err != nil {
+		return 0, err
+	}
+	return freed, c.exchange(ctx, f, com, was, b, why)
+}
+
+func (c *Catalog) unpinned(ctx context.Context, f Found) error {
+	pins, err := c.pinned(ctx, f.Run, f.Generation)
+	if err == nil && len(pins) > 0 {
+		err = fmt.Errorf("%w by %s: %s", ErrPinned, pins[0].Who, pins[0].Why)
+	}
+	return err
+}
+
+// bare is a group's part without optimizer state: another part, of fewer regions, whose bytes are those of the former.
+type bare struct {
+	Part
+	at    format.PartAt // the former
+	from  *reader
+	moved []moved // by where they lie now
+	freed uint64
+	chunk int // of the former part, that buf has; -1: none
+	buf   []byte
+}
+
+// moved is a region that stays.
+type moved struct{ now, was replica.Region }
+
+func (c *Catalog) bare(ctx context.Context, f Found, at format.PartAt) (*bare, error) {
+	from, err := c.open(ctx, f, at.Part)
+	if err != nil {
+		return nil, err
+	}
+	b := &bare{at: at, from: from, chunk: -1}
+	if err := b.plan(); err != nil {
+		from.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// plan lays out the regions that stay.
+func (b *bare) plan() error {
+	all := b.from.Regions()
+	goes := ofOptimizer(all)
+	var stay []replica.Region
+	for _, r := range all {
+		if goes(r) {
+			b.freed += r.Bytes
+		} else {
+			stay = append(stay, r)
+		}
+	}
+	g, err := replica.NewGeometry(stay)
+	if err != nil {
+		return err
+	}
+	m := b.from.Manifest()
+	for i, now := range g.Regions {
+		if safetensors.Belongs(now, m.Part.Kind) {
+			b.moved = append(b.moved, moved{now, stay[i]})
+		}
+	}
+	slices.SortStableFunc(b.moved, func(x, y moved) int { return int(int64(x.now.Offset) - int64(y.now.Offset)) })
+	m.Bytes, m.Geometry = g.ReplicatedBytes, safetensors.Hash(g.DigestInput(m.Part.Kind))
+	if m.Regions != nil {
+		m.Regions = g.Of(m.Part.Kind)
+	}
+	m.Chunks, m.Root = nil, replica.Digest{}
+	b.Part = Part{Manifest: m, Regions: g.Regions, Read: b.read}
+	return nil
+}
+
+// digest makes the manifest whole: the bytes are read once for it, and once more where they are written.
+func (b *bare) digest(ctx context.Context) error {
+	m := &b.Manifest
+	var buf []byte
+	for i := range replica.ChunkCount(m.Bytes, m.ChunkBytes) {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
+		buf = slices.Grow(buf[:0], int(n))[:n]
+		if _, err := b.read(i, buf); err != nil {
+			return err
+		}
+		m.Chunks = append(m.Chunks, safetensors.Hash(buf))
+	}
+	m.Root = safetensors.Hash(m.RootInput())
+	return nil
+}
+
+// read gives a chunk of the part, from the former one's, each byte of which is checked.
+func (b *bare) read(i int, dst []byte) ([]byte, error) {
+	off, n := replica.ChunkSpan(i, b.Manifest.Bytes, b.Manifest.ChunkBytes)
+	dst = dst[:n]
+	clear(dst)
+	first, _ := slices.BinarySearchFunc(b.moved, off, func(m moved, off uint64) int {
+		if m.now.Offset+m.now.Bytes <= off {
+			return -1
+		}
+		return 1
+	})
+	for _, m := range b.moved[first:] {
+		if m.now.Offset >= off+n {
+			break
+		}
+		from, to := max(off, m.now.Offset), min(off+n, m.now.Offset+m.now.Bytes)
+		if from >= to {
+			continue
+		}
+		if err := b.copy(dst[from-off:to-off], m.was.Offset+from-m.now.Offset); err != nil {
+			return nil, err
+		}
+	}
+	return dst, nil
+}
+
+// copy fills dst with the former part's bytes at an offset.
+func (b *bare) copy(dst []byte, at uint64) error {
+	size := uint64(b.at.ChunkBytes)
+	for len(dst) > 0 {
+		i := int(at / size)
+		if i != b.chunk {
+			b.chunk = -1
+			buf, err := b.from.ReadChunk(i, b.buf)
+			if err != nil {
+				b.buf = nil // not used again after an error
+				return err
+			}
+			b.chunk, b.buf = i, buf
+		}
+		n := copy(dst, b.buf[at-uint64(i)*size:])
+		dst, at = dst[n:], at+uint64(n)
+	}
+	return nil
+}
+
+// rewrite writes the files and the index of the new generation, and reads them back. was are the former COMMIT's bytes, b the new one's.
+func (c *Catalog) rewrite(ctx context.Context, f Found, parts []*bare) (was []byte, com *format.Commit, b []byte, err error) {
+	if was, _, err = c.get(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})); err != nil {
+		return nil, nil, nil, err
+	}
+	a := Attempt{Run: f.Run, Generation: f.Generation}
+	if a.Write, err = c.unused(ctx, a, f.Write+1); err != nil {
+		return nil, nil, nil, err
+	}
+	files, err := c.rewritten(ctx, f, a, parts)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	layouts, err := c.layouts(ctx, f.Run, files)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	for _, p := range parts {
+		for name := range layouts[p.at.Part.Index] {
+			if name+"." == optimizers || strings.HasPrefix(name, optimizers) && !slices.ContainsFunc(p.moved, func(m moved) bool { return m.now.Name == name }) {
+				delete(layouts[p.at.Part.Index], name)
+			}
+		}
+	}
+	said := f.Commit
+	said.Stripped = true
+	said.Geometries = slices.Clone(said.Geometries)
+	for _, p := range parts {
+		if g := int(p.at.Part.Index); g < len(said.Geometries) {
+			said.Geometries[g] = p.Manifest.Geometry
+		}
+	}
+	x := format.NewIndex(f.Job, f.Commit.Run, f.Generation, a.Write, files, layouts)
+	com, b, xb, err := c.seal(a, Fleet{Cluster: f.Cluster}, said, x)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if _, err := format.ParseIndex(xb, com); err != nil { // nobody could read it back
+		return nil, nil, nil, err
+	}
+	if _, err := c.putOnce(ctx, f.Run.Under(com.Index.Key), xb); err != nil {
+		return nil, nil, nil, err
+	}
+	_, err = c.VerifyAs(ctx, Found{Commit: *com, Run: f.Run, Index: x}, How{Cold: true}, nil)
+	return was, com, b, err
+}
+
+// rewritten writes the files: groups' parts without optimizer state, private ones as they are under the new write's name. Frozen ones are shared.
+func (c *Catalog) rewritten(ctx context.Context, f Found, a Attempt, parts []*bare) (files []format.Written, err error) {
+	for _, p := range parts {
+		if err := p.digest(ctx); err != nil {
+			return nil, err
+		}
+		n := format.ParseName(f.Index.Files[p.at.File].Key)
+		w, err := c.WriteObject(ctx, a, n.Shard, p.Part)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, w)
+	}
+	for i, file := range f.Index.Files {
+		if slices.ContainsFunc(parts, func(p *bare) bool { return p.at.File == i }) {
+			continue
+		}
+		n, was := format.ParseName(file.Key), file.Key
+		if n.Kind == format.ShardKind {
+			n.Write = a.Write
+			file.Key = n.String()
+			if err := c.transfer(ctx, f.Run.Under(was), c, f.Run.Under(file.Key), file); err != nil {
+				return nil, err
+			}
+		}
+		o, err := c.object(ctx, f.Run, file, file.Key)
+		if err != nil && file.Twin != "" {
+			o, err = c.object(ctx, f.Run, file, file.Twin)
+		}
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, format.Written{File: file, Object: o})
+	}
+	slices.SortFunc(files, func(a, b format.Written) int { return strings.Compare(a.File.Key, b.File.Key) })
+	return files, nil
+}
+
+// exchange puts the new COMMIT in the former's place, and removes what that one named alone. Somebody may pin the generation meanwhile: then it is as he
+// found it, or was stripped before he looked.
+func (c *Catalog) exchange(ctx context.Context, f Found, com *format.Commit, was, b []byte, why string) error {
+	if err := c.unpinned(ctx, f); err != nil {
+		return errors.Join(err, c.disown(ctx, f, com.Write))
+	}
+	if err := c.Log(ctx, f.Job, format.Log{Verb: "strip", Run: f.Run.Run, Generations: []replica.Generation{f.Generation}, Why: why}); err != nil {
+		return err
+	}
+	// A list believes the summary: nothing of the former may be left in it once the new one is there.
+	err := c.summarize(ctx, f.Run.Place, func(rows []format.Row) []format.Row {
+		return slices.DeleteFunc(rows, func(row format.Row) bool { return row.Generation == f.Generation })
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.place(ctx, f, was, b); err != nil {
+		return err
+	}
+	if err := c.unpinned(ctx, f); errors.Is(err, ErrPinned) {
+		return errors.Join(err, c.place(ctx, f, b, was), c.disown(ctx, f, com.Write))
+	} else if err != nil {
+		return err
+	}
+	c.hint(ctx, f.Run, com, b)
+	if err := c.disown(ctx, f, f.Write); err != nil {
+		return err
+	}
+	return c.MarkRead(ctx, Found{Commit: *com, Run: f.Run}, nil)
+}
+
+// place puts one COMMIT in the place of another.
+func (c *Catalog) place(ctx context.Context, f Found, was, b []byte) error {
+	key := f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})
+	return c.swap(ctx, key, func(there []byte) ([]byte, error) {
+		switch {
+		case bytes.Equal(there, b):
+			return nil, nil // an answer was lost
+		case !bytes.Equal(there, was):
+			return nil, fmt.Errorf("%s: %w: somebody deletes or strips it too", key, store.ErrChanged)
+		}
+		return b, nil
+	})
+}
+
+// disown removes the files and the index of a write of a generation.
+func (c *Catalog) disown(ctx context.Context, f Found, write uint64) error {
+	var keys []string
+	err := c.list(ctx, f.Run.Under(format.StepName(f.Generation))+"/", "", func(info store.Info) error {
+		if n := format.ParseName(strings.TrimPrefix(info.Key, f.Run.Prefix())); (n.Kind == format.ShardKind || n.Kind == format.IndexKind) && n.Write == write {
+			keys = append(keys, info.Key)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.each(ctx, len(keys), func(ctx context.Context, i int) error { return c.remove(ctx, keys[i]) })
+}
+
+// Sign is the newest sign that a fleet writes a run, as far as the store has it.
+type Sign struct {
+	What string
+	At   time.Time // by the store's clock; zero: it says no times
+}
+
+// Sign looks at the claims of a run and at its COMMITs. Those that somebody stripped say nothing. Nobody can tell from here whether a fleet lives.
+func (c *Catalog) Sign(ctx context.Context, r Run) (newest Sign, err error) {
+	for _, p := range []string{format.CommitPrefix, format.EpochPrefix} {
+		err := c.list(ctx, r.Prefix()+p, "", func(info store.Info) error {
+			n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix()))
+			if n.Kind != format.CommitKind && n.Kind != format.ClaimKind || !info.Modified.After(newest.At) && newest.What != "" {
+				return nil
+			}
+			what := fmt.Sprintf("the claim of epoch %d", n.Epoch)
+			if n.Kind == format.CommitKind {
+				com, err := c.readCommit(ctx, r, n.Generation)
+				if ferr := fatal(err); ferr != nil {
+					return ferr
+				}
+				if err == nil && com.Stripped {
+					return nil
+				}
+				what = fmt.Sprintf("the commit of step %d", n.Generation.Step)
+			}
+			newest = Sign{what, info.Modified}
+			return nil
+		})
+		if err != nil {
+			return newest, err
+		}
+	}
+	return newest, nil
+}
