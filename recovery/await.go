@@ -338,8 +338,8 @@ func (l *Leader) waitsForEnd() []waiting {
 		return nil
 	case !l.Parted():
 		return []waiting{{kind: AwaitCommit, since: l.parting.at, until: never, what: fmt.Sprint(min(last, held))}}
-	case l.parting.writing:
-		return []waiting{{kind: AwaitWrite, since: l.parting.at, until: never, what: fmt.Sprint(l.job.Committed.Step)}}
+	case l.job.Undurable() && !l.writesNoMore:
+		return []waiting{{kind: AwaitWrite, since: l.parting.since, until: never, what: fmt.Sprint(l.job.Committed.Step)}}
 	}
 	return nil
 }

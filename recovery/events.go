@@ -70,6 +70,9 @@ type (
 		Part  replica.Part
 		Node  replica.NodeName
 	}
+	// WritesOver says that nothing of the job is written to the durable tier any more: another fleet has the run.
+	WritesOver struct{}
+
 	// Writing says that the durable write of a part moves on a node, and holds the slot there that the candidate lacks.
 	Writing struct {
 		Node       replica.NodeName
@@ -120,6 +123,7 @@ func (Corrupt) event()       {}
 func (PutOff) event()        {}
 func (Stalled) event()       {}
 func (Writing) event()       {}
+func (WritesOver) event()    {}
 func (NodeUp) event()        {}
 func (NodeGone) event()      {}
 func (DurableFound) event()  {}

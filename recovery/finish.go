@@ -51,9 +51,9 @@ func (l *Leader) grace() time.Duration {
 
 // parting is the end of a job whose ranks have all left.
 type parting struct {
-	epoch   replica.Epoch // that they left in; 0: they have not
-	at      time.Duration // when the last one was seen to have left, or the durable writer was done with something older
-	writing bool          // the committed generation is being written to the durable tier, or that was tried
+	epoch replica.Epoch // that they left in; 0: they have not
+	at    time.Duration // when the last one was seen to have left, or the durable writer was done with something older
+	since time.Duration // when the last one was seen to have left
 }
 
 // AllLeft tells whether all ranks have said that they are done.
@@ -78,7 +78,7 @@ func (l *Leader) finish() {
 	}
 	j := l.job
 	if l.parting.epoch != j.Epoch {
-		l.parting = parting{epoch: j.Epoch, at: l.now}
+		l.parting = parting{epoch: j.Epoch, at: l.now, since: l.now}
 	}
 	switch until := l.parting.at + l.grace(); {
 	case !l.Parted():
@@ -89,27 +89,26 @@ func (l *Leader) finish() {
 		return
 	}
 	reason := Finished
-	if j.Position.Step < last {
+	switch {
+	case j.Position.Step < last:
 		reason = fmt.Sprintf("%s at step %d, newest commit step %d", Finished, last, j.Position.Step)
+	case j.Undurable():
+		reason = fmt.Sprintf("%s at step %d, which is NOT on disk: the newest step there is %d", Finished, last, j.Durable.Step)
 	}
 	l.propose(replica.EndJob{Job: l.id, Reason: reason, Epoch: j.Epoch})
 }
 
-// unwritten tells whether the last commit is still to be written to the durable tier. It is tried once.
+// unwritten tells whether the last commit is still to be written to the durable tier. Writes that fail are tried again for as long as a stopped job
+// stays in memory.
 func (l *Leader) unwritten() bool {
-	j := l.job
-	if j.Options.DurableEvery == 0 || j.Durable.Step >= j.Committed.Step {
-		return false
-	}
-	w := j.Writer
-	switch {
-	case w != nil:
-		l.parting.at, l.parting.writing = l.now, w.Generation == j.Committed // the driver gives up what takes too long
-	case l.parting.writing, l.now >= l.parting.at+l.grace():
+	j, until := l.job, l.parting.since+l.bound(AwaitReturn)
+	if !j.Undurable() || l.writesNoMore || j.Writer == nil && l.t.Abandoned > 0 && l.now >= until {
 		return false
 	}
 	l.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be written to the durable tier", j.Committed.Step), map[string]string{"why": "last durable write"})
-	l.wakeAt(l.parting.at + l.grace())
+	if l.t.Abandoned > 0 {
+		l.wakeAt(until)
+	}
 	return true
 }
 

@@ -68,9 +68,11 @@ type Leader struct {
 	asked     map[lack]asked        // who fetches them
 	naming    naming
 	parting   parting
-	pace      pace
-	writes    writes
-	verdict   Verdict // the planner's newest
+	// writesNoMore: durable writes of the job have ended for good.
+	writesNoMore bool
+	pace         pace
+	writes       writes
+	verdict      Verdict // the planner's newest
 
 	recoveries []time.Duration // begun since the committed step last rose
 	excused    replica.Epoch   // whose closing began a recovery that does not count
@@ -138,6 +140,8 @@ func (l *Leader) learn(ev Event) {
 		l.learnPutOff(ev)
 	case Stalled:
 		l.learnStalled(ev)
+	case WritesOver:
+		l.writesNoMore = true
 	case Writing:
 		l.writes.learn(ev, l.now)
 	case NodeUp:

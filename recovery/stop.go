@@ -16,6 +16,8 @@ func (l *Leader) stopped() {
 	switch {
 	case j.Stop.End && !l.job.Undurable():
 		l.propose(replica.EndJob{Job: l.id, Reason: cmp.Or(j.Stop.Reason, "stopped")})
+	case j.Stop.End && l.writesNoMore:
+		l.propose(replica.EndJob{Job: l.id, Reason: l.forgotten()})
 	case ends < 0:
 	case l.now < ends:
 		l.wakeAt(ends)

@@ -64,6 +64,9 @@ func (l *Leader) durableTurn(ctx context.Context, led *ledJob) {
 			l.tell(job.ID, e.Text)
 		case durable.Log:
 			l.log.Failed("durable", e.Subject, e.Why)
+		case durable.Over:
+			led.recovery.Learn(l.now(), recovery.WritesOver{})
+			led.due = true
 		case durable.Late:
 			led.recovery.Learn(l.now(), e.Writing)
 			led.guard.dog.Writing(l.now(), e.Writing)

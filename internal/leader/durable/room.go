@@ -90,6 +90,8 @@ type (
 	Log struct{ Subject, Why string }
 	// Late says that a write which moves holds the slot that a commit lacks.
 	Late struct{ recovery.Writing }
+	// Over: nothing of the job is written any more.
+	Over struct{}
 )
 
 func (Propose) effect() {}
@@ -99,6 +101,7 @@ func (Pin) effect()     {}
 func (Look) effect()    {}
 func (Tell) effect()    {}
 func (Log) effect()     {}
+func (Over) effect()    {}
 func (Late) effect()    {}
 
 // Room drives the durable writes of one job. It belongs to one goroutine.

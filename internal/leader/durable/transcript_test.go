@@ -128,6 +128,8 @@ func (s *stage) turn() {
 			s.printf("tells: %s", e.Text)
 		case Log:
 			s.printf("logs: %s: %s", e.Subject, e.Why)
+		case Over:
+			s.printf("nothing is written any more")
 		case Late:
 			s.printf("commits are %v late for %v of %s", e.Late, e.Part, e.Node)
 		}

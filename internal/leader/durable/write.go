@@ -84,6 +84,7 @@ func (r *Room) over(now time.Duration) {
 func (r *Room) fence(is bool) {
 	if is && !r.fenced {
 		r.fenced = true
+		r.do(Over{})
 		r.tell("warning: durable writes end: %s; training goes on", r.why)
 	}
 }
