@@ -17,7 +17,7 @@ int rpi_tell_said(rp_handle *h) {
 static int check_remark(const rp_remark *r, size_t i, size_t name, size_t text, rp_error *err) {
 	bool number = r->kind == RP_METRIC || r->kind == RP_LOADER_EPOCH;
 	if (!number && r->kind != RP_NOTE && r->kind != RP_VERSION)
-		return rpi_error(err, RP_EINVAL, "rp_say: remark %zu has kind %u: want RP_NOTE, RP_METRIC, RP_VERSION or RP_LOADER_EPOCH", i, r->kind);
+		return rpi_error(err, RP_EINVAL, "rp_say: remark %zu has kind %u: want that of a note, a metric, a version or an epoch of a loader", i, r->kind);
 	if (name == 0 || name > RP_MAX_REMARK_NAME)
 		return rpi_error(err, RP_EINVAL, "rp_say: the name %.80s of remark %zu is empty or longer than %u bytes", r->name ? r->name : "(NULL)", i, RP_MAX_REMARK_NAME);
 	if (text > RP_MAX_REMARK_TEXT)
