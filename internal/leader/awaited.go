@@ -37,7 +37,7 @@ func (l *Leader) sayAwaited(led *ledJob) {
 	if !led.saidWaits.due(now, l.timing.Claim, len(texts) > 0) {
 		return
 	}
-	text := "waits for " + strings.Join(texts, "; ")
+	text := "waiting: " + strings.Join(texts, "; ")
 	l.tell(led.job.ID, text)
 	l.log.Note2(led.job, "awaited", text)
 }

@@ -33,7 +33,7 @@ func TestStallIsSaidEverywhere(t *testing.T) {
 	}
 	tells := func() (said []string) {
 		for _, m := range fixture.Only[control.Tell](told(t, n2)) {
-			if !strings.HasPrefix(m.Text, "waits for node") { // the daemons here have no links
+			if !strings.HasPrefix(m.Text, "waiting: node") { // the daemons here have no links
 				said = append(said, m.Text)
 			}
 		}
