@@ -214,7 +214,11 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 		if err != nil {
 			return err
 		}
-		for i, v := range retain.Decide(gens, retain.For(p.Keep, p.runs)) {
+		verdicts, err := retain.DecideSeen(gens, retain.For(p.Keep, p.runs), func(i int) (retain.State, error) { return c.lookAt(ctx, w, &list[i], dry) })
+		if err != nil {
+			return err
+		}
+		for i, v := range verdicts {
 			l := list[i]
 			if w.run != "" && l.Run.Run != w.run || l.State == catalog.Unfinished || l.State == catalog.Deleting {
 				continue // the sweep's
@@ -240,6 +244,25 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 		}
 	}
 	return errors.Join(c.printPruned(rows, dry, asJSON), failed)
+}
+
+// lookAt tells whether a good generation is still there, and marks one that is not.
+func (c ckpt) lookAt(ctx context.Context, w *where, l *catalog.Listed, dry bool) (retain.State, error) {
+	_, err := w.cat.Get(ctx, l.Run, l.Generation)
+	switch {
+	case err == nil:
+		return retain.Good, nil
+	case errors.Is(err, format.ErrNewer):
+		return retain.Unread, nil // nothing is known of it here
+	case !catalog.IsDamage(err):
+		return retain.Unread, err
+	}
+	l.State, l.Why = catalog.Damaged, err.Error()
+	fmt.Fprintf(c.std.err, "step %d of %s counts for nothing: %s\n", l.Generation.Step, l.Run.Run, catalog.Plain(err))
+	if dry {
+		return retain.Damaged, nil
+	}
+	return retain.Damaged, w.cat.MarkSeen(ctx, l.Run, l.Generation)
 }
 
 // judged says of each line what the rule asks.

@@ -361,3 +361,36 @@ func TestNoticesOfAStore(t *testing.T) {
 		t.Errorf("prints %q, want %q", b.String(), want)
 	}
 }
+
+// TestCkptSeenDamage: a file that is gone is recorded by verify, and prune looks before it deletes what is good.
+func TestCkptSeenDamage(t *testing.T) {
+	dir := t.TempDir()
+	for _, step := range []replica.Step{10, 20} {
+		writeGeneration(t, dir, step, 0)
+	}
+	expect(t, exitOK, []string{"verify", dir, "--all", "-q"}, "step 10", "step 20")
+	lose := func(step string) {
+		t.Helper()
+		lost, err := filepath.Glob(filepath.Join(dir, ckptJob, "*", step, "group-0.*.safetensors"))
+		if err != nil || len(lost) != 1 {
+			t.Fatal(lost, err)
+		}
+		if err := os.Remove(lost[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lose("step-00000020.e1")
+	expect(t, exitOK, []string{"prune", dir, "--keep", "1", "--dry-run"}, "kept: "+ckptJob+" step 10")
+	if rows := ckptRows(t, dir); rows[0].State != catalog.Good {
+		t.Errorf("a dry run has marked %+v", rows[0])
+	}
+	expect(t, exitOK, []string{"prune", dir, "--keep", "1"}, "kept: "+ckptJob+" step 10")
+	if rows := ckptRows(t, dir); len(rows) != 2 || rows[0].State != catalog.Damaged || rows[1].State != catalog.Good {
+		t.Errorf("%+v", rows)
+	}
+	lose("step-00000010.e1")
+	expect(t, exitFailed, []string{"verify", dir + "@10", "-q"}, "is missing")
+	if rows := ckptRows(t, dir); rows[1].State != catalog.Damaged {
+		t.Errorf("%+v", rows)
+	}
+}
