@@ -200,7 +200,8 @@ func (c *Catalog) Pinned(ctx context.Context, r Run, g replica.Generation) ([]fo
 	return c.pinned(ctx, r, g)
 }
 
-// MarkRead records what a whole read of a generation came to: nil, or why it failed. Older records of it go. A read that failed since the generation was
+// MarkRead records what a whole read of a generation came to: nil, or why it failed. The records that were there go, and its number is one above theirs:
+// nobody's clock says which one counts. A read that failed since the generation was
 // stripped meanwhile says nothing: its files went, others took their place.
 func (c *Catalog) MarkRead(ctx context.Context, f Found, failed error) error {
 	if failed != nil {
@@ -208,23 +209,23 @@ func (c *Catalog) MarkRead(ctx context.Context, f Found, failed error) error {
 			return nil
 		}
 	}
-	said := format.Read{Generation: f.Generation, Who: c.who, At: c.now().Unix(), Write: f.Write}
+	said := format.Read{Generation: f.Generation, Who: c.who, Number: 1, At: c.now().Unix(), Write: f.Write}
 	if failed != nil {
 		said.Error = replica.Line(Plain(failed), format.MaxText)
 	}
-	n := format.Name{Kind: format.ReadKind, Generation: f.Generation, At: said.At, Good: failed == nil, Who: format.Who(c.who)}
-	b, err := said.Seal()
-	if err != nil {
-		return err
-	}
 	var old []format.Name
 	prefix := f.Run.Prefix()
-	err = c.list(ctx, f.Run.Under(format.ReadPrefix+format.StepName(f.Generation))+".", "", func(info store.Info) error {
-		if o := format.ParseName(strings.TrimPrefix(info.Key, prefix)); o.Kind == format.ReadKind && o.Generation == f.Generation && o.At <= n.At && o != n {
-			old = append(old, o)
+	err := c.list(ctx, f.Run.Under(format.ReadPrefix+format.StepName(f.Generation))+".", "", func(info store.Info) error {
+		if o := format.ParseName(strings.TrimPrefix(info.Key, prefix)); o.Kind == format.ReadKind && o.Generation == f.Generation {
+			old, said.Number = append(old, o), max(said.Number, o.Number+1)
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	n := format.Name{Kind: format.ReadKind, Generation: f.Generation, Number: said.Number, At: said.At, Good: failed == nil, Who: format.Who(c.who)}
+	b, err := said.Seal()
 	if err != nil {
 		return err
 	}

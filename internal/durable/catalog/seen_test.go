@@ -1,8 +1,10 @@
 package catalog
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
@@ -92,5 +94,86 @@ func TestSeenWhileItIsDeleted(t *testing.T) {
 	n := len(m.Keys())
 	if err := c.MarkSeen(t.Context(), f.Run, f.Generation); err != nil || len(m.Keys()) != n {
 		t.Errorf("%v, %d objects, were %d", err, len(m.Keys()), n)
+	}
+}
+
+// clocked is a catalog of a host whose clock is off.
+func clocked(st store.Store, who string, off time.Duration) *Catalog {
+	return New(st, Options{Who: who, Host: "h", Lanes: 1, Now: func() time.Time { return now.Add(off) }, Pause: func(ctx context.Context, _ time.Duration) error { return ctx.Err() }})
+}
+
+// TestClocksDoNotOrderReads: the last record counts, whatever its reader's clock said, and of two that were put at once the one of damage.
+func TestClocksDoNotOrderReads(t *testing.T) {
+	rot := errors.New("chunk 9: digest differs")
+	for _, first := range []error{nil, rot} {
+		for _, off := range []time.Duration{-time.Hour, 0, time.Hour} {
+			m := memory.New()
+			c := over(m, 1)
+			mustWrite(t, c, gen(2), 1)
+			f := find0(t, c)[0]
+			second, want := rot, Damaged
+			if first != nil {
+				second, want = nil, Good
+			}
+			if err := errors.Join(clocked(m, "other", off).MarkRead(t.Context(), f, first), c.MarkRead(t.Context(), f, second)); err != nil {
+				t.Fatal(err)
+			}
+			found, _ := find(t, c)
+			if s := stateIn(t, c, f); s != want || (len(found) == 1) != (want == Good) {
+				t.Errorf("%v by a clock that is %v off, then %v: it is %s, found %d", first, off, second, s, len(found))
+			}
+			_, err := c.Holds(t.Context(), durabletest.JobName, durabletest.Job, f.Generation)
+			if (err == nil) != (want == Good) {
+				t.Errorf("it is %s, and holds with %v", want, err)
+			}
+		}
+	}
+	m := memory.New()
+	c := over(m, 1)
+	mustWrite(t, c, gen(2), 1)
+	f := find0(t, c)[0]
+	late := clocked(m, "late", time.Hour)
+	m.Before = func(call memory.Call) error {
+		if call.Verb == "PutNew" && late != nil { // what another reader found, between the list and the put of this one
+			d := late
+			late = nil
+			return d.MarkRead(t.Context(), f, nil)
+		}
+		return nil
+	}
+	if err := c.MarkRead(t.Context(), f, rot); err != nil {
+		t.Fatal(err)
+	}
+	if s := stateIn(t, c, f); s != Damaged {
+		t.Errorf("good and damaged at once: it is %s", s)
+	}
+	if err := c.MarkRead(t.Context(), f, nil); err != nil || stateIn(t, c, f) != Good {
+		t.Errorf("read again: it is %s, %v", stateIn(t, c, f), err)
+	}
+}
+
+// TestRecordsOfBefore: one without a number is read, and gives way to one that has a number.
+func TestRecordsOfBefore(t *testing.T) {
+	m := memory.New()
+	c := over(m, 1)
+	mustWrite(t, c, gen(2), 1)
+	f := find0(t, c)[0]
+	said := format.Read{Generation: f.Generation, Who: "n1", At: now.Add(time.Hour).Unix(), Write: f.Write}
+	b, err := said.Seal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := f.Run.Key(format.Name{Kind: format.ReadKind, Generation: f.Generation, At: said.At, Good: true, Who: "n1"})
+	if _, err := m.PutNew(t.Context(), key, b); err != nil {
+		t.Fatal(err)
+	}
+	if s := stateIn(t, c, f); s != Good {
+		t.Errorf("it is %s", s)
+	}
+	if err := c.MarkRead(t.Context(), f, store.ErrCorrupt); err != nil || stateIn(t, c, f) != Damaged {
+		t.Errorf("it is %s, %v", stateIn(t, c, f), err)
+	}
+	if _, err := m.Stat(t.Context(), key); !errors.Is(err, store.ErrAbsent) {
+		t.Errorf("it stays: %v", err)
 	}
 }
