@@ -34,7 +34,12 @@ func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why s
 	if err != nil && there == nil {
 		return err
 	}
-	pins, err := c.pinned(ctx, r, g)
+	pins, err := c.pinned(ctx, r, g, func() (time.Time, error) {
+		if there == nil {
+			return c.written(ctx, entry) // just now
+		}
+		return c.storeTime(ctx, r, "sweep", "whether leases have ended")
+	})
 	if err != nil {
 		return err
 	}
@@ -123,7 +128,7 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 			s.Finished = append(s.Finished, n.Generation)
 		}
 	}
-	ended, err := c.ended(ctx, r, all, grace)
+	ended, err := c.ended(ctx, r, all)
 	if err != nil {
 		return s, err
 	}
@@ -166,8 +171,9 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 	return s, nil
 }
 
-// ended lists the pins that have ended a grace ago: their readers died, or somebody pinned for some time.
-func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info, grace time.Duration) (list []store.Info, err error) {
+// ended lists the pins with an end, each as if it had been written then. What is older than a grace had a reader who died, or somebody pinned for some
+// time.
+func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info) (list []store.Info, err error) {
 	for _, info := range all {
 		n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix()))
 		if n.Kind != format.PinKind {
@@ -180,7 +186,8 @@ func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info, grace time
 		if err != nil {
 			return nil, err
 		}
-		if p, err := format.ParsePin(b, n); err == nil && p.Until > 0 && c.now().Sub(time.Unix(p.Until, 0)) > grace {
+		if p, err := format.ParsePin(b, n); err == nil && p.Until > 0 && !info.Modified.IsZero() {
+			info.Modified = info.Modified.Add(length(p))
 			list = append(list, info)
 		}
 	}
@@ -255,15 +262,11 @@ func (c *Catalog) storeTime(ctx context.Context, r Run, verb, why string) (time.
 	if err != nil {
 		return time.Time{}, err
 	}
-	var info store.Info
-	err = c.again(ctx, func() (err error) {
-		info, err = c.st.Stat(ctx, key)
-		return err
-	})
-	if err == nil && info.Modified.IsZero() {
+	now, err := c.written(ctx, key)
+	if err == nil && now.IsZero() {
 		err = errors.New("the store says no times: nothing can be told to be older than the grace")
 	}
-	return info.Modified, err
+	return now, err
 }
 
 // named lists what COMMITs name. Of generations in attempts nothing may go, since their COMMIT or index cannot be read; unknown: so it is

@@ -177,3 +177,27 @@ func TestRecordsOfBefore(t *testing.T) {
 		t.Errorf("it stays: %v", err)
 	}
 }
+
+// TestALeaseEndsByTheStoresClock: whoever deletes goes by when the lease was written, as the store says, whatever the clocks of both hosts say.
+func TestALeaseEndsByTheStoresClock(t *testing.T) {
+	for _, off := range []time.Duration{-2 * LeaseTime, 0, 2 * LeaseTime} {
+		m := memory.New()
+		c := over(m, 1)
+		mustWrite(t, c, gen(2), 1)
+		r := find0(t, c)[0].Run
+		if _, err := clocked(m, "reader", off).Lease(t.Context(), r, gen(2), "reads"); err != nil {
+			t.Fatal(err)
+		}
+		m.Age(LeaseTime - time.Minute)
+		for _, who := range []time.Duration{-2 * LeaseTime, 0, 2 * LeaseTime} {
+			if err := clocked(m.Clone(), "deleter", who).Delete(t.Context(), r, gen(2), "test"); !errors.Is(err, ErrPinned) {
+				t.Errorf("clocks off by %v and %v: leased, and deleted: %v", off, who, err)
+			}
+			ended := m.Clone()
+			ended.Age(time.Minute)
+			if err := clocked(ended, "deleter", who).Delete(t.Context(), r, gen(2), "test"); err != nil {
+				t.Errorf("clocks off by %v and %v: the lease has ended: %v", off, who, err)
+			}
+		}
+	}
+}
