@@ -36,6 +36,10 @@ func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended boo
 	if err := to.root(ctx); err != nil {
 		return false, err
 	}
+	finished, err := to.finish(ctx, f)
+	if err != nil {
+		return false, err
+	}
 	if err := c.copyWords(ctx, f, to); err != nil {
 		return false, err
 	}
@@ -76,10 +80,23 @@ func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended boo
 		return false, err
 	}
 	mended = mended || wrote && there
-	if bad || mended {
+	if bad || mended || finished {
 		err = to.readAgain(ctx, f)
 	}
 	return mended, err
+}
+
+// finish finishes a deletion of a generation that was broken off: its entry would have the copy deleted by whoever finds it. If somebody deletes the
+// generation at this very moment, he may take files of the copy, which is read for that.
+func (c *Catalog) finish(ctx context.Context, f Found) (finished bool, err error) {
+	if gone, err := c.deleting(ctx, f.Run, f.Generation); err != nil || !gone {
+		return false, err
+	}
+	err = c.delete(ctx, f.Run, f.Generation, "a deletion was broken off")
+	if errors.Is(err, ErrPinned) {
+		return false, fmt.Errorf("a deletion of it was broken off there, and cannot be finished: %w: unpin it there, or run `replicad ckpt prune %s/%s`, and copy again", err, c.URL(), f.Job)
+	}
+	return err == nil, err
 }
 
 // copied tells whether a COMMIT of a generation is there, and whether a record says that its newest whole read failed.

@@ -68,6 +68,15 @@ func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why s
 	return c.remove(ctx, entry)
 }
 
+// deleting tells whether there is an entry that says that a generation is being deleted.
+func (c *Catalog) deleting(ctx context.Context, r Run, g replica.Generation) (bool, error) {
+	_, err := c.written(ctx, r.Key(format.Name{Kind: format.TrashKind, Generation: g}))
+	if errors.Is(err, store.ErrAbsent) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // below removes what a generation had beside COMMIT and trash entry.
 func (c *Catalog) below(ctx context.Context, r Run, g replica.Generation) error {
 	var keys []string

@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -199,5 +200,80 @@ func TestALeaseEndsByTheStoresClock(t *testing.T) {
 				t.Errorf("clocks off by %v and %v: the lease has ended: %v", off, who, err)
 			}
 		}
+	}
+}
+
+// TestOverABrokenOffDeletion: what is copied or committed where a deletion broke off is there afterwards and stays, or the error says why not.
+func TestOverABrokenOffDeletion(t *testing.T) {
+	overEntry := 0
+	for n := int64(0); ; n++ {
+		src := memory.New()
+		c := over(src, 1)
+		mustWrite(t, c, gen(2), 1)
+		mustWrite(t, c, gen(4), 1)
+		f := find0(t, c)[0]
+		m := src.Clone()
+		dies(m, n, true)
+		broke := over(m, 1).Delete(t.Context(), f.Run, gen(4), "test")
+		for what, again := range map[string]func(to *Catalog) error{
+			"copy":   func(to *Catalog) error { _, err := c.Copy(t.Context(), f, to); return err },
+			"commit": func(to *Catalog) error { _, err := write(t.Context(), to, gen(4), 1, 18); return err },
+		} {
+			st := m.Clone()
+			to := over(st, 1)
+			entry, err := to.deleting(t.Context(), f.Run, gen(4))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = again(to)
+			if entry {
+				overEntry++
+			}
+			if what == "commit" && entry {
+				if !errors.Is(err, errDeleting) {
+					t.Errorf("call %d: committed over an entry: %v", n, err)
+				}
+				continue
+			}
+			if err != nil && !errors.Is(err, ErrCommitted) {
+				t.Errorf("call %d: %s: %v", n, what, err)
+			}
+			st.Age(2 * time.Hour)
+			if _, err := to.Sweep(t.Context(), f.Run, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if found := find0(t, to); len(found) != 2 || found[0].Generation != gen(4) {
+				t.Errorf("call %d: %s: after a sweep %d are there", n, what, len(found))
+			}
+		}
+		if broke == nil {
+			break
+		}
+	}
+	if overEntry < 4 {
+		t.Errorf("%d tries found an entry", overEntry)
+	}
+}
+
+// TestCopyOverADeletionThatIsPinned: a copy that cannot finish a deletion says so.
+func TestCopyOverADeletionThatIsPinned(t *testing.T) {
+	src := memory.New()
+	c := over(src, 1)
+	mustWrite(t, c, gen(2), 1)
+	f := find0(t, c)[0]
+	to := over(src.Clone(), 1)
+	if err := to.Pin(t.Context(), f.Run, f.Generation, "ada", "paper", time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	entry := format.Trash{Generation: f.Generation, Who: "n1", Nonce: "x"}
+	b, err := entry.Seal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := to.st.PutNew(t.Context(), f.Run.Key(format.Name{Kind: format.TrashKind, Generation: f.Generation}), b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Copy(t.Context(), f, to); !errors.Is(err, ErrPinned) || !strings.Contains(err.Error(), "copy again") {
+		t.Errorf("copied with %v", err)
 	}
 }
