@@ -318,7 +318,7 @@ func ckptOnBucket(t *testing.T, bucket string) {
 	}
 	expect(t, exitOK, []string{"verify", root, "--all", "-q"}, "step 10", "step 20", "step 30")
 	expect(t, exitOK, []string{"pin", root + "@10", "--as", "ada"}, "pinned step 10")
-	expect(t, exitOK, []string{"prune", root, "--keep", "1", "--grace", "1ns"}, "deleted: "+ckptJob+" step 20")
+	expect(t, exitOK, []string{"prune", root, "--keep", "1", "--grace", "1ns", "--nobody-writes"}, "deleted: "+ckptJob+" step 20")
 	expect(t, exitOK, []string{"show", root + "/" + ckptJob + "@10", "--tensors"}, "weight", "ada")
 	dir := t.TempDir()
 	expect(t, exitOK, []string{"cp", root, dir}, "copied step 30")
@@ -393,4 +393,17 @@ func TestCkptSeenDamage(t *testing.T) {
 	if rows := ckptRows(t, dir); rows[1].State != catalog.Damaged {
 		t.Errorf("%+v", rows)
 	}
+}
+
+// TestCkptGraceOfAWrite: a grace that a live writer's objects may be older than is refused.
+func TestCkptGraceOfAWrite(t *testing.T) {
+	dir := t.TempDir()
+	writeGeneration(t, dir, 10, 0)
+	for _, grace := range []string{"-1h", "0s", "59m"} {
+		for _, more := range [][]string{nil, {"--dry-run"}} {
+			expect(t, exitUsage, append([]string{"prune", dir, "--grace", grace}, more...), "--grace "+grace[:2], "want 1h0m0s or more")
+		}
+	}
+	expect(t, exitUsage, []string{"prune", dir, "--grace", "-1s", "--nobody-writes"}, "--grace -1s")
+	expect(t, exitOK, []string{"prune", dir, "--grace", "1h"}, "kept: "+ckptJob+" step 10")
 }

@@ -95,6 +95,9 @@ func (c *Catalog) below(ctx context.Context, r Run, g replica.Generation) error 
 	return c.each(ctx, len(keys), func(ctx context.Context, i int) error { return c.remove(ctx, keys[i]) })
 }
 
+// LeastGrace is longer than a write and any request of it take: what no COMMIT names and is younger may be on its way to one.
+const LeastGrace = time.Hour
+
 // Swept is what Sweep did.
 type Swept struct {
 	Finished []replica.Generation // deletions that somebody had broken off
@@ -103,7 +106,7 @@ type Swept struct {
 }
 
 // Sweep finishes deletions and removes pins that have ended, and what is older than the grace, by the store's own times, and named by no COMMIT: objects of attempts
-// that failed, frozen parts, unfinished uploads. The grace must be longer than a write's deadline and a request's timeout. Where a COMMIT
+// that failed, frozen parts, unfinished uploads. Beside a live writer the grace must be LeastGrace or longer. Where a COMMIT
 // or an index cannot be read, what it might name stays.
 func (c *Catalog) Sweep(ctx context.Context, r Run, grace time.Duration) (s Swept, err error) {
 	if s, err = c.sweep(ctx, r, grace); err != nil {

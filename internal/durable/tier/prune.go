@@ -17,7 +17,7 @@ import (
 const (
 	// grace is how old an object must be, by the store's times, that no commit names, for Sweep to remove it. Prune is called by the writer of a
 	// commit: what a write has left that began since is younger, and another fleet has no epoch of the run.
-	grace = time.Hour
+	grace = catalog.LeastGrace
 	// sweepEvery lies between two sweeps of a run: each reads all its commits.
 	sweepEvery = 6 * time.Hour
 )
