@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/replicad/replicad/internal/durable/format"
@@ -214,16 +215,13 @@ func (c *Catalog) sound(ctx context.Context, f Found, file format.File) error {
 	return err
 }
 
-// copyWords takes what a run says of itself and its claims. Those that are there already stay.
+// copyWords takes what a run says of itself, and its claims up to the generation's epoch. Those that are there already stay.
 func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
-	keys := []string{f.Run.Under(format.RunKey)}
-	claims, err := c.claimNames(ctx, f.Run.Place)
+	keys, err := c.claimsToCopy(ctx, f, to)
 	if err != nil {
 		return err
 	}
-	for _, n := range claims {
-		keys = append(keys, f.Run.Key(n))
-	}
+	keys = append([]string{f.Run.Under(format.RunKey)}, keys...)
 	for _, key := range keys {
 		b, _, err := c.get(ctx, key)
 		if errors.Is(err, store.ErrAbsent) {
@@ -237,6 +235,35 @@ func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
 		}
 	}
 	return nil
+}
+
+// claimsToCopy lists the claims that go with a generation. Where a fleet has claimed an epoch in the target alone there are none: one of the source's
+// might take the run from it.
+func (c *Catalog) claimsToCopy(ctx context.Context, f Found, to *Catalog) (keys []string, err error) {
+	r := f.Run
+	r.ID = f.Commit.Run
+	here, err := c.claims(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	there, err := to.claims(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	for _, own := range there {
+		copied := slices.ContainsFunc(here, func(h holding) bool {
+			return h.key == own.key && h.said != nil && own.said != nil && *h.said == *own.said
+		})
+		if !copied {
+			return nil, nil
+		}
+	}
+	for _, h := range here {
+		if h.epoch <= max(f.Generation.Epoch, f.Position.Epoch) {
+			keys = append(keys, h.key)
+		}
+	}
+	return keys, nil
 }
 
 // importOld writes a generation of a directory of the former layout as one of this.
