@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -920,20 +921,22 @@ func TestFindMarksDamage(t *testing.T) {
 // A store that does not answer the look has nothing deleted.
 func TestNoAnswerDeletesNothing(t *testing.T) {
 	tier, m := inMemory(t, Settings{})
+	var refuses atomic.Bool
+	m.Before = func(c memory.Call) error {
+		if refuses.Load() && c.Verb == "Get" && strings.Contains(c.Key, "step-00000020.e1") {
+			return store.ErrRefused
+		}
+		return nil
+	}
 	f := newFleet(t, tier, "a")
 	f.writes(3, 10, 20)
 	if err := errors.Join(f.reads(10), f.reads(20)); err != nil {
 		t.Fatal(err)
 	}
-	m.Before = func(c memory.Call) error {
-		if c.Verb == "Get" && strings.Contains(c.Key, "step-00000020.e1") {
-			return store.ErrRefused
-		}
-		return nil
-	}
+	refuses.Store(true)
 	if err := tier.Prune(t.Context(), name, f.of.Job, f.line, replica.Keep{Last: 1}); !errors.Is(err, store.ErrRefused) {
 		t.Errorf("pruned with %v", err)
 	}
-	m.Before = nil
+	refuses.Store(false)
 	f.wants("20 good, 10 good")
 }
