@@ -113,6 +113,7 @@ type policy struct {
 	largest bool // of Best
 	runs    int
 	grace   time.Duration
+	alone   bool // of grace: nobody writes, so that it may be shorter
 	strip   bool
 	idle    time.Duration // of strip: how long ago a run was written last
 }
@@ -157,7 +158,9 @@ is refused: its newest commit or claim is younger than --idle.`,
 	fl.BoolVar(&p.largest, "largest", false, "the largest metric is the best, not the smallest")
 	fl.Var(&p.Younger, "younger", "and those that are younger, as 7d or 36h")
 	fl.IntVar(&p.runs, "keep-runs", 3, "former runs that go by these rules; of older ones nothing stays")
-	fl.DurationVar(&p.grace, "grace", p.grace, "how old what no commit names must be; longer than a write takes")
+	fl.DurationVar(&p.grace, "grace", p.grace, "how old what no commit names must be; 1h or more")
+	fl.BoolVar(&p.alone, "nobody-writes", false, "--grace may be shorter than 1h")
+	_ = fl.MarkHidden("nobody-writes") // it is there; for tests
 	fl.BoolVar(&p.strip, "strip-optimizer", false, "and strip what stays of its optimizers' state; nothing resumes from it then")
 	fl.DurationVar(&p.idle, "idle", p.idle, "with --strip-optimizer: a run has ended that wrote nothing for so long")
 	fl.BoolVar(&dry, "dry-run", false, "say what and why, delete nothing")
@@ -174,6 +177,9 @@ func (p *policy) complete() error {
 	for _, f := range p.Faults() {
 		flag := map[string]string{"": "keep", "last": "keep", "best.n": "best", "best.metric": "metric"}[f.Field]
 		return coded(exitUsage, fmt.Errorf("--%s %s: want %s", cmp.Or(flag, f.Field), f.Value, f.Want))
+	}
+	if p.grace < 0 || p.grace < catalog.LeastGrace && !p.alone {
+		return coded(exitUsage, fmt.Errorf("--grace %v: want %v or more: what is younger may belong to a write that is under way, and deleting it would break that", p.grace, catalog.LeastGrace))
 	}
 	if p.idle < 0 {
 		return coded(exitUsage, fmt.Errorf("--idle %v: want 0s or more", p.idle))
@@ -214,7 +220,11 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 		if err != nil {
 			return err
 		}
-		for i, v := range retain.Decide(gens, retain.For(p.Keep, p.runs)) {
+		verdicts, err := retain.DecideSeen(gens, retain.For(p.Keep, p.runs), func(i int) (retain.State, error) { return c.lookAt(ctx, w, &list[i], dry) })
+		if err != nil {
+			return err
+		}
+		for i, v := range verdicts {
 			l := list[i]
 			if w.run != "" && l.Run.Run != w.run || l.State == catalog.Unfinished || l.State == catalog.Deleting {
 				continue // the sweep's
@@ -240,6 +250,25 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 		}
 	}
 	return errors.Join(c.printPruned(rows, dry, asJSON), failed)
+}
+
+// lookAt tells whether a good generation is still there, and marks one that is not.
+func (c ckpt) lookAt(ctx context.Context, w *where, l *catalog.Listed, dry bool) (retain.State, error) {
+	_, err := w.cat.Get(ctx, l.Run, l.Generation)
+	switch {
+	case err == nil:
+		return retain.Good, nil
+	case errors.Is(err, format.ErrNewer):
+		return retain.Unread, nil // nothing is known of it here
+	case !catalog.IsDamage(err):
+		return retain.Unread, err
+	}
+	l.State, l.Why = catalog.Damaged, err.Error()
+	fmt.Fprintf(c.std.err, "step %d of %s counts for nothing: %s\n", l.Generation.Step, l.Run.Run, catalog.Plain(err))
+	if dry {
+		return retain.Damaged, nil
+	}
+	return retain.Damaged, w.cat.MarkSeen(ctx, l.Run, l.Generation)
 }
 
 // judged says of each line what the rule asks.

@@ -318,7 +318,7 @@ func ckptOnBucket(t *testing.T, bucket string) {
 	}
 	expect(t, exitOK, []string{"verify", root, "--all", "-q"}, "step 10", "step 20", "step 30")
 	expect(t, exitOK, []string{"pin", root + "@10", "--as", "ada"}, "pinned step 10")
-	expect(t, exitOK, []string{"prune", root, "--keep", "1", "--grace", "1ns"}, "deleted: "+ckptJob+" step 20")
+	expect(t, exitOK, []string{"prune", root, "--keep", "1", "--grace", "1ns", "--nobody-writes"}, "deleted: "+ckptJob+" step 20")
 	expect(t, exitOK, []string{"show", root + "/" + ckptJob + "@10", "--tensors"}, "weight", "ada")
 	dir := t.TempDir()
 	expect(t, exitOK, []string{"cp", root, dir}, "copied step 30")
@@ -360,4 +360,50 @@ func TestNoticesOfAStore(t *testing.T) {
 	if b.String() != want {
 		t.Errorf("prints %q, want %q", b.String(), want)
 	}
+}
+
+// TestCkptSeenDamage: a file that is gone is recorded by verify, and prune looks before it deletes what is good.
+func TestCkptSeenDamage(t *testing.T) {
+	dir := t.TempDir()
+	for _, step := range []replica.Step{10, 20} {
+		writeGeneration(t, dir, step, 0)
+	}
+	expect(t, exitOK, []string{"verify", dir, "--all", "-q"}, "step 10", "step 20")
+	lose := func(step string) {
+		t.Helper()
+		lost, err := filepath.Glob(filepath.Join(dir, ckptJob, "*", step, "group-0.*.safetensors"))
+		if err != nil || len(lost) != 1 {
+			t.Fatal(lost, err)
+		}
+		if err := os.Remove(lost[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lose("step-00000020.e1")
+	expect(t, exitOK, []string{"prune", dir, "--keep", "1", "--dry-run"}, "kept: "+ckptJob+" step 10")
+	if rows := ckptRows(t, dir); rows[0].State != catalog.Good {
+		t.Errorf("a dry run has marked %+v", rows[0])
+	}
+	expect(t, exitOK, []string{"prune", dir, "--keep", "1"}, "kept: "+ckptJob+" step 10")
+	if rows := ckptRows(t, dir); len(rows) != 2 || rows[0].State != catalog.Damaged || rows[1].State != catalog.Good {
+		t.Errorf("%+v", rows)
+	}
+	lose("step-00000010.e1")
+	expect(t, exitFailed, []string{"verify", dir + "@10", "-q"}, "is missing")
+	if rows := ckptRows(t, dir); rows[1].State != catalog.Damaged {
+		t.Errorf("%+v", rows)
+	}
+}
+
+// TestCkptGraceOfAWrite: a grace that a live writer's objects may be older than is refused.
+func TestCkptGraceOfAWrite(t *testing.T) {
+	dir := t.TempDir()
+	writeGeneration(t, dir, 10, 0)
+	for _, grace := range []string{"-1h", "0s", "59m"} {
+		for _, more := range [][]string{nil, {"--dry-run"}} {
+			expect(t, exitUsage, append([]string{"prune", dir, "--grace", grace}, more...), "--grace "+grace[:2], "want 1h0m0s or more")
+		}
+	}
+	expect(t, exitUsage, []string{"prune", dir, "--grace", "-1s", "--nobody-writes"}, "--grace -1s")
+	expect(t, exitOK, []string{"prune", dir, "--grace", "1h"}, "kept: "+ckptJob+" step 10")
 }

@@ -57,6 +57,7 @@ it may have been mended. Ends with 1 where a generation is damaged.`,
 						todo = append(todo, work{t, *s.Whole}) // it may have been mended since
 					} else if s.State == catalog.Damaged {
 						out = append(out, verdict{Job: s.Run.Job, Run: s.Run.Run, Step: s.Generation.Step, Epoch: s.Generation.Epoch, Error: s.Reason})
+						c.markSeen(cmd.Context(), w, t, s.Run, s.Generation, !unmarked)
 					}
 				}
 			}
@@ -74,6 +75,9 @@ it may have been mended. Ends with 1 where a generation is damaged.`,
 				}
 			case w.at != nil:
 				t, found, err := w.named(cmd.Context())
+				if l, lerr := w.listed(cmd.Context()); lerr == nil && catalog.IsDamage(err) {
+					c.markSeen(cmd.Context(), w, t, l.Run, l.Generation, !unmarked && !l.Old)
+				}
 				if err != nil {
 					return err
 				}
@@ -103,6 +107,16 @@ it may have been mended. Ends with 1 where a generation is damaged.`,
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress")
 	cmd.Flags().BoolVar(&unmarked, "no-record", false, "do not record what came of it")
 	return cmd
+}
+
+// markSeen records damage that was seen without a read.
+func (c ckpt) markSeen(ctx context.Context, w *where, t tier, r catalog.Run, g replica.Generation, record bool) {
+	if t != tier(w.cat) || !record {
+		return
+	}
+	if err := w.cat.MarkSeen(ctx, r, g); err != nil {
+		fmt.Fprintf(c.std.err, "not recorded: %v\n", err)
+	}
 }
 
 // every finds all generations that an argument means, of one tier.

@@ -245,7 +245,7 @@ func (r *rig) judge() {
 		}
 	}
 	var dropped any
-	r.ckpt(&dropped, "prune", url, "--keep", "1000", "--keep-runs", "100", "--grace", "1ms")
+	r.ckpt(&dropped, "prune", url, "--keep", "1000", "--keep-runs", "100", "--grace", "1ms", "--nobody-writes")
 	var rows []killRow
 	r.ckpt(&rows, "ls", url)
 	writes := map[string]string{} // by directory of a generation

@@ -13,6 +13,9 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// errDeleting marks a generation that somebody began to delete.
+var errDeleting = errors.New("it is being deleted")
+
 // Fleet is who owns an epoch of a run, and commits in it. The epoch is the job's present one: a generation that was restored in it keeps
 // the name that it has from an earlier one.
 type Fleet struct {
@@ -41,6 +44,12 @@ func (c *Catalog) CommitThen(ctx context.Context, a Attempt, fleet Fleet, said f
 func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written) (com *format.Commit, b []byte, err error) {
 	if err := c.owns(ctx, a.Run, fleet); err != nil {
 		return nil, nil, err
+	}
+	// Whoever finds the entry deletes all that is there of the generation.
+	if gone, err := c.deleting(ctx, a.Run, a.Generation); err != nil {
+		return nil, nil, err
+	} else if gone {
+		return nil, nil, fmt.Errorf("a deletion of it was broken off and is not finished: `replicad ckpt prune %s/%s` finishes it, and so does the next sweep: %w", c.URL(), a.Run.Job, errDeleting)
 	}
 	files = slices.Clone(files)
 	slices.SortFunc(files, func(a, b format.Written) int { return cmp.Compare(a.File.Key, b.File.Key) })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/replicad/replicad/internal/durable/format"
@@ -34,6 +35,10 @@ func (c *Catalog) copy(ctx context.Context, f Found, to *Catalog) (mended bool, 
 
 func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended bool, err error) {
 	if err := to.root(ctx); err != nil {
+		return false, err
+	}
+	finished, err := to.finish(ctx, f)
+	if err != nil {
 		return false, err
 	}
 	if err := c.copyWords(ctx, f, to); err != nil {
@@ -76,10 +81,23 @@ func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended boo
 		return false, err
 	}
 	mended = mended || wrote && there
-	if bad || mended {
+	if bad || mended || finished {
 		err = to.readAgain(ctx, f)
 	}
 	return mended, err
+}
+
+// finish finishes a deletion of a generation that was broken off: its entry would have the copy deleted by whoever finds it. If somebody deletes the
+// generation at this very moment, he may take files of the copy, which is read for that.
+func (c *Catalog) finish(ctx context.Context, f Found) (finished bool, err error) {
+	if gone, err := c.deleting(ctx, f.Run, f.Generation); err != nil || !gone {
+		return false, err
+	}
+	err = c.delete(ctx, f.Run, f.Generation, "a deletion was broken off")
+	if errors.Is(err, ErrPinned) {
+		return false, fmt.Errorf("a deletion of it was broken off there, and cannot be finished: %w: unpin it there, or run `replicad ckpt prune %s/%s`, and copy again", err, c.URL(), f.Job)
+	}
+	return err == nil, err
 }
 
 // copied tells whether a COMMIT of a generation is there, and whether a record says that its newest whole read failed.
@@ -197,16 +215,13 @@ func (c *Catalog) sound(ctx context.Context, f Found, file format.File) error {
 	return err
 }
 
-// copyWords takes what a run says of itself and its claims. Those that are there already stay.
+// copyWords takes what a run says of itself, and its claims up to the generation's epoch. Those that are there already stay.
 func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
-	keys := []string{f.Run.Under(format.RunKey)}
-	claims, err := c.claimNames(ctx, f.Run.Place)
+	keys, err := c.claimsToCopy(ctx, f, to)
 	if err != nil {
 		return err
 	}
-	for _, n := range claims {
-		keys = append(keys, f.Run.Key(n))
-	}
+	keys = append([]string{f.Run.Under(format.RunKey)}, keys...)
 	for _, key := range keys {
 		b, _, err := c.get(ctx, key)
 		if errors.Is(err, store.ErrAbsent) {
@@ -220,6 +235,35 @@ func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
 		}
 	}
 	return nil
+}
+
+// claimsToCopy lists the claims that go with a generation. Where a fleet has claimed an epoch in the target alone there are none: one of the source's
+// might take the run from it.
+func (c *Catalog) claimsToCopy(ctx context.Context, f Found, to *Catalog) (keys []string, err error) {
+	r := f.Run
+	r.ID = f.Commit.Run
+	here, err := c.claims(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	there, err := to.claims(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	for _, own := range there {
+		copied := slices.ContainsFunc(here, func(h holding) bool {
+			return h.key == own.key && h.said != nil && own.said != nil && *h.said == *own.said
+		})
+		if !copied {
+			return nil, nil
+		}
+	}
+	for _, h := range here {
+		if h.epoch <= max(f.Generation.Epoch, f.Position.Epoch) {
+			keys = append(keys, h.key)
+		}
+	}
+	return keys, nil
 }
 
 // importOld writes a generation of a directory of the former layout as one of this.

@@ -525,10 +525,10 @@ func TestPinsEnd(t *testing.T) {
 	if pins, err := late.Pinned(t.Context(), r, gen(2)); err != nil || len(pins) != 0 {
 		t.Errorf("an hour later: %v, %v", pins, err)
 	}
-	m.Age(3 * time.Hour)
 	for after, want := range map[time.Duration]int{time.Hour: 1, LeaseTime + time.Hour + time.Second: 0} {
 		swept := m.Clone()
-		sweeper := New(swept, Options{Who: "late", Now: func() time.Time { return now.Add(after) }})
+		swept.Age(after)
+		sweeper := New(swept, Options{Who: "late", Now: func() time.Time { return now.Add(-after) }})
 		if _, err := sweeper.Sweep(t.Context(), r, time.Hour); err != nil || len(leases(swept)) != want {
 			t.Errorf("swept after %v there are the leases %q, %v", after, leases(swept), err)
 		}

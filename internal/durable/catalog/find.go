@@ -247,6 +247,28 @@ func lying(key string, err error) error {
 	return fmt.Errorf("%s: %w", key, err)
 }
 
+// MarkSeen looks at a generation again in which a look has found damage, and marks it as a whole read does that fails, if it finds it too. One that is
+// marked so already, that is being deleted, or that a newer program wrote, is left as it is.
+func (c *Catalog) MarkSeen(ctx context.Context, r Run, g replica.Generation) error {
+	if n, ok, err := c.newestRead(ctx, r, g); err != nil || ok && !n.Good {
+		return err
+	}
+	f, failed := c.Get(ctx, r, g)
+	if failed == nil || errors.Is(failed, format.ErrNewer) {
+		return nil
+	}
+	if !IsDamage(failed) {
+		return failed
+	}
+	if err := c.undisturbed(ctx, r, g); errors.Is(err, ErrNone) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	f.Run, f.Generation = r, g
+	return c.MarkRead(ctx, f, failed)
+}
+
 // Get finds one generation of a run, whole or not: the error says why not.
 func (c *Catalog) Get(ctx context.Context, r Run, g replica.Generation) (f Found, err error) {
 	com, err := c.readCommit(ctx, r, g)

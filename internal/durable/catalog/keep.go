@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -163,8 +164,9 @@ func (c *Catalog) Leased(ctx context.Context, f Found, why string, refused func(
 	return errors.Join(err, l.End(context.WithoutCancel(ctx)))
 }
 
-// pinned lists the pins of a generation that have not ended. One that cannot be read counts: it may be for good.
-func (c *Catalog) pinned(ctx context.Context, r Run, g replica.Generation) (list []format.Pin, err error) {
+// pinned lists the pins of a generation that have not ended, by the store's times: a pin ends its length after it was written. now says the store's time,
+// and is asked once, where some pin has an end. One that cannot be read counts: it may be for good. So does one whose time the store does not say.
+func (c *Catalog) pinned(ctx context.Context, r Run, g replica.Generation, now func() (time.Time, error)) (list []format.Pin, err error) {
 	prefix := r.Prefix()
 	var names []format.Name
 	err = c.list(ctx, r.Under(format.PinPrefix+format.StepName(g))+"-", "", func(info store.Info) error {
@@ -176,6 +178,7 @@ func (c *Catalog) pinned(ctx context.Context, r Run, g replica.Generation) (list
 	if err != nil {
 		return nil, err
 	}
+	var at time.Time
 	for _, n := range names {
 		b, _, err := c.get(ctx, r.Key(n))
 		if errors.Is(err, store.ErrAbsent) {
@@ -188,19 +191,49 @@ func (c *Catalog) pinned(ctx context.Context, r Run, g replica.Generation) (list
 		if err != nil {
 			p = &format.Pin{Generation: g, Who: n.Who, Why: err.Error()}
 		}
-		if p.Until == 0 || time.Unix(p.Until, 0).After(c.now()) {
+		if p.Until == 0 {
+			list = append(list, *p)
+			continue
+		}
+		written, err := c.written(ctx, r.Key(n)) // behind its content, which may be renewed meanwhile
+		if errors.Is(err, store.ErrAbsent) {
+			continue
+		}
+		if err == nil && at.IsZero() {
+			at, err = now()
+		}
+		if err != nil {
+			return nil, err
+		}
+		if written.IsZero() || written.Add(length(p)).After(at) {
 			list = append(list, *p)
 		}
 	}
 	return list, nil
 }
 
-// Pinned lists the pins of a generation that have not ended.
-func (c *Catalog) Pinned(ctx context.Context, r Run, g replica.Generation) ([]format.Pin, error) {
-	return c.pinned(ctx, r, g)
+// length is how long a pin with an end lasts from when it is written: both of its times are by one clock.
+func length(p *format.Pin) time.Duration {
+	return time.Duration(min(p.Until-p.At, math.MaxInt64/int64(time.Second))) * time.Second
 }
 
-// MarkRead records what a whole read of a generation came to: nil, or why it failed. Older records of it go. A read that failed since the generation was
+// written is when an object was written last, by the store's clock.
+func (c *Catalog) written(ctx context.Context, key string) (time.Time, error) {
+	var info store.Info
+	err := c.again(ctx, func() (err error) {
+		info, err = c.st.Stat(ctx, key)
+		return err
+	})
+	return info.Modified, err
+}
+
+// Pinned lists the pins of a generation that have not ended, as far as this host's clock tells: only whoever deletes asks the store for its time.
+func (c *Catalog) Pinned(ctx context.Context, r Run, g replica.Generation) ([]format.Pin, error) {
+	return c.pinned(ctx, r, g, func() (time.Time, error) { return c.now(), nil })
+}
+
+// MarkRead records what a whole read of a generation came to: nil, or why it failed. The records that were there go, and its number is one above theirs:
+// nobody's clock says which one counts. A read that failed since the generation was
 // stripped meanwhile says nothing: its files went, others took their place.
 func (c *Catalog) MarkRead(ctx context.Context, f Found, failed error) error {
 	if failed != nil {
@@ -208,23 +241,23 @@ func (c *Catalog) MarkRead(ctx context.Context, f Found, failed error) error {
 			return nil
 		}
 	}
-	said := format.Read{Generation: f.Generation, Who: c.who, At: c.now().Unix(), Write: f.Write}
+	said := format.Read{Generation: f.Generation, Who: c.who, Number: 1, At: c.now().Unix(), Write: f.Write}
 	if failed != nil {
 		said.Error = replica.Line(Plain(failed), format.MaxText)
 	}
-	n := format.Name{Kind: format.ReadKind, Generation: f.Generation, At: said.At, Good: failed == nil, Who: format.Who(c.who)}
-	b, err := said.Seal()
-	if err != nil {
-		return err
-	}
 	var old []format.Name
 	prefix := f.Run.Prefix()
-	err = c.list(ctx, f.Run.Under(format.ReadPrefix+format.StepName(f.Generation))+".", "", func(info store.Info) error {
-		if o := format.ParseName(strings.TrimPrefix(info.Key, prefix)); o.Kind == format.ReadKind && o.Generation == f.Generation && o.At <= n.At && o != n {
-			old = append(old, o)
+	err := c.list(ctx, f.Run.Under(format.ReadPrefix+format.StepName(f.Generation))+".", "", func(info store.Info) error {
+		if o := format.ParseName(strings.TrimPrefix(info.Key, prefix)); o.Kind == format.ReadKind && o.Generation == f.Generation {
+			old, said.Number = append(old, o), max(said.Number, o.Number+1)
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	n := format.Name{Kind: format.ReadKind, Generation: f.Generation, Number: said.Number, At: said.At, Good: failed == nil, Who: format.Who(c.who)}
+	b, err := said.Seal()
 	if err != nil {
 		return err
 	}

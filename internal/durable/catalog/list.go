@@ -122,7 +122,7 @@ func (b *book) note(n format.Name, info store.Info) {
 		b.pins[n.Generation] = append(b.pins[n.Generation], Keeper{n.Who, info.Modified})
 	case format.ReadKind:
 		b.records = append(b.records, n)
-		if was, ok := b.reads[n.Generation]; !ok || n.At >= was.At {
+		if was, ok := b.reads[n.Generation]; !ok || n.Outweighs(was) {
 			b.reads[n.Generation] = n
 		}
 	case format.TrashKind:

@@ -34,7 +34,12 @@ func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why s
 	if err != nil && there == nil {
 		return err
 	}
-	pins, err := c.pinned(ctx, r, g)
+	pins, err := c.pinned(ctx, r, g, func() (time.Time, error) {
+		if there == nil {
+			return c.written(ctx, entry) // just now
+		}
+		return c.storeTime(ctx, r, "sweep", "whether leases have ended")
+	})
 	if err != nil {
 		return err
 	}
@@ -63,6 +68,15 @@ func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why s
 	return c.remove(ctx, entry)
 }
 
+// deleting tells whether there is an entry that says that a generation is being deleted.
+func (c *Catalog) deleting(ctx context.Context, r Run, g replica.Generation) (bool, error) {
+	_, err := c.written(ctx, r.Key(format.Name{Kind: format.TrashKind, Generation: g}))
+	if errors.Is(err, store.ErrAbsent) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // below removes what a generation had beside COMMIT and trash entry.
 func (c *Catalog) below(ctx context.Context, r Run, g replica.Generation) error {
 	var keys []string
@@ -81,6 +95,9 @@ func (c *Catalog) below(ctx context.Context, r Run, g replica.Generation) error 
 	return c.each(ctx, len(keys), func(ctx context.Context, i int) error { return c.remove(ctx, keys[i]) })
 }
 
+// LeastGrace is longer than a write and any request of it take: what no COMMIT names and is younger may be on its way to one.
+const LeastGrace = time.Hour
+
 // Swept is what Sweep did.
 type Swept struct {
 	Finished []replica.Generation // deletions that somebody had broken off
@@ -89,7 +106,7 @@ type Swept struct {
 }
 
 // Sweep finishes deletions and removes pins that have ended, and what is older than the grace, by the store's own times, and named by no COMMIT: objects of attempts
-// that failed, frozen parts, unfinished uploads. The grace must be longer than a write's deadline and a request's timeout. Where a COMMIT
+// that failed, frozen parts, unfinished uploads. Beside a live writer the grace must be LeastGrace or longer. Where a COMMIT
 // or an index cannot be read, what it might name stays.
 func (c *Catalog) Sweep(ctx context.Context, r Run, grace time.Duration) (s Swept, err error) {
 	if s, err = c.sweep(ctx, r, grace); err != nil {
@@ -123,7 +140,7 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 			s.Finished = append(s.Finished, n.Generation)
 		}
 	}
-	ended, err := c.ended(ctx, r, all, grace)
+	ended, err := c.ended(ctx, r, all)
 	if err != nil {
 		return s, err
 	}
@@ -166,8 +183,9 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 	return s, nil
 }
 
-// ended lists the pins that have ended a grace ago: their readers died, or somebody pinned for some time.
-func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info, grace time.Duration) (list []store.Info, err error) {
+// ended lists the pins with an end, each as if it had been written then. What is older than a grace had a reader who died, or somebody pinned for some
+// time.
+func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info) (list []store.Info, err error) {
 	for _, info := range all {
 		n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix()))
 		if n.Kind != format.PinKind {
@@ -180,7 +198,8 @@ func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info, grace time
 		if err != nil {
 			return nil, err
 		}
-		if p, err := format.ParsePin(b, n); err == nil && p.Until > 0 && c.now().Sub(time.Unix(p.Until, 0)) > grace {
+		if p, err := format.ParsePin(b, n); err == nil && p.Until > 0 && !info.Modified.IsZero() {
+			info.Modified = info.Modified.Add(length(p))
 			list = append(list, info)
 		}
 	}
@@ -255,15 +274,11 @@ func (c *Catalog) storeTime(ctx context.Context, r Run, verb, why string) (time.
 	if err != nil {
 		return time.Time{}, err
 	}
-	var info store.Info
-	err = c.again(ctx, func() (err error) {
-		info, err = c.st.Stat(ctx, key)
-		return err
-	})
-	if err == nil && info.Modified.IsZero() {
+	now, err := c.written(ctx, key)
+	if err == nil && now.IsZero() {
 		err = errors.New("the store says no times: nothing can be told to be older than the grace")
 	}
-	return info.Modified, err
+	return now, err
 }
 
 // named lists what COMMITs name. Of generations in attempts nothing may go, since their COMMIT or index cannot be read; unknown: so it is

@@ -246,7 +246,7 @@ func (c *Catalog) Holds(ctx context.Context, job string, id replica.JobID, g rep
 // newestRead is the newest record of a whole read of a generation.
 func (c *Catalog) newestRead(ctx context.Context, r Run, g replica.Generation) (newest format.Name, ok bool, err error) {
 	err = c.list(ctx, r.Under(format.ReadPrefix+format.StepName(g))+".", "", func(info store.Info) error {
-		if n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind == format.ReadKind && n.Generation == g && (!ok || n.At >= newest.At) {
+		if n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind == format.ReadKind && n.Generation == g && (!ok || n.Outweighs(newest)) {
 			newest, ok = n, true
 		}
 		return nil

@@ -84,7 +84,9 @@ func (c *Catalog) strip(ctx context.Context, f Found, why string, dry bool) (fre
 }
 
 func (c *Catalog) unpinned(ctx context.Context, f Found) error {
-	pins, err := c.pinned(ctx, f.Run, f.Generation)
+	pins, err := c.pinned(ctx, f.Run, f.Generation, func() (time.Time, error) {
+		return c.storeTime(ctx, f.Run, "strip", "whether leases have ended")
+	})
 	if err == nil && len(pins) > 0 {
 		err = fmt.Errorf("%w by %s: %s", ErrPinned, pins[0].Who, pins[0].Why)
 	}

@@ -161,7 +161,8 @@ type Trash struct {
 type Read struct {
 	Generation replica.Generation `json:"generation"`
 	Who        string             `json:"who"`
-	At         int64              `json:"at"` // seconds since 1970
+	Number     uint64             `json:"number,omitempty"` // among the records of the generation; 0: of a former version
+	At         int64              `json:"at"`               // seconds since 1970, for people
 	Write      uint64             `json:"write"`
 	Error      string             `json:"error,omitempty"`
 }
@@ -336,7 +337,7 @@ func ParseRead(b []byte, n Name) (*Read, error) {
 	if err := unseal("read", b, &r); err != nil {
 		return nil, err
 	}
-	if r.Generation != n.Generation || r.At != n.At || (r.Error == "") != n.Good || Who(r.Who) != n.Who {
+	if r.Generation != n.Generation || r.Number != n.Number || r.At != n.At || (r.Error == "") != n.Good || Who(r.Who) != n.Who {
 		return nil, corrupt("read: it is of generation %v, at %d, by %.64q", r.Generation, r.At, r.Who)
 	}
 	return &r, nil

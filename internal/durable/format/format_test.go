@@ -110,6 +110,7 @@ func TestNames(t *testing.T) {
 		"frozen/group-1-09000000000000000000000000000000.b.safetensors": {Kind: SharedKind, Group: 1, Root: root, Twin: 'b'},
 		"pins/step-00001200.e2-ada-1.json":                              {Kind: PinKind, Generation: gen, Who: "ada-1"},
 		"reads/step-00001200.e2.1700000000.good-n1.json":                {Kind: ReadKind, Generation: gen, At: 1700000000, Good: true, Who: "n1"},
+		"reads/step-00001200.e2.3.1700000000.bad-n1.json":               {Kind: ReadKind, Generation: gen, Number: 3, At: 1700000000, Who: "n1"},
 		"reads/step-00001200.e2.1700000000.bad-n1.json":                 {Kind: ReadKind, Generation: gen, At: 1700000000, Who: "n1"},
 		"run.json": {Kind: RunKind},
 		"step-00001200.e2/group-0.w17.safetensors":         {Kind: ShardKind, Generation: gen, Write: 17, Shard: "group-0"},

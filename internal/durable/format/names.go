@@ -103,7 +103,8 @@ type Name struct {
 	Root       replica.Digest // of frozen parts
 	Twin       byte           // of frozen parts: 'a' or 'b'
 	Who        string         // of pins and reads
-	At         int64          // of reads: seconds since 1970
+	Number     uint64         // of reads: one above the records that their reader saw; 0: of a former version
+	At         int64          // of reads: seconds since 1970, for people
 	Good       bool           // of reads
 }
 
@@ -125,6 +126,9 @@ func (n Name) String() string {
 		how := "bad"
 		if n.Good {
 			how = "good"
+		}
+		if n.Number > 0 {
+			step = fmt.Sprintf("%s.%d", step, n.Number)
 		}
 		return fmt.Sprintf("%s%s.%d.%s-%s.json", ReadPrefix, step, n.At, how, n.Who)
 	case RunKind:
@@ -152,7 +156,7 @@ var forms = []struct {
 	{ClaimKind, EpochPrefix, regexp.MustCompile(`^epochs/(?P<epoch>\d{6,8})(?:\.(?P<fleet>[0-9a-f]{16}))?\.json$`)},
 	{SharedKind, FrozenPrefix, regexp.MustCompile(`^frozen/group-(?P<group>\d{1,7})-(?P<root>[0-9a-f]{32})\.(?P<twin>[ab])\.safetensors$`)},
 	{PinKind, PinPrefix, regexp.MustCompile(`^pins/(?P<step>step-\d+\.e\d+)-(?P<who>[^/]+)\.json$`)},
-	{ReadKind, ReadPrefix, regexp.MustCompile(`^reads/(?P<step>step-\d+\.e\d+)\.(?P<at>\d{1,12})\.(?P<how>good|bad)-(?P<who>[^/]+)\.json$`)},
+	{ReadKind, ReadPrefix, regexp.MustCompile(`^reads/(?P<step>step-\d+\.e\d+)(?:\.(?P<number>\d{1,19}))?\.(?P<at>\d{1,12})\.(?P<how>good|bad)-(?P<who>[^/]+)\.json$`)},
 	{RunKind, RunKey, regexp.MustCompile(`^run\.json$`)},
 	{ShardKind, StepPrefix, regexp.MustCompile(`^(?P<step>step-[^/]+)/(?P<shard>(?:group|private|node)-[^/]+)\.w(?P<write>\d{1,19})\.safetensors$`)},
 	{IndexKind, StepPrefix, regexp.MustCompile(`^(?P<step>step-[^/]+)/index\.w(?P<write>\d{1,19})\.json$`)},
@@ -195,6 +199,9 @@ func (n *Name) set(field, text string) (ok bool) {
 	case "write":
 		n.Write = number
 		return err == nil
+	case "number":
+		n.Number = number
+		return text == "" || err == nil
 	case "at":
 		n.At = int64(number)
 		return err == nil
@@ -215,6 +222,18 @@ func (n *Name) set(field, text string) (ok bool) {
 		n.Good = text == "good"
 	}
 	return true
+}
+
+// Outweighs tells whether a record of a read counts in place of another one of the same generation: whose reader had seen the other, and of two that
+// saw the same the one that found damage. Clocks order those alone that have no number.
+func (n Name) Outweighs(o Name) bool {
+	if n.Number != o.Number {
+		return n.Number > o.Number
+	}
+	if n.Number == 0 && n.At != o.At {
+		return n.At > o.At
+	}
+	return o.Good && !n.Good
 }
 
 // OfGeneration tells whether the object belongs to one generation.

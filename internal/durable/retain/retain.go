@@ -80,6 +80,35 @@ func Decide(gens []Generation, p Policy) []Verdict {
 	return out
 }
 
+// DecideSeen is Decide, where State is what was found of a generation once. Before anything goes, each generation that is kept as good is looked at:
+// look says its state now, which takes the place of the former one in gens. One that is not good any more pushes nothing out. After an error of look
+// nothing is decided.
+func DecideSeen(gens []Generation, p Policy, look func(i int) (State, error)) ([]Verdict, error) {
+	seen := make([]bool, len(gens))
+	for {
+		out := Decide(gens, p)
+		goes := func(i int) bool { return !out[i].Keep && gens[i].State != Unfinished }
+		again, deletes := false, false
+		for i := range gens {
+			deletes = deletes || goes(i)
+		}
+		for i := range gens {
+			if !deletes || seen[i] || !out[i].Keep || gens[i].State != Good {
+				continue
+			}
+			state, err := look(i)
+			if err != nil {
+				return nil, err
+			}
+			again = again || state != Good
+			gens[i].State, seen[i] = state, true
+		}
+		if !again {
+			return out, nil
+		}
+	}
+}
+
 // rule is one use of it.
 type rule struct {
 	gens   []Generation

@@ -1,6 +1,7 @@
 package retain
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -280,5 +281,34 @@ func TestPromisesOfAnyPolicy(t *testing.T) {
 				t.Fatalf("%q, %+v: step %d of run %d: %+v in another order, %+v in this", runs, p, gens[i].Step, gens[i].Run, got, out[i])
 			}
 		}
+	}
+}
+
+// TestLookBeforeDeleting: one that is kept as good counts once a look has found it, and what takes its place is looked at too.
+func TestLookBeforeDeleting(t *testing.T) {
+	all := func() []Generation {
+		return []Generation{{Step: 40, State: Good}, {Step: 30, State: Good}, {Step: 20, State: Good}, {Step: 10, State: Good}}
+	}
+	var looked []int
+	gone := map[int]bool{0: true, 1: true}
+	out, err := DecideSeen(all(), Policy{Last: 1}, func(i int) (State, error) {
+		looked = append(looked, i)
+		if gone[i] {
+			return Damaged, nil
+		}
+		return Good, nil
+	})
+	if err != nil || !slices.Equal(looked, []int{0, 1, 2}) {
+		t.Fatalf("looked at %v, %v", looked, err)
+	}
+	if !out[2].Keep || out[3].Keep {
+		t.Errorf("%+v", out)
+	}
+	refused := errors.New("refused")
+	if out, err := DecideSeen(all(), Policy{Last: 1}, func(int) (State, error) { return Unread, refused }); out != nil || !errors.Is(err, refused) {
+		t.Errorf("decided without an answer: %+v, %v", out, err)
+	}
+	if _, err := DecideSeen(all(), Policy{Last: 4}, func(int) (State, error) { return Unread, refused }); err != nil {
+		t.Errorf("nothing goes, and it looks: %v", err)
 	}
 }

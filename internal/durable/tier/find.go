@@ -39,6 +39,11 @@ func StateOf(err error) catalog.State {
 // over: nothing goes on from it.
 func (t *Tier) Find(ctx context.Context, name string, id replica.JobID) (found []Found, skipped []Skipped, err error) {
 	all, skipped, err := t.cat.Find(ctx, name, id)
+	for _, s := range skipped {
+		if s.State == catalog.Damaged && s.Whole == nil {
+			t.markSeen(ctx, s.Run, s.Generation)
+		}
+	}
 	for _, f := range all {
 		if f.Stripped {
 			skipped = append(skipped, Skipped{Run: f.Run, Generation: f.Generation, State: catalog.Stripped, Reason: stripped, Plain: stripped})
@@ -202,7 +207,9 @@ func (t *Tier) recall(ctx context.Context, name string, id replica.JobID, g repl
 func (t *Tier) look(ctx context.Context, name string, id replica.JobID, g replica.Generation) (f Found, err error) {
 	r, err := t.cat.At(ctx, name, id)
 	if err == nil {
-		f, err = t.cat.Get(ctx, r, g)
+		if f, err = t.cat.Get(ctx, r, g); IsDamage(err) {
+			t.markSeen(ctx, r, g)
+		}
 	}
 	if err == nil || t.old == nil || !errors.Is(err, catalog.ErrNone) && !errors.Is(err, store.ErrAbsent) {
 		return f, err
@@ -222,6 +229,13 @@ func (t *Tier) look(ctx context.Context, name string, id replica.JobID, g replic
 		}
 	}
 	return f, err
+}
+
+// markSeen marks a generation in which a look has found damage: Prune and lists believe marks.
+func (t *Tier) markSeen(ctx context.Context, r catalog.Run, g replica.Generation) {
+	if t.Prove(ctx) == nil { // else Silent says why
+		t.note(t.cat.MarkSeen(ctx, r, g))
+	}
 }
 
 // Keep pins a generation for good.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/retain"
 	"github.com/replicad/replicad/replica"
 )
@@ -16,7 +17,7 @@ import (
 const (
 	// grace is how old an object must be, by the store's times, that no commit names, for Sweep to remove it. Prune is called by the writer of a
 	// commit: what a write has left that began since is younger, and another fleet has no epoch of the run.
-	grace = time.Hour
+	grace = catalog.LeastGrace
 	// sweepEvery lies between two sweeps of a run: each reads all its commits.
 	sweepEvery = 6 * time.Hour
 )
@@ -41,7 +42,11 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 	gens := t.judged(ctx, list, id, lineage, keep.Best.Metric)
 	policy := retain.For(keep, t.settings.KeepRuns)
 	policy.AllFormerRuns = t.settings.KeepRuns == 0
-	for i, v := range retain.Decide(gens, policy) {
+	verdicts, err := retain.DecideSeen(gens, policy, func(i int) (retain.State, error) { return t.lookAt(ctx, list[i]) })
+	if err != nil {
+		return fmt.Errorf("prune durable generations of job %s: %w", name, err)
+	}
+	for i, v := range verdicts {
 		if !v.Keep {
 			errs = append(errs, t.remove(ctx, list[i], v.Why))
 		}
@@ -51,6 +56,25 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 		return fmt.Errorf("prune durable generations of job %s: %w", name, err)
 	}
 	return nil
+}
+
+// lookAt tells whether a good generation is still there. An error means that the store did not say.
+func (t *Tier) lookAt(ctx context.Context, l Listed) (retain.State, error) {
+	if l.Old {
+		return retain.Good, nil // List has looked at its files
+	}
+	_, err := t.cat.Get(ctx, l.Run, l.Generation)
+	switch {
+	case err == nil:
+		return retain.Good, nil
+	case errors.Is(err, format.ErrNewer):
+		return retain.Unread, nil // nothing is known of it here
+	case !IsDamage(err):
+		return retain.Unread, err
+	}
+	t.note(err)
+	t.markSeen(ctx, l.Run, l.Generation)
+	return retain.Damaged, nil
 }
 
 // ofCluster leaves out runs that are not known to be of the cluster of one of them: a job of the same name may train in another cluster.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -860,4 +861,82 @@ func TestAStrippedOneIsPassedOver(t *testing.T) {
 	if found, _, err := tier.Find(t.Context(), name, f.of.Job); err != nil || len(found) != 1 {
 		t.Errorf("the one that can be gone on from went: %v, %v", found, err)
 	}
+}
+
+// What is kept as good is looked at before another one goes for it: one that has lost a file pushes nothing out, and is marked.
+func TestALookBeforeAnythingGoes(t *testing.T) {
+	dir := t.TempDir()
+	tier, err := OpenDirectory(t.Context(), dir, Settings{Reader: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tier.Close()
+	f := newFleet(t, tier, "a")
+	f.writes(3, 10, 20)
+	if err := errors.Join(f.reads(10), f.reads(20)); err != nil {
+		t.Fatal(err)
+	}
+	lost, err := filepath.Glob(filepath.Join(dir, name, "*", "step-00000020.e1", "group-0.w2.safetensors"))
+	if err != nil || len(lost) != 1 {
+		t.Fatal(lost, err)
+	}
+	if err := os.Remove(lost[0]); err != nil {
+		t.Fatal(err)
+	}
+	f.wants("20 good, 10 good")
+	if err := tier.Prune(t.Context(), name, f.of.Job, f.line, replica.Keep{Last: 1}); err != nil {
+		t.Fatal(err)
+	}
+	f.wants("20 damaged, 10 good")
+}
+
+// What cannot be found whole is marked by whoever looks for it.
+func TestFindMarksDamage(t *testing.T) {
+	for _, look := range []string{"find", "look"} {
+		tier, m := inMemory(t, Settings{})
+		f := newFleet(t, tier, "a")
+		f.writes(3, 10, 20)
+		if err := errors.Join(f.reads(10), f.reads(20)); err != nil {
+			t.Fatal(err)
+		}
+		at, _, err := f.looks(20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Delete(t.Context(), at.Run.Under(at.Commit.Index.Key)); err != nil {
+			t.Fatal(err)
+		}
+		if look == "find" {
+			_, _, err = tier.Find(t.Context(), name, durabletest.Job)
+		} else if _, err = tier.Look(t.Context(), name, durabletest.Job, gen(1, 20)); IsDamage(err) {
+			err = nil
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.wants("20 damaged, 10 good")
+	}
+}
+
+// A store that does not answer the look has nothing deleted.
+func TestNoAnswerDeletesNothing(t *testing.T) {
+	tier, m := inMemory(t, Settings{})
+	var refuses atomic.Bool
+	m.Before = func(c memory.Call) error {
+		if refuses.Load() && c.Verb == "Get" && strings.Contains(c.Key, "step-00000020.e1") {
+			return store.ErrRefused
+		}
+		return nil
+	}
+	f := newFleet(t, tier, "a")
+	f.writes(3, 10, 20)
+	if err := errors.Join(f.reads(10), f.reads(20)); err != nil {
+		t.Fatal(err)
+	}
+	refuses.Store(true)
+	if err := tier.Prune(t.Context(), name, f.of.Job, f.line, replica.Keep{Last: 1}); !errors.Is(err, store.ErrRefused) {
+		t.Errorf("pruned with %v", err)
+	}
+	refuses.Store(false)
+	f.wants("20 good, 10 good")
 }
