@@ -78,6 +78,24 @@ func writeMade(t *testing.T, dir string, made durabletest.Generation, id byte) {
 	}
 }
 
+// deleteGeneration does what retention does.
+func deleteGeneration(t *testing.T, dir string, step replica.Step) {
+	t.Helper()
+	st, err := openStore(t.Context(), dir, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	c := catalog.New(st, catalog.Options{Who: "daemon"})
+	runs, err := c.Runs(t.Context(), ckptJob)
+	if err != nil || len(runs) != 1 {
+		t.Fatal(runs, err)
+	}
+	if err := c.Delete(t.Context(), runs[0], replica.Generation{Epoch: 1, Step: step}, "retention"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // ckptRows runs `ckpt ls --json`.
 func ckptRows(t *testing.T, args ...string) (rows []lsRow) {
 	t.Helper()
@@ -198,6 +216,44 @@ func TestCkptDamage(t *testing.T) {
 	expect(t, exitOK, []string{"verify", dir + "@10", "--json"}, `"good": true`)
 	bend(t, dir, ckptJob, "*", "commits", "step-00000010.*")
 	expect(t, exitFailed, []string{"show", dir + "@10"}, "step-00000010.e1.json: corrupt")
+}
+
+// heard calls do with each thing that is printed.
+type heard struct {
+	strings.Builder
+	do func(text string)
+}
+
+func (h *heard) Write(b []byte) (int, error) {
+	h.do(string(b))
+	return h.Builder.Write(b)
+}
+
+// Beside a writer whose retention deletes generations all others are read, and what was deleted is no damage.
+func TestCkptVerifyBesideRetention(t *testing.T) {
+	for _, flags := range [][]string{{"--all"}, {"--all", "--no-record"}} {
+		dir := t.TempDir()
+		for _, step := range []replica.Step{10, 20, 30} {
+			writeGeneration(t, dir, step, 0)
+		}
+		var out strings.Builder
+		first := true
+		errs := &heard{do: func(text string) {
+			if first && strings.HasPrefix(text, "step 30:") {
+				first = false
+				deleteGeneration(t, dir, 20)
+			}
+		}}
+		code := run(t.Context(), append([]string{"ckpt", "verify", dir}, flags...), stdio{strings.NewReader(""), &out, errs})
+		for _, want := range []string{"step 30 of", "step 20 of 20261125T1716Z-ab010203: was deleted meanwhile", "step 10 of"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%v: no %q in %s", flags, want, out.String())
+			}
+		}
+		if code != exitOK || strings.Contains(out.String(), "DAMAGED") {
+			t.Errorf("%v: code %d: %s%s", flags, code, out.String(), errs.String())
+		}
+	}
 }
 
 // What a record calls damaged is read again, and counts once it was mended: by hand, or by a copy over it.
