@@ -221,10 +221,10 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 				if f.Twin {
 					twin = " (its twin is whole: `ckpt verify --repair` writes it anew)"
 				}
-				fmt.Fprintf(c.std.out, "  %s%s\n", f.What, twin)
+				fmt.Fprintf(c.std.out, "  %s%s\n", line(f.What), twin)
 			}
 			if len(v.Faults) == 0 && v.Error != "" {
-				fmt.Fprintf(c.std.out, "  %s\n", v.Error)
+				fmt.Fprintf(c.std.out, "  %s\n", line(v.Error))
 			}
 		}
 	}

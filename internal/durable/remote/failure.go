@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/replicad/replicad/internal/durable/store"
 )
@@ -107,7 +108,7 @@ const maxText = 200
 // OneLine makes foreign text fit for a log.
 func OneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || 0x80 <= r && r < 0xa0 || r == '\ufffd' {
+		if !unicode.IsPrint(r) || r == '\ufffd' {
 			return ' '
 		}
 		return r
