@@ -53,6 +53,13 @@ type Failure struct {
 
 func (f *Failure) Error() string { return f.Text }
 
+// Advise adds what somebody must do, once: a failure may come through several calls.
+func (f *Failure) Advise(what string) {
+	if !strings.HasSuffix(f.Text, what) {
+		f.Text += ": " + what
+	}
+}
+
 // words are the store's, by class.
 var words = map[Class][]error{
 	Absent: {store.ErrAbsent}, NoUpload: {store.ErrAbsent}, Exists: {store.ErrExists}, Contended: {store.ErrDoubtful}, Slow: {store.ErrSlowDown},
