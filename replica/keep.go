@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Keep says which durable generations stay, as people write it: what any of its rules keeps. The last good one of a run stays in any case.
@@ -72,8 +73,8 @@ func (k Keep) Faults() (list []KeepFault) {
 	if b == (Best{}) {
 		return list
 	}
-	if len(b.Metric) == 0 || len(b.Metric) > MaxRemarkName {
-		bad("best.metric", strconv.Quote(b.Metric), fmt.Sprintf("the name of a metric that session.metric says, of 1 to %d bytes", MaxRemarkName))
+	if (Remark{Kind: Metric, Name: b.Metric}).Check() != nil || strings.ContainsFunc(b.Metric, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		bad("best.metric", strconv.Quote(b.Metric), fmt.Sprintf("the name of a metric that session.metric says, 1 to %d bytes of what can be printed", MaxRemarkName))
 	}
 	if b.N < 1 || b.N > MaxKeep {
 		bad("best.n", strconv.Itoa(b.N), fmt.Sprintf("1 to %d", MaxKeep))

@@ -10,13 +10,14 @@ import (
 // snapshot takes such bytes, and a cut may fall into a character.
 func Cut(s string, max int) string { return strings.ToValidUTF8(s[:min(len(s), max)], "") }
 
-// Line is such a text as it may stand in a terminal's line: control characters, which could write over other lines, become blanks.
+// Line is such a text as it may stand in a terminal's line: what is not printed, and could write over other lines or turn the order of letters,
+// becomes a blank.
 func Line(s string, max int) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
+		if unicode.IsPrint(r) {
+			return r
 		}
-		return r
+		return ' '
 	}, Cut(s, max))
 }
 

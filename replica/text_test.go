@@ -35,3 +35,18 @@ func TestListed(t *testing.T) {
 		t.Errorf("%d bytes: %s", len(got), got)
 	}
 }
+
+// Nothing that a terminal obeys, or that turns the order of its letters, is left in a line.
+func TestLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain, é 文 😀 text":      "plain, é 文 😀 text",
+		"a\x1b[31m\nb\u0085c":    "a [31m b c",
+		"a\u202eb\u2066c\u200bd": "a b c d",
+		"\u2028\ue000\U000e0041": "   ",
+		"\xffx":                  "x",
+	} {
+		if got := Line(text, 100); got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+	}
+}

@@ -108,6 +108,27 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// Writes that have ended are not said to be tried again, and nobody waits for one.
+func TestWritesThatHaveEnded(t *testing.T) {
+	const why = "another fleet owns the run: c has claimed epoch 4: let that one go on; or end it"
+	s := someStatus()
+	s.Jobs[0].DurableError, s.Jobs[0].DurableEnded = why, true
+	socket := serveAdmin(t, func(w http.ResponseWriter, _ *http.Request) {
+		if err := json.NewEncoder(w).Encode(s); err != nil {
+			t.Error(err)
+		}
+	})
+	code, out, errout := try(t, "status", "--socket", socket)
+	if code != exitOK || !strings.Contains(out, "durable writes have ended: "+why) || strings.Contains(out, "tried again") {
+		t.Errorf("code %d: %s%s", code, out, errout)
+	}
+	var b strings.Builder
+	err := followSave(t.Context(), &admin{socket: socket}, stdio{out: &b, err: &b}, s.Jobs[0])
+	if err == nil || err.Error() != "not on disk, and not tried again: "+why || b.Len() > 0 {
+		t.Errorf("a write is followed with %v: %s", err, b.String())
+	}
+}
+
 // No rounding makes a chance of what is certain, or the other way.
 func TestChance(t *testing.T) {
 	for want, o := range map[string]control.OddsStatus{"100 %": {Ways: 5, Survive: 5}, "0 %": {Ways: 5}, "99.99 % (all but 1 of 100000000 ways)": {Ways: 1e8, Survive: 1e8 - 1}, "0.01 % (all but 99999999 of 100000000 ways)": {Ways: 1e8, Survive: 1}} {

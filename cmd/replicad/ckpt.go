@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
@@ -283,7 +285,7 @@ func (c ckpt) one(ctx context.Context, w *where) (t tier, f catalog.Found, err e
 	}
 	t, f, passed, err := w.newest(ctx)
 	for _, s := range passed {
-		fmt.Fprintf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, s.Reason)
+		fmt.Fprintf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, line(s.Reason))
 	}
 	return t, f, err
 }
@@ -384,15 +386,32 @@ func (w *where) present(verb string) error {
 	return nil
 }
 
-// writeJSON prints a value for programs.
+// writeJSON prints a value for programs. A terminal may show it, too: what is not printed is escaped, and the value stays the same.
 func (c ckpt) writeJSON(v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.std.out, "%s\n", b)
+	var out strings.Builder
+	for _, r := range string(b) {
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			out.WriteRune(r)
+		default: // inside a text: all else that JSON has is printed
+			for _, u := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&out, `\u%04x`, u)
+			}
+		}
+	}
+	_, err = fmt.Fprintln(c.std.out, out.String())
 	return err
 }
+
+// maxLine bounds what is printed of a text that others wrote.
+const maxLine = 1000
+
+// line is such a text as it is printed.
+func line(s string) string { return replica.Line(s, maxLine) }
 
 // common are the flags of every verb.
 type common struct {
@@ -429,7 +448,7 @@ func age(since time.Time) string {
 func metrics(m map[string]format.Metric) string {
 	var out []string
 	for _, k := range sortedKeys(m) {
-		out = append(out, fmt.Sprintf("%s=%.5g", k, float64(m[k])))
+		out = append(out, fmt.Sprintf("%s=%.5g", line(k), float64(m[k])))
 	}
 	return dash(strings.Join(out, " "))
 }

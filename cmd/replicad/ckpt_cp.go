@@ -346,12 +346,12 @@ func (c ckpt) printPruned(rows []pruneRow, dry, asJSON bool) error {
 		case !r.Kept:
 			what = "deleted"
 		}
-		fmt.Fprintf(c.std.out, "%s: %s step %d of %s, %s: %s\n", what, r.Job, r.Step, r.Run, size(r.Bytes), r.Reason)
+		fmt.Fprintf(c.std.out, "%s: %s step %d of %s, %s: %s\n", what, r.Job, r.Step, r.Run, size(r.Bytes), line(r.Reason))
 		if r.Strip != nil {
 			fmt.Fprintf(c.std.out, "  %v\n", r.Strip)
 		}
 		if r.Error != "" {
-			fmt.Fprintf(c.std.out, "  %s\n", r.Error)
+			fmt.Fprintf(c.std.out, "  %s\n", line(r.Error))
 		}
 	}
 	return nil

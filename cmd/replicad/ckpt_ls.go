@@ -115,7 +115,7 @@ func (c ckpt) printRows(rows []lsRow) error {
 			state += ", stripped"
 		}
 		if r.Keep != "" {
-			r.Pinned = append(r.Pinned, r.Keep)
+			r.Pinned = append(r.Pinned, line(r.Keep))
 		}
 		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Job, r.Step, r.Epoch, written, size(r.Bytes), state, read, metrics(r.Metrics), dash(strings.Join(r.Pinned, ", ")), r.Run)
 	}
@@ -124,7 +124,7 @@ func (c ckpt) printRows(rows []lsRow) error {
 	}
 	for _, r := range rows {
 		if r.Why != "" {
-			fmt.Fprintf(c.std.out, "%s step %d: %s\n", r.Job, r.Step, r.Why)
+			fmt.Fprintf(c.std.out, "%s step %d: %s\n", r.Job, r.Step, line(r.Why))
 		}
 	}
 	return nil

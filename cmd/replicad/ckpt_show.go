@@ -133,7 +133,7 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 		if p.Until > 0 {
 			until = ", until " + time.Unix(p.Until, 0).UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(t, "pinned\tby %s: %s%s\n", p.Who, replica.Line(p.Why, 300), until)
+		fmt.Fprintf(t, "pinned\tby %s: %s%s\n", line(p.Who), replica.Line(p.Why, 300), until)
 	}
 	for _, rank := range sortedKeys(s.Generators) {
 		fmt.Fprintf(t, "generators\trank %s: %s\n", rank, replica.Line(fmt.Sprint(s.Generators[rank]), 300))
@@ -155,7 +155,7 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 		if len(x.Placements) > 0 {
 			place = fmt.Sprintf("%v over %v", x.Placements, x.Mesh)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\n", replica.Line(x.Name, 127), x.DType, shape, x.Class, replica.Line(place, 120), len(x.Pieces))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\n", replica.Line(x.Name, 127), line(x.DType), shape, line(x.Class), replica.Line(place, 120), len(x.Pieces))
 	}
 	return t.Flush()
 }
@@ -174,7 +174,7 @@ func tensorTotals(list []format.Tensor) string {
 		if text != "" {
 			text += ", "
 		}
-		text += fmt.Sprintf("%d %s (%s)", count[k], k, size(bytes[k]))
+		text += fmt.Sprintf("%d %s (%s)", count[k], line(k), size(bytes[k]))
 	}
 	return dash(text)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
@@ -27,7 +28,7 @@ func writeGeneration(t *testing.T, dir string, step replica.Step, id byte) {
 	writeMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), id)
 }
 
-func writeMade(t *testing.T, dir string, made durabletest.Generation, id byte) {
+func writeMade(t *testing.T, dir string, made durabletest.Generation, id byte, says ...func(*format.Commit)) {
 	t.Helper()
 	step := made.Generation.Step
 	st, err := openStore(t.Context(), dir, io.Discard)
@@ -73,7 +74,28 @@ func writeMade(t *testing.T, dir string, made durabletest.Generation, id byte) {
 	}
 	said := format.Commit{Position: replica.Position{Epoch: 1, Step: step}, Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}}, Metrics: map[string]format.Metric{"loss": format.Metric(100 - step)},
 		Notes: map[string]string{"lr": "0.1"}, Provenance: map[string]string{"torch": "2.15"}}
+	for _, say := range says {
+		say(&said)
+	}
 	if _, err := c.Commit(t.Context(), a, fleet, said, roots, append(files, w)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// deleteGeneration does what retention does.
+func deleteGeneration(t *testing.T, dir string, step replica.Step) {
+	t.Helper()
+	st, err := openStore(t.Context(), dir, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	c := catalog.New(st, catalog.Options{Who: "daemon"})
+	runs, err := c.Runs(t.Context(), ckptJob)
+	if err != nil || len(runs) != 1 {
+		t.Fatal(runs, err)
+	}
+	if err := c.Delete(t.Context(), runs[0], replica.Generation{Epoch: 1, Step: step}, "retention"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -200,6 +222,44 @@ func TestCkptDamage(t *testing.T) {
 	expect(t, exitFailed, []string{"show", dir + "@10"}, "step-00000010.e1.json: corrupt")
 }
 
+// heard calls do with each thing that is printed.
+type heard struct {
+	strings.Builder
+	do func(text string)
+}
+
+func (h *heard) Write(b []byte) (int, error) {
+	h.do(string(b))
+	return h.Builder.Write(b)
+}
+
+// Beside a writer whose retention deletes generations all others are read, and what was deleted is no damage.
+func TestCkptVerifyBesideRetention(t *testing.T) {
+	for _, flags := range [][]string{{"--all"}, {"--all", "--no-record"}} {
+		dir := t.TempDir()
+		for _, step := range []replica.Step{10, 20, 30} {
+			writeGeneration(t, dir, step, 0)
+		}
+		var out strings.Builder
+		first := true
+		errs := &heard{do: func(text string) {
+			if first && strings.HasPrefix(text, "step 30:") {
+				first = false
+				deleteGeneration(t, dir, 20)
+			}
+		}}
+		code := run(t.Context(), append([]string{"ckpt", "verify", dir}, flags...), stdio{strings.NewReader(""), &out, errs})
+		for _, want := range []string{"step 30 of", "step 20 of 20261125T1716Z-ab010203: was deleted meanwhile", "step 10 of"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%v: no %q in %s", flags, want, out.String())
+			}
+		}
+		if code != exitOK || strings.Contains(out.String(), "DAMAGED") {
+			t.Errorf("%v: code %d: %s%s", flags, code, out.String(), errs.String())
+		}
+	}
+}
+
 // What a record calls damaged is read again, and counts once it was mended: by hand, or by a copy over it.
 func TestCkptMended(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
@@ -222,6 +282,50 @@ func TestCkptMended(t *testing.T) {
 		t.Errorf("%+v", rows)
 	}
 	expect(t, exitOK, []string{"log", other}, "what was damaged here was written anew")
+}
+
+// What others wrote can't write over other lines of a terminal, or turn the order of its letters.
+func TestCkptPrintsNothingUnprintable(t *testing.T) {
+	const bad = "a\u202eb\u2066c\u200bd\ue000e\x1b[31mf\ninjected\th\u0085i\U000e0041"
+	dir := t.TempDir()
+	for _, step := range []replica.Step{10, 20} {
+		writeMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), 0, func(c *format.Commit) {
+			c.Notes, c.Provenance = map[string]string{"n" + bad: bad}, map[string]string{"p" + bad: bad}
+			c.Metrics, c.Keep = map[string]format.Metric{"m" + bad: 1}, bad
+			c.Lacks = []replica.Lacking{{Text: bad}}
+		})
+	}
+	expect(t, exitOK, []string{"pin", dir + "@20", "--why", bad})
+	st, err := openStore(t.Context(), dir, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	c := catalog.New(st, catalog.Options{Who: bad, Host: bad})
+	found, _, err := c.Find(t.Context(), ckptJob, replica.JobID{})
+	if err != nil || len(found) != 2 {
+		t.Fatal(found, err)
+	}
+	if err := c.MarkRead(t.Context(), found[1], errors.New(bad)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Log(t.Context(), ckptJob, format.Log{Verb: bad, Run: found[0].Run.Run, Why: bad}); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"ls", dir}, {"show", dir, "--tensors"}, {"log", dir}, {"prune", dir, "--keep", "1", "--dry-run"}, {"ls", dir, "--json"}, {"show", dir, "--json"}, {"log", dir, "--json"}, {"verify", dir, "--all"}} {
+		code, out, errout := try(t, append([]string{"ckpt"}, args...)...)
+		for _, text := range strings.Split(out+errout, "\n") {
+			if i := strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 || strings.HasPrefix(text, "injected") {
+				t.Errorf("%v: prints %q", args, text)
+			}
+		}
+		if code != exitOK || args[0] != "verify" && !strings.Contains(out, "a") {
+			t.Errorf("%v: code %d: %s%s", args, code, out, errout)
+		}
+	}
+	if rows := ckptRows(t, dir); rows[0].Keep != bad || rows[0].Metrics["m"+bad] != 1 {
+		t.Errorf("JSON says %+v", rows[0])
+	}
 }
 
 // TestCkptSeveralRuns: the run that began last comes first, and each is named.

@@ -16,14 +16,15 @@ import (
 
 // verdict is a line of `ckpt verify --json`.
 type verdict struct {
-	Job    string          `json:"job"`
-	Run    string          `json:"run"`
-	Step   replica.Step    `json:"step"`
-	Epoch  replica.Epoch   `json:"epoch"`
-	Good   bool            `json:"good"`
-	Bytes  uint64          `json:"bytes"`
-	Faults []catalog.Fault `json:"faults,omitempty"`
-	Error  string          `json:"error,omitempty"`
+	Job     string          `json:"job"`
+	Run     string          `json:"run"`
+	Step    replica.Step    `json:"step"`
+	Epoch   replica.Epoch   `json:"epoch"`
+	Good    bool            `json:"good"`
+	Deleted bool            `json:"deleted,omitempty"` // meanwhile: nothing is known of it, and nothing is wrong
+	Bytes   uint64          `json:"bytes"`
+	Faults  []catalog.Fault `json:"faults,omitempty"`
+	Error   string          `json:"error,omitempty"`
 }
 
 func (c ckpt) verify() *cobra.Command {
@@ -37,7 +38,8 @@ func (c ckpt) verify() *cobra.Command {
 Reads every file against its SHA-256 and every chunk against its digest, several at once, and records what
 came of it beside the generation: ls, prune and daemons believe that. A file is named with the chunk that
 differs. Without a step it is the newest that no record calls damaged; what is newer is read before it, since
-it may have been mended. Ends with 1 where a generation is damaged.`,
+it may have been mended. Ends with 1 where a generation is damaged. One that somebody deletes meanwhile is named,
+and --all goes on.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w, err := c.find(cmd.Context(), args[0], f.name())
@@ -92,7 +94,7 @@ it may have been mended. Ends with 1 where a generation is damaged.`,
 			}
 			for _, x := range todo {
 				v, err := c.verify1(cmd.Context(), w, x.t, x.f, !quiet && !f.json, repair, !unmarked)
-				if err != nil {
+				if v.Deleted = all && errors.Is(err, catalog.ErrNone); err != nil && !v.Deleted {
 					return err
 				}
 				if out = append(out, v); v.Good && !all {
@@ -210,7 +212,7 @@ func (c ckpt) progress(what string) func(read, of uint64) {
 func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 	bad := 0
 	for _, v := range list {
-		if !v.Good {
+		if !v.Good && !v.Deleted {
 			bad++
 		}
 	}
@@ -221,7 +223,10 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 	} else {
 		for _, v := range list {
 			state := "good"
-			if !v.Good {
+			switch {
+			case v.Deleted:
+				state = "was deleted meanwhile"
+			case !v.Good:
 				state = "DAMAGED"
 			}
 			fmt.Fprintf(c.std.out, "%s step %d of %s: %s, %s\n", v.Job, v.Step, v.Run, state, size(v.Bytes))
@@ -230,10 +235,10 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 				if f.Twin {
 					twin = " (its twin is whole: `ckpt verify --repair` writes it anew)"
 				}
-				fmt.Fprintf(c.std.out, "  %s%s\n", f.What, twin)
+				fmt.Fprintf(c.std.out, "  %s%s\n", line(f.What), twin)
 			}
 			if len(v.Faults) == 0 && v.Error != "" {
-				fmt.Fprintf(c.std.out, "  %s\n", v.Error)
+				fmt.Fprintf(c.std.out, "  %s\n", line(v.Error))
 			}
 		}
 	}

@@ -47,7 +47,10 @@ func (a *admin) followed(ctx context.Context, std stdio, id replica.JobID, is fu
 		if j.Phase == replica.Ended.String() || is(j) {
 			return &j, nil
 		}
-		if j.DurableError != "" && j.DurableError != said && time.Since(saidAt) >= followSaid {
+		if j.DurableEnded && !j.Ending { // a job that is to end waits for no write then
+			return nil, fmt.Errorf("not on disk, and not tried again: %s", j.DurableError)
+		}
+		if j.DurableError != "" && !j.DurableEnded && j.DurableError != said && time.Since(saidAt) >= followSaid {
 			if said == "" {
 				fmt.Fprintln(std.err, "the daemons write it; Ctrl-C ends this command alone, and `replicad status` shows what becomes of the write. A job that was stopped or is to end waits for it for timing.abandoned, then its memory is freed")
 			}

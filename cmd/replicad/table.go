@@ -146,7 +146,10 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 		durable += ", written " + j.DurablePace
 	}
 	fmt.Fprintf(t, "durable\t%s\n", durable)
-	if j.DurableError != "" {
+	switch {
+	case j.DurableEnded:
+		fmt.Fprintf(t, "\tdurable writes have ended: %s\n", j.DurableError)
+	case j.DurableError != "":
 		fmt.Fprintf(t, "\tdurable writes are tried again: %s\n", j.DurableError)
 	}
 	copies := fmt.Sprintf("%d", j.Copies)

@@ -53,17 +53,21 @@ func TestDurableKeep(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"0":                      "\ndurable_keep: 0",
-		"[3]":                    "\ndurable_keep: [",
-		"many":                   "\"many\": want a whole number",
-		"{last: 0, every: 10}":   "\ndurable_keep.last: 0",
-		"{every: -1}":            "\ndurable_keep.every: -1",
-		"{younger: 7 days}":      "want an age such as 7d or 36h",
-		"{younger: -7h}":         "want an age such as 7d or 36h",
-		"{younger: 5000d}":       "\ndurable_keep.younger: 5000d",
-		"{best: {n: 2}}":         "\ndurable_keep.best.metric: \"\"",
-		"{best: {metric: loss}}": "\ndurable_keep.best.n: 0",
-		"{best: {metric: loss, n: 1, order: down}}": "want min or max",
+		"0":                                    "\ndurable_keep: 0",
+		"[3]":                                  "\ndurable_keep: [",
+		"many":                                 "\"many\": want a whole number",
+		"{last: 0, every: 10}":                 "\ndurable_keep.last: 0",
+		"{every: -1}":                          "\ndurable_keep.every: -1",
+		"{younger: 7 days}":                    "want an age such as 7d or 36h",
+		"{younger: -7h}":                       "want an age such as 7d or 36h",
+		"{younger: 5000d}":                     "\ndurable_keep.younger: 5000d",
+		"{best: {n: 2}}":                       "\ndurable_keep.best.metric: \"\"",
+		"{best: {metric: loss}}":               "\ndurable_keep.best.n: 0",
+		`{best: {metric: "lo\e[31mss", n: 1}}`: "\ndurable_keep.best.metric: \"lo\\x1b[31mss\"",
+		`{best: {metric: "lo\nss", n: 1}}`:     "\ndurable_keep.best.metric: \"lo\\nss\"",
+		`{best: {metric: "lo\u202ess", n: 1}}`: "\ndurable_keep.best.metric: \"lo\\u202ess\"",
+		"{best: {metric: " + strings.Repeat("x", 65) + ", n: 1}}": "\ndurable_keep.best.metric: \"xxx",
+		"{best: {metric: loss, n: 1, order: down}}":               "want min or max",
 		"{newest: 3}": "\ndurable_keep.newest: [",
 	} {
 		if _, err := load(text); err == nil || !strings.Contains(err.Error(), want) {

@@ -176,6 +176,8 @@ type JobStatus struct {
 	DurablePace string `json:"durable_pace,omitempty" cbor:"35,keyasint,omitempty"`
 	// DurableAgeMS is how long ago the newest durable generation was written, by its store's clock; 0: there is none, or nobody knows.
 	DurableAgeMS uint64 `json:"durable_age_ms,omitempty" cbor:"37,keyasint,omitempty"`
+	// DurableEnded tells that nothing more is written, since another fleet owns the run: DurableError says which, and the ways out.
+	DurableEnded bool `json:"durable_ended,omitempty" cbor:"38,keyasint,omitempty"`
 }
 
 // CommitStatus is how often a job commits, over its newest commits.

@@ -86,7 +86,7 @@ func (l *Leader) rereads() {
 		case reread.Read:
 			l.rereadBeside(func(ctx context.Context) rereadLearned {
 				err := l.readAgain(ctx, e.Lying)
-				return rereadLearned{ev: reread.Ended{Of: e.Lying, Refused: err != nil && !tier.IsDamage(err)}, of: e.Lying, err: err}
+				return rereadLearned{ev: reread.Ended{Of: e.Lying, Refused: err != nil && !tier.IsDamage(err) && !errors.Is(err, catalog.ErrNone)}, of: e.Lying, err: err}
 			})
 		}
 	}
@@ -122,8 +122,8 @@ func (l *Leader) rereadEnded(ev rereadLearned) {
 	if _, read := ev.ev.(reread.Ended); read && ev.err == nil {
 		l.log.Note2(nil, "durable_read", fmt.Sprintf("generation %v of job %q was read back and is good", ev.of.Generation, ev.of.Name))
 	}
-	if ev.err == nil || errors.Is(ev.err, context.Canceled) {
-		return
+	if ev.err == nil || errors.Is(ev.err, context.Canceled) || errors.Is(ev.err, catalog.ErrNone) {
+		return // retention may have deleted it since it was listed
 	}
 	where := path.Join(ev.of.Name, ev.of.Job.String(), format.StepName(ev.of.Generation))
 	l.log.Skipped(nil, where, ev.err.Error())

@@ -3,6 +3,8 @@ package leader
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,6 +103,37 @@ func TestDurableGenerationsAreReadAgain(t *testing.T) {
 	c.cfg.Reread.Rate = 0
 	if c.beginReread(t.Context()); c.again.room != nil {
 		t.Error("reread_rate 0 reads")
+	}
+}
+
+// What retention deletes beside the leader's read is no damage: nobody is told, and the log is silent.
+func TestWhatIsDeletedMeanwhileIsNoDamage(t *testing.T) {
+	c := newChair(t)
+	dir := c.shelf()
+	for _, step := range []replica.Step{4, 6} {
+		c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, step))
+	}
+	c.cfg.Reread = RereadConfig{Every: time.Hour, Rate: 64 << 30}
+	c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Durable = fixture.Gen(1, 6) }))
+	n1 := c.node("n1", 11)
+	c.beginReread(t.Context())
+	was := c.lying(t.Context(), "")
+	if len(was.All) != 2 {
+		t.Fatalf("listed: %+v", was)
+	}
+	commit, err := filepath.Glob(filepath.Join(dir, "job", "*", "commits", "step-00000004.e1.json"))
+	if err != nil || len(commit) != 1 || os.Remove(commit[0]) != nil {
+		t.Fatal(commit, err)
+	}
+	c.early()
+	c.again.room.Step(time.Now()) // it asks for a list, and gets the one from before the deletion
+	c.rereadLearns(was)
+	c.rereadsAll()
+	if c.state(6) != "good" {
+		t.Errorf("step 6 is %s", c.state(6))
+	}
+	if news := fixture.Only[control.Tell](told(t, n1)); len(news) != 0 || c.log.Count("durable_skipped") != 0 {
+		t.Errorf("launchers are told %+v; the log has %d lines", news, c.log.Count("durable_skipped"))
 	}
 }
 

@@ -17,7 +17,7 @@ func (l *Leader) status() (out []control.JobStatus, finish func()) {
 	known := map[int]recovery.PlanInput{}
 	for _, led := range l.jobs {
 		s := control.StatusOf(led.job, led.reports)
-		s.Durable, s.DurableError = led.durable.Durable(), led.durable.Why()
+		s.Durable, s.DurableError, s.DurableEnded = led.durable.Durable(), led.durable.Why(), led.durable.Fenced()
 		s.DurablePace = led.durable.Pace(l.now())
 		if since := led.durable.Since(); !since.IsZero() {
 			s.DurableAgeMS = uint64(max(time.Since(since), 0).Milliseconds()) + 1 // the store's clock may be ahead

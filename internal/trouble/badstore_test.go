@@ -46,7 +46,7 @@ func TestABadStore(t *testing.T) {
 		{"reset", on(storetest.Fault{Kind: "lose-request"}), []string{part + "no answer: ", "it is tried again"}, false},
 		{"error in a success", on(storetest.Fault{Kind: "answer", Status: 200, Body: "<Error><Code>InternalError</Code></Error>"}), []string{part + "HTTP 500 ", "it is tried again"}, false},
 		{"a page for an error", on(storetest.Fault{Kind: "answer", Status: 502, Body: "<html>Bad Gateway</html>"}), []string{part + "HTTP 502", "it is tried again"}, true},
-		{"credentials expire", on(answered(400, "ExpiredToken", "")), []string{part + "HTTP 400 ExpiredToken", "it is tried again"}, false},
+		{"credentials expire", on(answered(400, "ExpiredToken", "")), []string{part + "HTTP 400 ExpiredToken", ": renew ", "it is tried again"}, false},
 		{"clock skew", answered(403, "RequestTimeTooSkewed", ""), []string{"in s3://plain/ck: HTTP 403 RequestTimeTooSkewed", "this node's clock is wrong: set it", "tried again"}, true},
 		{"bucket gone", answered(404, "NoSuchBucket", ""), []string{"in s3://plain/ck: HTTP 404 NoSuchBucket", "make the bucket, or name one that is there", "tried again"}, false},
 		{"quota", storetest.Fault{Method: http.MethodPut, Kind: "answer", Status: 403, Body: answered(0, "QuotaExceeded", "").Body}, []string{"in s3://plain/ck: HTTP 403 QuotaExceeded", "free space, raise it, or keep fewer generations", "tried again"}, true},

@@ -6,7 +6,8 @@ import json
 import math
 import os
 import re
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ import torch
 import replicad
 from conftest import Daemon
 from nodes import cluster
-from replicad._core import native
+from replicad._core import native, saving
+from replicad._core.rank import Rank
 from replicad._core.remarks import MOST, Remarks
 
 #: A model that is trained for an epoch of three steps after another, and saves each. Arguments: the last step, the note "lr".
@@ -113,6 +115,24 @@ with replicad.Session(model, optimizer) as session:
     except replicad.Error as err:
         print("WHY", type(err).__name__, err, flush=True)
 """
+
+
+class Alone:
+    """As much of a rank as an order needs."""
+
+    fenced = False
+
+    def wait_fence(self, seconds: float) -> None:
+        raise AssertionError("it waits for a write that nobody makes")
+
+
+def test_no_save_once_another_fleet_owns_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "another fleet owns the run: c has claimed epoch 4"
+    job = {"id": str(UUID(int=1)), "name": "lm", "phase": "open", "durable": {"step": 3}, "durable_ended": True, "durable_error": why}
+    monkeypatch.setattr(saving.admin, "status", lambda: {"jobs": [job]})
+    monkeypatch.setattr(saving.admin, "save", lambda *_: None)
+    with pytest.raises(replicad.Refused, match=f"step 4 is not on disk, and nothing more is written: {why}"):
+        saving._order(cast("Rank", Alone()), UUID(int=1), 4, "", True, None)
 
 
 def test_nowhere_to_save(own_daemon: Daemon) -> None:

@@ -45,7 +45,7 @@ func Open(settings Settings) (*Store, error) {
 		s.settings.env = os.Getenv
 	}
 	s.tokens.Fetch = s.fetch
-	s.calls = remote.New(remote.Client{URL: s.URL(), Stall: settings.Stall, Patience: settings.Patience, Notice: settings.Notice, Judge: judge, Expire: s.tokens.Expire})
+	s.calls = remote.New(remote.Client{URL: s.URL(), Stall: settings.Stall, Patience: settings.Patience, Notice: settings.Notice, Judge: s.judge, Expire: s.tokens.Expire, Renew: s.renew})
 	s.http = s.calls.HTTP(s.sign)
 	s.outside = &http.Client{Transport: s.calls.Transport(nil)}
 	return s, nil

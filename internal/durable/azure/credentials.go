@@ -20,6 +20,20 @@ import (
 	"github.com/replicad/replicad/internal/durable/remote"
 )
 
+// renew says where the credentials come from, and what somebody must do about those that the server does not take. Key and SAS are read once.
+func (s *Store) renew() string {
+	env := s.settings.env
+	switch {
+	case s.settings.Key != "" || s.settings.SAS != "":
+		return "renew " + cmp.Or(s.settings.from, "the key or signature that this store was opened with") + ", and restart the daemon or command"
+	case env("AZURE_FEDERATED_TOKEN_FILE") != "":
+		return "the identity is of " + env("AZURE_FEDERATED_TOKEN_FILE") + ": see to what writes that file, which is read again by itself"
+	case env("AZURE_CLIENT_SECRET") != "":
+		return "renew AZURE_CLIENT_SECRET, and restart the daemon or command"
+	}
+	return "the identity is this machine's: see to that"
+}
+
 // sign adds what proves who asks: a signature, a query, or a token.
 func (s *Store) sign(r *http.Request) error {
 	r.Header.Set("X-Ms-Date", time.Now().UTC().Format(http.TimeFormat))

@@ -64,6 +64,15 @@ func judge(ctx context.Context, tr *remote.Trace, err error) *remote.Failure {
 	})
 }
 
+// judge says of a key or a signature that the server does not take where it came from: one that has expired is answered as a wrong one is.
+func (s *Store) judge(ctx context.Context, tr *remote.Trace, err error) *remote.Failure {
+	f := judge(ctx, tr, err)
+	if f != nil && f.Code == "AuthenticationFailed" && f.Class == remote.Refused {
+		f.Advise(s.renew())
+	}
+	return f
+}
+
 // classOf judges an answer of a status other than success. A 404 without a code is a proxy's, and makes nothing absent.
 func classOf(status int, code string) remote.Class {
 	c, ok := byCode[code]

@@ -42,7 +42,7 @@ func TestAnswers(t *testing.T) {
 		{"502 in HTML", storetest.Fault{Status: 502, Body: "<html>\n<h1>Bad Gateway\x1b[31m</h1></html>"}, nil, store.ErrDoubtful, "HTTP 502"},
 		{"HTML in 201", storetest.Fault{Status: 201, Body: "<!DOCTYPE html><html>log in</html>"}, nil, store.ErrDoubtful, "ETag"},
 		{"damaged on its way", storetest.Fault{Status: 400, Body: xmlError("Md5Mismatch")}, nil, store.ErrCorrupt, "Md5Mismatch"},
-		{"a token that has expired", storetest.Fault{Status: 401, Body: xmlError("InvalidAuthenticationInfo")}, nil, store.ErrRefused, "the token"},
+		{"a token that has expired", storetest.Fault{Status: 401, Body: xmlError("InvalidAuthenticationInfo")}, nil, store.ErrRefused, "the token is none that the server takes: is the tenant that of the account?: renew the key or signature that this store was opened with"},
 		{"a wrong key, or clock", storetest.Fault{Status: 403, Body: xmlError("AuthenticationFailed"), Header: map[string]string{"Date": "Mon, 02 Jan 2006 15:04:05 GMT"}}, store.ErrRefused, store.ErrRefused, "the server's clock is -"},
 		{"no role", storetest.Fault{Status: 403, Body: xmlError("AuthorizationPermissionMismatch")}, store.ErrRefused, store.ErrRefused, "docs/stores.md"},
 		{"container gone", storetest.Fault{Status: 404, Body: xmlError("ContainerNotFound")}, store.ErrRefused, store.ErrRefused, "make the container"},

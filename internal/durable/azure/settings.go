@@ -26,7 +26,8 @@ type Settings struct {
 	// Key is the account's, SAS a shared access signature: one of them. Neither: an identity of Entra, which the environment or the machine has.
 	Key       remote.Secret
 	SAS       remote.Secret
-	PartBytes int64 // the least size of an upload's blocks; 16 MiB
+	from      string // where Key or SAS was found; empty: whoever opens the store has it
+	PartBytes int64  // the least size of an upload's blocks; 16 MiB
 
 	Stall    time.Duration       // how long nothing of a request may move; 30 s
 	Patience time.Duration       // how long a call is repeated; 20 s
@@ -66,11 +67,11 @@ func (s Settings) Told(file string, env func(string) string) (Settings, error) {
 	}
 	s.Account = cmp.Or(s.Account, said["accountname"], env("AZURE_STORAGE_ACCOUNT"))
 	if s.Key == "" && s.SAS == "" {
-		s.Key, s.SAS = remote.Secret(said["accountkey"]), remote.Secret(said["sharedaccesssignature"])
+		s.Key, s.SAS, s.from = remote.Secret(said["accountkey"]), remote.Secret(said["sharedaccesssignature"]), cmp.Or(file, "AZURE_STORAGE_CONNECTION_STRING")
 	}
 	if s.Key == "" && s.SAS == "" && file == "" {
-		if s.Key = remote.Secret(env("AZURE_STORAGE_KEY")); s.Key == "" {
-			s.SAS = remote.Secret(env("AZURE_STORAGE_SAS_TOKEN"))
+		if s.Key, s.from = remote.Secret(env("AZURE_STORAGE_KEY")), "AZURE_STORAGE_KEY"; s.Key == "" {
+			s.SAS, s.from = remote.Secret(env("AZURE_STORAGE_SAS_TOKEN")), "AZURE_STORAGE_SAS_TOKEN"
 		}
 	}
 	s.SAS = remote.Secret(strings.TrimPrefix(string(s.SAS), "?"))

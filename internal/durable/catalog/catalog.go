@@ -40,6 +40,8 @@ var (
 	ErrPinned = errors.New("pinned")
 	// ErrNone: there is no such job, run or generation.
 	ErrNone = errors.New("not there")
+
+	errDeleted = fmt.Errorf("it was deleted: %w", ErrNone)
 )
 
 // Options of a catalog. The zero value is for programs that only read.

@@ -105,8 +105,9 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 			coms[i] = com
 			return nil
 		}
+		err = c.orDeleted(ctx, r, coms[i].Generation, err)
 		reasons[i] = err
-		if unread(err) {
+		if unread(err) || errors.Is(err, ErrNone) {
 			return nil
 		}
 		return fatal(err)
@@ -133,7 +134,8 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 			f.Run.ID = f.Commit.Run
 		}
 		x, err := c.files(ctx, f)
-		if ferr := fatal(err); ferr != nil && !unread(err) {
+		err = c.orDeleted(ctx, r, f.Generation, err)
+		if ferr := fatal(err); ferr != nil && !unread(err) && !errors.Is(err, ErrNone) {
 			return nil, nil, ferr
 		}
 		if err != nil {
@@ -156,8 +158,11 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 
 // stateOf is the state of a generation that could not be looked at whole.
 func stateOf(err error) State {
-	if unread(err) {
+	switch {
+	case unread(err):
 		return Unreadable
+	case errors.Is(err, ErrNone):
+		return Deleting
 	}
 	return Damaged
 }
@@ -278,7 +283,17 @@ func (c *Catalog) Get(ctx context.Context, r Run, g replica.Generation) (f Found
 		f.Index, err = c.files(ctx, f)
 	}
 	if err != nil {
-		return f, fmt.Errorf("generation %v of job %s in %s: %w", g, r.Job, c.st.URL(), err)
+		return f, fmt.Errorf("generation %v of job %s in %s: %w", g, r.Job, c.st.URL(), c.orDeleted(ctx, r, g, err))
 	}
 	return f, nil
+}
+
+// orDeleted is why a generation could not be read. What was read beside its deletion looks damaged, and is gone: ErrNone.
+func (c *Catalog) orDeleted(ctx context.Context, r Run, g replica.Generation, why error) error {
+	if IsDamage(why) {
+		if err := c.undisturbed(ctx, r, g); errors.Is(err, ErrNone) {
+			return err
+		}
+	}
+	return why
 }

@@ -56,7 +56,7 @@ func (c *Catalog) undisturbed(ctx context.Context, r Run, g replica.Generation) 
 	}
 	err := stat(format.CommitKind)
 	if errors.Is(err, store.ErrAbsent) {
-		return fmt.Errorf("it is not committed: %w", ErrNone)
+		return fmt.Errorf("it is not committed, or was deleted: %w", ErrNone)
 	}
 	return err
 }

@@ -257,6 +257,9 @@ func (o *Old) Verify(ctx context.Context, f Found, progress func(read, of uint64
 		}
 		return nil
 	}})
+	if o.deleted(f, err) {
+		return nil, errDeleted
+	}
 	if err != nil {
 		return []Fault{{Key: strings.TrimPrefix(f.old.Path, f.Job+"/"), What: err.Error()}}, err
 	}
@@ -277,10 +280,18 @@ func (o *Old) Copy(ctx context.Context, f Found, to *Catalog) (mended bool, err 
 // ReadBack reads a generation whole, and leaves beside it what came of that, as the daemons that wrote it did.
 func (o *Old) ReadBack(ctx context.Context, f Found, cold bool, pace func(ctx context.Context, bytes int) error) error {
 	err := o.st.Load().ReadBack(ctx, *f.old, checkpoint.How{Cold: cold, Pace: pace})
+	if o.deleted(f, err) {
+		return errDeleted
+	}
 	if d, bad := checkpoint.DamageOf(err); bad {
 		return &damage{d.File, d.Chunk, d.What, fmt.Errorf("%w: %w", store.ErrCorrupt, err)}
 	}
 	return err
+}
+
+// deleted tells whether a read failed since its generation was deleted meanwhile: its marker goes first.
+func (o *Old) deleted(f Found, why error) bool {
+	return why != nil && errors.Is(o.Holds(f.Job, f.Commit.Run, f.Generation), os.ErrNotExist)
 }
 
 // Holds tells whether a generation is committed, and has failed no read since.

@@ -23,7 +23,7 @@ type Fault struct {
 
 // Verify reads a generation whole: every file against its SHA-256, every chunk against its digest, both twins of frozen parts. progress
 // hears how many bytes of how many were read, from several goroutines. An error means that a byte of the generation cannot be had; faults
-// alone, that a twin is bad.
+// alone, that a twin is bad. ErrNone: the generation was deleted meanwhile.
 func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of uint64)) (faults []Fault, err error) {
 	return c.VerifyAs(ctx, f, How{}, progress)
 }
@@ -111,7 +111,11 @@ func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(
 		}
 	}
 	if len(lost) > 0 {
-		return faults, fmt.Errorf("verify generation %v of job %s: %w", f.Generation, f.Job, errors.Join(lost...))
+		why := c.orDeleted(ctx, f.Run, f.Generation, errors.Join(lost...))
+		if errors.Is(why, ErrNone) {
+			faults = nil
+		}
+		return faults, fmt.Errorf("verify generation %v of job %s: %w", f.Generation, f.Job, why)
 	}
 	return faults, nil
 }

@@ -1,6 +1,7 @@
 package gcs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,14 @@ func (s *Store) fetch(ctx context.Context) (remote.Token, error) {
 		return remote.Token{}, &remote.Failure{Class: remote.Contended, Text: "no token: " + remote.OneLine(err.Error()), Err: err}
 	}
 	return remote.Token{Text: remote.Secret(t.AccessToken), Expires: t.Expiry}, nil
+}
+
+// renew says where the credentials come from, and what somebody must do about those that the server does not take.
+func (s *Store) renew() string {
+	if file := cmp.Or(s.settings.Credentials, os.Getenv("GOOGLE_APPLICATION_CREDENTIALS")); file != "" {
+		return "the credentials are of " + file + ": renew that file, which is read again by itself"
+	}
+	return "the credentials are of gcloud, or of the machine's service account: run gcloud auth application-default login, or name a file in GOOGLE_APPLICATION_CREDENTIALS"
 }
 
 func credentialsOf(ctx context.Context, file string) (*google.Credentials, error) {

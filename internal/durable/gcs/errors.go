@@ -63,7 +63,6 @@ func classOf(status int, reason, message string) remote.Class {
 
 // remedies are what somebody must do about an answer, by its status.
 var remedies = map[int]string{
-	http.StatusUnauthorized:        "the credentials are none that the server takes: is GOOGLE_APPLICATION_CREDENTIALS the right file?",
 	http.StatusForbidden:           "these credentials may not do it: docs/stores.md has the roles that are needed",
 	http.StatusNotFound:            "make the bucket, or name one that is there",
 	http.StatusMethodNotAllowed:    "what answers is no server of Google Cloud Storage, or a proxy before it allows too little",

@@ -30,6 +30,18 @@ func jsonError(reason, message string) string {
 	return fmt.Sprintf(`{"error":{"code":1,"message":%q,"errors":[{"reason":%q}]}}`, message, reason)
 }
 
+// TestExpiredCredentialsAreNamed by the file that they came from.
+func TestExpiredCredentialsAreNamed(t *testing.T) {
+	srv := storetest.StartGCS(t)
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "/theirs.json")
+	for file, want := range map[string]string{"": "/theirs.json", "/mine.json": "/mine.json"} {
+		s := client(t, srv, "lm", func(s *Settings) { s.Credentials = file })
+		if got := s.renew(); !strings.Contains(got, "renew that file") || !strings.Contains(got, want) {
+			t.Errorf("%q: %q", file, got)
+		}
+	}
+}
+
 // TestAnswers: what each answer of a server comes to when it comes once, and when it always comes.
 func TestAnswers(t *testing.T) {
 	srv := storetest.StartGCS(t)

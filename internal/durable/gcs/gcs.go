@@ -39,7 +39,7 @@ func Open(settings Settings) (*Store, error) {
 	}
 	s := &Store{settings: settings, base: cmp.Or(strings.TrimSuffix(settings.Endpoint, "/"), theirs)}
 	s.settings.PartBytes = cmp.Or(settings.PartBytes, defaultPart)
-	c := remote.Client{URL: s.URL(), Stall: settings.Stall, Patience: settings.Patience, Notice: settings.Notice, Judge: s.judge}
+	c := remote.Client{URL: s.URL(), Stall: settings.Stall, Patience: settings.Patience, Notice: settings.Notice, Judge: s.judge, Renew: s.renew}
 	if !settings.open() {
 		s.tokens = &remote.Tokens{Fetch: s.fetch}
 		c.Expire = s.tokens.Expire

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/replicad/replicad/internal/durable/store"
 )
@@ -51,6 +52,13 @@ type Failure struct {
 }
 
 func (f *Failure) Error() string { return f.Text }
+
+// Advise adds what somebody must do, once: a failure may come through several calls.
+func (f *Failure) Advise(what string) {
+	if !strings.HasSuffix(f.Text, what) {
+		f.Text += ": " + what
+	}
+}
 
 // words are the store's, by class.
 var words = map[Class][]error{
@@ -107,7 +115,7 @@ const maxText = 200
 // OneLine makes foreign text fit for a log.
 func OneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || 0x80 <= r && r < 0xa0 || r == '\ufffd' {
+		if !unicode.IsPrint(r) || r == '\ufffd' {
 			return ' '
 		}
 		return r

@@ -40,6 +40,7 @@ type Client struct {
 	Notice   func(Notice)
 	Judge    func(ctx context.Context, tr *Trace, err error) *Failure
 	Expire   func()                                    // has the next request ask for credentials anew
+	Renew    func() string                             // where they came from, and what somebody must do if asking anew brings no others
 	Wait     func(attempts int, c Class) time.Duration // waitBefore; tests have less time
 
 	transport *http.Transport
@@ -60,6 +61,9 @@ func New(c Client) *Client {
 	}
 	if c.Expire == nil {
 		c.Expire = func() {}
+	}
+	if c.Renew == nil {
+		c.Renew = func() string { return "renew the credentials" }
 	}
 	if c.Wait == nil {
 		c.Wait = waitBefore
@@ -125,6 +129,7 @@ func (c *Call) Once(do func(ctx context.Context) error) *Failure {
 	switch {
 	case f == nil:
 	case f.Class == Expired:
+		f.Advise(c.c.Renew())
 		c.c.Expire() // the next request fetches them anew
 	case f.Class == Over:
 		f.Err = errors.Join(f.Err, store.ErrDoubtful) // it was on its way

@@ -1,10 +1,12 @@
 package s3
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -18,21 +20,43 @@ var errCredentials = errors.New("no credentials: set AWS_ACCESS_KEY_ID and AWS_S
 // chain asks one provider after the other, as Amazon's own tools do. Unlike the library's it does not go on as nobody where none has any.
 type chain struct {
 	providers []credentials.Provider
-	used      credentials.Provider // nil: none has answered
+	used      credentials.Provider                 // nil: none has answered
+	from      atomic.Pointer[credentials.Provider] // what answered last: requests that fail ask beside one that retrieves
 }
 
-func credentialsOf(s Settings) *credentials.Credentials {
-	if s.AccessKey != "" {
-		return credentials.NewStaticV4(s.AccessKey, string(s.SecretKey), string(s.SessionToken))
+// Where credentials came from, and what somebody must do once they have expired.
+const (
+	fromEnv  = "renew AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, and restart the daemon or command with them; a file, ~/.aws/credentials or the one that store.credentials names, is read again by itself"
+	fromRole = "they came from the role of this machine or container: see to that"
+	fromFile = "renew %s, which is read again by itself"
+	fromCall = "renew the access key that this store was opened with"
+)
+
+// renew is that of a provider.
+func renew(p credentials.Provider) string {
+	switch p := p.(type) {
+	case *credentials.EnvAWS:
+		return fromEnv
+	case *credentials.FileAWSCredentials:
+		return fmt.Sprintf(fromFile, cmp.Or(p.Filename, os.Getenv("AWS_SHARED_CREDENTIALS_FILE"), "~/.aws/credentials"))
 	}
-	if s.Credentials != "" {
-		return credentials.New(&chain{providers: []credentials.Provider{&credentials.FileAWSCredentials{Filename: s.Credentials}}})
+	return fromRole
+}
+
+// credentialsOf has them asked for, and says what to do once they have expired.
+func credentialsOf(s Settings) (*credentials.Credentials, func() string) {
+	if s.AccessKey != "" {
+		return credentials.NewStaticV4(s.AccessKey, string(s.SecretKey), string(s.SessionToken)), func() string { return fromCall }
 	}
 	list := []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}}
-	if os.Getenv("AWS_EC2_METADATA_DISABLED") != "true" {
+	if s.Credentials != "" {
+		list = []credentials.Provider{&credentials.FileAWSCredentials{Filename: s.Credentials}}
+	} else if os.Getenv("AWS_EC2_METADATA_DISABLED") != "true" {
 		list = append(list, &credentials.IAM{})
 	}
-	return credentials.New(&chain{providers: list})
+	c := &chain{providers: list}
+	c.from.Store(&list[0])
+	return credentials.New(c), func() string { return renew(*c.from.Load()) }
 }
 
 // RetrieveWithCredContext asks for credentials.
@@ -50,6 +74,7 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 		v, err := p.RetrieveWithCredContext(&bounded)
 		if err == nil && v.AccessKeyID != "" && v.SecretAccessKey != "" {
 			c.used = p
+			c.from.Store(&p)
 			return v, nil
 		}
 		if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -194,6 +195,37 @@ func TestCredentialsThatExpire(t *testing.T) {
 	}
 	if list := told.take(); len(list) != 1 || !strings.Contains(list[0].Err.Error(), "ExpiredToken") {
 		t.Errorf("told %+v", list)
+	}
+}
+
+// TestExpiredCredentialsAreNamed: where asking anew brings no others, the error says which are to be renewed.
+func TestExpiredCredentialsAreNamed(t *testing.T) {
+	srv := storetest.Start(t)
+	srv.Spoil(t, storetest.Fault{Kind: "answer", Status: 400, Body: xmlError("ExpiredToken", "")})
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	dir := t.TempDir()
+	files := map[string]string{}
+	for _, name := range []string{"theirs", "mine"} {
+		files[name] = filepath.Join(dir, name)
+		if err := os.WriteFile(files[name], []byte("[default]\naws_access_key_id = a\naws_secret_access_key = b\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct{ key, shared, file, want string }{
+		{"a", files["theirs"], "", "renew AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"},
+		{"", files["theirs"], "", "renew " + files["theirs"] + ", which is read again"},
+		{"a", files["theirs"], files["mine"], "renew " + files["mine"] + ", which is read again"},
+	} {
+		t.Setenv("AWS_ACCESS_KEY_ID", tc.key)
+		t.Setenv("AWS_SECRET_ACCESS_KEY", tc.key)
+		t.Setenv("AWS_SHARED_CREDENTIALS_FILE", tc.shared)
+		s := client(t, srv, "lm", func(s *Settings) {
+			s.AccessKey, s.SecretKey, s.Credentials, s.Patience = "", "", tc.file, 50*time.Millisecond
+		})
+		_, err := s.PutNew(t.Context(), "k", []byte("x"))
+		if !errors.Is(err, store.ErrRefused) || strings.Count(err.Error(), tc.want) != 1 || !strings.Contains(err.Error(), "ExpiredToken: as the test wants it: renew") {
+			t.Errorf("%+v: %v", tc, err)
+		}
 	}
 }
 

@@ -36,8 +36,9 @@ func Open(settings Settings) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{settings: settings.withDefaults()}
-	s.creds = credentialsOf(s.settings)
-	s.calls = remote.New(remote.Client{URL: s.URL(), Stall: settings.Stall, Patience: settings.Patience, Notice: settings.Notice, Judge: judge, Expire: s.creds.Expire})
+	creds, renew := credentialsOf(s.settings)
+	s.creds = creds
+	s.calls = remote.New(remote.Client{URL: s.URL(), Stall: settings.Stall, Patience: settings.Patience, Notice: settings.Notice, Judge: judge, Expire: s.creds.Expire, Renew: renew})
 	endpoint, secure := "s3."+s.settings.Region+".amazonaws.com", true
 	if s.settings.Endpoint != "" {
 		u, err := url.Parse(s.settings.Endpoint)

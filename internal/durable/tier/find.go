@@ -224,9 +224,16 @@ func (t *Tier) look(ctx context.Context, name string, id replica.JobID, g replic
 		}
 	}
 	for _, s := range skipped {
-		if s.Whole != nil && s.Generation == g {
+		if s.Generation != g {
+			continue
+		}
+		if s.Whole != nil {
 			return *s.Whole, nil
 		}
+		if s.State == catalog.Damaged { // err names what the present layout would have
+			return f, fmt.Errorf("%w: %s", store.ErrCorrupt, s.Plain)
+		}
+		return f, errors.New(s.Reason)
 	}
 	return f, err
 }

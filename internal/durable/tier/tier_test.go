@@ -643,6 +643,31 @@ func TestTheFormerLayout(t *testing.T) {
 	}
 }
 
+// What is wrong with a generation of the former layout is said of its own files, and one that was deleted is not there.
+func TestDamageOfTheFormerLayout(t *testing.T) {
+	dir := t.TempDir()
+	former(t, dir, durabletest.Job, 20)
+	tier, err := OpenDirectory(t.Context(), dir, Settings{Reader: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tier.Close()
+	shard, err := filepath.Glob(filepath.Join(dir, name, "????????-????-*", "1-20", "private-0.safetensors"))
+	if err != nil || len(shard) != 1 || os.Remove(shard[0]) != nil {
+		t.Fatal(shard, err)
+	}
+	newFleet(t, tier, "a").writes(5, 30) // of the same run, in the present layout
+	if _, err := tier.Look(t.Context(), name, durabletest.Job, gen(1, 20)); !IsDamage(err) || !strings.Contains(err.Error(), "private-0.safetensors") || strings.Contains(err.Error(), "commits/") {
+		t.Errorf("a shard is missing: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Dir(shard[0])); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tier.Look(t.Context(), name, durabletest.Job, gen(1, 20)); !errors.Is(err, catalog.ErrNone) || IsDamage(err) {
+		t.Errorf("it is gone: %v", err)
+	}
+}
+
 // A daemon of before that wrote another run later, by its clock, is a rival of what is newest in the present layout.
 func TestRival(t *testing.T) {
 	dir := t.TempDir()

@@ -62,6 +62,10 @@ func (r *Room) seen(now time.Duration, ev Seen) {
 		p.absent, p.vanishing = replica.Generation{}, 0
 	case p.absent != ev.Generation:
 		r.do(Log{"generation " + ev.Generation.String() + " of job " + r.job.Name, ev.Why.Error()})
+		if r.fenced { // the other fleet's retention may have deleted it, and nothing is written anew
+			p.absent = ev.Generation
+			break
+		}
 		if p.vanishing == 0 {
 			r.tell("warning: %v; training goes on, and the newest commit is written anew", ev.Why)
 		}

@@ -216,6 +216,9 @@ func (r *Room) Since() time.Time {
 // Why is why the newest write failed, or why what an earlier one wrote is gone. Empty: neither, or this leader saw none.
 func (r *Room) Why() string { return r.why }
 
+// Fenced tells whether another fleet has claimed the run: nothing more is written.
+func (r *Room) Fenced() bool { return r.fenced }
+
 // Pace is how often writes are due, and why.
 func (r *Room) Pace(now time.Duration) string {
 	if r.job == nil || r.job.Options.DurableEvery == 0 || r.job.Phase == replica.Ended {

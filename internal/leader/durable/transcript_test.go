@@ -287,6 +287,9 @@ func (s *stage) run(line string) error {
 		s.turn()
 	case "status":
 		s.printf("durable %v %s", s.room.Durable(), s.room.Why())
+		if s.room.Fenced() {
+			s.printf("writes have ended")
+		}
 		if since := s.room.Since(); !since.IsZero() {
 			s.printf("since %s", since.Format(time.TimeOnly))
 		}

@@ -45,6 +45,8 @@ def _order(rank: Rank, job: UUID, step: int, keep: str, wait: bool, end: float |
         error = is_.get("durable_error") or is_.get("durable_pace") or "it is being written"
         if is_["phase"] == "ended":
             raise Refused(f"the job has ended ({is_.get('end_reason', '')}), and step {step} is not on disk: {error}")
+        if is_.get("durable_ended"):
+            raise Refused(f"step {step} is not on disk, and nothing more is written: {error}")
         if end is not None and time.monotonic() >= end:
             raise Timeout(f"step {step} is not on disk yet: {error}. The daemons go on with it; `replicad status` shows what becomes of it")
         rank.wait_fence(LOOK)

@@ -1,0 +1,95 @@
+package catalog
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/replica"
+)
+
+// TestReadsBesideADeletion deletes a generation before each call of a reader, whole or by half. It looks damaged then, and is said to be gone.
+func TestReadsBesideADeletion(t *testing.T) {
+	for what, read := range map[string]func(*testing.T, *Catalog, Found) error{
+		"get": func(t *testing.T, c *Catalog, f Found) error {
+			_, err := c.Get(t.Context(), f.Run, f.Generation)
+			return err
+		},
+		"verify": func(t *testing.T, c *Catalog, f Found) error {
+			faults, err := c.Verify(t.Context(), f, nil)
+			if err != nil && len(faults) > 0 {
+				t.Errorf("faults of what is gone: %+v", faults)
+			}
+			return err
+		},
+		"find": func(t *testing.T, c *Catalog, _ Found) error {
+			found, skipped, err := c.Find(t.Context(), durabletest.JobName, replica.JobID{})
+			for _, s := range skipped {
+				if s.State != Deleting {
+					t.Errorf("%v is passed over as %s: %s", s.Generation, s.State, s.Reason)
+				}
+			}
+			if len(found) == 2 {
+				return err
+			}
+			return errors.Join(err, ErrNone)
+		},
+	} {
+		gone := false
+		for _, left := range []int{3, 4, most} { // entry, line of the log, COMMIT; a file; all
+			for n := int64(0); ; n++ {
+				m := memory.New()
+				c := over(m, 1)
+				mustWrite(t, c, gen(2), 1)
+				mustWrite(t, c, gen(4), 1)
+				found, _ := find(t, c)
+				var calls atomic.Int64
+				m.Before = func(memory.Call) error {
+					if calls.Add(1)-1 == n {
+						m.Before = nil
+						_ = over(&stops{Store: m, left: left}, 1).Delete(t.Context(), found[1].Run, gen(2), "test") // it may break off
+					}
+					return nil
+				}
+				err := read(t, over(m, 1), found[1])
+				if m.Before != nil {
+					break
+				}
+				gone = gone || errors.Is(err, ErrNone)
+				if err != nil && (IsDamage(err) || !errors.Is(err, ErrNone)) {
+					t.Errorf("%s, deleted before call %d up to %d: %v", what, n, left, err)
+				}
+			}
+		}
+		if !gone {
+			t.Errorf("%s: no deletion was noticed", what)
+		}
+	}
+}
+
+// TestOldReadsBesideADeletion is the same of the former layout.
+func TestOldReadsBesideADeletion(t *testing.T) {
+	dir := t.TempDir()
+	writeOld(t, dir, gen(2))
+	o, err := OpenOld(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	found, _, err := o.Find(t.Context(), durabletest.JobName, replica.JobID{})
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	list, err := o.List(t.Context(), durabletest.JobName)
+	if err != nil || o.Remove(list[0]) != nil {
+		t.Fatal("not removed", err)
+	}
+	if faults, err := o.Verify(t.Context(), found[0], nil); !errors.Is(err, ErrNone) || len(faults) > 0 {
+		t.Errorf("verify: %v, %v", faults, err)
+	}
+	if err := o.ReadBack(t.Context(), found[0], true, nil); !errors.Is(err, ErrNone) || IsDamage(err) {
+		t.Errorf("read back: %v", err)
+	}
+}
