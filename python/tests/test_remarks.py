@@ -15,7 +15,7 @@ import torch
 import replicad
 from conftest import Daemon
 from nodes import cluster
-from replicad._core import native, saving
+from replicad._core import admin, native, saving
 from replicad._core.rank import Rank
 from replicad._core.remarks import MOST, Remarks
 
@@ -129,8 +129,8 @@ class Alone:
 def test_no_save_once_another_fleet_owns_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     why = "another fleet owns the run: c has claimed epoch 4"
     job = {"id": str(UUID(int=1)), "name": "lm", "phase": "open", "durable": {"step": 3}, "durable_ended": True, "durable_error": why}
-    monkeypatch.setattr(saving.admin, "status", lambda: {"jobs": [job]})
-    monkeypatch.setattr(saving.admin, "save", lambda *_: None)
+    monkeypatch.setattr(admin, "status", lambda: {"jobs": [job]})
+    monkeypatch.setattr(admin, "save", lambda *_: None)
     with pytest.raises(replicad.Refused, match=f"step 4 is not on disk, and nothing more is written: {why}"):
         saving._order(cast("Rank", Alone()), UUID(int=1), 4, "", True, None)
 
