@@ -214,7 +214,7 @@ func (d *daemon) spool() *spool.Spool {
 	if d.m.w.durable == 0 || d.m.w.dice("spool of "+string(d.m.name), 0).rng.IntN(2) == 0 {
 		return nil
 	}
-	s, err := spool.Open(d.ctx, spool.Config{Dir: filepath.Join(d.m.w.disk, "..", "spool"), Owner: d.m.name, Epoch: d.life()})
+	s, err := spool.Open(d.ctx, spool.Config{Dir: filepath.Join(d.m.w.disk, "..", "spool"), Owner: d.m.name, Epoch: d.life(), Most: 1 << 30})
 	if err != nil {
 		d.m.w.t.Error(err)
 		return nil

@@ -25,6 +25,7 @@ func open(t *testing.T, c Config) *Spool {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.space = func() (free, all uint64, err error) { return 1 << 40, 1 << 40, nil } // whatever the machine's disk has
 	return s
 }
 

@@ -57,6 +57,7 @@ func newCluster(t testing.TB, names ...string) *cluster {
 	t.Cleanup(all.Release)
 	c := &cluster{Cluster: all, t: t}
 	for _, n := range all.Nodes {
+		n.Config.SpoolMost = 1 << 30 // whatever the machine's disk has free
 		c.nodes = append(c.nodes, &node{Node: n, t: t, all: all, cfg: n.Config})
 	}
 	return c

@@ -259,7 +259,7 @@ func (c *Catalog) MarkSeen(ctx context.Context, r Run, g replica.Generation) err
 		return err
 	}
 	f, failed := c.Get(ctx, r, g)
-	if failed == nil || errors.Is(failed, format.ErrNewer) {
+	if failed == nil || errors.Is(failed, format.ErrNewer) || errors.Is(failed, ErrNone) {
 		return nil
 	}
 	if !IsDamage(failed) {

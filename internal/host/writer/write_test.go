@@ -75,6 +75,9 @@ type running struct {
 
 // runs begins the newest write. The slot is freed by a message, as by a host's.
 func runs(t *testing.T, n *node, c spool.Config) *running {
+	if c.Most == 0 {
+		c.Most = 1 << 30 // whatever the machine's disk has free
+	}
 	t.Helper()
 	r := &running{node: n, store: &store{goOn: make(chan struct{}, 1000)}, freed: make(chan struct{}, 1), ended: make(chan error, 1), gone: make(chan struct{})}
 	if c.Dir != "" {
@@ -257,7 +260,7 @@ func TestAnObjectThatIsWrittenIsKept(t *testing.T) {
 	if err := soon(t, "the end", r.ended); err != nil {
 		t.Fatal(err)
 	}
-	next, err := spool.Open(t.Context(), spool.Config{Dir: r.dir, Owner: "n1", Epoch: 99})
+	next, err := spool.Open(t.Context(), spool.Config{Dir: r.dir, Owner: "n1", Epoch: 99, Most: 1 << 30})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +293,7 @@ func (r *running) dies(t *testing.T) *spool.Spool {
 	if err := soonError(t, r); !errors.Is(err, holding.ErrDropped) {
 		t.Fatal(err)
 	}
-	sp, err := spool.Open(t.Context(), spool.Config{Dir: left, Owner: "n1", Epoch: 99})
+	sp, err := spool.Open(t.Context(), spool.Config{Dir: left, Owner: "n1", Epoch: 99, Most: 1 << 30})
 	if err != nil {
 		t.Fatal(err)
 	}
