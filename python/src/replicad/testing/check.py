@@ -110,7 +110,7 @@ def check_generation(
     :class:`Different` for the first that is not bit for bit equal. The run may be under way: it is read, and nothing of it changes.
 
     ``url`` is what ``replicad ckpt ls`` takes: a job in a directory or bucket, ``s3://bucket/ckpt/lm``, ``/ckpt/lm``, with ``@STEP`` behind it for one
-    generation (default: the last but one). Where each step is durable (``replicad run --durable-every 1``), the next generation is the next step.
+    generation (default: the newest that has a later one, two steps on or more, to compare with). ``replicad run --durable-every 1`` makes each step durable.
     ``pki`` is the folder of `replicad pki init` of the run's cluster, with its ``ca-key.pem``: no other cluster loads the run's generations (default: that
     of `replicad daemon --dev` in this folder). It is copied for the time of the call.
     ``train_fn`` and the rest are as for :func:`check_resume`; it must be the run's own program. The run has one rank.
@@ -149,19 +149,19 @@ def _split(url: str) -> tuple[str, int | None, int | None]:
 
 
 def _pair(url: str, rows: list[dict[str, Any]]) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The job, the generation that is named and the next one of its run. The rows are in the order of `replicad ckpt ls`: the newest first."""
+    """The job, the generation that is named and the next one of its run that lies two steps on or more: what a session sees only in its second step, such as
+    whether gradients stay, is kept otherwise in the first. The rows are in the order of `replicad ckpt ls`: the newest first."""
     where, step, epoch = _split(url)
     if len(jobs := {r["job"] for r in rows}) != 1:
         raise ValueError(f"check_generation: {where} has {len(jobs)} jobs: want one, as in s3://bucket/ckpt/lm")
     run = [r for r in rows if r["run"] == rows[0]["run"] and r["state"] in ("good", "unread")]
-    ones = [r for r in run[1:] if step is None or (r["step"] == step and epoch in (None, r["epoch"]))]
+    later = {id(r): [o for o in run if o["step"] >= r["step"] + 2 and o["epoch"] >= r["epoch"]] for r in run}
+    ones = [r for r in run[1:] if later[id(r)] and (step is None or (r["step"] == step and epoch in (None, r["epoch"])))]
     if not ones:
         has = ", ".join(str(r["step"]) for r in run) or "none"
-        raise ValueError(f"check_generation: {url}: want a whole generation and a later one of the same run to compare with; {rows[0]['run']} has the steps {has}")
+        raise ValueError(f"check_generation: {url}: want a whole generation and a later one of the same run, two steps on or more, to compare with; {rows[0]['run']} has the steps {has}")
     one = ones[0]
-    two = min((r for r in run if r["step"] > one["step"] and r["epoch"] >= one["epoch"]), key=lambda r: (r["step"], -r["epoch"]), default=None)
-    if two is None:
-        raise ValueError(f"check_generation: {url}: the run was taken back to before step {one['step']}: name a later one")
+    two = min(later[id(one)], key=lambda r: (r["step"], -r["epoch"]))
     return rows[0]["job"], one, two
 
 
