@@ -159,7 +159,9 @@ def _pair(url: str, rows: list[dict[str, Any]]) -> tuple[str, dict[str, Any], di
     ones = [r for r in run[1:] if later[id(r)] and (step is None or (r["step"] == step and epoch in (None, r["epoch"])))]
     if not ones:
         has = ", ".join(str(r["step"]) for r in run) or "none"
-        raise ValueError(f"check_generation: {url}: want a whole generation and a later one of the same run, two steps on or more, to compare with; {rows[0]['run']} has the steps {has}")
+        raise ValueError(
+            f"check_generation: {url}: want a whole generation and a later one of the same run, two steps on or more, to compare with; {rows[0]['run']} has the steps {has}"
+        )
     one = ones[0]
     two = min(later[id(one)], key=lambda r: (r["step"], -r["epoch"]))
     return rows[0]["job"], one, two
