@@ -48,6 +48,7 @@ var (
 type Options struct {
 	Who   string                                     // in pins, reads and the log; the user's name where empty
 	Host  string                                     // in the log; this host where empty
+	Note  func(error)                                // told of hints that could not be written; nil: nobody is
 	Now   func() time.Time                           // for what is written for people, and the ends of pins
 	Pause func(context.Context, time.Duration) error // between tries; nil waits
 	Lanes int                                        // requests at once for one thing: parts of an upload, blocks, files [4]
@@ -61,6 +62,7 @@ type Options struct {
 // Catalog is the tier over one root.
 type Catalog struct {
 	st    store.Store
+	note  func(error)
 	who   string
 	host  string
 	now   func() time.Time
@@ -82,7 +84,7 @@ type Catalog struct {
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
-	c := &Catalog{st: st, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, weak: o.Unconditional, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim)}
+	c := &Catalog{st: st, note: o.Note, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, weak: o.Unconditional, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim)}
 	if c.who == "" {
 		c.who = "user-" + fmt.Sprint(os.Getuid())
 	}

@@ -238,18 +238,25 @@ const maxSummary = 1 << 14
 // hint writes what saves requests. What fails here costs requests.
 func (c *Catalog) hint(ctx context.Context, r Run, com *format.Commit, b []byte) {
 	if !c.weak { // the others of the name write them too
-		c.hintLast(ctx, r, com, b)
+		c.told(c.hintLast(ctx, r, com, b))
 		c.hintBest(ctx, r, com, b)
 	}
-	_ = c.summarize(ctx, r.Place, func(rows []format.Row) []format.Row {
+	c.told(c.summarize(ctx, r.Place, func(rows []format.Row) []format.Row {
 		rows = slices.DeleteFunc(rows, func(row format.Row) bool { return row.Generation == com.Generation })
 		rows = append(rows, com.Row())
 		return rows[max(0, len(rows)-maxSummary):]
-	})
+	}))
 }
 
-func (c *Catalog) hintLast(ctx context.Context, r Run, com *format.Commit, b []byte) {
-	_ = c.swap(ctx, r.Job+"/"+format.LastKey, func(was []byte) ([]byte, error) {
+// told tells of a hint that failed: a store says only once that it is another one now.
+func (c *Catalog) told(err error) {
+	if err != nil && c.note != nil {
+		c.note(err)
+	}
+}
+
+func (c *Catalog) hintLast(ctx context.Context, r Run, com *format.Commit, b []byte) error {
+	return c.swap(ctx, r.Job+"/"+format.LastKey, func(was []byte) ([]byte, error) {
 		if h, err := format.ParseHint(was); err == nil && h.Run == r.Run && newer(h.Position, h.Generation, com.Position, com.Generation) > 0 {
 			return nil, nil // it never moves back
 		}

@@ -77,7 +77,7 @@ func DirectoryLater(ctx context.Context, dir string, s Settings) (*Tier, error) 
 
 // New makes a tier over a store. old is its directory as the former layout sees it; nil: it has none. Close closes both.
 func New(st store.Store, old *catalog.Old, s Settings) *Tier {
-	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Best: s.Best.Metric, Largest: s.Best.Largest(), Unconditional: s.Unconditional}), old: old, settings: s,
+	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Note: s.Note, Best: s.Best.Metric, Largest: s.Best.Largest(), Unconditional: s.Unconditional}), old: old, settings: s,
 		owned: map[owned]catalog.Run{}, swept: map[replica.JobID]time.Time{}, reads: map[string]*read{}, closing: make(chan struct{})}
 }
 
