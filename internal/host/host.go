@@ -111,7 +111,6 @@ type Host struct {
 	store       Tier
 	spool       *spool.Spool
 	durableRate *writer.Rate
-	pruning     sync.Map // by id, jobs of whose generations some are being removed
 	mover       Mover
 	custody     *holding.Custodian
 	in          chan Event
@@ -337,8 +336,6 @@ func (h *Host) handle(ev Event) {
 		h.regionsHashed(ev)
 	case durableRead:
 		h.durableRead(ev)
-	case markerWritten:
-		h.send(control.MarkedReport(ev))
 	case spooled:
 		h.send(control.SpoolReport(ev))
 	}

@@ -5,16 +5,12 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/replica"
 )
-
-// markerWritten is the end of writing a commit marker.
-type markerWritten control.MarkedReport
 
 // Open holds a copy, to be read as a part of the job.
 func (h rooms) Open(job *replica.Job, at holding.Copy) (*holding.Reader, error) {
@@ -63,8 +59,10 @@ func (h *Host) doWrite(e writer.Effect) {
 		h.discard(e)
 	case writer.Mark:
 		h.writeMarker(e)
-	case writer.Unmarked:
+	case writer.Answer:
 		h.send(e.MarkedReport)
+	case writer.Prune:
+		h.prune(e.Mark)
 	}
 }
 
@@ -91,41 +89,38 @@ func (h *Host) discard(d writer.Discard) {
 	})
 }
 
-// writeMarker makes a generation exist, beside the host, and removes what is not kept. The leader hears of it as soon as it exists: a store that stands
-// still afterwards holds up no other write, and the next one says what ails it.
+// writeMarker makes a generation exist, beside the host. The room hears of it as soon as it exists: a store that stands still afterwards holds up no
+// other write, and the next one says what ails it.
 func (h *Host) writeMarker(m writer.Mark) {
-	keep := h.cfg.DurableKeep
 	h.spawn(func(ctx context.Context) Event {
-		ev := markerWritten{Job: m.Job, Generation: m.Generation, Number: m.Number}
-		said := sync.OnceFunc(func() { h.Post(ev) })
+		is := writer.Marked{Mark: m}
+		said := sync.OnceFunc(func() { h.Post(is) })
 		err := h.store.CommitThen(tier.Watching(ctx, tier.Watch{Troubled: h.ailing(m.Attempt)}), m.Attempt, m.Said, m.Roots, m.Objects, func() {
 			if m.Keep == "" {
 				said()
 			}
 		})
-		if err == nil && m.Keep != "" {
+		if err == nil && m.Keep != "" { // who has asked for it waits for that too
 			err = h.store.Keep(ctx, m.Name, m.Job, m.Generation, m.Keep)
 		}
 		if err != nil {
-			ev.Failed, ev.Fenced = writer.Text(err), errors.Is(err, tier.ErrFenced)
+			is.Failed, is.Fenced = writer.Text(err), errors.Is(err, tier.ErrFenced)
+			return is
 		}
 		said()
-		if err == nil {
-			h.prune(ctx, m, keep)
-		}
-		return nil
+		return writer.Settled{Mark: m}
 	})
 }
 
-// prune removes what is not kept of a job. Where that goes on still for an earlier generation, the next one does it.
-func (h *Host) prune(ctx context.Context, m writer.Mark, keep replica.Keep) {
-	if _, under := h.pruning.LoadOrStore(m.Job, true); under {
-		return
-	}
-	defer h.pruning.Delete(m.Job)
-	if err := h.store.Prune(ctx, m.Name, m.Job, m.Said.Lineage, keep); err != nil {
-		h.log.Failed("durable", "prune job "+m.Name, err.Error())
-	}
+// prune removes what is not kept of a job's generations, beside the host.
+func (h *Host) prune(m writer.Mark) {
+	keep := h.cfg.DurableKeep
+	h.spawn(func(ctx context.Context) Event {
+		if err := h.store.Prune(ctx, m.Name, m.Job, m.Said.Lineage, keep); err != nil {
+			h.log.Failed("durable", "prune job "+m.Name, err.Error())
+		}
+		return writer.Pruned{Job: m.Job}
+	})
 }
 
 // Tier is the durable tier as a host needs it: a *tier.Tier.

@@ -13,7 +13,7 @@ func (r *Room) mark(o control.MarkerOrder) {
 		return
 	}
 	if err := r.owner.Undurable(); err != nil {
-		r.effects = append(r.effects, Unmarked{control.MarkedReport{Job: o.Job, Generation: o.Generation, Number: o.Number, Failed: err.Error()}})
+		r.answer(Mark{Attempt: tier.Attempt{Job: o.Job, Generation: o.Generation, Number: o.Number}}, err.Error(), false)
 		return
 	}
 	m := Mark{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Said: said(v.Job, o), Keep: o.Keep, Roots: map[replica.Part]replica.Digest{}}
@@ -24,6 +24,21 @@ func (r *Room) mark(o control.MarkerOrder) {
 		m.Objects = append(m.Objects, s.Info)
 	}
 	r.effects = append(r.effects, m)
+}
+
+// answer tells the leader what became of a marker.
+func (r *Room) answer(m Mark, failed string, fenced bool) {
+	r.effects = append(r.effects, Answer{control.MarkedReport{Job: m.Job, Generation: m.Generation, Number: m.Number, Failed: failed, Fenced: fenced}})
+}
+
+// prune has removed what is not kept, for one generation of a job at a time. Where a store takes long over it, the newest one's turn is next.
+func (r *Room) prune(id replica.JobID) {
+	j := r.job(id)
+	if j.pruning || j.prune == nil {
+		return
+	}
+	r.effects = append(r.effects, Prune{*j.prune})
+	j.pruning, j.prune = true, nil
 }
 
 // said is what the commit of a job's durable write says beside its files.

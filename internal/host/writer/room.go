@@ -66,6 +66,16 @@ type (
 	}
 	// Ordered is the leader's order to write a commit marker.
 	Ordered struct{ control.MarkerOrder }
+	// Marked is what became of a Mark: the generation exists, or why it does not.
+	Marked struct {
+		Mark   Mark
+		Failed string
+		Fenced bool
+	}
+	// Settled says that nothing more is written of a Mark whose generation exists.
+	Settled struct{ Mark Mark }
+	// Pruned is the end of a Prune.
+	Pruned struct{ Job replica.JobID }
 	// Turned says that this node may give the store its part of a durable write.
 	Turned struct{ control.WriteTurn }
 	// Discarded is the end of a Discard.
@@ -78,6 +88,9 @@ func (Changed) event()   {}
 func (Ailing) event()    {}
 func (Returned) event()  {}
 func (Ordered) event()   {}
+func (Marked) event()    {}
+func (Settled) event()   {}
+func (Pruned) event()    {}
 func (Turned) event()    {}
 func (Discarded) event() {}
 func (Linked) event()    {}
@@ -103,16 +116,19 @@ type (
 		tier.Attempt
 		Objects []string
 	}
-	// Unmarked tells the leader that a marker can't be written.
-	Unmarked struct{ control.MarkedReport }
+	// Answer tells the leader what became of a marker.
+	Answer struct{ control.MarkedReport }
+	// Prune has removed, beside the owner, what is not kept of a job's generations.
+	Prune struct{ Mark }
 )
 
-func (Report) effect()   {}
-func (*Write) effect()   {}
-func (Freed) effect()    {}
-func (Mark) effect()     {}
-func (Discard) effect()  {}
-func (Unmarked) effect() {}
+func (Report) effect()  {}
+func (*Write) effect()  {}
+func (Freed) effect()   {}
+func (Mark) effect()    {}
+func (Discard) effect() {}
+func (Answer) effect()  {}
+func (Prune) effect()   {}
 
 // Room is a node's durable writes. It belongs to one goroutine.
 type Room struct {
@@ -130,6 +146,8 @@ type job struct {
 	turn     uint64                         // the newest durable write that it was this node's turn to write
 	said     map[string]control.ShardReport // how they ended
 	discards discards
+	pruning  bool
+	prune    *Mark // whose turn it is to prune after that; nil: none's
 }
 
 // New returns a room that has written nothing.
@@ -161,6 +179,18 @@ func (r *Room) Learn(now time.Time, ev Event) {
 		}
 	case Ordered:
 		r.mark(ev.MarkerOrder)
+	case Marked:
+		r.answer(ev.Mark, ev.Failed, ev.Fenced)
+	case Settled:
+		if _, ok := r.owner.Job(ev.Mark.Job); ok {
+			r.job(ev.Mark.Job).prune = &ev.Mark
+			r.prune(ev.Mark.Job)
+		}
+	case Pruned:
+		if j := r.jobs[ev.Job]; j != nil {
+			j.pruning = false
+			r.prune(ev.Job)
+		}
 	case Linked:
 		for _, j := range r.jobs {
 			for _, s := range j.said {

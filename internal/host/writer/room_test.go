@@ -161,8 +161,10 @@ func (n *node) step() (got []string) {
 			got = append(got, fmt.Sprintf("mark %v, write %d, of %d parts with %d objects", e.Generation, e.Number, len(e.Roots), len(e.Objects)))
 		case Discard:
 			got = append(got, fmt.Sprintf("discard %v of write %d", e.Objects, e.Number))
-		case Unmarked:
-			got = append(got, "unmarked: "+e.Failed)
+		case Answer:
+			got = append(got, strings.TrimSuffix(fmt.Sprintf("answer %v, write %d: %s", e.Generation, e.Number, e.Failed), ": "))
+		case Prune:
+			got = append(got, fmt.Sprintf("prune after write %d", e.Number))
 		}
 	}
 	return got
@@ -239,7 +241,7 @@ func TestAShardThatCanNotBeWritten(t *testing.T) {
 	n.named(gen9, replica.Digest{7})
 	n.wants(0, "report group 0 of (3,9): failed: no disk")
 	n.room.Learn(n.now, Ordered{control.MarkerOrder{Job: n.job.ID, Generation: gen9, Number: n.writes}})
-	n.wants(0, "unmarked: no disk")
+	n.wants(0, "answer (3,9), write 2: no disk")
 }
 
 // A marker is written for the durable write under way alone.
@@ -252,6 +254,28 @@ func TestAMarkerIsOrdered(t *testing.T) {
 	n.wants(0)
 	order(n.writes)
 	n.wants(0, "mark (3,5), write 1, of 2 parts with 2 objects")
+}
+
+// The leader hears of a generation as soon as it exists. What is not kept is removed for one at a time, and for the newest next.
+func TestWhatFollowsAMarker(t *testing.T) {
+	n := begun(t, 2)
+	mark := func(number uint64) Mark {
+		return Mark{Attempt: tier.Attempt{Job: n.job.ID, Generation: gen5, Number: number}}
+	}
+	n.room.Learn(n.now, Marked{Mark: mark(1)})
+	n.wants(0, "answer (3,5), write 1")
+	n.room.Learn(n.now, Settled{mark(1)})
+	n.wants(0, "prune after write 1")
+	for number := uint64(2); number < 4; number++ { // the store takes long over that
+		n.room.Learn(n.now, Settled{mark(number)})
+		n.wants(0)
+	}
+	n.room.Learn(n.now, Pruned{n.job.ID})
+	n.wants(0, "prune after write 3")
+	n.room.Learn(n.now, Pruned{n.job.ID})
+	n.wants(0)
+	n.room.Learn(n.now, Marked{Mark: mark(4), Failed: "no disk", Fenced: true})
+	n.wants(0, "answer (3,5), write 4: no disk")
 }
 
 // What ranks and launchers have said is in the commit.
