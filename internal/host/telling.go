@@ -26,11 +26,16 @@ func (h *Host) outages(lj *localJob, was *replica.Job) {
 	is := lj.job
 	switch {
 	case is.Phase == replica.Open && (was.Phase != replica.Open || was.Epoch != is.Epoch):
-		if text := lj.recovered(h.restores.Tier(lj.job.ID, lj.job.Epoch)); text != "" {
+		from, took := h.restores.Brought(is.ID, is.Epoch)
+		if text := lj.recovered(from); text != "" {
 			h.noteAll(lj, text)
 		}
 		if p := is.Plan; p != nil && p.Resumed != "" {
-			h.noteAll(lj, "resumed: "+p.Resumed)
+			text := "resumed: " + p.Resumed
+			if from != 0 {
+				text += fmt.Sprintf("; loaded in %.1f s", took.Seconds())
+			}
+			h.noteAll(lj, text)
 		}
 		lj.outage = nil
 	case over(is):

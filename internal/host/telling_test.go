@@ -104,7 +104,7 @@ func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	lj.job = fixture.Closed(lj.job) // by a daemon that ran here before
 	planned := fixture.Changed(lj.job, func(j *replica.Job) {
 		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 2), StepsLost: 14, CommittedLost: 12, Reason: "memory has nothing", Sources: []replica.Source{{Tier: replica.Disk}},
-			Resumed: "step 2 of file:///b/job (2 min old, 35 MiB, 0.4 s); passed over step 4: group-0.safetensors, chunk 9: digest differs"}
+			Resumed: "step 2 of file:///b/job (2 min old, 35 MiB); passed over step 4: group-0.safetensors, chunk 9: digest differs"}
 	})
 	see(planned)
 	see(fixture.Changed(planned, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 2} }))
@@ -112,7 +112,7 @@ func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	if text := end.note(); text != want {
 		t.Errorf("it says %q, want %q", text, want)
 	}
-	if text, want := end.note(), "resumed: step 2 of file:///b/job (2 min old, 35 MiB, 0.4 s); passed over step 4: group-0.safetensors, chunk 9: digest differs"; text != want {
+	if text, want := end.note(), "resumed: step 2 of file:///b/job (2 min old, 35 MiB); passed over step 4: group-0.safetensors, chunk 9: digest differs"; text != want {
 		t.Errorf("of the durable generation: %q, want %q", text, want)
 	}
 	if s := control.StatusOf(d.jobs[fixture.JobID].job, nil); !strings.HasPrefix(s.Resumed, "step 2 of file:///b/job") {
@@ -142,7 +142,7 @@ func TestRankIsToldWhatItResumedFrom(t *testing.T) {
 	if text := ask(lr.peer, rank); text != "" {
 		t.Errorf("it went on from memory, and is told %q", text)
 	}
-	const want = "step 2 of file:///b/job (2 min old, 35 MiB, 0.4 s)"
+	const want = "step 2 of file:///b/job (2 min old, 35 MiB)"
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Plan = &replica.Plan{Resumed: want} })
 	if text := ask(lr.peer, rank); text != want {
 		t.Errorf("it is told %q, want %q", text, want)

@@ -117,9 +117,8 @@ func (led *ledJob) held() bool {
 	return false
 }
 
-// durableFound lists the job's complete durable generations, and those that can't be used. The newest that the job may resume from has been
-// read whole: a plan that names damaged bytes could only fail, again and again. Older ones are read should they become the newest. An error
-// says that what lies there is not known: a list without one that can be used is as good as the end of the job.
+// durableFound lists the job's complete durable generations, and those that can't be used. Damage that nobody has seen yet the ranks find that load,
+// and the generation is condemned. An error says that what lies there is not known: a list without one that can be used is as good as the end of the job.
 func (l *Leader) durableFound(ctx context.Context, job *replica.Job) (out []recovery.DurableGen, err error) {
 	if l.store == nil {
 		return nil, errors.New("the leader runs without its durable tier: set durable_dir there, or see in its log why it was not opened, and start its daemon again")
@@ -128,7 +127,7 @@ func (l *Leader) durableFound(ctx context.Context, job *replica.Job) (out []reco
 	if err != nil {
 		return nil, err
 	}
-	s := l.search(ctx, ctx, found, skipped, mayGoOn(job), takeReading)
+	s := l.search(ctx, ctx, found, skipped, mayGoOn(job))
 	if s.good == nil {
 		if err := notKnown(l.store.URL(), job, found, s.skipped); err != nil {
 			return nil, err

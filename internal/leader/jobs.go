@@ -75,8 +75,8 @@ type adopt struct {
 	news    []string // for the launchers, once there is a job
 }
 
-// adoptPatience is how long a launcher waits for the newest durable generation to be read whole, before any process is started. A larger one
-// is read on while the processes start, and the search before the plan waits for the same reading.
+// adoptPatience is how long a launcher waits for a durable generation to be read whole that a mark says is damaged, before any process is started.
+// A larger one is read on while the processes start, and the search before the plan waits for the same reading.
 const adoptPatience = 8 * time.Second
 
 // adoptable looks for the newest durable generation of a job's name: its UUID, epochs and lineage are taken over (protocol
@@ -155,20 +155,16 @@ func (l *Leader) noneUsable(name string, wrong []string) string {
 	return fmt.Sprintf("resume job %q: no durable generation in %s/%s can be used: %s. Bring back what is damaged, or leave out --resume to start afresh", name, l.store.URL(), name, replica.Listed(wrong, maxWrong))
 }
 
-// adopts has a job go on from the newest generation of the newest one's job that is good. Where the reading takes longer than a launcher
-// waits, that is the newest whose reading found no fault so far.
+// adopts has a job go on from the newest generation of the newest one's job of which nothing says that it is damaged.
 func (l *Leader) adopts(ctx context.Context, a *adopt, found []tier.Found, skipped []tier.Skipped, newest tier.Found) {
 	own := func(f tier.Found) bool { return f.Commit.Run == newest.Commit.Run }
 	wait, cancel := context.WithTimeout(ctx, adoptPatience)
 	defer cancel()
-	s := l.search(ctx, wait, slices.DeleteFunc(slices.Clone(found), func(f tier.Found) bool { return !own(f) }), skipped, own, leaveReading)
+	s := l.search(ctx, wait, slices.DeleteFunc(slices.Clone(found), func(f tier.Found) bool { return !own(f) }), skipped, own)
 	for _, sk := range s.skipped {
 		l.log.Skipped(nil, sk.Where(), sk.Reason)
 	}
 	f := s.good
-	if f == nil && s.pending {
-		f = &s.found[0]
-	}
 	if f == nil {
 		a.refused = l.noneUsable(a.request.Name, s.wrong())
 		return

@@ -17,104 +17,67 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// What durable generations can be gone on from is found by reading them whole, beside the leader: before a job is opened from one, and before
-// a recovery plans to. A generation that was read for the first is not read again for the second.
+// What durable generations can be gone on from is found by looking: at commits, at indexes, whether every file is there with its size, and at the
+// marks of earlier reads. Each rank checks what it loads, byte by byte: a generation of which one finds damage is condemned, and the search goes on to
+// the one before. Reading it whole first would have the bytes leave the store twice, the first time through one node, and the larger the model the later
+// would a job go on (D131). Only what a mark says is damaged is read whole here, where nothing else is left.
 
-// readFresh is for how long the second takes the first one's word: what rots in between fails the restore, which is said, and searched anew.
-const readFresh = time.Minute
-
-// readings are those of the durable tier under way, or not asked for yet, by the path of what is read. Its methods may be called from any
-// goroutine.
+// readings are those of the durable tier under way, by the path of what is read. Its methods may be called from any goroutine.
 type readings struct {
 	mu sync.Mutex // guards of
 	of map[string]*reading
 }
 
-// reading is one. What stands below done is written before that is closed.
+// reading is one. err is written before done is closed.
 type reading struct {
 	done chan struct{}
 	err  error
-	took time.Duration
-	at   time.Duration // it ended
 }
 
 // readBack reads a generation whole, or waits for a reading of it that is under way, until wait ends; the reading goes on until ctx does.
-// taking has the next one who asks read it again.
-func (l *Leader) readBack(ctx, wait context.Context, f tier.Found, taking bool) (took time.Duration, err error) {
+func (l *Leader) readBack(ctx, wait context.Context, f tier.Found) error {
 	l.reads.mu.Lock()
 	r := l.reads.of[f.Where()]
-	if r != nil && r.over() && l.now()-r.at > readFresh {
-		r = nil
-	}
 	if r == nil {
 		r = &reading{done: make(chan struct{})}
 		if l.reads.of == nil {
 			l.reads.of = map[string]*reading{}
 		}
 		l.reads.of[f.Where()] = r
-		began := l.now()
 		l.work.Go(func() {
 			r.err = l.store.ReadBack(ctx, f, tier.How{})
-			r.at = l.now()
-			r.took = r.at - began
+			l.reads.mu.Lock()
+			delete(l.reads.of, f.Where())
+			l.reads.mu.Unlock()
 			close(r.done)
 		})
 	}
 	l.reads.mu.Unlock()
 	select {
 	case <-r.done:
+		return r.err
 	case <-wait.Done():
-		return 0, errPending
-	}
-	if taking || r.err != nil { // what failed is mended by people, who try again at once
-		l.reads.mu.Lock()
-		if l.reads.of[f.Where()] == r {
-			delete(l.reads.of, f.Where())
-		}
-		l.reads.mu.Unlock()
-	}
-	return r.took, r.err
-}
-
-func (r *reading) over() bool {
-	select {
-	case <-r.done:
-		return true
-	default:
-		return false
+		return errPending
 	}
 }
 
 // errPending: the reading is not over.
 var errPending = errors.New("it is being read")
 
-// takeReading and leaveReading tell whether the reading of a generation is left for who asks next.
-const (
-	takeReading  = true
-	leaveReading = false
-)
-
 // searched is what a search of a job's durable generations came to.
 type searched struct {
 	found   []tier.Found   // that may be good, the newest first
-	good    *tier.Found    // the newest of those that the job may go on from, which was read whole; nil: none is known to be
-	took    time.Duration  // its reading
-	pending bool           // the newest was not read whole by the time that the wait ended
+	good    *tier.Found    // the newest of those that the job may go on from; nil: there is none
+	pending bool           // it is being read whole, and was not by the time that the wait ended
 	skipped []tier.Skipped // what can't be used, with those of what was found that failed a read
 }
 
-// search reads generations that may be gone on from, the newest first, until one is good. Those that a mark says are damaged are read again
-// where nothing else is left: somebody may have brought back what was damaged, and what follows is the end of the job. It waits until wait ends.
-func (l *Leader) search(ctx, wait context.Context, found []tier.Found, skipped []tier.Skipped, may func(tier.Found) bool, taking bool) searched {
-	s := searched{skipped: slices.Clone(skipped)}
-	for _, f := range found {
-		if s.good != nil || s.pending || !may(f) {
-			s.found = append(s.found, f)
-			continue
-		}
-		s.try(ctx, wait, l, f, taking)
-	}
-	if s.good != nil || s.pending {
+// search looks for the newest generation that may be gone on from. Those that a mark says are damaged are read again where nothing else is left:
+// somebody may have brought back what was damaged, and what follows is the end of the job. It waits until wait ends.
+func (l *Leader) search(ctx, wait context.Context, found []tier.Found, skipped []tier.Skipped, may func(tier.Found) bool) searched {
+	s := searched{found: slices.Clone(found), skipped: slices.Clone(skipped)}
+	if i := slices.IndexFunc(s.found, may); i >= 0 {
+		s.good = &s.found[i]
 		return s
 	}
 	var marked []tier.Found
@@ -125,11 +88,11 @@ func (l *Leader) search(ctx, wait context.Context, found []tier.Found, skipped [
 	}
 	slices.SortFunc(marked, tier.Newer)
 	for _, f := range marked {
-		if s.good != nil || s.pending {
+		if s.good != nil {
 			break
 		}
 		s.skipped = slices.DeleteFunc(s.skipped, func(sk tier.Skipped) bool { return sk.Where() == f.Where() })
-		s.try(ctx, wait, l, f, taking)
+		s.try(ctx, wait, l, f)
 	}
 	return s
 }
@@ -142,14 +105,11 @@ func mayGoOn(job *replica.Job) func(tier.Found) bool {
 }
 
 // try reads one generation.
-func (s *searched) try(ctx, wait context.Context, l *Leader, f tier.Found, taking bool) {
-	took, err := l.readBack(ctx, wait, f, taking)
+func (s *searched) try(ctx, wait context.Context, l *Leader, f tier.Found) {
+	err := l.readBack(ctx, wait, f)
 	switch {
-	case err == nil:
-		s.good, s.took = &f, took
-		s.found = append(s.found, f)
-	case errors.Is(err, errPending):
-		s.pending = true
+	case err == nil || errors.Is(err, errPending):
+		s.good, s.pending = &f, err != nil
 		s.found = append(s.found, f)
 	default:
 		s.skipped = append(s.skipped, tier.Skipped{Run: f.Run, Generation: f.Generation, State: tier.StateOf(err), Reason: err.Error(), Plain: tier.Plain(err), Whole: &f})
@@ -163,11 +123,7 @@ func (s *searched) generations(url string) (out []recovery.DurableGen) {
 		for _, shard := range f.Shards() {
 			g.Parts[shard.Part] = shard.Root
 		}
-		took := time.Duration(-1)
-		if s.good != nil && s.good.Where() == f.Where() {
-			took = s.took
-		}
-		g.Says = says(url, f, time.Now(), took)
+		g.Says = says(url, f, time.Now())
 		out = append(out, g)
 	}
 	for _, sk := range s.skipped {
@@ -207,8 +163,8 @@ func (s *searched) wrong() (list []string) {
 	return list
 }
 
-// says names a generation for people: its step, where it lies, how old it is, its size, and how long its reading took, if it was read.
-func says(url string, f tier.Found, now time.Time, took time.Duration) string {
+// says names a generation for people: its step, where it lies, how old it is, and its size.
+func says(url string, f tier.Found, now time.Time) string {
 	facts := sizeText(f.Bytes)
 	if written := tier.Written(f); !written.IsZero() {
 		if age := now.Sub(written); age >= 0 {
@@ -217,9 +173,6 @@ func says(url string, f tier.Found, now time.Time, took time.Duration) string {
 	}
 	if from := f.Provenance[finishedFrom]; from != "" {
 		facts += ", finished from the spools of " + from
-	}
-	if took >= 0 {
-		facts += fmt.Sprintf(", %.1f s", took.Seconds())
 	}
 	return fmt.Sprintf("step %d of %s/%s (%s)", f.Position.Step, strings.TrimSuffix(url, "/"), f.Job, facts)
 }

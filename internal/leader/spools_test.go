@@ -91,7 +91,7 @@ func TestAResumeFinishesWhatIsSpooled(t *testing.T) {
 			says = g.Says
 		}
 	}
-	if !strings.Contains(says, ", finished from the spools of n1, ") {
+	if !strings.Contains(says, ", finished from the spools of n1)") {
 		t.Errorf("recovery is to say %q", says)
 	}
 	if c.adoptable(t.Context(), nil, askToResume); len(n.as) != 1 {

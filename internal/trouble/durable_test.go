@@ -36,10 +36,10 @@ func TestDamagedDurableShards(t *testing.T) {
 		reason string
 	}{
 		{"truncated", replica.OfGroup(0), truncate, false, "bytes, the index says"},
-		{"bit flipped", replica.OfGroup(0), flip, false, "chunk 0 at offset"},
-		{"bit flipped in a private part", replica.OfRank(0), flip, false, "chunk 0 at offset"},
+		{"bit flipped", replica.OfGroup(0), flip, false, "chunk 0: digest differs"},
+		{"bit flipped in a private part", replica.OfRank(0), flip, false, "chunk 0: digest differs"},
 		{"missing", replica.OfRank(0), remove, false, "is missing"},
-		{"every generation damaged", replica.OfGroup(0), flip, true, "chunk 0 at offset"},
+		{"every generation damaged", replica.OfGroup(0), flip, true, "chunk 0: digest differs"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -61,9 +61,7 @@ func TestDamagedDurableShards(t *testing.T) {
 			}
 
 			n.start()
-			if !tc.all {
-				l = n.run("job", 1, rankSpec{}, durable...)
-			}
+			l = n.run("job", 1, rankSpec{}, durable...)
 			for _, f := range damaged {
 				skipped := n.daemon.await("durable_skipped", fields{"path": f.Where(), "reason": tc.reason})
 				contains(t, skipped.text, filepath.Base(fileOf(n, f, tc.part)))
@@ -111,7 +109,7 @@ func TestResumePassesOverDamage(t *testing.T) {
 	n.flags = []string{"--bootstrap"} // again: its log is gone
 	n.start()
 	l = n.run("job", 1, rankSpec{}, "--resume", "--durable-every", "5")
-	n.daemon.await("durable_skipped", fields{"path": found[0].Where(), "reason": "chunk 0 at offset"})
+	n.daemon.await("durable_skipped", fields{"path": found[0].Where(), "reason": "chunk 0: digest differs"})
 	l.await("loaded", fields{"step": int(found[1].Position.Step), "source": "durable"})
 	at := l.awaitText(0, fmt.Sprintf("resumed: step %d of file://%s/job (", found[1].Position.Step, n.cfg.DurableDir))
 	contains(t, l.text(at, at+1), fmt.Sprintf("; passed over step %d: %s, chunk 0: digest differs", found[0].Position.Step, filepath.Base(fileOf(n, found[0], replica.OfGroup(0)))))
@@ -125,10 +123,45 @@ func TestResumePassesOverDamage(t *testing.T) {
 	}
 }
 
-// TestResumeIsRefusedByName: nothing in the durable tier is whole, which the launcher says with each file before it starts a process.
+// TestResumeIsRefusedByName: nothing in the durable tier is whole, and reads have found that. The launcher says each file before it starts a process.
 func TestResumeIsRefusedByName(t *testing.T) {
 	t.Parallel()
-	n := one(t)
+	n, want := allDamaged(t)
+	for _, f := range finds(t, n) {
+		if err := open(t, n).ReadBack(t.Context(), f, tier.How{}); !tier.IsDamage(err) {
+			t.Fatal(err)
+		}
+	}
+	n.start()
+	l := n.run("job", 1, rankSpec{}, "--resume")
+	if code := l.exit(); code != 1 {
+		t.Errorf("code %d", code)
+	}
+	l.says(append(want, "no durable generation in file://"+n.cfg.DurableDir+"/job can be used: ")...)
+	if l.saw(func(l line) bool { return l.is("loaded", nil) || strings.Contains(l.text, "starting") }) {
+		t.Errorf("a process was started:\n%s", l.output())
+	}
+}
+
+// TestResumeFindsAllDamaged is the same, where nobody has read the damage before: the loads find it, in one generation after the other, and the launcher
+// says each file as the job ends.
+func TestResumeFindsAllDamaged(t *testing.T) {
+	t.Parallel()
+	n, want := allDamaged(t)
+	n.start()
+	l := n.run("job", 1, rankSpec{}, "--resume")
+	if code := l.exit(); code == 0 {
+		t.Errorf("code %d", code)
+	}
+	l.says(want...)
+	if l.saw(func(l line) bool { return l.is("loaded", nil) }) {
+		t.Errorf("a rank has loaded something:\n%s", l.output())
+	}
+}
+
+// allDamaged is a node, not started, of whose durable generations every one is damaged, and which has lost its state; and what is said of each.
+func allDamaged(t *testing.T) (n *node, want []string) {
+	n = one(t)
 	l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
 	for range 3 {
 		n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
@@ -136,7 +169,6 @@ func TestResumeIsRefusedByName(t *testing.T) {
 	l.kill()
 	n.die()
 	found := generations(t, n)
-	want := []string{"no durable generation in file://" + n.cfg.DurableDir + "/job can be used: "}
 	for i, f := range found {
 		file := fileOf(n, f, []replica.Part{replica.OfGroup(0), replica.OfRank(0)}[i%2])
 		flip(t, file)
@@ -146,15 +178,7 @@ func TestResumeIsRefusedByName(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.flags = []string{"--bootstrap"}
-	n.start()
-	l = n.run("job", 1, rankSpec{}, "--resume")
-	if code := l.exit(); code != 1 {
-		t.Errorf("code %d", code)
-	}
-	l.says(want...)
-	if l.saw(func(l line) bool { return l.is("loaded", nil) || strings.Contains(l.text, "starting") }) {
-		t.Errorf("a process was started:\n%s", l.output())
-	}
+	return n, want
 }
 
 // generations are the complete durable ones, newest first.
@@ -178,15 +202,21 @@ func commitOf(n *node, f tier.Found) string {
 	return filepath.Join(n.cfg.DurableDir, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation}))
 }
 
-// finds is the same, where there may be none.
-func finds(t *testing.T, n *node) []tier.Found {
+// open opens the durable tier of a node beside its daemon.
+func open(t *testing.T, n *node) *tier.Tier {
 	t.Helper()
 	s, err := tier.OpenDirectory(t.Context(), n.cfg.DurableDir, tier.Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	found, _, err := s.Find(t.Context(), "job", replica.JobID{})
+	return s
+}
+
+// finds is the same, where there may be none.
+func finds(t *testing.T, n *node) []tier.Found {
+	t.Helper()
+	found, _, err := open(t, n).Find(t.Context(), "job", replica.JobID{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -232,6 +232,18 @@ func (c *Catalog) Pinned(ctx context.Context, r Run, g replica.Generation) ([]fo
 	return c.pinned(ctx, r, g, func() (time.Time, error) { return c.now(), nil })
 }
 
+// MarkDamaged leaves what a load of a generation has found beside it: why says which file and chunk, of which two reads brought other bytes. One
+// that is marked so already, or that is being deleted, is left as it is.
+func (c *Catalog) MarkDamaged(ctx context.Context, f Found, why error) error {
+	if n, ok, err := c.newestRead(ctx, f.Run, f.Generation); err != nil || ok && !n.Good {
+		return err
+	}
+	if why = c.orDeleted(ctx, f.Run, f.Generation, why); !IsDamage(why) {
+		return nil
+	}
+	return c.MarkRead(ctx, f, why)
+}
+
 // MarkRead records what a whole read of a generation came to: nil, or why it failed. The records that were there go, and its number is one above theirs:
 // nobody's clock says which one counts. A read that failed since the generation was
 // stripped meanwhile says nothing: its files went, others took their place.

@@ -160,8 +160,12 @@ func (rd *reader) ReadChunk(i int, dst []byte) ([]byte, error) {
 			dst = make([]byte, n)
 		}
 		dst = dst[:n]
-		if err := rd.try(rd.keys[0], i, dst, rd.ahead.read); err == nil {
+		err := rd.try(rd.keys[0], i, dst, rd.ahead.read)
+		if err == nil {
 			return dst, nil
+		}
+		if IsDamage(err) { // what memory or the network did to one read the next is not to find in the kernel's memory
+			rd.c.forget(rd.ctx, rd.run.Under(rd.keys[0]))
 		}
 	}
 	return rd.chunk(rd.ctx, i, dst) // by itself, from the twin too

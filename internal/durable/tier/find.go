@@ -269,7 +269,7 @@ type Reader = interface {
 }
 
 // Open opens a part of a generation. A generation whose newest read failed is store.ErrCorrupt. While the part is open, Prune keeps the
-// generation. A read that fails has the file read again, and what that finds is noted beside the generation.
+// generation. A read that fails twice is noted beside the generation.
 func (t *Tier) Open(ctx context.Context, name string, id replica.JobID, g replica.Generation, part replica.Part) (Reader, error) {
 	f, err := t.recall(ctx, name, id, g)
 	if err != nil {
@@ -336,10 +336,14 @@ func corrupt(err error) error {
 	return err
 }
 
-// suspect takes in that a read of a generation failed, for whatever it was made: where a whole read fails too, the mark says so.
+// suspect takes in that a read of a generation failed, for whatever it was made: the mark says so. Of the former layout a whole read is to fail too.
 func (t *Tier) suspect(ctx context.Context, f Found, err error) {
-	if IsDamage(err) && ctx.Err() == nil {
+	switch {
+	case !IsDamage(err) || ctx.Err() != nil:
+	case f.Old():
 		t.note(t.ReadBack(ctx, f, How{Cold: true}))
+	default:
+		t.note(t.cat.MarkDamaged(ctx, f, err))
 	}
 }
 

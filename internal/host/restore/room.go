@@ -99,6 +99,7 @@ func (q *Restore) Stop() { q.stop() }
 type Done struct {
 	Slot, Ring shm.Place
 	Tier       replica.Tier
+	Took       time.Duration // from the plan
 }
 
 // Room is a node's restores. It belongs to one goroutine.
@@ -121,6 +122,7 @@ type job struct {
 type progress struct {
 	epoch       replica.Epoch
 	incarnation replica.Incarnation
+	began       time.Time
 	running     *Restore // nil: none is
 	done        bool
 	is          Done
@@ -161,16 +163,16 @@ func (r *Room) Done(id replica.JobID, e replica.Epoch, rank replica.Rank) (is Do
 	return is, false
 }
 
-// Tier is the farthest that ranks here needed for the plan of an epoch; 0: none has its parts.
-func (r *Room) Tier(id replica.JobID, e replica.Epoch) (farthest replica.Tier) {
+// Brought is the farthest tier that ranks here needed for the plan of an epoch, and how long the slowest of them took; 0: none has its parts.
+func (r *Room) Brought(id replica.JobID, e replica.Epoch) (farthest replica.Tier, took time.Duration) {
 	if j := r.jobs[id]; j != nil {
 		for _, p := range j.ranks {
 			if p.epoch == e {
-				farthest = max(farthest, p.is.Tier)
+				farthest, took = max(farthest, p.is.Tier), max(took, p.is.Took)
 			}
 		}
 	}
-	return farthest
+	return farthest, took
 }
 
 // Failing is why a rank's parts of the plan of an epoch have not come, once that is worth saying.
@@ -250,7 +252,7 @@ func (r *Room) restoreAll(now time.Time, v room.JobView) {
 			continue
 		}
 		if !same {
-			p = &progress{epoch: plan.Epoch, incarnation: is.Incarnation}
+			p = &progress{epoch: plan.Epoch, incarnation: is.Incarnation, began: now}
 			j.ranks[is.Rank] = p
 		}
 		p.running = &Restore{Job: v.Job, Plan: plan, Rank: is}
@@ -267,7 +269,7 @@ func (r *Room) ended(now time.Time, ev Ended) {
 	}
 	p.running = nil
 	if ev.Err == nil {
-		p.done, p.is = true, Done{ev.Slot, ev.Ring, ev.Tier}
+		p.done, p.is = true, Done{ev.Slot, ev.Ring, ev.Tier, now.Sub(p.began)}
 		r.effects = append(r.effects, Ready{id})
 		return
 	}

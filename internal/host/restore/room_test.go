@@ -117,10 +117,12 @@ func TestARankIsRestoredOnce(t *testing.T) {
 	if _, ok := n.done(); ok {
 		t.Error("done before its end")
 	}
-	is := Done{shm.Place{Kind: shm.Slot, Index: 2}, shm.Place{Kind: shm.Ring, Index: 3}, replica.PeerRAM}
+	is := Done{shm.Place{Kind: shm.Slot, Index: 2}, shm.Place{Kind: shm.Ring, Index: 3}, replica.PeerRAM, lookEvery}
 	n.room.Learn(n.now, Ended{Of: n.restore, Slot: is.Slot, Ring: is.Ring, Tier: is.Tier})
 	n.wants(0, "ready")
-	if got, ok := n.done(); !ok || got != is || n.room.Tier(n.view.Job.ID, 4) != replica.PeerRAM || n.room.Tier(n.view.Job.ID, 5) != 0 {
+	from, took := n.room.Brought(n.view.Job.ID, 4)
+	none, _ := n.room.Brought(n.view.Job.ID, 5)
+	if got, ok := n.done(); !ok || got != is || from != replica.PeerRAM || took != is.Took || none != 0 {
 		t.Errorf("done %v, %+v", ok, got)
 	}
 	n.changes()
