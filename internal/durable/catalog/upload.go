@@ -53,6 +53,8 @@ func (c *Catalog) parts(ctx context.Context, u store.Upload, size int64, fill fu
 		free <- nil
 	}
 	h, part := sha256.New(), u.PartBytes()
+	hashed := make(chan struct{}) // what lies before the next part is
+	close(hashed)
 	for i := 0; int64(i)*part < size && ctx.Err() == nil; i++ {
 		n := min(part, size-int64(i)*part)
 		b := <-free
@@ -64,12 +66,16 @@ func (c *Catalog) parts(ctx context.Context, u store.Upload, size int64, fill fu
 			cancel(err)
 			break
 		}
-		_, _ = h.Write(b) // it returns no error
 		if i == 0 {
 			first = bytes.Clone(b[:min(n, ends)])
 		}
 		last = tail(last, b)
-		wg.Go(func() {
+		before, through := hashed, make(chan struct{})
+		hashed = through
+		wg.Go(func() { // a part is digested while the next one is filled and others go up: each takes a core
+			<-before
+			_, _ = h.Write(b) // it returns no error
+			close(through)
 			if err := c.again(ctx, func() error { return u.Part(ctx, i, b) }); err != nil {
 				cancel(err)
 			}
