@@ -288,6 +288,28 @@ class Loader:
         self.epoch, self.used = (state["epoch"], state["used"]) if state["used"] < len(self) else (state["epoch"] + 1, 0)
         self._life += 1
 
+    def take_up(self, state: dict[str, Any]) -> None:
+        """Goes to the sample at which loaders of another number of ranks were, of the same samples in the same order. :class:`Mismatch` where the batches of all ranks
+        together have another size, and none of this size begins at that sample."""
+        self.asked = True
+        seed, world, size, samples, shuffle = state["of"]
+        if [seed, samples, shuffle] != [self.seed, len(self.dataset), self.shuffle]:
+            raise Mismatch(
+                f"the state is of a loader with seed, samples, shuffle = {[seed, samples, shuffle]}, this one has {[self.seed, len(self.dataset), self.shuffle]}: make it alike"
+            )
+        had, now = world * size, self.world * self.batch_size
+        if had == now:
+            used = state["used"]
+        elif state["used"] * had % now:
+            raise Mismatch(
+                f"the state is of {world} loaders with batches of {size}, {state['used'] * had} samples into epoch {state['epoch']}: {self.world} with batches of {self.batch_size} begin "
+                f"none there. Keep the batches of all ranks together at {had} samples (batch_size={had / self.world:g})"
+            )
+        else:
+            used = state["used"] * had // now
+        self.epoch, self.used = (state["epoch"], used) if used < len(self) else (state["epoch"] + 1, 0)
+        self._life += 1
+
 
 class Endless(Iterator[Any]):
     """A loader's batches without an end. An exception that is raised in the middle of a batch, a restart say, does not end it, as it would end

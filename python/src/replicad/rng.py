@@ -9,6 +9,7 @@ once CUDA is initialised.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import logging
 import operator
@@ -106,6 +107,18 @@ def set(state: bytes | bytearray | memoryview) -> None:
     naming the generator. A library that was loaded only after :func:`get` stays as it is.
     """
     _set(state, strict=True)
+
+
+def reseed(rank: int) -> None:
+    """Seeds the process's generators from the seed that the program gave torch's and a rank's number: of a rank that the run before did not have. Those of :func:`add`
+    stay as the program has made them."""
+    torch = sys.modules.get("torch")
+    seed = int.from_bytes(hashlib.sha256(repr((torch.initial_seed() if torch else 0, "rank", rank)).encode()).digest()[:8], "little") >> 1
+    random.seed(seed)
+    if np := sys.modules.get("numpy"):
+        np.random.seed(seed & 0xFFFFFFFF)
+    if torch:
+        torch.manual_seed(seed)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import operator
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -36,6 +36,7 @@ from ._core.rank import Order, Rank, Stats
 from ._core.region import Region
 from ._core.remarks import Remarks
 from ._torch import conversion, device, groups, loaders, unwind
+from ._torch.declared import Declared
 from ._torch.explain import Explanation, explain
 from ._torch.grown import Grown, Grows, More
 from ._torch.hooks import Hook
@@ -77,9 +78,9 @@ ENDING = 30.0
 class Resumed(int):
     """The step whose state is in place; training goes on with the next. It says where that state came from."""
 
-    source: str  #: "fresh", "own-ram", "peer-ram" or "durable"
+    source: str  #: "fresh", "own-ram", "peer-ram", "durable", or "from": a generation of another run (replicad run --from)
     epoch: int
-    told: str  #: of "durable": which generation, how old, and which were passed over, as the launcher prints it; else empty
+    told: str  #: of "durable" and "from": which generation, how old, which were passed over, what is not exact; else empty
 
     def __new__(cls, order: Order, source: str, step: int | None = None, told: str = "") -> Resumed:
         """The step of an order, or another one of its epoch."""
@@ -138,7 +139,9 @@ class Session:
     puts host memory between host tensors and the arena, as device tensors always have it: it costs a copy, and lets
     :meth:`rebind` put a model that was made anew in the old one's place. ``kept_dtype`` names tensors (``{"model.*": torch.float32}``) whose copies have
     another, wider floating-point type than they have here: what was kept of a float32 model is then rounded to this bfloat16 one when it is loaded, and logged;
-    without it that is a :class:`Mismatch`. Who the rank is comes from the environment that
+    without it that is a :class:`Mismatch`. ``was``, ``fresh`` and ``dropped`` declare what of the program was changed on purpose since the generation was written from which
+    ``replicad run --from`` begins: ``was={"head.*": "lm_head.*"}`` for names that were others, ``fresh=["adapter.*"]`` for what was not there, ``dropped=["old.*"]`` for what is no
+    more. Who the rank is comes from the environment that
     ``replicad run`` sets, or from ``connection``: what :func:`replicad.connect` returned, where that was needed before, or was told otherwise.
     Where no launcher started the program, or with ``enabled=False``, the session is off: the same file trains by itself, and nothing is kept. ``enabled=True`` refuses that.
     """
@@ -172,6 +175,9 @@ class Session:
         strict: bool = False,
         staging: bool = False,
         kept_dtype: Mapping[str, torch.dtype] | None = None,
+        was: Mapping[str, str] | None = None,
+        fresh: Iterable[str] = (),
+        dropped: Iterable[str] = (),
         connection: Rank | None = None,
     ) -> None:
         global _open
@@ -197,6 +203,8 @@ class Session:
         self._asks_room = True  # where small state takes more than half of its room
         self._grows: Grows | None = None  # what is to be kept from the step that is open on, or why it can't be
         self._remarks = Remarks()
+        self._declared = Declared(was, fresh, dropped)
+        self._begun = ""  # from which generation of another run, and what of it is not exact
         self._saves = 0  # in this epoch
         self._marked = ""  # of what copies lack, to the daemon
         self._watch = Watch(debug, strict)
@@ -394,6 +402,7 @@ class Session:
             try:
                 order = self._order(timeout)
                 if order.initialise:
+                    self._begin(order)
                     self._kept.write()
                     self._kept.live.everything()
                     self._rank.seal_initial()
@@ -431,7 +440,7 @@ class Session:
                     "the epoch that the ranks had gathered for was closed before it was opened, and all ranks gather again: let this end the process, or the block"
                 ) from further
             # a further fault: another order will come
-        source = "fresh" if self._fresh and order.step == 0 else order.source
+        source = ("from" if self._begun else "fresh") if self._fresh else order.source
         first, self._at = self._at < 0, order.step
         self._fresh, self._torn, self._rebound, self._ends = False, -1, False, False
         self._kept.live.begin()
@@ -447,14 +456,14 @@ class Session:
                 self._say_replaced(written)
             for text in conversion.rounded(self._staging.converted):
                 log.warning("replicad: step %d: %s", order.step, text)
-        told = self._told(source)
+        told = self._begun if source == "from" else self._told(source)
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d%s", order.rank, order.world, order.step, source, order.epoch, told and f": {told}")
         self.order = order
         self._remarks.back(order.step)
         self._saves = 0
         there = dist.is_available() and dist.is_initialized()
         self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
-        if first and (source in ("fresh", "durable") or self._strict):
+        if first and (source in ("fresh", "from", "durable") or self._strict):
             self._say_lacking()
         elif first:  # to look takes a tenth of a second, for which no recovery is to wait
             self._say_at = order.step + SAID
@@ -464,6 +473,24 @@ class Session:
             self._unwinder = unwind.Unwinder(self)
             self._unwinder.start()
         return Resumed(order, source, told=told)
+
+    def _begin(self, order: Order) -> None:
+        """Loads the initial state from the generation that the job was told to begin from, if it was."""
+        if not (origin := self._rank.origin()):
+            if self._declared and order.rank == 0:
+                log.warning("replicad: was, fresh and dropped change nothing, as the job did not begin from a generation (replicad run --from URL): leave them out")
+            return
+        from ._torch import begun
+
+        with begun.opened(origin) as source:
+            inexact = begun.begin(source, self._kept, self._declared, order.rank, order.world)
+            same = source.world == order.world
+            self._begun = f"step {source.step} of {source.url}/{source.where}" + ("" if same else f", of {source.world} ranks")
+        if inexact:
+            self._begun += f"; {'; '.join(inexact)}"
+        if declared := self._declared.lines():
+            self._begun += f"; declared: {', '.join(declared)}"
+            self._remarks.note("note", {"declared": ", ".join(declared)[: remarks.TEXT]})
 
     def _told(self, source: str) -> str:
         """What launchers print of the durable generation that the job goes on from. The step does not hang on it: without an answer it is not said."""
