@@ -403,3 +403,45 @@ def test_a_generator_that_was_added_and_is_the_loaders_is_said(caplog: pytest.Lo
         "replicad: the generator at dataset.transforms[1].held['here'][0] was given to replicad.rng.add, and the loader seeds it for each batch: leave that out, "
         "unless the loop draws from it too"
     ]
+
+
+PLAIN = list(range(96))
+
+
+def worlds(world: int, size: int, state: dict[str, Any] | None = None) -> list[Loader]:
+    """The loaders of all ranks."""
+    loaders = [Loader(PLAIN, size, seed=7, rank=r, world=world) for r in range(world)]
+    for lo in loaders:
+        if state is not None:
+            lo.take_up(state)
+    return loaders
+
+
+def taken(loaders: list[Loader], batches: int) -> list[Any]:
+    """The samples of the next batches over all ranks, in the order in which the epochs have them."""
+    streams = [lo.endless() for lo in loaders]
+    return [int(x) for _ in range(batches) for stream in streams for x in next(stream)]
+
+
+@pytest.mark.parametrize(("was", "now"), [((4, 2), (2, 4)), ((2, 4), (4, 2)), ((4, 2), (8, 1)), ((4, 2), (3, 4)), ((2, 6), (4, 1))])
+@pytest.mark.parametrize("steps", [0, 3, 6, 11, 12, 13])
+def test_another_world_goes_on_at_the_sample(was: tuple[int, int], now: tuple[int, int], steps: int) -> None:
+    before = worlds(*was)
+    first = taken(before, steps)
+    state = before[0].state_dict()
+    had, have = was[0] * was[1], now[0] * now[1]
+    if state["used"] * had % have:
+        with pytest.raises(replicad.Mismatch, match=rf"begin none there. Keep the batches of all ranks together at {had} samples"):
+            worlds(*now, state)
+        return
+    rest = (2 * len(PLAIN) - len(first)) // have
+    both = first + taken(worlds(*now, state), rest)
+    whole = taken(worlds(1, len(PLAIN)), 2)
+    assert both == whole[: len(both)]
+
+
+def test_another_loader_is_refused() -> None:
+    state = worlds(2, 4)[0].state_dict()
+    for other in (Loader(PLAIN, 4, seed=8, rank=0, world=2), Loader(PLAIN[:-1], 4, seed=7, rank=0, world=2), Loader(PLAIN, 4, seed=7, rank=0, world=2, shuffle=False)):
+        with pytest.raises(replicad.Mismatch, match="make it alike"):
+            other.take_up(state)

@@ -302,8 +302,8 @@ class Loader:
             used = state["used"]
         elif state["used"] * had % now:
             raise Mismatch(
-                f"the state is of {world} loaders with batches of {size}, {state['used'] * had} samples into epoch {state['epoch']}: {self.world} with batches of {self.batch_size} begin "
-                f"none there. Keep the batches of all ranks together at {had} samples (batch_size={had / self.world:g})"
+                f"the state is of {world} loaders with batches of {size}, {state['used'] * had} samples into epoch {state['epoch']}, and {self.world} with batches of "
+                f"{self.batch_size} begin none there. Keep the batches of all ranks together at {had} samples (batch_size={had / self.world:g})"
             )
         else:
             used = state["used"] * had // now

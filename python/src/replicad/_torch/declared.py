@@ -15,16 +15,16 @@ __all__ = ["Declared"]
 
 
 def _checked(what: str, pattern: Any) -> str:
-    if not isinstance(pattern, str) or not pattern or "*" in pattern.removesuffix(".*").removesuffix("*"):
+    if not isinstance(pattern, str) or not pattern or "*" in pattern.removesuffix(".*") or pattern == ".*":
         raise Invalid(f"{what}: {pattern!r}: want a dotted name, or one with .* at its end for all that lies below, as 'head.*'")
     return pattern
 
 
 def _below(pattern: str, name: str) -> str | None:
     """What of a name lies behind a pattern; None: the pattern does not mean it."""
-    stem = pattern.removesuffix("*").removesuffix(".")
-    if pattern == "*" or name == stem:
-        return name.removeprefix(stem)
+    stem = pattern.removesuffix(".*")
+    if name == stem:
+        return ""
     return name[len(stem) :] if name.startswith(stem + ".") else None
 
 
@@ -60,9 +60,9 @@ class Declared:
         head, rest = self._split(name)
         for now, was in self.was.items():
             if (more := _below(now, name)) is not None:
-                return was.removesuffix("*").removesuffix(".") + more
+                return was.removesuffix(".*") + more
             if (more := _below(now, rest)) is not None:
-                return head + was.removesuffix("*").removesuffix(".") + more
+                return head + was.removesuffix(".*") + more
         return name
 
     def _any(self, patterns: list[str], name: str) -> bool:

@@ -1,0 +1,54 @@
+"""What a program declares as changed, by table."""
+
+from __future__ import annotations
+
+import pytest
+
+from replicad._torch.declared import Declared
+from replicad.errors import Invalid
+
+
+def declared(**of: object) -> Declared:
+    return Declared(**of).of(["model", "critic"], ["optim"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("was", "name", "then"),
+    [
+        ({"head.*": "lm_head.*"}, "model.head.weight", "model.lm_head.weight"),
+        ({"head.*": "lm_head.*"}, "optim.model.head.weight.exp_avg", "optim.model.lm_head.weight.exp_avg"),
+        ({"head.*": "lm_head.*"}, "model.header.weight", "model.header.weight"),
+        ({"head.*": "lm_head.*"}, "model.body.head.weight", "model.body.head.weight"),
+        ({"model.head.*": "critic.head.*"}, "model.head.weight", "critic.head.weight"),
+        ({"head.weight": "w"}, "model.head.weight", "model.w"),
+        ({"head.weight": "w"}, "optim.model.head.weight.exp_avg", "optim.model.w.exp_avg"),
+        ({"head": "tail"}, "critic.head.bias", "critic.tail.bias"),
+        ({}, "model.head.weight", "model.head.weight"),
+    ],
+)
+def test_names_of_then(was: dict[str, str], name: str, then: str) -> None:
+    assert declared(was=was).then(name) == then
+
+
+def test_fresh_and_dropped() -> None:
+    d = declared(fresh=["adapter.*", "scheduler"], dropped=["old.*"])
+    assert d.is_fresh("model.adapter.a") and d.is_fresh("optim.model.adapter.a.exp_avg") and d.is_fresh("scheduler")
+    assert not d.is_fresh("model.old.a") and d.is_dropped("model.old.a") and not d.is_dropped("model.older")
+    assert d and not declared()
+    assert d.lines() == ["adapter.* is fresh", "scheduler is fresh", "old.* is dropped"]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"was": {"a*b": "c"}}, "'a*b'"),
+        ({"was": {"a.*": "c"}}, "at the end of both"),
+        ({"was": {"": "c"}}, "''"),
+        ({"was": {"*": "*"}}, "'*'"),
+        ({"fresh": "head.*"}, "want lists"),
+        ({"dropped": [3]}, "3"),
+    ],
+)
+def test_bad_patterns(given: dict[str, object], text: str) -> None:
+    with pytest.raises(Invalid, match=text.replace("*", r"\*")):
+        declared(**given)
