@@ -1,0 +1,188 @@
+"""`replicad run --from URL`: a new run begins from a generation of another world and layout, with every value that has a meaning there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from conftest import Daemon
+
+#: Trains to a step. It prints what it resumes from, the loss of each step over all ranks, and at its beginning and end the digest of the whole state, gathered.
+TRAIN = """
+import hashlib, json, sys
+import torch, torch.distributed as dist, replicad
+from replicad.parallel import ddp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+layout, last, batch, change = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(11)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(6, 20), nn.LayerNorm(20), nn.Linear(20, 7)
+        self.register_buffer("seen", torch.zeros(3))
+        if change == "renamed":
+            self.out = self.down
+            del self.down
+            self.adapter = nn.Parameter(torch.full((2,), 5.0))
+        if change == "wider":
+            self.up = nn.Linear(6, 24)
+
+    def forward(self, x):
+        head = self.out if change == "renamed" else self.down
+        x = head(torch.tanh(self.norm(self.up(x))))
+        return x + 0 * self.adapter.sum() if change == "renamed" else x
+
+model = Net()
+if layout == "ddp":
+    forward = ddp(model)
+else:
+    fully_shard(model.up)
+    forward = fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+data = [torch.randn(6, generator=torch.Generator().manual_seed(i)) for i in range(96)]
+loader = replicad.data.Loader(data, batch, seed=3)
+declared = dict(was={"out.*": "down.*"}, fresh=["adapter"]) if change == "renamed" else {}
+
+def whole(t):
+    return t.full_tensor() if hasattr(t, "full_tensor") else t
+
+def digest():
+    names = {id(p): n for n, p in model.named_parameters()}
+    tensors = {n: whole(p.detach()) for n, p in model.named_parameters()}
+    for p, state in optimizer.state.items():
+        tensors |= {f"{names[id(p)]}.{k}": whole(v) for k, v in state.items()}
+    h = hashlib.sha256()
+    for n in sorted(tensors):
+        if "adapter" not in n:
+            h.update(n.replace("out.", "down.").encode() + tensors[n].contiguous().numpy().tobytes())
+    return h.hexdigest()[:16]
+
+with replicad.Session(forward if layout == "ddp" else model, optimizer, scheduler=scheduler, data=loader, shared_buffers=lambda n: True, **declared) as session:
+    at = session.resume()
+    begins = {"at": int(at), "source": at.source, "told": at.told, "digest": digest(), "lr": optimizer.param_groups[0]["lr"], "place": [loader.epoch, loader.used * batch * world]}
+    draws = torch.randn(2).tolist()
+    losses, batches = [], loader.endless()
+    for step in session.steps(last):
+        optimizer.zero_grad()
+        x = torch.stack(list(next(batches)))
+        loss = forward(x).square().mean()
+        loss.backward()
+        with session.step():
+            optimizer.step()
+            scheduler.step()
+        dist.all_reduce(loss.detach_())
+        losses.append(float(loss) / world)
+    if last > at:
+        session.save(wait=True)
+    ends = digest()
+    if rank == 0:
+        print("RAN", json.dumps(begins | {"losses": losses, "ends": ends}), flush=True)
+    print("DREW", json.dumps([rank, draws]), flush=True)
+dist.destroy_process_group()
+"""
+
+
+class Run:
+    """One run to its end, and what it printed."""
+
+    def __init__(self, daemon: Daemon, layout: str, world: int, last: int, *flags: str, change: str = "", batch: int = 0) -> None:
+        groups = ("--groups", "auto") if layout != "ddp" else ()
+        self.job = daemon.run(TRAIN, layout, str(last), str(batch or 24 // world), change or "none", world=world, flags=("--durable-every", "0", *flags, *groups))
+        out = self.job.done()
+        (ran,) = (line for line in out.splitlines() if "RAN {" in line)
+        self.is_: dict[str, Any] = json.loads(ran.split("RAN ", 1)[1])
+        self.out = out
+        self.drew = dict(json.loads(line.split("DREW ", 1)[1]) for line in out.splitlines() if "DREW [" in line)
+        self.url = f"{daemon.dir}/replicad-dev/durable/{self.job.name}"
+
+
+@pytest.fixture(scope="module")
+def straight(daemon: Daemon) -> Run:
+    """A run that is never taken to another world."""
+    return Run(daemon, "ddp", 2, 9)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        (("ddp", 4), ("ddp", 2), ("ddp", 3)),
+        (("fsdp2", 4), ("fsdp2", 2), ("fsdp2", 3)),
+        (("ddp", 2), ("fsdp2", 3), ("ddp", 1)),
+    ],
+    ids=lambda way: "-".join(f"{layout}{world}" for layout, world in way),
+)
+def test_other_worlds_and_layouts(daemon: Daemon, straight: Run, way: tuple[tuple[str, int], ...]) -> None:
+    runs, last, losses = [], 0, []
+    for layout, world in way:
+        last += 3
+        flags = ("--from", runs[-1].url) if runs else ()
+        runs.append(run := Run(daemon, layout, world, last, *flags))
+        losses += run.is_["losses"]
+        if len(runs) > 1:
+            was = runs[-2]
+            assert run.is_["at"] == last - 3 and run.is_["source"] == "from", run.is_
+            assert run.is_["digest"] == was.is_["ends"], "parameters and optimizer state, to the bit"
+            assert run.is_["place"] == [0, 24 * (last - 3)] if last < 5 else True
+            assert f"step {last - 3} of " in run.is_["told"], run.is_["told"]
+            assert f"from: step {last - 3} of " in run.out, "the launcher says it"
+    assert len(losses) == 9
+    assert losses == pytest.approx(straight.is_["losses"], rel=1e-5), "the same samples, in another order of sums"
+
+
+def test_the_same_layout_is_the_same_run(daemon: Daemon) -> None:
+    """To the bit: losses, state, generators."""
+    whole, first = Run(daemon, "ddp", 2, 6), Run(daemon, "ddp", 2, 3)
+    second = Run(daemon, "ddp", 2, 6, "--from", first.url + "@3")
+    assert first.is_["losses"] + second.is_["losses"] == whole.is_["losses"]
+    assert second.is_["ends"] == whole.is_["ends"]
+    third = Run(daemon, "ddp", 3, 3, "--from", first.url)
+    assert len({json.dumps(v) for v in third.drew.values()}) == 3, "an added rank draws others"
+    assert "generators of rank 2" in third.is_["told"] or "generators of rank 2" in third.out
+
+
+def test_what_was_changed_on_purpose(daemon: Daemon) -> None:
+    first = Run(daemon, "ddp", 2, 3)
+    second = Run(daemon, "fsdp2", 2, 4, "--from", first.url, change="renamed")
+    assert second.is_["digest"] == first.is_["ends"]
+    for name in ("out.* was down.*", "adapter is fresh"):
+        assert name in second.is_["told"]
+    shown = json.loads(daemon.verb("ckpt", "show", second.url, "--json"))
+    assert "out.* was down.*" in json.dumps(shown), "it is recorded"
+
+
+def test_another_program_is_refused_by_name(daemon: Daemon) -> None:
+    first = Run(daemon, "ddp", 1, 3)
+    job = daemon.run(TRAIN, "ddp", "6", "24", "wider", flags=("--durable-every", "0", "--from", first.url))
+    assert job.wait() != 0
+    out = job.printed()
+    assert "model.up.weight is float32 (24, 6), was float32 (20, 6)" in out, out
+    undeclared = TRAIN.replace("declared = dict", "declared = {} and dict")
+    job = daemon.run(undeclared, "ddp", "6", "24", "renamed", flags=("--durable-every", "0", "--from", first.url))
+    assert job.wait() != 0
+    out = job.printed()
+    assert "Session(..., was={'model.out.weight': 'model.down.weight'" in out, out
+    assert "fresh=['model.adapter'" in out
+
+
+def test_a_rank_that_is_lost_does_not_begin_again(daemon: Daemon) -> None:
+    """The generation is read once: what the run has itself counts from then on."""
+    first = Run(daemon, "ddp", 2, 3)
+    kill = "if step == 6 and rank == 1 and at == 3: session.commit(); os.kill(os.getpid(), signal.SIGKILL)"
+    crash = TRAIN.replace("        losses.append", f"        {kill}\n        losses.append").replace("import hashlib", "import os, signal, hashlib")
+    job = daemon.run(crash, "ddp", "9", "12", "none", world=2, flags=("--durable-every", "0", "--from", first.url))
+    out = job.done()
+    (ran,) = (line for line in out.splitlines() if "RAN {" in line)
+    is_ = json.loads(ran.split("RAN ", 1)[1])
+    assert is_["at"] > 3 and is_["source"] != "from"
+    whole = Run(daemon, "ddp", 2, 9)
+    assert is_["ends"] == whole.is_["ends"]
