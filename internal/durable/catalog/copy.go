@@ -276,7 +276,7 @@ func importOld(ctx context.Context, o *Old, f Found, to *Catalog) error {
 		return nil
 	}
 	a := Attempt{Run: r, Generation: f.Generation}
-	if a.Write, err = to.unused(ctx, a, f.Write); err != nil {
+	if a.Write, err = to.Unused(ctx, a, f.Write); err != nil {
 		return err
 	}
 	fleet := Fleet{f.Cluster, "copied", f.Position.Epoch}
@@ -336,8 +336,8 @@ func sameParts(a, b *format.Index) bool {
 	return maps.Equal(roots(a), roots(b))
 }
 
-// unused is a number of a write, from least on, of which no object lies in a generation: what a copy that broke off left stays its own.
-func (c *Catalog) unused(ctx context.Context, a Attempt, least uint64) (uint64, error) {
+// Unused is a number of a write, from least on, of which no object lies in a generation: what a copy that broke off left stays its own.
+func (c *Catalog) Unused(ctx context.Context, a Attempt, least uint64) (uint64, error) {
 	prefix := a.Run.Under(format.StepName(a.Generation)) + "/"
 	err := c.list(ctx, prefix, "", func(info store.Info) error {
 		least = max(least, format.ParseName(strings.TrimPrefix(info.Key, a.Run.Prefix())).Write+1)

@@ -223,7 +223,7 @@ func (c *Catalog) rewrite(ctx context.Context, f Found, parts []*bare) (was []by
 		return nil, nil, nil, err
 	}
 	a := Attempt{Run: f.Run, Generation: f.Generation}
-	if a.Write, err = c.unused(ctx, a, f.Write+1); err != nil {
+	if a.Write, err = c.Unused(ctx, a, f.Write+1); err != nil {
 		return nil, nil, nil, err
 	}
 	files, err := c.rewritten(ctx, f, a, parts)

@@ -94,7 +94,7 @@ def _begin() -> None:
 
 _begin()
 
-_MODULES = ("data", "inprocess", "parallel", "rng", "store", "testing")
+_MODULES = ("data", "dcp", "inprocess", "parallel", "rng", "store", "testing")
 
 
 def __dir__() -> list[str]:
