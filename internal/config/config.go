@@ -158,6 +158,9 @@ type Store struct {
 	// Credentials is a file, mode 0600: of s3:// as ~/.aws/credentials, of gs:// as GOOGLE_APPLICATION_CREDENTIALS names one, of az:// with a connection
 	// string. Default: the vendor's variables and files, or the machine's role.
 	Credentials string `yaml:"credentials,omitempty"`
+	// Key has the server encrypt what daemons write: of s3:// the id, ARN or alias of a key of KMS, of gs:// a key's whole name, of az:// an encryption scope.
+	// Default: as the bucket says.
+	Key string `yaml:"kms_key,omitempty"`
 	// Conditions is none for a server that ignores the conditions of a put, which daemons refuse otherwise. Fleets then exclude each other by what the
 	// server lists: one whose lists lag has two fleets that resume a run at once overwrite each other's checkpoints. The same on all nodes, and in all clusters
 	// that use the bucket. Default: they are tried when the daemon starts.

@@ -37,6 +37,8 @@ type Settings struct {
 	Credentials string
 	// Checksum is "sha256", "md5" or "none": see docs/stores.md. Empty: sha256.
 	Checksum string
+	// Key has the server encrypt what is written: of S3 a key of KMS, of Google a key's whole name, of Azure an encryption scope. Empty: as the bucket says.
+	Key string
 	// PartBytes is the least size of an upload's parts. 0: 16 MiB.
 	PartBytes int64
 	// Notice is told of requests that fail and will be repeated, or do not move. It must not block.
@@ -48,6 +50,9 @@ func Open(ctx context.Context, where string, settings Settings) (store.Store, er
 	p, err := parse(where)
 	if err != nil {
 		return nil, err
+	}
+	if p.bucket == "" && settings.Key != "" {
+		return nil, errors.New("a key is a setting of buckets: a directory's file system encrypts, or does not")
 	}
 	if p.bucket == "" {
 		return directory.Open(ctx, p.dir)
@@ -88,12 +93,12 @@ func gcsSettings(p place, s Settings, env func(string) string) gcs.Settings {
 			endpoint = "http://" + endpoint
 		}
 	}
-	return gcs.Settings{Bucket: p.bucket, Prefix: p.prefix, Endpoint: endpoint, Credentials: s.Credentials, PartBytes: s.PartBytes, Notice: s.Notice}
+	return gcs.Settings{Bucket: p.bucket, Prefix: p.prefix, Endpoint: endpoint, Credentials: s.Credentials, Key: s.Key, PartBytes: s.PartBytes, Notice: s.Notice}
 }
 
 // azureSettings joins what a URL, the settings and the environment say.
 func azureSettings(p place, s Settings, env func(string) string) (azure.Settings, error) {
-	out := azure.Settings{Container: p.bucket, Prefix: p.prefix, Endpoint: s.Endpoint, PartBytes: s.PartBytes, Notice: s.Notice}
+	out := azure.Settings{Container: p.bucket, Prefix: p.prefix, Endpoint: s.Endpoint, Scope: s.Key, PartBytes: s.PartBytes, Notice: s.Notice}
 	return out.Told(s.Credentials, env)
 }
 
@@ -164,6 +169,7 @@ func s3Settings(p place, s Settings, env func(string) string) (s3.Settings, erro
 		Endpoint:  strings.TrimSuffix(first(s.Endpoint, env("AWS_ENDPOINT_URL_S3"), env("AWS_ENDPOINT_URL")), "/"),
 		Region:    first(s.Region, env("AWS_REGION"), env("AWS_DEFAULT_REGION")),
 		Checksum:  s.Checksum,
+		Key:       s.Key,
 		PartBytes: s.PartBytes,
 		AccessKey: s.AccessKey, SecretKey: s.SecretKey, SessionToken: s.SessionToken, Credentials: s.Credentials,
 		Notice: s.Notice,

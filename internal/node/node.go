@@ -250,7 +250,7 @@ func (d *daemon) makeTier(ctx context.Context, settings tier.Settings) (*tier.Ti
 // bucketSettings are what a configuration says of a bucket's server.
 func bucketSettings(c *config.Config, notice func(remote.Notice)) durable.Settings {
 	s := c.Store
-	return durable.Settings{Endpoint: s.Endpoint, Region: s.Region, Addressing: s.Addressing, Checksum: s.Checksum, Credentials: s.Credentials, PartBytes: bucketPart, Notice: notice}
+	return durable.Settings{Endpoint: s.Endpoint, Region: s.Region, Addressing: s.Addressing, Checksum: s.Checksum, Credentials: s.Credentials, Key: s.Key, PartBytes: bucketPart, Notice: notice}
 }
 
 // bucketPart is the least size of the parts of a write, in bytes: what a slow server has taken of one nobody sees.

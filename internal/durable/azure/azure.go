@@ -101,9 +101,17 @@ func versionOf(h http.Header) store.Version { return store.Version(strings.Trim(
 // etag is what a version looks like; nothing else is sent as one.
 var etag = regexp.MustCompile(`^0x[0-9A-Za-z]{1,64}$`)
 
+// scoped has the server encrypt what a request makes as the settings say.
+func (s *Store) scoped(header map[string]string) map[string]string {
+	if s.settings.Scope != "" {
+		header["X-Ms-Encryption-Scope"] = s.settings.Scope
+	}
+	return header
+}
+
 // write sends a body that makes an object.
 func (s *Store) write(ctx context.Context, address string, b []byte, header map[string]string) (store.Version, error) {
-	h := map[string]string{"Content-MD5": sumOf(b)}
+	h := s.scoped(map[string]string{"Content-MD5": sumOf(b)})
 	for k, v := range header {
 		h[k] = v
 	}

@@ -211,6 +211,25 @@ func TestStallsAndCuts(t *testing.T) {
 	}
 }
 
+// TestScope: the server is told the encryption scope with each request that makes an object or a block.
+func TestScope(t *testing.T) {
+	srv := storetest.StartAzure(t)
+	made := storetest.Writes(t, srv.URL, func(endpoint string) store.Store {
+		return client(t, srv, "keyed", func(s *Settings) { s.Scope, s.Endpoint = "team-a", endpoint+"/"+storetest.Access })
+	}, 2*leastPart+1)
+	for _, r := range made {
+		if r.Header.Get("X-Ms-Encryption-Scope") != "team-a" {
+			t.Errorf("%s %s: %v", r.Method, r.URL, r.Header)
+		}
+	}
+	if len(made) != 7 { // two small ones, the upload's first block, three parts, and their list
+		t.Errorf("%d requests", len(made))
+	}
+	if err := (Settings{Container: "c-1", Account: "acc", Endpoint: "https://acc.blob.core.windows.net", Scope: "a\r\nb"}).Validate(); err == nil || !strings.Contains(err.Error(), "encryption scope") {
+		t.Errorf("a scope with a header in it: %v", err)
+	}
+}
+
 // TestSignature: what a shared key signs is what Azure's own client (azblob 1.8.3) signs of the same request; Azurite checks the rest.
 func TestSignature(t *testing.T) {
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "https://acc.blob.core.windows.net/c/a%20b/k=+@?comp=block&blockid=QQ%3D%3D", strings.NewReader("text"))

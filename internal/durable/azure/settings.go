@@ -27,6 +27,7 @@ type Settings struct {
 	Key       remote.Secret
 	SAS       remote.Secret
 	from      string // where Key or SAS was found; empty: whoever opens the store has it
+	Scope     string // of encryption, which the server encrypts objects with; empty: as the container says
 	PartBytes int64  // the least size of an upload's blocks; 16 MiB
 
 	Stall    time.Duration       // how long nothing of a request may move; 30 s
@@ -100,6 +101,7 @@ func accountOf(endpoint string) string {
 
 var (
 	containerName = regexp.MustCompile(`^[a-z0-9](-?[a-z0-9]){2,62}$`)
+	scopeName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{1,61}[A-Za-z0-9]$`)
 	accountName   = regexp.MustCompile(`^[A-Za-z0-9]{3,24}$`)
 )
 
@@ -136,6 +138,9 @@ func (s Settings) Validate() error {
 	}
 	if _, err := url.ParseQuery(string(s.SAS)); err != nil {
 		bad("shared access signature: want sv=...&sig=..., as Azure shows it")
+	}
+	if s.Scope != "" && !scopeName.MatchString(s.Scope) {
+		bad("encryption scope %.80q: want 3 to 63 letters, digits and - _ .", s.Scope)
 	}
 	if s.PartBytes != 0 && (s.PartBytes < leastPart || s.PartBytes > mostPart) {
 		bad("part of %d bytes: want %d to %d", s.PartBytes, leastPart, int64(mostPart))

@@ -76,7 +76,7 @@ func (s *Store) Upload(ctx context.Context, key string, size int64) (store.Uploa
 func (u *upload) stage(ctx context.Context, n int64, b []byte) error {
 	got, _, err := u.s.http.Do(ctx, remote.Request{
 		Method: http.MethodPut, URL: u.s.blob(u.key, url.Values{"comp": {"block"}, "blockid": {blockName(u.id, n)}}),
-		Header: map[string]string{"Content-MD5": sumOf(b), "Content-Type": "application/octet-stream"}, Body: [][]byte{b},
+		Header: u.s.scoped(map[string]string{"Content-MD5": sumOf(b), "Content-Type": "application/octet-stream"}), Body: [][]byte{b},
 	})
 	if err == nil && got.Get("X-Ms-Request-Id") == "" {
 		err = remote.NotTheStores("x-ms-request-id")

@@ -119,6 +119,14 @@ func textOf(crc uint32) string {
 }
 
 // insert puts an object in one request. more is what the address says besides, and class the class of storage; empty: the bucket's.
+// keyed has the server encrypt what a request makes with the key of the settings.
+func (s *Store) keyed(q url.Values) url.Values {
+	if s.settings.Key != "" {
+		q.Set("kmsKeyName", s.settings.Key)
+	}
+	return q
+}
+
 func (s *Store) insert(ctx context.Context, name string, b []byte, class string, more url.Values) (properties, error) {
 	crc := textOf(crc32.Checksum(b, castagnoli))
 	about, err := json.Marshal(struct {
@@ -134,6 +142,7 @@ func (s *Store) insert(ctx context.Context, name string, b []byte, class string,
 	more.Set("uploadType", "multipart")
 	more.Set("name", name) // again, for the logs of servers and proxies
 	more.Set("fields", fields)
+	s.keyed(more)
 	head := "--" + border + "\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n" + string(about) + "\r\n--" + border + "\r\nContent-Type: application/octet-stream\r\n\r\n"
 	_, text, err := s.http.Do(ctx, remote.Request{
 		Method: http.MethodPost, URL: s.base + "/upload/storage/v1/b/" + s.settings.Bucket + "/o?" + more.Encode(),

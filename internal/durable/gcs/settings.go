@@ -22,7 +22,8 @@ type Settings struct {
 	// Credentials is a file: a service account's key, or what `gcloud` and a workload's identity write. Empty: the default credentials, which
 	// are GOOGLE_APPLICATION_CREDENTIALS, those of gcloud, or the machine's.
 	Credentials string
-	PartBytes   int64 // the least size of an upload's parts; 16 MiB
+	Key         string // of KMS, which the server encrypts objects with: projects/P/locations/L/keyRings/R/cryptoKeys/K. Empty: as the bucket says
+	PartBytes   int64  // the least size of an upload's parts; 16 MiB
 
 	Stall    time.Duration       // how long nothing of a request may move; 30 s
 	Patience time.Duration       // how long a call is repeated; 20 s
@@ -39,6 +40,9 @@ const (
 
 // bucketName leaves out names with dots, which need a domain of one's own; those work too.
 var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$`)
+
+// keyName is how Google names a key.
+var keyName = regexp.MustCompile(`^projects/[\w.:-]+/locations/[\w-]+/keyRings/[\w-]+/cryptoKeys/[\w-]+$`)
 
 // Validate reports all faults at once.
 func (s Settings) Validate() error {
@@ -57,6 +61,9 @@ func (s Settings) Validate() error {
 	}
 	if s.Endpoint != "" && !remote.IsEndpoint(s.Endpoint, false) {
 		bad("endpoint: want http://HOST:PORT or https://HOST, nothing else in it")
+	}
+	if s.Key != "" && !keyName.MatchString(s.Key) {
+		bad("key %.80q: want projects/PROJECT/locations/LOCATION/keyRings/RING/cryptoKeys/KEY", s.Key)
 	}
 	if s.PartBytes != 0 && (s.PartBytes < leastPart || s.PartBytes > mostPart) {
 		bad("part of %d bytes: want %d to %d", s.PartBytes, leastPart, int64(mostPart))

@@ -5,7 +5,30 @@ import (
 	"hash/crc32"
 	"strings"
 	"testing"
+
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/durable/storetest"
 )
+
+// TestKey: the server is told the key with each request that makes an object.
+func TestKey(t *testing.T) {
+	const key = "projects/p/locations/eu/keyRings/r/cryptoKeys/k"
+	srv := storetest.StartGCS(t)
+	made := storetest.Writes(t, srv.URL, func(endpoint string) store.Store {
+		return client(t, srv, "keyed", func(s *Settings) { s.Key, s.Endpoint = key, endpoint })
+	}, 2*leastPart+1)
+	for _, r := range made {
+		if r.URL.Query().Get("kmsKeyName") != key {
+			t.Errorf("%s %s", r.Method, r.URL)
+		}
+	}
+	if len(made) != 7 { // two small ones, the upload's beginning, three parts, and what they are composed to
+		t.Errorf("%d requests", len(made))
+	}
+	if err := (Settings{Bucket: "b-1", Key: "k"}).Validate(); err == nil || !strings.Contains(err.Error(), "want projects/PROJECT/") {
+		t.Errorf("a key's short name: %v", err)
+	}
+}
 
 // TestJoined: a checksum that is put together is that of the bytes.
 func TestJoined(t *testing.T) {

@@ -168,7 +168,7 @@ func (u *upload) compose(ctx context.Context, name string, of []piece) (piece, e
 		return piece{}, err
 	}
 	_, text, err := u.s.http.Do(ctx, remote.Request{
-		Method: http.MethodPost, URL: u.s.bucket("/o/"+url.QueryEscape(name)+"/compose", url.Values{"fields": {fields}}),
+		Method: http.MethodPost, URL: u.s.bucket("/o/"+url.QueryEscape(name)+"/compose", u.s.keyed(url.Values{"fields": {fields}})),
 		Header: map[string]string{"Content-Type": "application/json"}, Body: [][]byte{b},
 	})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/encrypt"
 
 	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -26,6 +27,8 @@ type Store struct {
 	core     *minio.Core
 	creds    *credentials.Credentials
 	calls    *remote.Client
+
+	encryption encrypt.ServerSide // nil: as the bucket says
 }
 
 var _ store.Store = (*Store)(nil)
@@ -36,6 +39,13 @@ func Open(settings Settings) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{settings: settings.withDefaults()}
+	if settings.Key != "" {
+		sse, err := encrypt.NewSSEKMS(settings.Key, nil)
+		if err != nil {
+			return nil, fmt.Errorf("key: %w", err)
+		}
+		s.encryption = sse
+	}
 	creds, renew := credentialsOf(s.settings)
 	s.creds = creds
 	s.calls = remote.New(remote.Client{URL: s.URL(), Stall: settings.Stall, Patience: settings.Patience, Notice: settings.Notice, Judge: judge, Expire: s.creds.Expire, Renew: renew})
@@ -121,6 +131,7 @@ func (s *Store) digestsOf(b []byte) digests {
 func (s *Store) send(ctx context.Context, key string, b []byte, condition func(*minio.PutObjectOptions)) (store.Version, error) {
 	d := s.digestsOf(b)
 	opts := minio.PutObjectOptions{DisableContentSha256: true, UserMetadata: d.header} // the signature has the digest: no signature in pieces
+	opts.ServerSideEncryption = s.encryption
 	if condition != nil {
 		condition(&opts)
 	}

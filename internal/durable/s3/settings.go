@@ -3,6 +3,7 @@ package s3
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -33,6 +34,9 @@ type Settings struct {
 	SessionToken remote.Secret
 	Credentials  string // a file as ~/.aws/credentials, where AccessKey is empty; empty: as above
 
+	// Key of KMS that the server encrypts objects with: an id, an ARN or an alias. Empty: as the bucket says.
+	Key string
+
 	// Stall is how long nothing of a request may move; 30 s. Shorter than the server's own pauses, it breaks good requests.
 	Stall time.Duration
 	// Patience is how long a call is repeated; 20 s. The last attempt may take Stall longer.
@@ -46,6 +50,9 @@ const (
 	mostName      = 1024 // bytes of an object's name in S3
 	defaultRegion = "us-east-1"
 )
+
+// keyName is what ids, ARNs and aliases of keys are made of.
+var keyName = regexp.MustCompile(`^[\w:/.-]{0,512}$`)
 
 // withDefaults fills in what was left out.
 func (s Settings) withDefaults() Settings {
@@ -86,6 +93,9 @@ func (s Settings) Validate() error {
 	case "", "sha256", "md5", "none":
 	default:
 		bad("checksum %q: want sha256, md5 or none", s.Checksum)
+	}
+	if !keyName.MatchString(s.Key) {
+		bad("key %.80q: want the id, ARN or alias of a key of KMS", s.Key)
 	}
 	if (s.AccessKey == "") != (s.SecretKey == "") {
 		bad("access key and secret key: one of them alone is given")

@@ -3,7 +3,11 @@ package s3
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode"
@@ -12,6 +16,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/durable/storetest"
 )
 
 func TestValidate(t *testing.T) {
@@ -62,6 +67,51 @@ func FuzzErrors(f *testing.F) {
 			t.Fatalf("%q", text)
 		}
 	})
+}
+
+// withKMS answers what a server does that takes a key. gofakes3 refuses all of them.
+func withKMS(t *testing.T, size int) string {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("ETag", `"e"`)
+		switch {
+		case r.Method == http.MethodHead:
+			w.Header().Set("Content-Length", strconv.Itoa(size))
+			w.Header().Set("Last-Modified", "Fri, 27 Nov 2026 00:00:00 GMT")
+		case q.Has("uploads"):
+			fmt.Fprint(w, "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+		case q.Has("uploadId") && r.Method == http.MethodPost:
+			fmt.Fprint(w, `<CompleteMultipartUploadResult><ETag>"e"</ETag></CompleteMultipartUploadResult>`)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+// TestKey: the server is told the key with each request that makes an object. Parts and the end of an upload have that of its beginning.
+func TestKey(t *testing.T) {
+	const key = "arn:aws:kms:eu-west-1:1:key/abc"
+	srv := &storetest.Server{Bucket: "plain", URL: withKMS(t, 2*leastPart+1)}
+	told := 0
+	for _, r := range storetest.Writes(t, srv.URL, func(endpoint string) store.Store {
+		return client(t, srv, "keyed", func(s *Settings) { s.Key, s.Endpoint = key, endpoint })
+	}, 2*leastPart+1) {
+		makes := !r.URL.Query().Has("uploadId")
+		if got := r.Header.Get("X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id"); (got == key) != makes || (r.Header.Get("X-Amz-Server-Side-Encryption") == "aws:kms") != makes {
+			t.Errorf("%s %s: %v", r.Method, r.URL, r.Header)
+		}
+		if makes {
+			told++
+		}
+	}
+	if told != 3 {
+		t.Errorf("told %d times", told)
+	}
+	if err := (Settings{Bucket: "b-1", Key: "a\r\nX-Evil: 1"}).Validate(); err == nil || !strings.Contains(err.Error(), "want the id, ARN or alias") {
+		t.Errorf("a key with a header in it: %v", err)
+	}
 }
 
 // TestAbsentIsSaidByTheStore: nothing but a 404 that names the key makes an object absent. What is absent may be written anew, or pruned.

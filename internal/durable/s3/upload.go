@@ -57,7 +57,7 @@ func (s *Store) Upload(ctx context.Context, key string, size int64) (store.Uploa
 		}
 		return u, nil
 	}
-	opts := minio.PutObjectOptions{}
+	opts := minio.PutObjectOptions{ServerSideEncryption: s.encryption}
 	if s.settings.Checksum == "sha256" {
 		opts.UserMetadata = map[string]string{"X-Amz-Checksum-Algorithm": "SHA256"}
 	}
