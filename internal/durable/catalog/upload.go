@@ -78,6 +78,7 @@ func (c *Catalog) parts(ctx context.Context, u store.Upload, size int64, fill fu
 			close(through)
 			if err := c.again(ctx, func() error { return u.Part(ctx, i, b) }); err != nil {
 				cancel(err)
+				b = nil // a call that was given up may still read it
 			}
 			free <- b
 		})
