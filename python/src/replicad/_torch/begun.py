@@ -181,7 +181,7 @@ def _reads(region: Region, tensor: Tensor, spread: Sharded | None, group: int) -
     cuts = cover(want, pieces)
     if cuts is None:
         raise Mismatch(f"{region.name}: the pieces that the generation has do not give {want.shape} at {want.at} of {tuple(whole)}")
-    out = []
+    out: list[_Read] = []
     for cut in cuts:
         out += _boxed(region, want, tensor.pieces[cut.piece], pieces[cut.piece], cut.box)
     return out
