@@ -62,9 +62,9 @@ def digest():
     for p, state in optimizer.state.items():
         tensors |= {f"{names[id(p)]}.{k}": whole(v) for k, v in state.items()}
     h = hashlib.sha256()
+    tensors = {n.replace("out.", "down."): t for n, t in tensors.items() if "adapter" not in n}
     for n in sorted(tensors):
-        if "adapter" not in n:
-            h.update(n.replace("out.", "down.").encode() + tensors[n].contiguous().numpy().tobytes())
+        h.update(n.encode() + tensors[n].contiguous().numpy().tobytes())
     return h.hexdigest()[:16]
 
 with replicad.Session(forward if layout == "ddp" else model, optimizer, scheduler=scheduler, data=loader, shared_buffers=lambda n: True, **declared) as session:

@@ -485,12 +485,14 @@ class Session:
         with begun.opened(origin) as source:
             inexact = begun.begin(source, self._kept, self._declared, order.rank, order.world)
             same = source.world == order.world
-            self._begun = f"step {source.step} of {source.url}/{source.where}" + ("" if same else f", of {source.world} ranks")
+            self._begun = f"step {source.step} of {origin['url'].rstrip('/')}/{origin['place']}" + ("" if same else f", of {source.world} ranks")
         if inexact:
             self._begun += f"; {'; '.join(inexact)}"
         if declared := self._declared.lines():
             self._begun += f"; declared: {', '.join(declared)}"
             self._remarks.note("note", {"declared": ", ".join(declared)[: remarks.TEXT]})
+        if (inexact or declared) and order.rank == 0:
+            log.warning("replicad: this run begins from %s; all else is as it was there", self._begun)
 
     def _told(self, source: str) -> str:
         """What launchers print of the durable generation that the job goes on from. The step does not hang on it: without an answer it is not said."""

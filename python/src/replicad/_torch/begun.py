@@ -95,7 +95,13 @@ def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: 
     kept.objects.set_common(common)
     kept.trained.set(common["trained"])
     kept.objects.set_own(values.own(own, rank if rank >= source.world else None))
+    if world > source.world:
+        values.said.append(f"the generators of {_ranks(source.world, world)}, which the run did not have, are seeded from its seed and the rank's number")
     return [*values.said, *([f"{some([r.name for r, _ in fit.own])}, of a rank's own, are rank {of}'s"] if fit.own and source.world != world else [])]
+
+
+def _ranks(begin: int, end: int) -> str:
+    return f"rank {begin}" if end == begin + 1 else f"ranks {begin} to {end - 1}"
 
 
 # -- what fits ----------------------------------------------------------------------------------------------------------
@@ -141,7 +147,7 @@ def _refuse(source: Generation, fit: _Fit, values: _Values, declared: Declared) 
     remedies = [f"{name}={given!r}" for name, given in (("was", _few(was)), ("fresh", fresh[:3]), ("dropped", dropped[:3])) if given]
     more = [f"and {len(lines) - 8} more"] if len(lines) > 8 else []
     remedy = f". Where that is on purpose, declare it: Session(..., {', '.join(remedies)}); 'head.*' means all below" if remedies else ""
-    raise Mismatch(f"step {source.step} of {source.url}/{source.where} is of another program: {'; '.join([*lines[:8], *more])}{remedy}")
+    raise Mismatch(f"step {source.step} of {source.where} is of another program: {'; '.join([*lines[:8], *more])}{remedy}")
 
 
 def _few(was: Mapping[str, str]) -> dict[str, str]:
@@ -229,7 +235,7 @@ def _read(source: Generation, reads: list[_Read]) -> None:
 def _small(source: Generation, kept: Kept, group: int, rank: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """What ranks have in common, and what is a rank's own, as the generation has it."""
     if (shared := source.tensors.get(SHARED)) is None or (own := source.private.get(OWN)) is None:
-        raise Mismatch(f"step {source.step} of {source.url}/{source.where} was not written by a replicad.Session (it has no {SHARED}): load it with replicad.dcp.Reader")
+        raise Mismatch(f"step {source.step} of {source.where} was not written by a replicad.Session (it has no {SHARED}): load it with replicad.dcp.Reader")
     pieces = next((p for p in shared.pieces if p.index == group), shared.pieces[0]), next((p for p in own.pieces if p.index == rank), own.pieces[0])
     first, second = (_unpacked(source.load(p)) for p in pieces)
     return first, second
@@ -289,7 +295,6 @@ class _Values:
         if added is not None:
             rng.reseed(added)
             out["rng"], out["asked"] = objects.generators(), None
-            self.said.append(f"the generators of rank {added}, which the run did not have, are seeded from its seed and the rank's number")
         if self._resized and out["objects"]:
             self.said.append(f"{some(list(out['objects']))}, of a rank's own, are as another rank had them")
         return out
