@@ -80,7 +80,7 @@ type adopt struct {
 const adoptPatience = 8 * time.Second
 
 // adoptable looks for the newest durable generation of a job's name: its UUID, epochs and lineage are taken over (protocol
-// section 5.4). One of another layout or cluster is refused, not passed over, and so is a name of whose every finished generation something is
+// section 5.4), whichever cluster wrote it. One of another layout is refused, not passed over, and so is a name of whose every finished generation something is
 // damaged: starting afresh would be a silent loss. What is passed over is read by then, and said with the plan.
 func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.CreateRequest) adopt {
 	a := adopt{from: from, request: m}
@@ -131,9 +131,6 @@ func newestOf(found []tier.Found, skipped []tier.Skipped) (newest *tier.Found) {
 func (l *Leader) unfitting(m control.CreateRequest, found []tier.Found, f tier.Found) string {
 	rival, tied := tier.Rival(found)
 	switch {
-	case f.Cluster != l.cfg.Cluster: // its parts can't be staged here
-		return fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
-			f.Generation, l.at(f), f.Cluster, l.cfg.Cluster)
 	case f.Owner != m.Owner && m.Owner != 0:
 		return fmt.Sprintf("resume job %q: durable generation %v in %s is user %d's, and user %d asks: resume it as that user, or use another name", m.Name, f.Generation, l.at(f), f.Owner, m.Owner)
 	case m.Unlike(f.Layout) != "":
@@ -180,11 +177,19 @@ func (l *Leader) adopts(ctx context.Context, a *adopt, found []tier.Found, skipp
 	}
 	a.command = replica.CreateJob{ID: f.Commit.Run, Epoch: resumed.Epoch, Writes: resumed.Writes, Began: resumed.Began, Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
 	a.request.Owner = f.Owner
-	a.news = []string{lackingNews(*f), notesNews(*f, a.request.Notes)}
+	a.news = []string{l.foreignNews(*f), lackingNews(*f), notesNews(*f, a.request.Notes)}
 	for _, over := range resumed.Over {
 		a.news = append(a.news, takenNews(*f, over))
 	}
 	l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", a.request.Name, f.Generation, l.at(*f)))
+}
+
+// foreignNews says that a run changes its cluster; empty: it does not.
+func (l *Leader) foreignNews(f tier.Found) string {
+	if f.Cluster == l.cfg.Cluster {
+		return ""
+	}
+	return fmt.Sprintf("step %d, which the job goes on from, was written by cluster %v: the run is this cluster's now (%v), and that one writes nothing durable to it any more", f.Position.Step, f.Cluster, l.cfg.Cluster)
 }
 
 // takenNews names the fleet that the run of a generation is taken from, where it may have begun just now, or was not alone.

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,8 +54,7 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 3))
 			spoil("step-00000004.e1/group-0.w1.safetensors", os.Remove)(t, c, dir)
 		}, fixture.Gen(1, 3), nil},
-		{"of another cluster", func(_ *testing.T, c *chair, _ string) { c.writes("job", other, fixture.JobID, fixture.Gen(1, 4)) }, replica.Generation{},
-			[]string{"step-00000004.e1", "is of cluster " + other.String(), "this is " + fixture.Cluster.String(), "--resume"}},
+		{"of another cluster", func(_ *testing.T, c *chair, _ string) { c.writes("job", other, fixture.JobID, fixture.Gen(1, 4)) }, fixture.Gen(1, 4), nil},
 		{"the later of two jobs", func(t *testing.T, c *chair, dir string) {
 			c.writes("job", fixture.Cluster, earlier, fixture.Gen(1, 9000))
 			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
@@ -95,6 +95,35 @@ func TestAdoptsForItsOwner(t *testing.T) {
 	}
 }
 
+// A run of another cluster is taken over with a claim, its launchers are told so once it is theirs, and its owner stays.
+func TestAdoptsFromAnotherCluster(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	other := replica.ClusterID{0xc2}
+	c.writes("job", other, fixture.JobID, fixture.Gen(1, 4)) // root's
+	ask := askToResume
+	ask.Owner = 61002
+	if a := c.adoptable(t.Context(), nil, ask); !strings.Contains(a.refused, "is user 0's, and user 61002 asks") {
+		t.Errorf("refused: %q", a.refused)
+	}
+	a := c.adoptable(t.Context(), nil, askToResume)
+	if a.refused != "" || a.command.ID != fixture.JobID || a.command.Epoch != 1 || a.command.Durable != fixture.Gen(1, 4) {
+		t.Fatalf("adopts %+v, refused: %q", a.command, a.refused)
+	}
+	const want = "step 4, which the job goes on from, was written by cluster "
+	if news := strings.Join(a.news, ""); !strings.HasPrefix(news, want+other.String()) || !strings.Contains(news, "this cluster's now ("+fixture.Cluster.String()) {
+		t.Errorf("launchers are told %q", a.news)
+	}
+	late := tier.Attempt{Name: "job", Job: fixture.JobID, Cluster: other, Epoch: 1, Generation: fixture.Gen(1, 6), Number: 2}
+	said, roots, objects, err := c.objects(late)
+	if err == nil {
+		err = c.disk.Commit(t.Context(), late, said, roots, objects)
+	}
+	if !errors.Is(err, tier.ErrFenced) {
+		t.Errorf("the other cluster writes on with %v", err)
+	}
+}
+
 // The launchers of a job that goes on from a generation which lacks something are told so, in a note's length.
 func TestAdoptsWhatLacksSomething(t *testing.T) {
 	c := newChair(t)
@@ -110,8 +139,9 @@ func TestAdoptsWhatLacksSomething(t *testing.T) {
 		t.Errorf("launchers are told %q, want %q (refused: %q)", a.news, want, a.refused)
 	}
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 8), replica.Lacking{Text: strings.Repeat("é", replica.MaxLacks/2)}, replica.Lacking{Rank: 1, Text: strings.Repeat("x", replica.MaxLacks)})
-	if a := c.adoptable(t.Context(), nil, ask); len(a.news[0]) > wire.MaxRefusedText || !strings.HasSuffix(a.news[0], "says what to do") || !utf8.ValidString(a.news[0]) {
-		t.Errorf("%d bytes: %q", len(a.news[0]), a.news)
+	a := c.adoptable(t.Context(), nil, ask)
+	if news := strings.Join(a.news, ""); len(news) > wire.MaxRefusedText || !strings.HasSuffix(news, "says what to do") || !utf8.ValidString(news) {
+		t.Errorf("%d bytes: %q", len(news), a.news)
 	}
 }
 
