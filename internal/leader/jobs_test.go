@@ -124,6 +124,43 @@ func TestAdoptsFromAnotherCluster(t *testing.T) {
 	}
 }
 
+// A new job begins with what --from names, unless --resume finds a state of its own. What can't be loaded begins none.
+func TestBeginsWithAnotherRun(t *testing.T) {
+	from := &replica.Origin{Asked: "s3://b/ck/lm@best", URL: "s3://b/ck", Job: "lm", Run: replica.JobID{7}, Place: "lm/run/step", Generation: fixture.Gen(2, 2180), World: 8}
+	const failed = "s3://b/ck: no checkpoints of replicad's are there, nor in what lies above it"
+	c := newChair(t)
+	c.shelf()
+	ask := askToResume
+	ask.From = from
+	a := c.adoptable(t.Context(), nil, ask)
+	if a.refused != "" || a.command.From != from || strings.Join(a.news, "") != "" {
+		t.Errorf("with nothing to resume it begins with %+v, says %q (refused: %q)", a.command.From, a.news, a.refused)
+	}
+	ask.FromFailed = failed
+	if a = c.adoptable(t.Context(), nil, ask); a.refused != `begin job "job" with s3://b/ck/lm@best: `+failed {
+		t.Errorf("with what is not there: refused %q", a.refused)
+	}
+	n := c.node("n2", 22)
+	fresh := ask
+	fresh.Resume, fresh.ID = false, 7
+	c.create(t.Context(), n, fresh)
+	if r := fixture.Only[control.CreateReply](told(t, n)); len(r) != 1 || r[0].ID != 7 || r[0].Retry || !strings.Contains(r[0].Refused, failed) {
+		t.Errorf("answered by %+v", r)
+	}
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+	a = c.adoptable(t.Context(), nil, ask)
+	if a.refused != "" || a.command.Durable != fixture.Gen(1, 4) || a.command.From != nil || !strings.Contains(strings.Join(a.news, ""), "--from s3://b/ck/lm@best is not used") {
+		t.Errorf("with a state of its own it goes on from %v, from %+v, says %q (refused: %q)", a.command.Durable, a.command.From, a.news, a.refused)
+	}
+	job := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Name = "job" })
+	c.knows(job)
+	fresh.Layout, fresh.ID = job.Layout, 8
+	c.create(t.Context(), n, fresh)
+	if r := fixture.Only[control.CreateReply](told(t, n)); len(r) != 1 || !strings.Contains(r[0].Refused, "began with its program's own state") {
+		t.Errorf("of a job that runs: %+v", r)
+	}
+}
+
 // The launchers of a job that goes on from a generation which lacks something are told so, in a note's length.
 func TestAdoptsWhatLacksSomething(t *testing.T) {
 	c := newChair(t)

@@ -260,6 +260,31 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	f.wants("20 good, 10 unread")
 }
 
+// A run that began with a generation of another one says so for good, and so does each of its generations.
+func TestARunSaysWhatItBeganWith(t *testing.T) {
+	tier, st := inMemory(t, Settings{})
+	from := &replica.Origin{Asked: "s3://b/ck/lm", URL: "s3://b/ck", Job: "lm", Run: replica.JobID{7}, Place: "lm/run/step", Generation: gen(2, 2180), World: 8}
+	f := newFleet(t, tier, "a")
+	f.of.From, f.saying = from, func(s *Said) { s.From = from }
+	f.writes(5, 2190)
+	found, _, err := tier.Find(t.Context(), name, replica.JobID{})
+	if err != nil || len(found) != 1 || found[0].From == nil || *found[0].From != *from {
+		t.Fatalf("found %+v, %v", found, err)
+	}
+	keys := keysOf(t, st, "/run.json")
+	if len(keys) != 1 {
+		t.Fatalf("%q", keys)
+	}
+	b, _, err := st.Get(t.Context(), keys[0], 1<<20)
+	if err != nil || !strings.Contains(string(b), `"step 2180 of s3://b/ck/lm"`) {
+		t.Errorf("run.json has %s, %v", b, err)
+	}
+	from.World = 0
+	if err := f.tries(2200); err == nil {
+		t.Error("an origin that is none is written")
+	}
+}
+
 // A damaged newest generation does not push a good one out, and counts for nothing until it is found whole.
 func TestDamageIsNoReasonToDelete(t *testing.T) {
 	dir := t.TempDir()
