@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 	"unsafe"
 
@@ -87,6 +88,22 @@ func (s *Session) Join(ctx context.Context) (Order, error) {
 	s.renewFence()
 	return Order{Action: Action(info.action), Epoch: replica.Epoch(info.epoch), Step: replica.Step(info.step), Incarnation: replica.Incarnation(info.incarnation),
 		Source: Source(info.source), Rank: replica.Rank(info.rank), World: uint32(info.world), Group: replica.GroupID(info.group), Job: job}, nil
+}
+
+// From says which generation of another run the job began with; nil: none. From Open on.
+func (s *Session) From(ctx context.Context) (*replica.Origin, error) {
+	const room = 8192
+	text := (*C.char)(C.malloc(room))
+	defer C.free(unsafe.Pointer(text))
+	if err := s.waiting(ctx, "read what the job began with", func(ns C.int64_t) C.int { return C.rp_from(s.h, text, room, ns, &s.call.error) }); err != nil {
+		return nil, err
+	}
+	b := C.GoString(text)
+	if b == "" {
+		return nil, nil
+	}
+	var o replica.Origin
+	return &o, json.Unmarshal([]byte(b), &o)
 }
 
 // SealInitial captures and seals the initial state, after Init; Join again afterwards.

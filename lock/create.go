@@ -49,6 +49,11 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 	if n := s.running(); n >= maxJobs {
 		return Outcome{Err: refuse(Conflict, "create job %s: %d jobs have not ended, and the cluster keeps no more: end one that nobody needs (replicad status lists them, replicad job end NAME)", c.Name, n)}
 	}
+	if c.From != nil {
+		if err := c.From.Check(); err != nil {
+			return Outcome{Err: refuse(Invalid, "create job %s: %v", c.Name, err)}
+		}
+	}
 	if c.Limit > 0 {
 		if err := fitsJob(s.v, c, c.Limit); err != nil {
 			return Outcome{Job: former, Err: err}
@@ -58,7 +63,7 @@ func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
 		ID: c.ID, Name: c.Name, Era: s.v.Era, Layout: cloneLayout(c.Layout), Options: opt, Phase: replica.Opening,
 		Ranks: make([]replica.Claimed, c.Layout.World), GroupGeometry: make([]replica.Digest, c.Layout.NumGroups()),
 		Mirrors: make([][]replica.NodeName, c.Layout.World), GroupMirrors: make([][]replica.NodeName, c.Layout.NumGroups()),
-		Copies: c.Copies, Naming: naming, Owner: c.Owner, Creator: c.Creator, Began: c.Began, Writes: c.Writes, Fleet: s.v.Fleet,
+		Copies: c.Copies, Naming: naming, Owner: c.Owner, Creator: c.Creator, Began: c.Began, Writes: c.Writes, Fleet: s.v.Fleet, From: c.From,
 	}
 	if former != nil {
 		j.Writes = max(j.Writes, former.Writes)

@@ -11,7 +11,7 @@ import (
 func DurableDue(job *replica.Job, have replica.Generation) bool {
 	every := job.Options.DurableSteps()
 	unloadable := have.Epoch < job.Grown // it is from before the job grew: what there is can't be gone on from
-	return job.Options.DurableEvery > 0 && (unloadable || every > 0 && job.Committed.Step/every > have.Step/every) && job.Committed != job.Durable
+	return job.Options.DurableEvery > 0 && (unloadable || every > 0 && job.Committed.Step/every > max(have.Step, job.Start())/every) && job.Committed != job.Durable
 }
 
 // IsMultiple tells whether a step is one that the durable tier is to have, where steps count.

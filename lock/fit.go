@@ -79,7 +79,7 @@ func fitsNode(v View, n replica.Node, limit uint64) error {
 
 func fitsJob(v View, c replica.CreateJob, limit uint64) error {
 	have := Size(v)
-	adds := jobBytes(longestName(v.Nodes), c.Layout, c.Options.WithDefaults().MinCopies) + listBytes(len(c.Lineage)+len(c.Condemned))
+	adds := jobBytes(longestName(v.Nodes), c.Layout, c.Options.WithDefaults().MinCopies) + listBytes(len(c.Lineage)+len(c.Condemned)) + originBytes(c.From)
 	if have+adds > limit {
 		return refuse(Full, "create job %s: %d ranks in %d groups would take %d MiB of the cluster's state, which has %d already, and every node must be able to read it: at most %d: start it with fewer ranks, or end another job first",
 			c.Name, c.Layout.World, c.Layout.NumGroups(), adds>>20, have>>20, limit>>20)
@@ -103,7 +103,7 @@ func Size(v View) (sum uint64) {
 	}
 	longest := longestName(v.Nodes)
 	for _, j := range v.Jobs {
-		sum += listBytes(len(j.Lineage)+len(j.Condemned)) + recipeBytes(j)
+		sum += listBytes(len(j.Lineage)+len(j.Condemned)) + recipeBytes(j) + originBytes(j.From)
 		if j.Phase == replica.Ended && j.Writer == nil {
 			sum += uint64(1<<10 + len(j.EndReason))
 		} else {
@@ -114,6 +114,14 @@ func Size(v View) (sum uint64) {
 		}
 	}
 	return sum
+}
+
+// originBytes is what an origin takes of the state.
+func originBytes(o *replica.Origin) uint64 {
+	if o == nil {
+		return 0
+	}
+	return uint64(len(o.Asked) + len(o.URL) + len(o.Job) + len(o.Place) + 64)
 }
 
 func longestName(nodes map[replica.NodeName]replica.Node) int {

@@ -291,6 +291,9 @@ func (w *world) createJob(a args) (replica.Command, error) {
 	if v, ok := a.vals["durable"]; ok {
 		c.Durable, c.Lineage, c.Epoch = generation(v), lineage(a.vals["lineage"]), replica.Epoch(a.num("epoch", 0))
 	}
+	if v, ok := a.vals["from"]; ok {
+		c.From = &replica.Origin{Asked: "s3://b/ck/lm", URL: "s3://b/ck", Job: "lm", Run: replica.JobID{7}, Place: "lm/run/step", Generation: generation(v), World: 8}
+	}
 	for _, g := range strings.Fields(strings.ReplaceAll(a.vals["geometries"], ",", " ")) {
 		c.Geometries = append(c.Geometries, replica.Digest{byte(number(g))})
 	}
@@ -475,7 +478,7 @@ func (w *world) resume(a args, j *replica.Job) (replica.Command, error) {
 // grownStep is the step that the ranks of a job which grows seal anew; 0: it does not grow.
 func grownStep(j *replica.Job) replica.Step {
 	if j.Growth == nil {
-		return 0
+		return j.Start()
 	}
 	return j.Growth.Step
 }

@@ -424,7 +424,7 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 	if len(waiting) > 0 {
 		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: waiting, Reason: fmt.Sprintf("ranks %v have not sealed %s", rankList(waiting), in.sealing())}
 	}
-	init := replica.Generation{Epoch: in.Job.Epoch}
+	init := replica.Generation{Epoch: in.Job.Epoch, Step: in.Job.Start()}
 	if in.Job.Growth != nil {
 		init.Step = in.Job.Growth.Step
 	}
@@ -437,6 +437,9 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", missing[0])}
 	}
 	reason := "opening: the initial state that every rank sealed"
+	if from := in.Job.From; from != nil {
+		reason = fmt.Sprintf("opening: %v, as every rank has loaded and sealed it", from)
+	}
 	if in.Job.Growth != nil {
 		reason = fmt.Sprintf("growth: step %d, which every rank sealed with its new regions", init.Step)
 	}

@@ -108,6 +108,9 @@ func newSim(seed uint64, timing recovery.Timing) *sim {
 			s.broken = s.lost(j)
 		}
 	}
+	if rand.New(rand.NewPCG(seed, 3)).IntN(3) == 0 {
+		s.w.from = begun(2180)
+	}
 	layouts := [][]replica.GroupID{{0, 1, 0, 1}, {0, 0, 0}, {0, 1}, {0}}
 	s.w.create(layouts[s.r.IntN(len(layouts))], replica.Options{DurableEvery: replica.Step(s.r.IntN(2)), Slots: 2 + s.r.IntN(3)})
 	return s

@@ -117,7 +117,7 @@ func (w *world) command(f []string) error {
 		}
 		_, spare := a["spare"]
 		w.addNode(replica.NodeName(f[1]), number(a["offers"]), spare, labels)
-	case "job": // job groups=0,1,0,1 [durable] [copies=N] [votes] [lone=N]
+	case "job": // job groups=0,1,0,1 [durable] [copies=N] [votes] [lone=N] [from=STEP]
 		var groups []replica.GroupID
 		for _, g := range strings.Split(a["groups"], ",") {
 			groups = append(groups, replica.GroupID(number(g)))
@@ -125,6 +125,9 @@ func (w *world) command(f []string) error {
 		o := replica.Options{MinCopies: number(a["copies"]), DurableEvery: replica.Step(number(a["durable"]))}
 		_, o.RequireVotes = a["votes"]
 		o.LoneAhead = replica.Step(number(a["lone"]))
+		if step, ok := a["from"]; ok {
+			w.from = begun(replica.Step(number(step)))
+		}
 		w.create(groups, o)
 	case "start": // start RANK NODE
 		return w.start(replica.Rank(number(f[1])), replica.NodeName(f[2]))

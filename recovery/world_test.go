@@ -24,7 +24,8 @@ type world struct {
 	timing  recovery.Timing
 	leader  *recovery.Leader
 	job     replica.JobID
-	layout  replica.Layout // of the job, which that has no more once it has ended
+	from    *replica.Origin // of the job to create; nil: it begins at step 0
+	layout  replica.Layout  // of the job, which that has no more once it has ended
 	nodes   map[replica.NodeName]*daemon
 	disk    []recovery.DurableGen
 	// unanswered: no search of the durable tier comes to an end.
@@ -231,9 +232,14 @@ func (w *world) newLeader() {
 	}
 }
 
+// begun is an origin whose state is that of a step.
+func begun(step replica.Step) *replica.Origin {
+	return &replica.Origin{Asked: "s3://b/ck/lm", URL: "s3://b/ck", Job: "lm", Run: replica.JobID{7}, Place: "lm/run/step", Generation: replica.Generation{Epoch: 2, Step: step}, World: 8}
+}
+
 func (w *world) create(groups []replica.GroupID, o replica.Options) {
 	w.layout = replica.Layout{World: uint32(len(groups)), Groups: groups}
-	w.apply(replica.CreateJob{ID: w.job, Name: "job", Layout: w.layout, Options: o})
+	w.apply(replica.CreateJob{ID: w.job, Name: "job", Layout: w.layout, Options: o, From: w.from})
 	w.newLeader()
 }
 
@@ -496,7 +502,7 @@ func (w *world) react(n replica.NodeName) {
 			}
 		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0 && p.unsealing:
 		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0:
-			p.initial, p.live = j.Epoch, replica.Generation{Epoch: j.Epoch}
+			p.initial, p.live = j.Epoch, replica.Generation{Epoch: j.Epoch, Step: j.Start()}
 			d.hold(replica.OfGroup(j.Layout.Groups[r]), p.live, r, false)
 			d.hold(replica.OfRank(r), p.live, r, false)
 		case j.ClosedEpoch >= j.Epoch && !p.stuck && !p.busy:

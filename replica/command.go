@@ -41,6 +41,8 @@ type (
 		// Began and Writes are as in Job: of a durable generation's run those that its store has.
 		Began  uint64 `cbor:"17,keyasint,omitempty"`
 		Writes uint64 `cbor:"18,keyasint,omitempty"`
+		// From is as in Job. With a durable generation it is what that one's run began with.
+		From *Origin `cbor:"19,keyasint,omitempty"`
 	}
 	// Begin mints the epoch in which ranks attach and seal their initial state.
 	Begin struct {

@@ -146,6 +146,8 @@ type Job struct {
 	Began  uint64 `json:"began,omitempty" cbor:"49,keyasint,omitempty"`
 	Writes uint64 `json:"writes,omitempty" cbor:"50,keyasint,omitempty"`
 	Fleet  string `json:"fleet,omitempty" cbor:"51,keyasint,omitempty"`
+	// From is what the job began with, where that was a generation of another run; nil: its program's own initial state.
+	From *Origin `json:"from,omitempty" cbor:"52,keyasint,omitempty"`
 }
 
 // Stop is the stop of a job that was asked for. What is committed stays in memory until it is on disk.
@@ -179,7 +181,7 @@ func (j *Job) Held() int {
 
 // Undurable tells whether what the job has committed is to be on disk and is not. The initial state is not worth a write: nobody has trained it.
 func (j *Job) Undurable() bool {
-	return j.Phase != Ended && j.Options.DurableEvery > 0 && j.Committed.Step > 0 && j.Durable != j.Committed
+	return j.Phase != Ended && j.Options.DurableEvery > 0 && j.Committed.Step > j.Start() && j.Durable != j.Committed
 }
 
 // Earlier is a generation that was committed before the present one, with who held its parts.

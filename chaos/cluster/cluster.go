@@ -74,6 +74,7 @@ type Cluster struct {
 	Nodes []*Node
 
 	program string
+	names   []replica.NodeName
 	silence func(string) (func(), error)
 	spawn   *Spawner
 	journal atomic.Pointer[Journal] // nil: nobody listens
@@ -121,6 +122,7 @@ func (c *Cluster) write(names []replica.NodeName, change func(*config.Config)) e
 	if err := pki.Init(c.pki(), names, time.Now()); err != nil {
 		return err
 	}
+	c.names = names
 	for _, n := range c.Nodes {
 		for _, v := range c.Nodes {
 			if v.Voter {
@@ -131,6 +133,21 @@ func (c *Cluster) write(names []replica.NodeName, change func(*config.Config)) e
 		if change != nil {
 			change(n.Config)
 		}
+		if err := n.Write(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// NewIdentity gives the nodes another CA, other certificates and another gossip key, in dir: they are another cluster from their next start on, which
+// Afresh makes. All of them are dead.
+func (c *Cluster) NewIdentity(dir string) error {
+	if err := pki.Init(dir, c.names, time.Now()); err != nil {
+		return fmt.Errorf("another identity of the cluster: %w", err)
+	}
+	for _, n := range c.Nodes {
+		n.Config.PKI = Identity(dir, n.Name)
 		if err := n.Write(); err != nil {
 			return err
 		}

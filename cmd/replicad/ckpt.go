@@ -27,8 +27,8 @@ const ckptLong = `List, verify, compare, keep, copy and delete durable checkpoin
 
 WHERE is a root, with or without a job and a run below it: a directory, file:///ckpt, s3://bucket/ckpt,
 gs://bucket/ckpt, az://container/ckpt, /ckpt/lm, s3://bucket/ckpt/lm/20261125T1716Z-4385b34d. @STEP behind it names a generation: @1200, with an
-epoch @1200.e2, or the best by a metric @best:loss, @best:accuracy:max. Without it the command takes the
-newest generation that is whole. The commands also read directories that older daemons wrote. pin, unpin
+epoch @1200.e2, the best by a metric @best:loss, @best:accuracy:max, or by the daemons' own @best. Without it,
+and with @last, the command takes the newest generation that is whole. The commands also read directories that older daemons wrote. pin, unpin
 and prune change the present layout alone.`
 
 // newCkpt has the verbs on generations in stores. One more is a line here.
@@ -79,10 +79,13 @@ type pick struct {
 	epoch   bool   // the epoch counts too
 	best    string // instead: the metric that it is the best by
 	largest bool   // of best: the largest value is the best
+	byHint  bool   // instead: the one that the job's best.json names
 }
 
 func (p pick) String() string {
 	switch {
+	case p.byHint:
+		return "that best.json names"
 	case p.best != "":
 		return "with the metric " + p.best
 	case p.epoch:
@@ -116,6 +119,12 @@ func parseWhere(arg string) (root string, at *pick, err error) {
 	if !named || strings.Contains(tail, "/") {
 		return arg, nil, nil
 	}
+	switch tail {
+	case "last":
+		return root, nil, nil
+	case "best":
+		return root, &pick{byHint: true}, nil
+	}
 	if metric, ok := strings.CutPrefix(tail, "best:"); ok {
 		metric, largest := strings.CutSuffix(metric, ":max")
 		if metric != "" {
@@ -131,7 +140,7 @@ func parseWhere(arg string) (root string, at *pick, err error) {
 		p.Epoch = replica.Epoch(n)
 	}
 	if err != nil {
-		return "", nil, coded(exitUsage, fmt.Errorf("%s: @%s names no generation: want @STEP, as @1200, @1200.e2, @best:METRIC or @best:METRIC:max", arg, tail))
+		return "", nil, coded(exitUsage, fmt.Errorf("%s: @%s names no generation: want @STEP, as @1200, @1200.e2, @last, @best, @best:METRIC or @best:METRIC:max", arg, tail))
 	}
 	p.Step = replica.Step(s)
 	return root, &p, nil
@@ -372,10 +381,32 @@ func (w *where) listed(ctx context.Context) (l catalog.Listed, err error) {
 			return l, coded(exitUsage, fmt.Errorf("there are several jobs: say which, as WHERE/%s", job))
 		}
 	}
+	if w.at.byHint {
+		return w.hinted(ctx, job, list)
+	}
 	if l, ok := w.at.of(list); ok {
 		return l, nil
 	}
 	return l, fmt.Errorf("there is no generation %v: see `replicad ckpt ls`", w.at)
+}
+
+// hinted finds the generation that a job's best.json names, among those that are there.
+func (w *where) hinted(ctx context.Context, job string, list []catalog.Listed) (l catalog.Listed, err error) {
+	const remedy = "name the metric (@best:loss), or set durable_keep's best for the job's daemons"
+	if w.cat == nil || job == "" {
+		return l, fmt.Errorf("there is no best.json: %s", remedy)
+	}
+	h, err := w.cat.Best(ctx, job)
+	if err != nil {
+		return l, fmt.Errorf("%s of job %s: %w: %s", format.BestKey, job, err, remedy)
+	}
+	i := slices.IndexFunc(list, func(l catalog.Listed) bool {
+		return !l.Old && l.Run.Run == h.Run && l.Generation == h.Generation && l.State != catalog.Unfinished && l.State != catalog.Deleting
+	})
+	if i < 0 {
+		return l, fmt.Errorf("%s of job %s names step %d of run %s, which is not there any more: %s", format.BestKey, job, h.Generation.Step, h.Run, remedy)
+	}
+	return list[i], nil
 }
 
 // present refuses what only the present layout has.

@@ -108,6 +108,9 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 	for _, o := range com.Lineage[max(0, len(com.Lineage)-maxEpochs):] {
 		fmt.Fprintf(t, "epoch %d\tfrom step %d\n", o.Epoch, o.Start)
 	}
+	if com.From != nil {
+		fmt.Fprintf(t, "from\t%s (world %d)\n", line(com.From.String()), com.From.World)
+	}
 	if len(com.Metrics) > 0 {
 		fmt.Fprintf(t, "metrics\t%s\n", metrics(com.Metrics))
 	}

@@ -23,7 +23,7 @@ func newExec(std stdio) *cobra.Command {
 			"    torchrun --nnodes 2 --nproc-per-node 2 --max-restarts 100 train.py",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opt, err := f.options(args, std)
+			opt, err := f.job(cmd.Context(), args, std)
 			if err != nil {
 				return err
 			}

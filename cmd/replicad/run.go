@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ type runFlags struct {
 	opt           launch.Options
 	ranks, groups string
 	loose         string // groups whose ranks may differ
+	from, fromJob string // what a new job begins with
 	tokenFile     string
 }
 
@@ -40,7 +42,7 @@ func newRun(std stdio) *cobra.Command {
 			"where a process fails after that.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opt, err := f.options(args, std)
+			opt, err := f.job(cmd.Context(), args, std)
 			if err != nil {
 				return err
 			}
@@ -133,7 +135,21 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags.BoolVar(&o.CollectiveWindow, "collective-window", false, "the optimizer step holds collectives: after a fault the daemon does not wait for a rank inside it")
 	flags.StringVar(&f.loose, "nondeterministic", "", "replica groups whose ranks may differ, as `0,2`: the lowest rank's state counts, and the others load it")
 	flags.Var((*noteValue)(&o.Notes), "note", "`NAME=TEXT` that durable checkpoints have of this run, as lr=0.1; repeatable")
+	flags.StringVar(&f.from, "from", "", "`URL[@STEP|@best|@last]` of a generation of another run, of any layout, that a new job begins with; with --resume only where the job has no durable generation of its own")
+	flags.StringVar(&f.fromJob, "from-job", "", "`NAME` of the job below --from's URL, where that has several")
 	flags.BoolVar(&o.Resume, "resume", false, "if the job does not run yet, start from the newest durable generation of its name, if there is one")
+}
+
+// job is what the flags say, with the generation that --from names.
+func (f *runFlags) job(ctx context.Context, args []string, std stdio) (launch.Options, error) {
+	o, err := f.options(args, std)
+	if err != nil {
+		return o, err
+	}
+	if o.From, err = f.origin(ctx, std); err != nil {
+		return o, err
+	}
+	return o, coded(exitUsage, o.Validate())
 }
 
 // options are those of the flags, with the socket, token and host of the configuration where no flag says otherwise.

@@ -126,6 +126,9 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.Stalled != "" {
 		fmt.Fprintf(t, "STALLED\t%s\n", j.Stalled)
 	}
+	if j.From != nil {
+		fmt.Fprintf(t, "from\t%v (world %d, now %d)\n", j.From, j.From.World, len(j.Ranks))
+	}
 	if j.Resumed != "" {
 		fmt.Fprintf(t, "resumed\t%s\n", j.Resumed)
 	}

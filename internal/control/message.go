@@ -79,6 +79,10 @@ type CreateRequest struct {
 	Token string `cbor:"9,keyasint,omitempty"`
 	// Notes are those of this run, to hold against those of the one that it goes on from.
 	Notes []replica.Remark `cbor:"10,keyasint,omitempty"`
+	// From is what a new job begins with; nil: its program's initial state. FromFailed is why what From.Asked names can't be loaded: no job begins
+	// with it then, and one that has begun with it goes on.
+	From       *replica.Origin `cbor:"11,keyasint,omitempty"`
+	FromFailed string          `cbor:"12,keyasint,omitempty"`
 }
 
 // CreateReply is what came of it.
@@ -403,6 +407,18 @@ func (c CreateRequest) OtherLayout(job *replica.Job) string {
 		return fmt.Sprintf("job %q runs with %s: "+remedy, job.Name, differs, job.Name)
 	}
 	return ""
+}
+
+// OtherOrigin says how a job that runs began otherwise than is asked for; empty: it did not. With Resume a job that has begun is what is asked for,
+// unless it began with something else.
+func (c CreateRequest) OtherOrigin(job *replica.Job) string {
+	switch {
+	case c.From == nil || job.From == nil && c.Resume || job.From != nil && c.From.Same(job.From):
+		return ""
+	case job.From == nil:
+		return fmt.Sprintf("job %q runs, and began with its program's own state, not with %s: leave --from out to join it, end it (replicad job end %s) or use another name", job.Name, c.From.Asked, job.Name)
+	}
+	return fmt.Sprintf("job %q runs, and began with %v (%s), not with %s: leave --from out to join it, end it (replicad job end %s) or use another name", job.Name, job.From, job.From.Asked, c.From.Asked, job.Name)
 }
 
 // takesGroups tells whether the launcher is content with whatever groups there are.

@@ -178,6 +178,8 @@ type JobStatus struct {
 	DurableAgeMS uint64 `json:"durable_age_ms,omitempty" cbor:"37,keyasint,omitempty"`
 	// DurableEnded tells that nothing more is written, since another fleet owns the run: DurableError says which, and the ways out.
 	DurableEnded bool `json:"durable_ended,omitempty" cbor:"38,keyasint,omitempty"`
+	// From is the generation of another run that the job began with; nil: none.
+	From *replica.Origin `json:"from,omitempty" cbor:"39,keyasint,omitempty"`
 }
 
 // CommitStatus is how often a job commits, over its newest commits.
@@ -354,7 +356,7 @@ func Readable(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 // StatusOf is what the log says of a job, and what the nodes reported of it; nil: nothing is known of that.
 func StatusOf(job *replica.Job, reports map[replica.NodeName]replica.NodeReport) JobStatus {
 	s := JobStatus{Name: job.Name, ID: job.ID, Owner: job.Owner, Phase: job.Phase.String(), Epoch: job.Epoch, Position: job.Position, Committed: job.Committed, Durable: job.Durable,
-		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined, Naming: job.Naming != nil}
+		Copies: job.Copies, Degraded: job.Degraded, EndReason: job.EndReason, Ranks: []RankStatus{}, Quarantined: job.Quarantined, Naming: job.Naming != nil, From: job.From}
 	if held := job.Held(); job.Phase == replica.Open && held < s.Copies { // a copy was lost since the commit
 		s.Copies, s.Degraded = held, true
 	}

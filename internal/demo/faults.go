@@ -282,7 +282,7 @@ func (d *driver) killNodes(ctx context.Context, kind string, names []string) (Fa
 	return f, err
 }
 
-// killFleet kills every node at once. A fresh fleet, which knows nothing of the job, goes on from what is durable.
+// killFleet kills every node at once. A fresh fleet, which knows nothing of the job and has another pki, goes on from what is durable.
 func (d *driver) killFleet(ctx context.Context) (Fault, error) {
 	was := d.now()
 	_, step := d.latest()
@@ -295,6 +295,9 @@ func (d *driver) killFleet(ctx context.Context) (Fault, error) {
 		}
 	}
 	d.resume = true
+	if err := d.cluster.NewIdentity(filepath.Join(d.cluster.Dir, "pki-fresh")); err != nil {
+		return f, fmt.Errorf("fault %s: %w", f.Kind, err)
+	}
 	for i, n := range d.cluster.Nodes {
 		err := d.cluster.Afresh(n)
 		if err == nil {
@@ -305,7 +308,7 @@ func (d *driver) killFleet(ctx context.Context) (Fault, error) {
 		}
 	}
 	f.away = time.Since(f.at)
-	d.say("a fresh fleet is there after %.1f s, without state, log and memory; its launchers have --resume", f.away.Seconds())
+	d.say("a fresh fleet is there after %.1f s, without state, log and memory, with a pki of its own; its launchers have --resume", f.away.Seconds())
 	return f, d.awaitResume(ctx, &f, was, patienceDurable)
 }
 

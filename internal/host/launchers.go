@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -45,10 +46,20 @@ func (l *launcher) createRequest(id uint64) control.CreateRequest {
 		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
 	}
 	layout := replica.Layout{World: h.World, Groups: groups}
-	return control.CreateRequest{ID: id, Name: h.Job, Owner: uint32(l.user), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0, Notes: h.Notes,
+	r := control.CreateRequest{ID: id, Name: h.Job, Owner: uint32(l.user), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0, Notes: h.Notes,
 		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
 			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
 			LoneAhead: replica.Step(h.LoneAhead), Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}
+	if h.From != nil {
+		r.From, r.FromFailed = &h.From.Origin, h.From.Failed
+	}
+	return r
+}
+
+// otherJob says how a job that runs is not the one that a launcher asks for; empty: it is.
+func (l *launcher) otherJob(job *replica.Job) string {
+	r := l.createRequest(0)
+	return cmp.Or(r.OtherLayout(job), r.OtherOrigin(job))
 }
 
 // requestFor is what the leader is asked for a launcher: where that says nothing of durable writes this node's configuration does.
@@ -171,7 +182,7 @@ func (h *Host) serveLauncher(l *launcher) {
 			h.refuseLauncher(l, wire.CodeRefused, text)
 			return
 		}
-		if text := l.createRequest(0).OtherLayout(job); text != "" {
+		if text := l.otherJob(job); text != "" {
 			h.refuseLauncher(l, wire.CodeRefused, text)
 			return
 		}
@@ -184,6 +195,7 @@ func (h *Host) serveLauncher(l *launcher) {
 			return
 		}
 		h.acceptLauncher(l, job)
+		h.sayOrigin(l, job)
 		if differ := otherOptions(l.createRequest(0).Options, job.Options); len(differ) > 0 {
 			text := fmt.Sprintf("warning: job %q runs already, and these flags have no effect on it: %s; end the job first to change them", job.Name, strings.Join(differ, ", "))
 			h.note(l, job, text)

@@ -41,7 +41,7 @@ func (h *Host) order(lj *localJob) {
 		here, done := h.restores.Done(job.ID, job.Epoch, r)
 		switch {
 		case job.Phase == replica.Opening && job.Naming == nil && !adopted(job) && lr.stopped() && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
-			o := wire.Order{Action: wire.OrderInit}
+			o := wire.Order{Action: wire.OrderInit, Step: job.Start()}
 			if job.Growth != nil {
 				if lr.arena.Grown() != job.Epoch {
 					continue // it has not got its arena

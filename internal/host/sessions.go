@@ -55,6 +55,8 @@ func (h *Host) handleSession(ev session.Event) {
 		h.heard(ev.Peer, ev)
 	case session.Resumed:
 		h.sayResumed(ev)
+	case session.From:
+		h.origin(ev)
 	case session.Recipe:
 		h.recipe(ev)
 	case session.Sealed:

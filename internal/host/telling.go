@@ -115,6 +115,35 @@ func (lj *localJob) recovered(tier replica.Tier) string {
 	return text
 }
 
+// sayOrigin has a launcher that joins a job print what that began with.
+func (h *Host) sayOrigin(l *launcher, job *replica.Job) {
+	switch from := job.From; {
+	case from == nil || l.hello.Joined != (replica.JobID{}): // it was told when it came first
+	case adopted(job): // --resume has found a state of the job's own: the leader says so
+	case job.Committed.IsZero():
+		h.note(l, job, fmt.Sprintf("from: %v (world %d, now %d)", from, from.World, job.Layout.World))
+	default:
+		h.note(l, job, fmt.Sprintf("from: the job began with %v, and goes on from its own state since (step %d)", from, job.Position.Step))
+	}
+}
+
+// origin tells a process what its job began with, as JSON; an empty text: with the program's own state.
+func (h *Host) origin(ev session.From) {
+	lj, _ := h.rankOf(ev.Peer)
+	if a := h.attaching[ev.Peer.ID()]; lj == nil && a != nil {
+		lj = h.jobNamed(a.hello.Job)
+	}
+	if lj == nil {
+		ev.Peer.Refuse(ev.Header.Request, wire.CodeAgain, "the job is not known here yet")
+		return
+	}
+	var text []byte
+	if from := lj.job.From; from != nil {
+		text = from.JSON()
+	}
+	ev.Peer.Send(wire.RankHeader{Type: wire.MFromIs, Request: ev.Header.Request, Epoch: lj.job.Epoch}, text) //nolint:errcheck // a dead peer is Gone
+}
+
 // sayResumed tells a rank which durable generation its job goes on from, as launchers were told.
 func (h *Host) sayResumed(ev session.Resumed) {
 	text := ""

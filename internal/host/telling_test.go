@@ -152,6 +152,87 @@ func TestRankIsToldWhatItResumedFrom(t *testing.T) {
 	}
 }
 
+// origin is a generation that jobs of tests begin with.
+func origin() *replica.Origin {
+	return &replica.Origin{Asked: "s3://b/ck/lm", URL: "s3://b/ck", Job: "lm", Run: replica.JobID{7}, Place: "lm/run/step", Generation: fixture.Gen(2, 2180), World: 8}
+}
+
+// A process asks what its job began with, before it has attached too.
+func TestRankIsToldWhatItsJobBeganWith(t *testing.T) {
+	d, lj, lr, rank := growing(t)
+	early, other := d.session(0)
+	ask := func(p session.Peer, end *rankEnd) (wire.RankHeader, string) {
+		d.handleSession(session.From{Peer: p, Header: wire.RankHeader{Type: wire.MFrom, Request: 9}})
+		h, body := end.reads()
+		return h, string(body)
+	}
+	if h, _ := ask(early, other); h.Type != wire.MRefused || h.Request != 9 {
+		t.Errorf("before its hello it is answered with %+v", h)
+	}
+	if h, text := ask(lr.peer, rank); h.Type != wire.MFromIs || text != "" {
+		t.Errorf("of a job that began by itself: %+v %q", h, text)
+	}
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.From = origin() })
+	d.attaching[early.ID()] = &attaching{peer: early, hello: wire.Hello{Job: lj.job.Name}}
+	for p, end := range map[session.Peer]*rankEnd{lr.peer: rank, early: other} {
+		if h, text := ask(p, end); h.Type != wire.MFromIs || h.Request != 9 || text != string(origin().JSON()) {
+			t.Errorf("answered with %+v %q", h, text)
+		}
+	}
+}
+
+// Each launcher of a job that began with another run's generation says so as it comes, and says what the job goes on from. One that asks for another
+// beginning is refused with both.
+func TestLaunchersSayWhatTheirJobBeganWith(t *testing.T) {
+	opening := fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.From, j.Phase, j.Committed, j.Lineage = origin(), replica.Opening, replica.Generation{}, nil
+	})
+	trains := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.From, j.Position.Step = origin(), 2200 })
+	other := &wire.From{Origin: *origin()}
+	other.Asked, other.Generation.Step = "s3://b/ck/lm@9", 9
+	gone := &wire.From{Origin: replica.Origin{Asked: "s3://b/ck/lm"}, Failed: "no checkpoints are there"}
+	for name, c := range map[string]struct {
+		job   *replica.Job
+		hello wire.RunHello
+		kind  uint16
+		says  []string
+	}{
+		"it opens":                    {opening, wire.RunHello{From: &wire.From{Origin: *origin()}}, wire.MRunNote, []string{"from: step 2180 of s3://b/ck/lm (world 8, now 2)"}},
+		"without the flag":            {opening, wire.RunHello{}, wire.MRunNote, []string{"from: step 2180 of s3://b/ck/lm (world 8, now 2)"}},
+		"it trains":                   {trains, wire.RunHello{From: &wire.From{Origin: *origin()}}, wire.MRunNote, []string{"began with step 2180 of s3://b/ck/lm, and goes on from its own state since (step 2200)"}},
+		"the source is gone":          {trains, wire.RunHello{From: gone}, wire.MRunNote, []string{"began with step 2180"}},
+		"another generation":          {trains, wire.RunHello{From: other}, wire.MRefused, []string{"began with step 2180 of s3://b/ck/lm (s3://b/ck/lm), not with s3://b/ck/lm@9", "job end job"}},
+		"another, with --resume":      {trains, wire.RunHello{From: other, Flags: wire.RunResume}, wire.MRefused, []string{"not with s3://b/ck/lm@9"}},
+		"of one that began otherwise": {fixture.Job(), wire.RunHello{From: other}, wire.MRefused, []string{"began with its program's own state, not with s3://b/ck/lm@9", "leave --from out"}},
+	} {
+		d := newRig(t)
+		d.put(c.job)
+		peer, end := d.session(0)
+		c.hello.Job, c.hello.World, c.hello.Spare = "job", 2, true
+		d.serveLauncher(&launcher{peer: peer, hello: c.hello, starts: starts{}})
+		h, body := end.reads()
+		if h.Type == wire.MRunOK {
+			h, body = end.reads()
+		}
+		v, err := wire.ParseRefused(body)
+		if h.Type != c.kind || err != nil {
+			t.Errorf("%s: it reads message %d (%v)", name, h.Type, err)
+		}
+		for _, want := range c.says {
+			if !strings.Contains(v.Text, want) {
+				t.Errorf("%s: %q does not say %q", name, v.Text, want)
+			}
+		}
+	}
+	resumes := control.CreateRequest{From: &other.Origin, Resume: true}
+	if text := resumes.OtherOrigin(fixture.Job()); text != "" {
+		t.Errorf("--resume of a job that began by itself: %q", text)
+	}
+	if s := control.StatusOf(trains, nil); s.From == nil || s.From.Generation.Step != 2180 {
+		t.Errorf("status says %+v", s.From)
+	}
+}
+
 // What a rank says that its copies lack is reported, and said by the launcher at the first commit after it, once. The leader hears it again
 // from a daemon's next report, the rank's next process says it anew.
 func TestWhatCopiesLackIsSaid(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 // unfit ends the launcher of a program that never got a rank, and never will. The job keeps its memory for the right program. A job that has
 // committed nothing has nothing to keep, and ends.
 func (h *Host) unfit(lj *localJob, l *launcher, r replica.Rank, why string) {
-	if lj.job.Position.Step == 0 {
+	if lj.job.Position.Step <= lj.job.Start() {
 		h.endForGood(lj, r, why)
 		return
 	}

@@ -44,6 +44,7 @@ type Options struct {
 	Resume, RequireVotes, CollectiveWindow bool
 
 	Notes []replica.Remark // that durable generations have, by kind Note
+	From  *wire.From       // what a new job begins with; nil: its program's own state
 
 	Command []string // and its arguments
 	Env     []string // "NAME=value"; REPLICAD_* and torchrun's are replaced
@@ -138,6 +139,11 @@ func (o Options) Validate() error {
 	} else if most := wire.MaxRankMessage - wire.RankHeaderBytes - len(replica.JobID{}); o.World > 0 && o.World <= wire.MaxRunWorld && len(o.hello().Append(nil)) > most {
 		bad("--note: %d notes do not fit beside %d ranks: say fewer, or shorter ones, or have the program say them (session.note)", len(o.Notes), o.World)
 	}
+	if o.From != nil {
+		if err := o.From.Check(); err != nil {
+			bad("--from: %w", err)
+		}
+	}
 	if len(o.Command) == 0 {
 		bad("no command: put it after --, as in `replicad run --job demo --world 1 -- python train.py`")
 	} else if _, err := exec.LookPath(o.Command[0]); err != nil {
@@ -204,7 +210,7 @@ func (o Options) hello() wire.RunHello {
 		Flags: flags,
 		ABI:   wire.RankABI, World: uint32(o.World), Capacity: uint32(o.Capacity), Spare: o.Spare, Ranks: o.Ranks, Groups: o.Groups,
 		MinCopies: uint32(o.MinCopies), Cadence: uint32(o.Cadence), Slots: uint32(o.Slots), ChunkBytes: uint32(o.ChunkMB) << 20, DurableEvery: uint32(o.DurableEvery),
-		Job: o.Job, Token: o.Token, PrivateCapMB: uint32(o.PrivateCapMB), LoneAhead: uint16(o.LoneAhead), Nondeterministic: o.Nondeterministic, Notes: o.Notes,
+		Job: o.Job, Token: o.Token, PrivateCapMB: uint32(o.PrivateCapMB), LoneAhead: uint16(o.LoneAhead), Nondeterministic: o.Nondeterministic, Notes: o.Notes, From: o.From,
 	}
 }
 

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -42,12 +43,13 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 		return
 	}
 	job, ok := l.view.JobByName(m.Name)
-	if ok && job.Stop != nil && m.OtherLayout(job) == "" {
-		l.goOn(ctx, from, m, job)
-		return
-	}
 	if ok {
-		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: m.OtherLayout(job)})
+		other := cmp.Or(m.OtherLayout(job), m.OtherOrigin(job))
+		if job.Stop != nil && other == "" {
+			l.goOn(ctx, from, m, job)
+			return
+		}
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: other})
 		return
 	}
 	if m.Resume && l.store == nil { // starting afresh would be a silent loss
@@ -58,7 +60,19 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 		l.work.Go(func() { l.post(l.adoptable(ctx, from, m)) })
 		return
 	}
-	l.mint(ctx, from, m, replica.CreateJob{})
+	if bad := noOrigin(m); bad != "" {
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: bad})
+		return
+	}
+	l.mint(ctx, from, m, replica.CreateJob{From: m.From})
+}
+
+// noOrigin says why a new job can't begin with what is asked for; empty: it can.
+func noOrigin(m control.CreateRequest) string {
+	if m.From == nil || m.FromFailed == "" {
+		return ""
+	}
+	return fmt.Sprintf("begin job %q with %s: %s", m.Name, m.From.Asked, m.FromFailed)
 }
 
 // proved tells whether somebody showed the token of a job.
@@ -80,7 +94,7 @@ type adopt struct {
 const adoptPatience = 8 * time.Second
 
 // adoptable looks for the newest durable generation of a job's name: its UUID, epochs and lineage are taken over (protocol
-// section 5.4). One of another layout or cluster is refused, not passed over, and so is a name of whose every finished generation something is
+// section 5.4), whichever cluster wrote it. One of another layout is refused, not passed over, and so is a name of whose every finished generation something is
 // damaged: starting afresh would be a silent loss. What is passed over is read by then, and said with the plan.
 func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.CreateRequest) adopt {
 	a := adopt{from: from, request: m}
@@ -99,6 +113,10 @@ func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.Create
 		if wrong := s.wrong(); len(wrong) > 0 {
 			a.refused = l.noneUsable(m.Name, wrong)
 			break
+		}
+		a.command.From = m.From
+		if a.refused = noOrigin(m); m.From != nil {
+			break // its launchers say what it begins with
 		}
 		a.news = append(a.news, fmt.Sprintf("warning: nothing to resume job %q from: %s has no finished generation of it; it starts from its beginning", m.Name, l.store.URL()))
 		l.log.Note2(nil, "resume", fmt.Sprintf("no durable generation of job %q: it starts afresh", m.Name))
@@ -131,9 +149,6 @@ func newestOf(found []tier.Found, skipped []tier.Skipped) (newest *tier.Found) {
 func (l *Leader) unfitting(m control.CreateRequest, found []tier.Found, f tier.Found) string {
 	rival, tied := tier.Rival(found)
 	switch {
-	case f.Cluster != l.cfg.Cluster: // its parts can't be staged here
-		return fmt.Sprintf("resume job %q: durable generation %v in %s is of cluster %v, this is %v: resume it in a cluster made with that one's pki directory, or leave out --resume to start afresh", m.Name,
-			f.Generation, l.at(f), f.Cluster, l.cfg.Cluster)
 	case f.Owner != m.Owner && m.Owner != 0:
 		return fmt.Sprintf("resume job %q: durable generation %v in %s is user %d's, and user %d asks: resume it as that user, or use another name", m.Name, f.Generation, l.at(f), f.Owner, m.Owner)
 	case m.Unlike(f.Layout) != "":
@@ -178,13 +193,29 @@ func (l *Leader) adopts(ctx context.Context, a *adopt, found []tier.Found, skipp
 	if err != nil { // nothing is written without a claim: the first durable write tries again
 		l.log.Failed("durable", "claim the run of job "+a.request.Name, err.Error())
 	}
-	a.command = replica.CreateJob{ID: f.Commit.Run, Epoch: resumed.Epoch, Writes: resumed.Writes, Began: resumed.Began, Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown}
+	a.command = replica.CreateJob{ID: f.Commit.Run, Epoch: resumed.Epoch, Writes: resumed.Writes, Began: resumed.Began, Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown, From: f.From}
 	a.request.Owner = f.Owner
-	a.news = []string{lackingNews(*f), notesNews(*f, a.request.Notes)}
+	a.news = []string{l.foreignNews(*f), unusedNews(a.request, *f), lackingNews(*f), notesNews(*f, a.request.Notes)}
 	for _, over := range resumed.Over {
 		a.news = append(a.news, takenNews(*f, over))
 	}
 	l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", a.request.Name, f.Generation, l.at(*f)))
+}
+
+// unusedNews says that a job does not begin with what --from names, since it has a state of its own; empty: nothing was named.
+func unusedNews(m control.CreateRequest, f tier.Found) string {
+	if m.From == nil {
+		return ""
+	}
+	return fmt.Sprintf("--from %s is not used: job %q has a durable state of its own, step %d, and goes on from there", m.From.Asked, m.Name, f.Position.Step)
+}
+
+// foreignNews says that a run changes its cluster; empty: it does not.
+func (l *Leader) foreignNews(f tier.Found) string {
+	if f.Cluster == l.cfg.Cluster {
+		return ""
+	}
+	return fmt.Sprintf("step %d, which the job goes on from, was written by cluster %v: the run is this cluster's now (%v), and that one writes nothing durable to it any more", f.Position.Step, f.Cluster, l.cfg.Cluster)
 }
 
 // takenNews names the fleet that the run of a generation is taken from, where it may have begun just now, or was not alone.

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,8 +54,7 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 3))
 			spoil("step-00000004.e1/group-0.w1.safetensors", os.Remove)(t, c, dir)
 		}, fixture.Gen(1, 3), nil},
-		{"of another cluster", func(_ *testing.T, c *chair, _ string) { c.writes("job", other, fixture.JobID, fixture.Gen(1, 4)) }, replica.Generation{},
-			[]string{"step-00000004.e1", "is of cluster " + other.String(), "this is " + fixture.Cluster.String(), "--resume"}},
+		{"of another cluster", func(_ *testing.T, c *chair, _ string) { c.writes("job", other, fixture.JobID, fixture.Gen(1, 4)) }, fixture.Gen(1, 4), nil},
 		{"the later of two jobs", func(t *testing.T, c *chair, dir string) {
 			c.writes("job", fixture.Cluster, earlier, fixture.Gen(1, 9000))
 			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
@@ -95,6 +95,72 @@ func TestAdoptsForItsOwner(t *testing.T) {
 	}
 }
 
+// A run of another cluster is taken over with a claim, its launchers are told so once it is theirs, and its owner stays.
+func TestAdoptsFromAnotherCluster(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	other := replica.ClusterID{0xc2}
+	c.writes("job", other, fixture.JobID, fixture.Gen(1, 4)) // root's
+	ask := askToResume
+	ask.Owner = 61002
+	if a := c.adoptable(t.Context(), nil, ask); !strings.Contains(a.refused, "is user 0's, and user 61002 asks") {
+		t.Errorf("refused: %q", a.refused)
+	}
+	a := c.adoptable(t.Context(), nil, askToResume)
+	if a.refused != "" || a.command.ID != fixture.JobID || a.command.Epoch != 1 || a.command.Durable != fixture.Gen(1, 4) {
+		t.Fatalf("adopts %+v, refused: %q", a.command, a.refused)
+	}
+	const want = "step 4, which the job goes on from, was written by cluster "
+	if news := strings.Join(a.news, ""); !strings.HasPrefix(news, want+other.String()) || !strings.Contains(news, "this cluster's now ("+fixture.Cluster.String()) {
+		t.Errorf("launchers are told %q", a.news)
+	}
+	late := tier.Attempt{Name: "job", Job: fixture.JobID, Cluster: other, Epoch: 1, Generation: fixture.Gen(1, 6), Number: 2}
+	said, roots, objects, err := c.objects(late)
+	if err == nil {
+		err = c.disk.Commit(t.Context(), late, said, roots, objects)
+	}
+	if !errors.Is(err, tier.ErrFenced) {
+		t.Errorf("the other cluster writes on with %v", err)
+	}
+}
+
+// A new job begins with what --from names, unless --resume finds a state of its own. What can't be loaded begins none.
+func TestBeginsWithAnotherRun(t *testing.T) {
+	from := &replica.Origin{Asked: "s3://b/ck/lm@best", URL: "s3://b/ck", Job: "lm", Run: replica.JobID{7}, Place: "lm/run/step", Generation: fixture.Gen(2, 2180), World: 8}
+	const failed = "s3://b/ck: no checkpoints of replicad's are there, nor in what lies above it"
+	c := newChair(t)
+	c.shelf()
+	ask := askToResume
+	ask.From = from
+	a := c.adoptable(t.Context(), nil, ask)
+	if a.refused != "" || a.command.From != from || strings.Join(a.news, "") != "" {
+		t.Errorf("with nothing to resume it begins with %+v, says %q (refused: %q)", a.command.From, a.news, a.refused)
+	}
+	ask.FromFailed = failed
+	if a = c.adoptable(t.Context(), nil, ask); a.refused != `begin job "job" with s3://b/ck/lm@best: `+failed {
+		t.Errorf("with what is not there: refused %q", a.refused)
+	}
+	n := c.node("n2", 22)
+	fresh := ask
+	fresh.Resume, fresh.ID = false, 7
+	c.create(t.Context(), n, fresh)
+	if r := fixture.Only[control.CreateReply](told(t, n)); len(r) != 1 || r[0].ID != 7 || r[0].Retry || !strings.Contains(r[0].Refused, failed) {
+		t.Errorf("answered by %+v", r)
+	}
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+	a = c.adoptable(t.Context(), nil, ask)
+	if a.refused != "" || a.command.Durable != fixture.Gen(1, 4) || a.command.From != nil || !strings.Contains(strings.Join(a.news, ""), "--from s3://b/ck/lm@best is not used") {
+		t.Errorf("with a state of its own it goes on from %v, from %+v, says %q (refused: %q)", a.command.Durable, a.command.From, a.news, a.refused)
+	}
+	job := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Name = "job" })
+	c.knows(job)
+	fresh.Layout, fresh.ID = job.Layout, 8
+	c.create(t.Context(), n, fresh)
+	if r := fixture.Only[control.CreateReply](told(t, n)); len(r) != 1 || !strings.Contains(r[0].Refused, "began with its program's own state") {
+		t.Errorf("of a job that runs: %+v", r)
+	}
+}
+
 // The launchers of a job that goes on from a generation which lacks something are told so, in a note's length.
 func TestAdoptsWhatLacksSomething(t *testing.T) {
 	c := newChair(t)
@@ -110,8 +176,9 @@ func TestAdoptsWhatLacksSomething(t *testing.T) {
 		t.Errorf("launchers are told %q, want %q (refused: %q)", a.news, want, a.refused)
 	}
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 8), replica.Lacking{Text: strings.Repeat("é", replica.MaxLacks/2)}, replica.Lacking{Rank: 1, Text: strings.Repeat("x", replica.MaxLacks)})
-	if a := c.adoptable(t.Context(), nil, ask); len(a.news[0]) > wire.MaxRefusedText || !strings.HasSuffix(a.news[0], "says what to do") || !utf8.ValidString(a.news[0]) {
-		t.Errorf("%d bytes: %q", len(a.news[0]), a.news)
+	a := c.adoptable(t.Context(), nil, ask)
+	if news := strings.Join(a.news, ""); len(news) > wire.MaxRefusedText || !strings.HasSuffix(news, "says what to do") || !utf8.ValidString(news) {
+		t.Errorf("%d bytes: %q", len(news), a.news)
 	}
 }
 

@@ -93,6 +93,11 @@ func (d *dialog) event(token func(job string) string, p *conn, h wire.RankHeader
 			return nil, fmt.Errorf("resumed: body of %d bytes, want none", len(body))
 		}
 		return Resumed{p, h}, nil
+	case wire.MFrom:
+		if len(body) != 0 {
+			return nil, fmt.Errorf("from: body of %d bytes, want none", len(body))
+		}
+		return From{p, h}, nil
 	case wire.MRecipe:
 		n, err := wire.ParseRecipe(body)
 		return Recipe{p, h, n}, err

@@ -62,6 +62,11 @@ type (
 		Header wire.RankHeader
 		Offset uint32
 	}
+	// From asks what the job began with; it expects MFromIs.
+	From struct {
+		Peer   Peer
+		Header wire.RankHeader
+	}
 	// Resumed asks which durable generation the job goes on from; it expects MResumedIs.
 	Resumed struct {
 		Peer   Peer
@@ -180,6 +185,7 @@ func (Hello) event()      {}
 func (Attach) event()     {}
 func (Grow) event()       {}
 func (Recipe) event()     {}
+func (From) event()       {}
 func (Resumed) event()    {}
 func (Sealed) event()     {}
 func (Stopped) event()    {}

@@ -227,6 +227,9 @@ func (l *launcher) serve(d *daemon) error {
 	p := d.connect(l.pid, uint64(l.pid))
 	defer p.hangUp()
 	hello := wire.RunHello{ABI: wire.RankABI, World: w.world, Capacity: uint32(l.m.capacity), Spare: l.m.spare, Ranks: l.m.prefers, Groups: w.groups, Job: "job", Joined: l.job, ChunkBytes: 4096, Slots: uint32(w.slots), Cadence: w.cadence, DurableEvery: w.durable}
+	if w.from != nil {
+		hello.From = &wire.From{Origin: *w.from}
+	}
 	if !d.post(session.RunHello{Peer: p, Header: wire.RankHeader{Type: wire.MRunHello, Request: 1}, RunHello: hello}) {
 		return nil
 	}

@@ -343,6 +343,9 @@ func (r *rank) init(o wire.Order) bool {
 	if r.fenced(r.epoch) {
 		return false
 	}
+	if want := r.w.start(); o.Step != want {
+		r.w.failf("P2: rank %d is to begin at step %d, and its job does at %d", r.of, o.Step, want)
+	}
 	r.set(o.Step)
 	g := replica.Generation{Epoch: r.epoch, Step: o.Step}
 	r.has = o.Step

@@ -18,11 +18,12 @@ type shape struct {
 	slots           int
 	cadence         uint32
 	frozen          bool
-	warm            bool          // processes are there in no time
-	pass            time.Duration // of a forward and backward pass, at least
-	takes           time.Duration // of a group's part from node to node, where nothing else is on the way; 0: none
-	durable         uint32        // steps between durable generations; 0: there are none
-	writes          time.Duration // of a group's part to disk
+	warm            bool            // processes are there in no time
+	pass            time.Duration   // of a forward and backward pass, at least
+	takes           time.Duration   // of a group's part from node to node, where nothing else is on the way; 0: none
+	from            *replica.Origin // that the job begins with; nil: none
+	durable         uint32          // steps between durable generations; 0: there are none
+	writes          time.Duration   // of a group's part to disk
 }
 
 // pick is one of several, all as likely.
@@ -39,6 +40,9 @@ func drawShape(rng *rand.Rand) shape {
 	layout := leanLayout(rng, rng.IntN(drawnFrom))
 	leanShape(&s)
 	s.group(layout)
+	if rng.IntN(3) == 0 {
+		s.from = &replica.Origin{Asked: "file:///b/lm", URL: "file:///b", Job: "lm", Run: replica.JobID{7}, Place: "lm/run/step", Generation: replica.Generation{Epoch: 3, Step: 2180}, World: 8}
+	}
 	return s
 }
 
@@ -81,6 +85,9 @@ func (s shape) has(m moment) bool {
 	}
 }
 
+// start is the step that the job begins at.
+func (s shape) start() replica.Step { return (&replica.Job{From: s.from}).Start() }
+
 // grouped tells whether some group has several ranks.
 func (s shape) grouped() bool {
 	for i, g := range s.groups {
@@ -92,7 +99,7 @@ func (s shape) grouped() bool {
 }
 
 func (s shape) String() string {
-	return fmt.Sprintf("%d nodes, %d of them train; groups %v, %d slots, cadence %d, frozen %v, warm %v, a pass of %v, a part takes %v, durable every %d steps, which takes %v", s.hosts, s.trainers, s.groups, s.slots, s.cadence, s.frozen, s.warm, s.pass, s.takes, s.durable, s.writes)
+	return fmt.Sprintf("%d nodes, %d of them train; groups %v, %d slots, cadence %d, frozen %v, warm %v, a pass of %v, a part takes %v, durable every %d steps, which takes %v, begins at step %d", s.hosts, s.trainers, s.groups, s.slots, s.cadence, s.frozen, s.warm, s.pass, s.takes, s.durable, s.writes, s.start())
 }
 
 // pace is how many bytes a second a node sends, and receives; 0: as many as there are.

@@ -80,6 +80,7 @@ type collective struct {
 func newWorld(t *testing.T, ctx context.Context, seed uint64, dir string) *world {
 	w := &world{t: t, seed: seed, ctx: ctx, cluster: replica.ClusterID{0xc1}, shape: drawShape(rand.New(rand.NewPCG(seed, 1))), sights: make(chan sight, 64), machines: map[replica.NodeName]*machine{}, processes: map[int]*process{},
 		arrived: map[at]*collective{}, calm: true, plans: map[replica.Epoch]wire.Order{}, let: map[at]int{}, halves: map[replica.Generation]half{}, gone: map[replica.Rank]bool{}, done: make(chan struct{}), broken: make(chan struct{}), pids: 1000, began: time.Now()}
+	w.begun = w.start()
 	w.disk = filepath.Join(dir, "durable")
 	if err := os.MkdirAll(w.disk, 0o700); err != nil {
 		t.Fatal(err)

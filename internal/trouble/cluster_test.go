@@ -188,6 +188,7 @@ type statusJob struct {
 	Waiting         []string
 	DurableError    string `json:"durable_error"`
 	Resumed         string
+	From            struct{ URL, Run string }
 	Epoch           replica.Epoch
 	Position        struct{ Step int }
 	Durable         struct{ Step int }

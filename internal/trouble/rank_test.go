@@ -230,7 +230,10 @@ func (t *trainer) epoch(ctx context.Context) error {
 	}
 	if o.Action == libreplicad.Init {
 		t.began = true
-		t.fill(0)
+		t.fill(o.Step)
+		if err := t.begins(ctx, o.Step); err != nil {
+			return err
+		}
 		for i := range t.base {
 			t.base[i] = uint64(i) + 1
 		}
@@ -311,6 +314,21 @@ func (t *trainer) epoch(ctx context.Context) error {
 	err = t.Leave(ctx)
 	t.say("left", fields{"text": fmt.Sprint(err)})
 	return err
+}
+
+// begins checks that a rank which is told to begin at a step knows from what.
+func (t *trainer) begins(ctx context.Context, at replica.Step) error {
+	from, err := t.From(ctx)
+	switch {
+	case err != nil:
+		return err
+	case from == nil && at == 0:
+	case from == nil || from.Generation.Step != at:
+		return fmt.Errorf("told to begin at step %d, with %+v", at, from)
+	default:
+		t.say("begins", fields{"step": at, "place": from.Place, "url": from.URL})
+	}
+	return nil
 }
 
 // rest stands still on purpose.

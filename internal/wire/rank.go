@@ -57,6 +57,7 @@ const (
 	MLacks      uint16 = 30
 	MResumed    uint16 = 32 // no body
 	MSaid       uint16 = 33
+	MFrom       uint16 = 34 // no body
 	// A launcher says again.
 	MRunLeaving uint16 = 31 // body: RunExited, zero: it was told to end, and waits for MRunLeave
 	// daemon -> rank
@@ -74,6 +75,8 @@ const (
 	MRecipeIs uint16 = 75
 	// MResumedIs's body is text: what the plan of the newest epoch says of the durable generation that it reads.
 	MResumedIs uint16 = 76
+	// MFromIs's body is JSON: the replica.Origin that the job began with; empty: it began with its program's own state.
+	MFromIs uint16 = 77
 	// daemon -> launcher
 	MRunOK    uint16 = 80
 	MRunStart uint16 = 81

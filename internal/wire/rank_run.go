@@ -1,22 +1,25 @@
 package wire
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/replicad/replicad/replica"
 )
 
 // The flags of RunHello.
 const (
-	RunResume           uint32 = 1  // the job, where it is created by this, goes on from the newest durable generation of its name
-	RunRequireVotes     uint32 = 2  // no plan rests on a sole producer's word
-	RunCollectiveWindow uint32 = 4  // the optimizer window holds collectives
-	runMore             uint32 = 8  // on the wire alone: PrivateCapMB and Nondeterministic follow the lists
-	RunNameGroups       uint32 = 16 // the ranks name their replica groups: Groups is empty
-	runJoined           uint32 = 32 // on the wire alone: Joined follows all else but Notes
-	runNotes            uint32 = 64 // on the wire alone: Notes follow all else, and their length in bytes, u32
-	runLoneShift               = 16 // on the wire alone: LoneAhead is in the upper half
+	RunResume           uint32 = 1   // the job, where it is created by this, goes on from the newest durable generation of its name
+	RunRequireVotes     uint32 = 2   // no plan rests on a sole producer's word
+	RunCollectiveWindow uint32 = 4   // the optimizer window holds collectives
+	runMore             uint32 = 8   // on the wire alone: PrivateCapMB and Nondeterministic follow the lists
+	RunNameGroups       uint32 = 16  // the ranks name their replica groups: Groups is empty
+	runJoined           uint32 = 32  // on the wire alone: Joined follows all else but Notes
+	runNotes            uint32 = 64  // on the wire alone: Notes follow all else, and their length in bytes, u32
+	runFrom             uint32 = 128 // on the wire alone: From follows all else but Notes, and its length in bytes, u32
+	runLoneShift               = 16  // on the wire alone: LoneAhead is in the upper half
 )
 
 // MaxRunNondeterministic is how many groups a RunHello may name as non-deterministic.
@@ -36,6 +39,27 @@ type RunHello struct {
 	Nondeterministic                                           []replica.GroupID // at most MaxRunNondeterministic
 	Joined                                                     replica.JobID     // that it was accepted for by the daemon before; zero: none
 	Notes                                                      []replica.Remark  // of the run
+	From                                                       *From             // what a new job begins with; nil: its program's own initial state
+}
+
+// From is what a launcher says of the generation that a new job begins with.
+type From struct {
+	replica.Origin
+	Failed string // why Asked names none that can be loaded, at most MaxRefusedText bytes; only Asked counts then
+}
+
+// MaxFrom is how many bytes a From takes at most.
+const MaxFrom = 2 + 4*replica.MaxOrigin + MaxRefusedText + 256
+
+// Check says what is wrong with it.
+func (f *From) Check() error {
+	if f.Failed == "" {
+		return f.Origin.Check()
+	}
+	if f.Asked == "" || len(f.Asked) > replica.MaxOrigin || len(f.Failed) > MaxRefusedText || !utf8.ValidString(f.Asked) || !utf8.ValidString(f.Failed) {
+		return fmt.Errorf("an origin that was asked for in %d bytes, and failed in %d: want at most %d and %d, of UTF-8", len(f.Asked), len(f.Failed), replica.MaxOrigin, MaxRefusedText)
+	}
+	return nil
 }
 
 const runHelloBytes = 176
@@ -60,7 +84,7 @@ func (r RunHello) Append(dst []byte) []byte {
 		spare = 1
 	}
 	more := r.PrivateCapMB != 0 || len(r.Nondeterministic) > 0
-	r.Flags = r.Flags&^(runMore|runJoined|runNotes)&(1<<runLoneShift-1) | uint32(r.LoneAhead)<<runLoneShift
+	r.Flags = r.Flags&^(runMore|runJoined|runNotes|runFrom)&(1<<runLoneShift-1) | uint32(r.LoneAhead)<<runLoneShift
 	if more {
 		r.Flags |= runMore
 	}
@@ -69,6 +93,9 @@ func (r RunHello) Append(dst []byte) []byte {
 	}
 	if len(r.Notes) > 0 {
 		r.Flags |= runNotes
+	}
+	if r.From != nil {
+		r.Flags |= runFrom
 	}
 	for _, v := range [...]uint32{r.ABI, r.World, r.Capacity, spare, uint32(len(r.Ranks)), uint32(len(r.Groups)), r.MinCopies, r.Cadence, r.Slots, r.ChunkBytes, r.DurableEvery, r.Flags} {
 		dst = le.AppendUint32(dst, v)
@@ -88,6 +115,11 @@ func (r RunHello) Append(dst []byte) []byte {
 	}
 	if r.Flags&runJoined != 0 {
 		dst = append(dst, r.Joined[:]...)
+	}
+	if r.From != nil {
+		at := len(dst)
+		dst = r.From.append(dst)
+		dst = le.AppendUint32(dst, uint32(len(dst)-at))
 	}
 	if len(r.Notes) > 0 {
 		at := len(dst)
@@ -110,6 +142,11 @@ func ParseRunHello(b []byte) (r RunHello, err error) {
 	}
 	if r.Flags&runNotes != 0 {
 		if b, err = r.parseNotes(b); err != nil {
+			return RunHello{}, err
+		}
+	}
+	if r.Flags&runFrom != 0 {
+		if b, err = r.parseFrom(b); err != nil {
 			return RunHello{}, err
 		}
 	}
@@ -185,18 +222,66 @@ func (r RunHello) check() error {
 	return nil
 }
 
-// parseNotes reads what ends the body, and returns what is before it.
-func (r *RunHello) parseNotes(b []byte) ([]byte, error) {
-	end := len(b) - 4
+// tail is where what ends the body begins, behind which its length lies.
+func tail(b []byte, what string) (at, end int, err error) {
+	end = len(b) - 4
 	if end < runHelloBytes {
-		return nil, fmt.Errorf("run hello: body of %d bytes has no room for the notes that it says to end with", len(b))
+		return 0, 0, fmt.Errorf("run hello: body of %d bytes has no room for the %s that it says to end with", len(b), what)
 	}
 	n := uint64(le.Uint32(b[end:]))
 	if n == 0 || n > uint64(end-runHelloBytes) {
-		return nil, fmt.Errorf("run hello: body of %d bytes has no room for notes of %d bytes", len(b), n)
+		return 0, 0, fmt.Errorf("run hello: body of %d bytes has no room for %s of %d bytes", len(b), what, n)
 	}
-	at := end - int(n)
-	var err error
+	return end - int(n), end, nil
+}
+
+// append appends the origin as CBOR, and why it failed.
+func (f *From) append(dst []byte) []byte {
+	b, err := Marshal(fromBody{&f.Origin, f.Failed})
+	if err != nil {
+		panic(err) // texts and numbers
+	}
+	return append(dst, b...)
+}
+
+type fromBody struct {
+	Origin *replica.Origin `cbor:"1,keyasint"`
+	Failed string          `cbor:"2,keyasint,omitempty"`
+}
+
+// parseFrom reads what ends the body, and returns what is before it.
+func (r *RunHello) parseFrom(b []byte) ([]byte, error) {
+	at, end, err := tail(b, "origin")
+	if err != nil {
+		return nil, err
+	}
+	if end-at > MaxFrom {
+		return nil, fmt.Errorf("run hello: an origin of %d bytes, at most %d", end-at, MaxFrom)
+	}
+	f := fromBody{Origin: &replica.Origin{}}
+	if err := Unmarshal(b[at:end], &f); err != nil {
+		return nil, fmt.Errorf("run hello: its origin: %w", err)
+	}
+	if f.Origin == nil {
+		return nil, fmt.Errorf("run hello: its origin is empty")
+	}
+	r.From = &From{*f.Origin, f.Failed}
+	if !bytes.Equal(r.From.append(nil), b[at:end]) {
+		return nil, fmt.Errorf("run hello: its origin is not encoded as it is to be")
+	}
+	if err := r.From.Check(); err != nil {
+		return nil, fmt.Errorf("run hello: %w", err)
+	}
+	r.Flags &^= runFrom
+	return b[:at], nil
+}
+
+// parseNotes reads what ends the body, and returns what is before it.
+func (r *RunHello) parseNotes(b []byte) ([]byte, error) {
+	at, end, err := tail(b, "notes")
+	if err != nil {
+		return nil, err
+	}
 	if r.Notes, err = ParseRemarks(b[at:end]); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,7 +75,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 	case MLoaded:
 		v, err := ParseLoaded(body)
 		return again(v, err)
-	case MFail, MReject, MResumedIs:
+	case MFail, MReject, MResumedIs, MFromIs:
 		return string(body), body, nil
 	case MLacks:
 		text, err := ParseLacks(body)
@@ -82,7 +83,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 	case MSaid:
 		list, err := ParseRemarks(body)
 		return list, AppendRemarks(nil, list), err
-	case MLeave, MBye, MFence, MScope, MPaused, MResumed:
+	case MLeave, MBye, MFence, MScope, MPaused, MResumed, MFrom:
 		return nil, nil, checkBody("empty", body, 0)
 	case MKVSet, MKVGet, MBarrier, MKVAdd, MKVCheck, MKVCompareSet, MKVDelete:
 		v, err := ParseKV(typ, body)
@@ -128,7 +129,7 @@ func reencode(typ uint16, body []byte) (any, []byte, error) {
 }
 
 var messageFiles = []string{"hello", "regions", "attach", "reattach", "sealed", "stopped", "loaded", "fail", "leave", "kv_set", "kv_get", "barrier",
-	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped", "paused", "ending", "recipe_part", "grow", "recipe", "recipe_is", "lacks", "resumed", "resumed_is",
+	"reject", "kv_add", "kv_check", "kv_compare_set", "kv_delete", "scope", "kv_total", "scoped", "paused", "ending", "recipe_part", "grow", "recipe", "recipe_is", "lacks", "resumed", "resumed_is", "from", "from_is",
 	"run_hello", "run_exited", "welcome", "refused", "attached", "fence", "order", "bye", "kv_ok", "kv_value", "run_ok", "run_start", "run_stop", "run_done"}
 
 // The vectors are written by C: every one must parse to the values its text names, and encode to the same bytes.
@@ -233,6 +234,7 @@ func FuzzRank(f *testing.F) {
 		f.Add(golden(f, name))
 	}
 	again := RunHello{ABI: 1, World: 2, Job: "job", PrivateCapMB: 7, Joined: replica.JobID{15: 9}}
+	again.From = &From{Origin: origin()}
 	f.Add(AppendRank(nil, RankHeader{Type: MRunHello}, again.Append(nil)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, body, err := ParseRank(b)
@@ -306,6 +308,8 @@ func TestRunHelloOfOneThatComesBack(t *testing.T) {
 		{ABI: 1, World: 2, Job: "job", Joined: id},
 		{ABI: 1, World: 2, Job: "job", Joined: id, Notes: []replica.Remark{{Kind: replica.Note, Name: "lr", Text: "0.1"}, {Kind: replica.Note, Name: "data"}}},
 		{ABI: 1, World: 2, Job: "job", Notes: []replica.Remark{{Kind: replica.Note, Name: "lr", Text: "0.1"}}},
+		{ABI: 1, World: 2, Job: "job", From: &From{Origin: origin()}},
+		{ABI: 1, World: 2, Job: "job", Joined: id, From: &From{replica.Origin{Asked: "s3://b/ck"}, "no checkpoints are there"}, Notes: []replica.Remark{{Kind: replica.Note, Name: "lr", Text: "0.1"}}},
 		{ABI: 1, World: 2, Ranks: []replica.Rank{1}, Groups: []replica.GroupID{0, 1}, Job: "job", PrivateCapMB: 7, Nondeterministic: []replica.GroupID{1}, Joined: id},
 	} {
 		b := h.Append(nil)
@@ -317,6 +321,45 @@ func TestRunHelloOfOneThatComesBack(t *testing.T) {
 			if _, err := ParseRunHello(bad); err == nil {
 				t.Errorf("%d bytes are accepted", len(bad))
 			}
+		}
+	}
+}
+
+func origin() replica.Origin {
+	return replica.Origin{Asked: "s3://b/ck/lm@best", URL: "s3://b/ck", Job: "lm", Run: replica.JobID{7}, Place: "lm/20261125T1716Z-07000000/step-00002180.e2", Generation: replica.Generation{Epoch: 2, Step: 2180}, World: 8}
+}
+
+// What a launcher says that a job is to begin with names a generation, or says why it does not; it is bounded, and has one encoding.
+func TestRunHelloFrom(t *testing.T) {
+	for name, spoil := range map[string]func(f *From){
+		"no name":         func(f *From) { f.Asked = "" },
+		"a long name":     func(f *From) { f.Asked = strings.Repeat("x", replica.MaxOrigin+1) },
+		"a long place":    func(f *From) { f.Place = strings.Repeat("x", replica.MaxOrigin+1) },
+		"no URL":          func(f *From) { f.URL = "" },
+		"two lines":       func(f *From) { f.URL = "s3://b\n/ck" },
+		"no text":         func(f *From) { f.URL = "s3://\xff" },
+		"no run":          func(f *From) { f.Run = replica.JobID{} },
+		"no job":          func(f *From) { f.Job = "../x" },
+		"no epoch":        func(f *From) { f.Generation.Epoch = 0 },
+		"a step too far":  func(f *From) { f.Generation.Step = replica.MaxStep + 1 },
+		"no ranks":        func(f *From) { f.World = 0 },
+		"many ranks":      func(f *From) { f.World = replica.MaxRanks + 1 },
+		"a long failure":  func(f *From) { f.Failed = strings.Repeat("x", MaxRefusedText+1) },
+		"failure of none": func(f *From) { f.Asked, f.Failed = "", "x" },
+	} {
+		f := From{Origin: origin()}
+		spoil(&f)
+		if got, err := ParseRunHello(RunHello{ABI: 1, World: 2, Job: "job", From: &f}.Append(nil)); err == nil {
+			t.Errorf("%s: %+v is accepted", name, got.From)
+		}
+	}
+	b := RunHello{ABI: 1, World: 2, Job: "job", From: &From{Origin: origin()}}.Append(nil)
+	i := bytes.Index(b, []byte("s3://b/ck"))
+	if again := slices.Insert(slices.Clone(b[:len(b)-4]), i-1, 0x78); len(again) > 0 { // the length of a text in two bytes where one will do
+		again[i] = b[i-1] - 0x60
+		again = le.AppendUint32(again, le.Uint32(b[len(b)-4:])+1)
+		if _, err := ParseRunHello(again); err == nil {
+			t.Error("another encoding is accepted")
 		}
 	}
 }

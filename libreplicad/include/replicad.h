@@ -37,7 +37,7 @@
  *   to load       rp_join said RP_LOAD          rp_load; rp_join, rp_fail
  *   loaded        rp_load                       rp_ready, rp_reject; rp_join, rp_fail
  *   ready         rp_ready                      rp_step_enter, rp_step_exit by turns; rp_set_good, rp_seal_step, rp_grow; rp_join, rp_leave, rp_fail, rp_pause, rp_ending
- *   Any state: rp_recipe, rp_scope, rp_kv_*, rp_barrier, rp_fd, rp_fenced, rp_committed, rp_get_stats, rp_freeze_good, rp_cancel, rp_close. From attached
+ *   Any state: rp_recipe, rp_from, rp_scope, rp_kv_*, rp_barrier, rp_fd, rp_fenced, rp_committed, rp_get_stats, rp_freeze_good, rp_cancel, rp_close. From attached
  *   on: rp_capture, rp_help, rp_notify, rp_reconnect, rp_ordered, rp_lacks, rp_say, rp_resumed.
  *   rp_join leaves "ready" even if it ends in RP_ETIMEOUT: the rank has said that it stopped. It takes no further step before it has joined,
  *   loaded and is ready again; the daemon closes the epoch 5 s later where no fault does so sooner, and then the order comes.
@@ -161,7 +161,7 @@ typedef struct rp_join_info {
 	uint32_t struct_size; /* sizeof(rp_join_info) */
 	uint32_t action;      /* RP_INIT or RP_LOAD */
 	uint64_t epoch;       /* the epoch this rank now works under */
-	uint64_t step;        /* T: state after this step is (to be) loaded; training goes on with T+1 */
+	uint64_t step;        /* T: state after this step is (to be) loaded, or initialised; training goes on with T+1 */
 	uint64_t incarnation;
 	uint32_t source;      /* RP_OWN_RAM, RP_PEER_RAM, RP_DURABLE; 0 for RP_INIT */
 	uint32_t rank, world, group;
@@ -187,6 +187,9 @@ RP_API int rp_join(rp_handle *h, rp_join_info *info, int64_t timeout_ns, rp_erro
 /* After rp_ready of an order from RP_DURABLE, any time: which durable generation the job goes on from, how old it is, and which it passed over
  * with what is wrong with them: the line that launchers print. At most room-1 bytes of UTF-8 (700 are enough), and a zero; empty: there is none. */
 RP_API int rp_resumed(rp_handle *h, char *text, size_t room, int64_t timeout_ns, rp_error *err);
+/* Which generation of another run the job began with (replicad run --from), from rp_open on: UTF-8 JSON and a zero (8192 bytes are enough; RP_EINVAL where
+ * room is too small); empty: none. Who is told RP_INIT then initialises its state from there: it is that of info.step. Nobody else reads it. */
+RP_API int rp_from(rp_handle *h, char *text, size_t room, int64_t timeout_ns, rp_error *err);
 /* After RP_INIT: captures and seals the frozen area, replicated and private parts as (epoch, step); sets good. Then rp_join again. */
 RP_API int rp_seal_initial(rp_handle *h, rp_error *err);
 /* After RP_LOAD: copies the sealed parts into the live regions, verifying every chunk; sets good to {epoch, step}. RP_EFENCED if the epoch was

@@ -109,6 +109,21 @@ RP_API int rp_resumed(rp_handle *h, char *text, size_t room, int64_t timeout_ns,
 	return RP_OK;
 }
 
+RP_API int rp_from(rp_handle *h, char *text, size_t room, int64_t timeout_ns, rp_error *err) {
+	RPI_ENTER(h, err);
+	int64_t deadline = rpi_deadline(timeout_ns);
+	if (deadline < 0 || !text || room == 0)
+		return rpi_error(err, RP_EINVAL, "rp_from: timeout %lld ns, or no room for a text", (long long)timeout_ns);
+	int rc = rpi_request(h, RP_M_FROM, NULL, 0, RP_M_FROM_IS, deadline, err);
+	if (rc != RP_OK)
+		return rc;
+	if (h->reply.length >= room)
+		return rpi_error(err, RP_EINVAL, "rp_from: the text has %u bytes, there is room for %zu", h->reply.length, room - 1);
+	memcpy(text, h->reply.body, h->reply.length);
+	text[h->reply.length] = 0;
+	return RP_OK;
+}
+
 RP_API int rp_ordered(rp_handle *h) {
 	if (!h || rpi_forked(h) || !h->control)
 		return 0;

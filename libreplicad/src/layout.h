@@ -148,6 +148,7 @@ enum {
 	RP_M_GROW = 26,     /* rp_growth, after its RP_M_REGIONS and RP_M_RECIPE_PARTs: the rank stands between two steps; reply RP_M_ATTACHED + descriptor, or RP_M_REFUSED (RP_EFENCED: the epoch was closed) */
 	RP_M_RESUMED = 32,  /* no body; reply RP_M_RESUMED_IS */
 	RP_M_SAID = 33,     /* rp_said_remarks, each with its name and text: all that the rank says of its job; no reply; said again on each connection */
+	RP_M_FROM = 34,     /* no body; reply RP_M_FROM_IS */
 	RP_M_RECIPE = 27,   /* u32 offset, u32 0: what the job keeps; reply RP_M_RECIPE_IS */
 	/* a launcher (replicad run) -> daemon */
 	RP_M_RUN_HELLO = 20, /* rp_run_hello; reply RP_M_RUN_OK or RP_M_REFUSED */
@@ -166,6 +167,7 @@ enum {
 	RP_M_SCOPED = 73,   /* u64: the epoch to come */
 	RP_M_PAUSED = 74,   /* the pause is known: nothing is freed any more for a step that the rank does not come to */
 	RP_M_RESUMED_IS = 76, /* text: what the plan of the newest epoch says of the durable generation that it reads; empty: it reads none */
+	RP_M_FROM_IS = 77, /* JSON: the generation of another run that the job began with; empty: none */
 	RP_M_RECIPE_IS = 75, /* rp_piece: the job's recipe from the offset on, as much as fits */
 	/* daemon -> launcher */
 	RP_M_RUN_OK = 80,    /* rp_welcome */

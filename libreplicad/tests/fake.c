@@ -189,6 +189,9 @@ static void answer(fake *f, const uint8_t *message) {
 	case RP_M_RECIPE_PART:
 		atomic_fetch_add(&f->pieces, 1);
 		break;
+	case RP_M_FROM:
+		fake_send(f, RP_M_FROM_IS, 0, h.request, f->from ? f->from : "", f->from ? (uint32_t)strlen(f->from) : 0);
+		break;
 	case RP_M_RESUMED:
 		fake_send(f, RP_M_RESUMED_IS, 0, h.request, f->resumed ? f->resumed : "", f->resumed ? (uint32_t)strlen(f->resumed) : 0);
 		break;

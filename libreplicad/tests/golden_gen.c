@@ -297,6 +297,7 @@ static void from_rank(void) {
 	kv("kv_delete", RP_M_KV_DELETE, "who", "", 0, 12);
 	plain("scope", RP_M_SCOPE);
 	plain("resumed", RP_M_RESUMED);
+	plain("from", RP_M_FROM);
 }
 
 static void from_daemon(void) {
@@ -357,6 +358,11 @@ static void from_daemon(void) {
 	message("resumed_is", RP_M_RESUMED_IS);
 	add("step 2180 of file:///b/lm", 25);
 	fprintf(text, "text step 2180 of file:///b/lm\n");
+	sent();
+
+	message("from_is", RP_M_FROM_IS);
+	add("{\"job\":\"lm\"}", 12);
+	fprintf(text, "text {\"job\":\"lm\"}\n");
 	sent();
 
 	message("recipe_is", RP_M_RECIPE_IS);

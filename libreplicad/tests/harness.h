@@ -68,7 +68,7 @@ typedef struct {
 	rp_growth growth;
 	uint8_t *before; /* the arena of before */
 	size_t before_bytes;
-	const char *recipe, *resumed;
+	const char *recipe, *resumed, *from;
 	bool freeing;   /* frees the slots before it takes a word of a pause */
 	_Atomic unsigned sealed, stopped, unloadable, lacking, saying; /* messages of each kind */
 	char lacks[RP_MAX_LACKS + 1]; /* the newest, read behind a reply to what was sent after it */

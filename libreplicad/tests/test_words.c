@@ -46,6 +46,22 @@ static void says_what_it_resumed_from(void) {
 	rank_end(&r);
 }
 
+/* What the job began with, whole or not at all, and before the rank has attached too. */
+static void says_what_it_began_with(void) {
+	rank r;
+	rank_start(&r, 100);
+	char got[16] = "untouched", all[1024];
+	OK(rp_from(r.h, got, sizeof got, 20ll * second, &failure));
+	CHECK(got[0] == 0);
+	r.daemon.from = "{\"url\":\"file:///b\"}";
+	SAME(rp_from(r.h, got, sizeof got, 20ll * second, &failure), RP_EINVAL);
+	OK(rp_from(r.h, all, strlen(r.daemon.from) + 1, 20ll * second, &failure));
+	CHECK(strcmp(all, r.daemon.from) == 0);
+	SAME(rp_from(r.h, NULL, 0, second, &failure), RP_EINVAL);
+	SAME(rp_from(r.h, all, sizeof all, -1, &failure), RP_EINVAL);
+	rank_end(&r);
+}
+
 static void backs_out_when_fenced(void) {
 	rank r;
 	rank_start(&r, 100);
@@ -197,4 +213,4 @@ static void fence_against_enter(void) {
 	rank_end(&r);
 }
 
-const test words_tests[] = {{"in order", in_order}, {"says what it resumed from", says_what_it_resumed_from}, {"backs out when fenced", backs_out_when_fenced}, {"words of another owner", words_of_another_owner}, {"good freezes", good_freezes}, {"fence against enter", fence_against_enter}, {"fence before UPDATING", fence_before_updating}, {"words of an older epoch", words_of_an_older_epoch}, {"ready looks at the fence", ready_looks_at_the_fence}, {0}};
+const test words_tests[] = {{"in order", in_order}, {"says what it resumed from", says_what_it_resumed_from}, {"says what it began with", says_what_it_began_with}, {"backs out when fenced", backs_out_when_fenced}, {"words of another owner", words_of_another_owner}, {"good freezes", good_freezes}, {"fence against enter", fence_against_enter}, {"fence before UPDATING", fence_before_updating}, {"words of an older epoch", words_of_an_older_epoch}, {"ready looks at the fence", ready_looks_at_the_fence}, {0}};

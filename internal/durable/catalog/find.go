@@ -297,3 +297,12 @@ func (c *Catalog) orDeleted(ctx context.Context, r Run, g replica.Generation, wh
 	}
 	return why
 }
+
+// Best is what best.json of a job names: the best by the metric that its daemons keep generations by. It is a hint: the generation may be gone.
+func (c *Catalog) Best(ctx context.Context, job string) (*format.Hint, error) {
+	b, _, err := c.get(ctx, job+"/"+format.BestKey)
+	if err != nil {
+		return nil, err
+	}
+	return format.ParseHint(b)
+}

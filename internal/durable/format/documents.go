@@ -95,6 +95,7 @@ type Commit struct {
 	Geometries []replica.Digest     `json:"geometries"` // by group, of the replicated part
 	Recipe     []byte               `json:"recipe,omitempty"`
 	Grown      replica.Epoch        `json:"grown,omitempty"`
+	From       *replica.Origin      `json:"from,omitempty"` // the generation of another run that the run began with
 	Lacks      []replica.Lacking    `json:"lacks,omitempty"`
 	Metrics    map[string]Metric    `json:"metrics,omitempty"`
 	Notes      map[string]string    `json:"notes,omitempty"`
@@ -226,6 +227,11 @@ func (c *Commit) check() error {
 	for _, key := range c.Frozen {
 		if ParseName(key).Kind != SharedKind {
 			return fmt.Errorf("%.80q is no frozen part", key)
+		}
+	}
+	if c.From != nil {
+		if err := c.From.Check(); err != nil {
+			return err
 		}
 	}
 	return cmp.Or(c.Layout.Check(), checkTexts("note", c.Notes), checkTexts("provenance", c.Provenance), checkNames("metric", c.Metrics))

@@ -296,6 +296,15 @@ func (t *Tier) Open(ctx context.Context, name string, id replica.JobID, g replic
 	return &opened{Reader: sh, t: t, ctx: ctx, of: f, let: let}, nil
 }
 
+// Manifest is the part's, taken over by the tier's cluster.
+func (o *opened) Manifest() replica.Manifest {
+	m := o.Reader.Manifest()
+	if own := o.t.settings.Cluster; own != (replica.ClusterID{}) {
+		m.Cluster = own
+	}
+	return m
+}
+
 // bad tells of a generation that is there no more, or whose newest read failed.
 func (t *Tier) bad(ctx context.Context, f Found) error {
 	if f.Old() {

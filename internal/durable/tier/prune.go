@@ -81,7 +81,7 @@ func (t *Tier) lookAt(ctx context.Context, l Listed) (retain.State, error) {
 func ofCluster(list []Listed, id replica.JobID) []Listed {
 	of := map[replica.JobID]replica.ClusterID{}
 	for _, l := range list {
-		if l.Run.Cluster != (replica.ClusterID{}) {
+		if _, known := of[l.Run.ID]; l.Run.Cluster != (replica.ClusterID{}) && (!l.Old || !known) { // a claim says who has taken the run since
 			of[l.Run.ID] = l.Run.Cluster
 		}
 	}

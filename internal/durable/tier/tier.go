@@ -16,7 +16,10 @@ import (
 
 // Settings are what a daemon's configuration says.
 type Settings struct {
-	Reader   string       // this node, in marks, the log and deletions
+	Reader string // this node, in marks, the log and deletions
+	// Cluster is whose manifests parts have that are opened, whichever cluster wrote them: a part is what its root says, and no root names a
+	// cluster. Zero: each has its writer's.
+	Cluster  replica.ClusterID
 	KeepRuns int          // former runs of a name that Prune keeps, each by its rule; 0: it leaves former runs alone
 	Best     replica.Best // the metric that best.json goes by
 	// Unconditional: the store's conditions are not tried, and not asked for where two fleets depend on them (catalog.Options).

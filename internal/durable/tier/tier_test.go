@@ -260,6 +260,31 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	f.wants("20 good, 10 unread")
 }
 
+// A run that began with a generation of another one says so for good, and so does each of its generations.
+func TestARunSaysWhatItBeganWith(t *testing.T) {
+	tier, st := inMemory(t, Settings{})
+	from := &replica.Origin{Asked: "s3://b/ck/lm", URL: "s3://b/ck", Job: "lm", Run: replica.JobID{7}, Place: "lm/run/step", Generation: gen(2, 2180), World: 8}
+	f := newFleet(t, tier, "a")
+	f.of.From, f.saying = from, func(s *Said) { s.From = from }
+	f.writes(5, 2190)
+	found, _, err := tier.Find(t.Context(), name, replica.JobID{})
+	if err != nil || len(found) != 1 || found[0].From == nil || *found[0].From != *from {
+		t.Fatalf("found %+v, %v", found, err)
+	}
+	keys := keysOf(t, st, "/run.json")
+	if len(keys) != 1 {
+		t.Fatalf("%q", keys)
+	}
+	b, _, err := st.Get(t.Context(), keys[0], 1<<20)
+	if err != nil || !strings.Contains(string(b), `"step 2180 of s3://b/ck/lm"`) {
+		t.Errorf("run.json has %s, %v", b, err)
+	}
+	from.World = 0
+	if err := f.tries(2200); err == nil {
+		t.Error("an origin that is none is written")
+	}
+}
+
 // A damaged newest generation does not push a good one out, and counts for nothing until it is found whole.
 func TestDamageIsNoReasonToDelete(t *testing.T) {
 	dir := t.TempDir()
@@ -575,6 +600,85 @@ func TestRunsOfOtherClustersAreLeftAlone(t *testing.T) {
 	}
 	if strings.Contains(got, "10 good") {
 		t.Errorf("a former run of this cluster is kept: %s", got)
+	}
+}
+
+// A cluster goes on with the run of another one: what it opens is its own, frozen parts too, its durable writes and the rules of keeping go on with the
+// run, and the other cluster's former runs stay. The other cluster writes no more; should it come back, it takes the run in turn.
+func TestAnotherClusterGoesOn(t *testing.T) {
+	second := replica.ClusterID{9}
+	for name, first := range map[string]func(t *testing.T, dir string, tier *Tier, a *fleet){
+		"present layout": func(_ *testing.T, _ string, _ *Tier, a *fleet) { a.writes(5, 10, 20) },
+		"former layout": func(t *testing.T, dir string, _ *Tier, _ *fleet) {
+			former(t, dir, durabletest.Job, 10)
+			former(t, dir, durabletest.Job, 20)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			open := func(s Settings) *Tier {
+				t.Helper()
+				tier, err := OpenDirectory(t.Context(), dir, s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { tier.Close() })
+				return tier
+			}
+			here := open(Settings{Reader: "n1", Cluster: durabletest.Cluster})
+			for i := range 2 {
+				before := newFleet(t, here, "before")
+				before.of.Job = replica.JobID{0x70 + byte(i)}
+				before.writes(1, replica.Step(80+i))
+			}
+			a := newFleet(t, here, "a")
+			first(t, dir, here, a)
+			there := open(Settings{Reader: "m1", Cluster: second, KeepRuns: 1})
+			b := newFleet(t, there, "b")
+			b.of.Cluster = second
+			if err := b.resumes(20); err != nil {
+				t.Fatal(err)
+			}
+			b.opens(1, 20, second)
+			if err := a.tries(30); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "b (cluster "+second.String()) {
+				t.Errorf("the other cluster writes with %v", err)
+			}
+			b.writes(1, 30)
+			if err := b.reads(30); err != nil {
+				t.Fatal(err)
+			}
+			b.writes(1, 40)
+			b.opens(2, 40, second)
+			b.wants("40 unread, 30 good, 81 unread, 80 unread")
+			if err := errors.Join(a.resumes(40), a.tries(50)); err != nil {
+				t.Fatal(err)
+			}
+			a.opens(2, 40, durabletest.Cluster)
+			if err := b.tries(60); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "a (cluster "+durabletest.Cluster.String()) {
+				t.Errorf("it writes with %v, after the first one came back", err)
+			}
+		})
+	}
+}
+
+// opens reads all parts of a generation, whose manifests are a cluster's.
+func (f *fleet) opens(e replica.Epoch, step replica.Step, cluster replica.ClusterID) {
+	f.t.Helper()
+	frozen, parts := f.parts(gen(e, step))
+	for _, p := range append(slices.DeleteFunc(frozen, func(p *Part) bool { return p == nil }), &parts[0], &parts[1], &parts[2]) {
+		r, err := f.tier.Open(f.t.Context(), name, f.of.Job, gen(e, step), p.Manifest.Part)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if m := r.Manifest(); m.Cluster != cluster || m.Root != p.Manifest.Root || safetensors.Hash(m.RootInput()) != m.Root {
+			f.t.Errorf("%v is of cluster %v, root %v; want %v, %v", p.Manifest.Part, m.Cluster, m.Root, cluster, p.Manifest.Root)
+		}
+		for i := range r.Manifest().Chunks {
+			if _, err := r.ReadChunk(i, nil); err != nil {
+				f.t.Error(err)
+			}
+		}
+		r.Close()
 	}
 }
 

@@ -21,6 +21,7 @@ type Attempt struct {
 	Job        replica.JobID
 	Owner      uint32
 	Began      uint64 // as replica.Job's
+	From       *replica.Origin
 	Cluster    replica.ClusterID
 	Fleet      string
 	Epoch      replica.Epoch // the newest that the job has opened
@@ -30,7 +31,7 @@ type Attempt struct {
 
 // AttemptOf is the durable write of a job that is under way.
 func AttemptOf(job *replica.Job, cluster replica.ClusterID) Attempt {
-	return Attempt{Name: job.Name, Job: job.ID, Owner: job.Owner, Began: job.Began, Cluster: cluster, Fleet: job.Fleet, Epoch: job.Lineage.Last().Epoch,
+	return Attempt{Name: job.Name, Job: job.ID, Owner: job.Owner, Began: job.Began, From: job.From, Cluster: cluster, Fleet: job.Fleet, Epoch: job.Lineage.Last().Epoch,
 		Generation: job.Writer.Generation, Number: job.Writer.Number}
 }
 
@@ -53,6 +54,14 @@ func (a Attempt) began() int64 {
 	return int64(a.Began)
 }
 
+// from is what run.json says that the run began from.
+func (a Attempt) from() string {
+	if a.From == nil {
+		return ""
+	}
+	return a.From.String()
+}
+
 func (a Attempt) fleet() catalog.Fleet {
 	f := catalog.Fleet{Cluster: a.Cluster, Name: a.Fleet, Epoch: a.Epoch}
 	if f.Name == "" { // a record of before has none
@@ -72,7 +81,7 @@ func (t *Tier) attempt(ctx context.Context, a Attempt) (catalog.Attempt, error) 
 		if err != nil {
 			return catalog.Attempt{}, err
 		}
-		if r, err = t.cat.Begin(ctx, format.Run{Job: a.Name, ID: a.Job, Owner: a.Owner, Began: a.began()}); err != nil {
+		if r, err = t.cat.Begin(ctx, format.Run{Job: a.Name, ID: a.Job, Owner: a.Owner, Began: a.began(), From: a.from()}); err != nil {
 			return catalog.Attempt{}, err
 		}
 		if err = t.cat.Claim(ctx, r, a.fleet()); err != nil {

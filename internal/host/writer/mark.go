@@ -45,7 +45,7 @@ func (r *Room) prune(id replica.JobID) {
 func said(job *replica.Job, o control.MarkerOrder) tier.Said {
 	geometries, recipe := laidOut(job)
 	s := tier.Said{Owner: job.Owner, Position: job.Writer.Position, Layout: job.Layout, Options: job.Options, Lineage: job.Lineage, Condemned: job.Condemned,
-		Geometries: geometries, Recipe: recipe, Grown: job.Grown, Lacks: o.Lacks}
+		Geometries: geometries, Recipe: recipe, Grown: job.Grown, From: job.From, Lacks: o.Lacks}
 	for _, r := range o.Said {
 		remark(&s, r)
 	}

@@ -122,10 +122,10 @@ func (r *Room) wanted(now time.Duration) bool {
 	case j.Phase == replica.Closed: // nothing newer will be committed in this epoch
 		return j.Stop != nil || r.owner.Unattended()
 	}
-	if r.byTime() && j.Committed.Step > 0 && (now >= r.dueAt(now) || have != j.Durable) { // its time has come, or what was written is gone
+	if r.byTime() && j.Committed.Step > j.Start() && (now >= r.dueAt(now) || have != j.Durable) { // its time has come, or what was written is gone
 		return true
 	}
-	return j.Committed.Step > have.Step && r.owner.Parted() || lock.DurableDue(j, have)
+	return j.Committed.Step > max(have.Step, j.Start()) && r.owner.Parted() || lock.DurableDue(j, have)
 }
 
 // byTime tells whether time counts, and not the number of steps.

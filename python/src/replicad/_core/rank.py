@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes as c
+import json
 import os
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import Corrupt, Error, Gone, Invalid, Timeout
 from . import native as n
@@ -204,6 +205,13 @@ class Rank(Rendezvous):
 
         self._wait("read the recipe", call, timeout)
         return room.raw[: size.value]
+
+    def origin(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """Which generation of another run the job began with: "url" of the store's root, "job", "run", "place" below the root, "generation" and its
+        "world"; None: none. After :meth:`open`. Who is told to initialise its state then loads it from there."""
+        room = c.create_string_buffer(8192)
+        self._wait("read what the job began with", lambda ns: self._lib.rp_from(self._h, room, len(room), ns, c.byref(self._text)), timeout)
+        return cast("dict[str, Any]", json.loads(room.value)) if room.value else None
 
     def attach(self, timeout: float | None = None) -> None:
         """Claims the rank and maps its arena; None: as long as an arena of the registered size may take."""
