@@ -38,6 +38,13 @@ def test_fresh_and_dropped() -> None:
     assert d.lines() == ["adapter.* is fresh", "scheduler is fresh", "old.* is dropped"]
 
 
+def test_an_optimizers_state_belongs_to_its_parameter() -> None:
+    d = declared()
+    assert d.belongs("optim.model.head.weight.exp_avg", "model.head.weight")
+    assert not d.belongs("optim.model.head.weight.exp_avg", "critic.head.weight")
+    assert not d.belongs("model.head.weight", "model.head.weight")
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [

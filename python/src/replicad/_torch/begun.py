@@ -132,22 +132,29 @@ def _words(dtype: str, shape: tuple[int, ...] | None) -> str:
 
 def _refuse(source: Generation, fit: _Fit, values: _Values, declared: Declared) -> None:
     """:class:`Mismatch` for all that does not fit, with what would declare it."""
+    missing, extra = (_first(of, declared) for of in (fit.missing, fit.extra))
     lines = [*fit.wrong, *values.wrong]
-    lines += [f"{r.name} ({_words(r.dtype, r.shape)}) is not there" for r in fit.missing]
-    lines += [f"{t.name} ({_words(t.dtype, t.shape)}) is there alone" for t in fit.extra]
+    lines += [f"{r.name} ({_words(r.dtype, r.shape)}) is not there" for r in missing]
+    lines += [f"{t.name} ({_words(t.dtype, t.shape)}) is there alone" for t in extra]
     if not lines:
         return
     was: dict[str, str] = {}
-    for region in fit.missing:
-        alike = [t.name for t in fit.extra if t.shape == region.shape and t.dtype == region.dtype and t.name not in was.values()]
+    for region in missing:
+        alike = [t.name for t in extra if t.shape == region.shape and t.dtype == region.dtype and t.name not in was.values()]
         if len(alike) == 1:
             was[region.name] = alike[0]
-    fresh = [r.name for r in fit.missing if r.name not in was]
-    dropped = [t.name for t in fit.extra if t.name not in was.values()]
+    fresh = [r.name for r in missing if r.name not in was]
+    dropped = [t.name for t in extra if t.name not in was.values()]
     remedies = [f"{name}={given!r}" for name, given in (("was", _few(was)), ("fresh", fresh[:3]), ("dropped", dropped[:3])) if given]
     more = [f"and {len(lines) - 8} more"] if len(lines) > 8 else []
     remedy = f". Where that is on purpose, declare it: Session(..., {', '.join(remedies)}); 'head.*' means all below" if remedies else ""
     raise Mismatch(f"step {source.step} of {source.where} is of another program: {'; '.join([*lines[:8], *more])}{remedy}")
+
+
+def _first(of: list[Any], declared: Declared) -> list[Any]:
+    """Those that are no optimizer's state of others among them: it goes with its parameter."""
+    names = {x.name for x in of}
+    return [x for x in of if not any(x.name != n and declared.belongs(x.name, n) for n in names)]
 
 
 def _few(was: Mapping[str, str]) -> dict[str, str]:

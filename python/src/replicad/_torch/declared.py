@@ -41,6 +41,7 @@ class Declared:
         self.fresh = [_checked("fresh", p) for p in fresh]
         self.dropped = [_checked("dropped", p) for p in dropped]
         self.heads: list[str] = []
+        self._models: list[str] = []
 
     def __bool__(self) -> bool:
         return bool(self.was or self.fresh or self.dropped)
@@ -48,6 +49,7 @@ class Declared:
     def of(self, models: Iterable[str], optimizers: Iterable[str]) -> Declared:
         """The same, of a session with objects of these names."""
         models = list(models)
+        self._models = [f"{m}." for m in models]
         self.heads = sorted([f"{o}.{m}." for o in optimizers for m in models] + [f"{m}." for m in models], key=len, reverse=True)
         return self
 
@@ -64,6 +66,10 @@ class Declared:
             if (more := _below(now, rest)) is not None:
                 return head + was.removesuffix(".*") + more
         return name
+
+    def belongs(self, name: str, to: str) -> bool:
+        """Whether a tensor is an optimizer's state of a parameter."""
+        return any(name.startswith(f"{h[: -len(m)]}{to}.") for m in self._models for h in self.heads if h.endswith(f".{m}") and to.startswith(m))
 
     def _any(self, patterns: list[str], name: str) -> bool:
         rest = self._split(name)[1]
