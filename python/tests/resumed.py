@@ -11,7 +11,10 @@ from typing import Any
 import quick  # isort: skip: before torch
 import torch
 
+import torch.distributed.fsdp
+
 import replicad
+import replicad.parallel
 from replicad.data import Loader
 
 assert quick, "imported for what it does"
@@ -34,6 +37,32 @@ def train(last: int, forget: bool = False) -> Iterator[dict[str, Any]]:
             loss.backward()
             with session.step():
                 optimizer.step()
+            yield {"samples": x, "loss": loss}
+
+
+def resized(last: int) -> Iterator[dict[str, Any]]:
+    """One rank, or several that take their parts of its batches: replicas, or sharded where an argument says so."""
+    rank, world = replicad.place()
+    torch.manual_seed(3)
+    torch.set_num_threads(1)
+    model: Any = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 3))
+    if world > 1:
+        torch.distributed.init_process_group("gloo")
+        model = torch.distributed.fsdp.fully_shard(model) if sys.argv[1:] == ["sharded"] else replicad.parallel.ddp(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    data = Loader([torch.full((6,), float(i)) for i in range(64)], 12 // world, seed=2)
+    with replicad.Session(model, optimizer, scheduler=scheduler, data=data) as session:
+        session.resume()
+        batches = data.endless()
+        for _ in session.steps(last):
+            x = torch.stack(list(next(batches)))
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            with session.step():
+                optimizer.step()
+                scheduler.step()
             yield {"samples": x, "loss": loss}
 
 

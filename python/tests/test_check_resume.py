@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 import cluster
 from conftest import quick
 from replicad import testing
-from resumed import averaged, failing, other_yields, scheduled, told, train
+from resumed import averaged, failing, other_yields, resized, scheduled, told, train
 
 
 def test_a_resumed_run_is_the_same_run() -> None:
@@ -38,6 +38,13 @@ def test_a_fresh_fleet_goes_on_from_the_disk() -> None:
     assert done.compared > 8 * 20
 
 
+@pytest.mark.parametrize(("world", "how"), [(2, "sharded"), pytest.param(3, "", marks=pytest.mark.long)])
+def test_a_state_goes_over_another_world_and_back(world: int, how: str) -> None:
+    done = testing.check_resume(resized, steps=4, more=3, source="durable", world=world, program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=[how] * bool(how))
+    assert (done.steps, done.resumed_at, done.source) == (7, 4, "durable")
+    assert done.compared > 3 * 20
+
+
 @pytest.mark.long
 def test_a_scheduler_that_is_forgotten_is_found_in_a_fresh_fleet() -> None:
     """The learning rate is in the optimizer's state, and the scheduler's count is not: the first step is as it was, and the next one is not."""
@@ -47,6 +54,8 @@ def test_a_scheduler_that_is_forgotten_is_found_in_a_fresh_fleet() -> None:
 
 
 def test_what_a_source_may_be() -> None:
+    with pytest.raises(ValueError, match=r"world=2: want at least 1, and source='durable'"):
+        testing.check_resume(train, steps=1, more=1, world=2)
     with pytest.raises(ValueError, match=r"source='disk': want one of own-ram, durable"):
         testing.check_resume(train, steps=1, more=1, source="disk")
 

@@ -55,7 +55,15 @@ Train = Callable[[int], Iterator[Mapping[str, Any]]]
 
 
 def check_resume(
-    train_fn: Train, *, steps: int, more: int, source: str = "own-ram", timeout: float = 120.0, program: str | None = None, arguments: Sequence[str] | None = None
+    train_fn: Train,
+    *,
+    steps: int,
+    more: int,
+    source: str = "own-ram",
+    world: int = 1,
+    timeout: float = 120.0,
+    program: str | None = None,
+    arguments: Sequence[str] | None = None,
 ) -> Resumption:
     """Trains ``steps + more`` steps in one go, and again with a SIGKILL once step ``steps`` is committed and another process for the
     rest; compares the two after each step and raises :class:`Different` for the first thing that is not bit for bit equal.
@@ -80,6 +88,8 @@ def check_resume(
     A module is imported in them by its name; a program is loaded as multiprocessing loads it in a spawned child, so its main part belongs under ``if __name__ == "__main__":``.
     With ``source="durable"`` the job is told to end after step ``steps``, which puts its newest commit on disk. Then daemon and keeper are killed, and a new
     daemon, which has nothing but that disk, goes on.
+    With ``world=W`` beside it, a job of W ranks begins from that generation (``replicad run --from``) and makes its state durable, a job of one rank begins from that, and trains
+    the rest: what went over W ranks and back has to be what it was. ``train_fn`` makes what W ranks need (process groups, wrappers) where ``replicad.place()`` says so.
     ``program`` is the replicad program (default: $REPLICAD, else the one on the path); ``timeout`` is in seconds, for each
     of the two runs. ``arguments`` are what the file of ``train_fn`` finds in ``sys.argv[1:]`` (default: this program's own, if that is the file, else none).
     ``ValueError`` for arguments that make no sense, ``FileNotFoundError`` where there is no such program, ``RuntimeError`` with its output where a run fails: by an exception
@@ -90,6 +100,8 @@ def check_resume(
     if source not in SOURCES:
         raise ValueError(f"check_resume: source={source!r}: want one of {', '.join(SOURCES)}")
     train = _Program.of("check_resume", train_fn, arguments)
+    if world < 1 or (world > 1 and source != "durable"):
+        raise ValueError(f"check_resume: world={world}: want at least 1, and source='durable' where it is not 1")
     last = steps + more
     daemon = Daemon(_binary("check_resume", program))
     with daemon:
@@ -97,10 +109,24 @@ def check_resume(
         if source == "durable":
             _ends(daemon, "resumed", train.command(last, steps, "launcher"), steps, timeout)
             daemon.afresh()
+            if world > 1:
+                return _through(daemon, train, straight, steps, last, world, timeout)
             resumed = _run(daemon, "resumed", train.command(last, steps, "launcher"), last, timeout, "--resume")
         else:
             resumed = _run(daemon, "resumed", train.command(last, steps), last, timeout)
     return _compare(straight, resumed, steps, source)
+
+
+def _through(daemon: Daemon, train: _Program, straight: list[dict[str, Any]], steps: int, last: int, world: int, timeout: float) -> Resumption:
+    """The state of a step goes over some ranks and back, and is trained from."""
+    first, second = f"{daemon.durable}/resumed@{steps}", f"{daemon.durable}/through@{steps}"
+    status, said, _ = _launched(daemon, "through", train.command(steps, 0, "through"), timeout, "--durable-every", "0", "--groups", "auto", "--from", first, world=world)
+    if status:
+        raise RuntimeError(f"the run of {world} ranks failed (status {status}):\n{said}")
+    records = _run(daemon, "back", train.command(last), last, timeout, "--from", second)
+    if (at := [r["resumed"] for r in records if "resumed" in r]) != [steps]:
+        raise AssertionError(f"of {second} the job went on from {at}")
+    return Resumption(last, steps, "durable", _same(straight, records, f"over {world} ranks and back"))
 
 
 def check_generation(
@@ -236,13 +262,13 @@ def _ends(daemon: Daemon, name: str, train: Sequence[str], step: int, timeout: f
     return records
 
 
-def _launched(daemon: Daemon, name: str, train: Sequence[str], timeout: float, *flags: str) -> tuple[int, str, list[dict[str, Any]]]:
+def _launched(daemon: Daemon, name: str, train: Sequence[str], timeout: float, *flags: str, world: int = 1) -> tuple[int, str, list[dict[str, Any]]]:
     """How a launcher ended, what was printed, and what its processes wrote."""
     out, log = Path(daemon.folder, f"{name}.jsonl"), Path(daemon.folder, f"{name}.log")
     command = [sys.executable, "-c", "from replicad.testing import trainee; trainee.main()", str(out), *train]
     with open(log, "w") as printed:
         launcher = daemon.start(
-            "run", "--dev", "--job", name, "--world", "1", "--ranks", "0", "--min-copies", "1", *flags, "--", *command,
+            "run", "--dev", "--job", name, "--world", str(world), "--ranks", ",".join(map(str, range(world))), "--min-copies", "1", *flags, "--", *command,
             env=daemon.env | {"PYTHONPATH": daemon.path}, cwd=None, stdout=printed, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
@@ -257,19 +283,23 @@ def _launched(daemon: Daemon, name: str, train: Sequence[str], timeout: float, *
     return status, said, [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
+def _same(straight: list[dict[str, Any]], records: list[dict[str, Any]], how: str) -> int:
+    """Compares what two runs wrote after each step that both have made. How many values are equal."""
+    want, compared = {r["step"]: r["values"] for r in straight if "step" in r}, 0
+    for r in (r for r in records if "step" in r):
+        a, b = want[r["step"]], r["values"]
+        for name in [*a, *(n for n in b if n not in a)]:
+            if a.get(name) != b.get(name):
+                raise Different(name, r["step"], f"{a.get(name, 'nothing')} in one go, {b.get(name, 'nothing')} {how}. Everything before it is equal.")
+            compared += 1
+    return compared
+
+
 def _compare(straight: list[dict[str, Any]], resumed: list[dict[str, Any]], killed: int, source: str) -> Resumption:
-    want = {r["step"]: r["values"] for r in straight if "step" in r}
     starts = [r for r in resumed if "resumed" in r]
     if len(starts) < 2 or starts[-1]["resumed"] != killed:
         raise AssertionError(f"killed after step {killed} was committed, the job went on from {[s['resumed'] for s in starts][1:]}")
     if source != "own-ram" and starts[-1]["source"] != source:
         raise AssertionError(f"everything was killed, and yet the state came from {starts[-1]['source']}")
-    compared = 0
-    for r in (r for r in resumed if "step" in r):
-        a, b = want[r["step"]], r["values"]
-        for name in [*a, *(n for n in b if n not in a)]:
-            if a.get(name) != b.get(name):
-                how = f"{a.get(name, 'nothing')} in one go, {b.get(name, 'nothing')} after the resume. Everything before it is equal."
-                raise Different(name, r["step"], how)
-            compared += 1
-    return Resumption(max(want), killed, starts[-1]["source"], compared)
+    compared = _same(straight, resumed, "after the resume")
+    return Resumption(max(r["step"] for r in straight if "step" in r), killed, starts[-1]["source"], compared)

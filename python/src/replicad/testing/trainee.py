@@ -26,7 +26,7 @@ running = False
 
 def main() -> None:
     """One process of :func:`replicad.testing.check_resume`: OUT MODULE FILE FUNCTION LAST KILL HOW [ARGUMENT...]. HOW is what ends after step KILL:
-    "process" this one, by SIGKILL; "launcher" the launcher, with it this one, and the job."""
+    "process" this one, by SIGKILL; "launcher" the launcher, with it this one, and the job. With "through" what was resumed becomes durable, and nothing is trained."""
     global running
     running = True
     launcher = os.getppid()
@@ -35,7 +35,10 @@ def main() -> None:
     sys.path[:] = os.environ["PYTHONPATH"].split(os.pathsep)  # nothing before it
     try:
         train = getattr(_load(module, file), function)
-        _record(train, int(last), int(kill), how, Path(out))
+        if how == "through":
+            _through(train, int(last))
+        else:
+            _record(train, int(last), int(kill), how, Path(out))
     except BaseException:
         sys.stdout.flush()  # the launcher may end this process before it ends by itself
         traceback.print_exc()
@@ -76,6 +79,22 @@ def _record(train: Train, last: int, kill: int, how: str, path: Path) -> None:
                 os.kill(os.getppid(), signal.SIGTERM)
                 while True:
                     signal.pause()  # until the launcher passes it on
+
+
+def _through(train: Train, last: int) -> None:
+    """Makes durable what is resumed."""
+    from .. import session as sessions
+
+    resume = sessions.Session.resume
+
+    def resumed(self: Session, timeout: float | None = None) -> sessions.Resumed:
+        at = resume(self, timeout)
+        self.save(wait=True)
+        return at
+
+    sessions.Session.resume = resumed  # type: ignore[method-assign]
+    for _ in train(last):
+        raise RuntimeError(f"a step was made behind step {last}, which was to be the last: pass `last` to session.steps()")
 
 
 def _named(value: Any, name: str) -> Iterator[tuple[str, str]]:
