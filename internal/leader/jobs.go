@@ -16,6 +16,7 @@ import (
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable/tier"
+	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -41,6 +42,12 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 	if !l.proved(m.Name, m.Token) {
 		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: node %s does not show the job's token as the leader knows it: give all nodes the same job_secret", m.Name, from.node.Name)})
 		return
+	}
+	if m.From != nil {
+		if err := (&wire.From{Origin: *m.From, Failed: m.FromFailed}).Check(); err != nil {
+			l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: %v", m.Name, err)})
+			return
+		}
 	}
 	job, ok := l.view.JobByName(m.Name)
 	if ok {

@@ -147,6 +147,12 @@ func TestBeginsWithAnotherRun(t *testing.T) {
 	if r := fixture.Only[control.CreateReply](told(t, n)); len(r) != 1 || r[0].ID != 7 || r[0].Retry || !strings.Contains(r[0].Refused, failed) {
 		t.Errorf("answered by %+v", r)
 	}
+	wild := fresh
+	wild.ID, wild.From = 9, &replica.Origin{Asked: "\x1b[2J"}
+	c.create(t.Context(), n, wild)
+	if r := fixture.Only[control.CreateReply](told(t, n)); len(r) != 1 || !strings.Contains(r[0].Refused, "that can be printed") {
+		t.Errorf("answered by %+v", r)
+	}
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
 	a = c.adoptable(t.Context(), nil, ask)
 	if a.refused != "" || a.command.Durable != fixture.Gen(1, 4) || a.command.From != nil || !strings.Contains(strings.Join(a.news, ""), "--from s3://b/ck/lm@best is not used") {

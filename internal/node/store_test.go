@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/pki"
 )
 
 // A daemon whose store has no conditions, by its configuration, puts nothing there to try them, and says once that they are not tried.
@@ -36,7 +37,7 @@ func TestConditionsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &config.Config{Node: "n1", Durable: "gs://bucket/ck", Store: config.Store{Endpoint: srv.URL, Conditions: config.NoConditions}}
-	d := &daemon{cfg: c, log: log}
+	d := &daemon{cfg: c, log: log, id: &pki.Identity{}}
 	if err := d.openTier(t.Context()); err != nil {
 		t.Fatal(err)
 	}

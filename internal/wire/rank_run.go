@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -56,8 +55,8 @@ func (f *From) Check() error {
 	if f.Failed == "" {
 		return f.Origin.Check()
 	}
-	if f.Asked == "" || len(f.Asked) > replica.MaxOrigin || len(f.Failed) > MaxRefusedText || !utf8.ValidString(f.Asked) || !utf8.ValidString(f.Failed) {
-		return fmt.Errorf("an origin that was asked for in %d bytes, and failed in %d: want at most %d and %d, of UTF-8", len(f.Asked), len(f.Failed), replica.MaxOrigin, MaxRefusedText)
+	if f.Asked == "" || replica.Line(f.Asked, replica.MaxOrigin) != f.Asked || replica.Line(f.Failed, MaxRefusedText) != f.Failed { // launchers print them
+		return fmt.Errorf("an origin that was asked for in %d bytes, and failed in %d: want at most %d and %d that can be printed", len(f.Asked), len(f.Failed), replica.MaxOrigin, MaxRefusedText)
 	}
 	return nil
 }

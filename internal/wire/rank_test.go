@@ -345,6 +345,8 @@ func TestRunHelloFrom(t *testing.T) {
 		"no ranks":        func(f *From) { f.World = 0 },
 		"many ranks":      func(f *From) { f.World = replica.MaxRanks + 1 },
 		"a long failure":  func(f *From) { f.Failed = strings.Repeat("x", MaxRefusedText+1) },
+		"escapes":         func(f *From) { f.Asked, f.Failed = "s3://b\x1b[2J", "x" },
+		"why in escapes":  func(f *From) { f.Failed = "\x1b[2J" },
 		"failure of none": func(f *From) { f.Asked, f.Failed = "", "x" },
 	} {
 		f := From{Origin: origin()}

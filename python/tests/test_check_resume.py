@@ -73,31 +73,23 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Any:
         status, said, _ = _launched(daemon, "lm", train.command(6), cluster.PATIENCE, "--durable-every", "1")
         assert status == 0, said
         daemon.command("ckpt", "cp", "--all", str(daemon.durable), str(folder), timeout=cluster.PATIENCE).check_returncode()
-        (daemon.home / "pki").rename(folder / "pki")
-        for name in ("dev.pem", "dev-key.pem"):  # a cluster's folder has no such node
-            (folder / "pki" / name).unlink()
     return folder
 
 
 def test_a_generation_goes_on_as_its_run_did(live: Path) -> None:
-    done = testing.check_generation(scheduled, f"file://{live}/lm", pki=live / "pki", program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=[])
+    done = testing.check_generation(scheduled, f"file://{live}/lm", program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=[])
     assert done.steps >= 1 and done.loaded < done.compared
 
 
 def test_a_generation_without_its_scheduler_is_found(live: Path) -> None:
     with pytest.raises(testing.Different, match=r"\d+ of \d+ elements"):
-        testing.check_generation(scheduled, f"{live}/lm", pki=live / "pki", program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=["--forget"])
+        testing.check_generation(scheduled, f"{live}/lm", program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=["--forget"])
 
 
 @pytest.mark.parametrize(("at", "why"), [("@99", "@99: want a whole generation and a later one .* has the steps "), ("@6", "@6: want a whole generation and a later one")])
 def test_a_generation_with_nothing_to_compare_it_with(live: Path, at: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        testing.check_generation(scheduled, f"{live}/lm{at}", pki=live / "pki", program=str(cluster.REPLICAD), timeout=cluster.PATIENCE)
-
-
-def test_a_generation_of_a_cluster_whose_identity_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"has no ca-key.pem: name the folder"):
-        testing.check_generation(scheduled, str(tmp_path), pki=tmp_path, program=str(cluster.REPLICAD))
+        testing.check_generation(scheduled, f"{live}/lm{at}", program=str(cluster.REPLICAD), timeout=cluster.PATIENCE)
 
 
 @pytest.mark.long

@@ -360,11 +360,19 @@ func TestWhatARunWentOnFromStays(t *testing.T) {
 	f.wants("40 unread, 30 good")
 }
 
-// Of two fleets that resume one run at once one wins. The other is told whose it is.
+// Of two fleets that resume one run at once one wins. The other is told whose it is. They may be of two clusters, and call themselves the same.
 func TestTwoFleetsResumeOneRun(t *testing.T) {
+	t.Run("one cluster", func(t *testing.T) { twoResume(t, "b", durabletest.Cluster) })
+	t.Run("two clusters", func(t *testing.T) { twoResume(t, "b", replica.ClusterID{9}) })
+	t.Run("of one name", func(t *testing.T) { twoResume(t, "a", replica.ClusterID{9}) })
+}
+
+func twoResume(t *testing.T, name string, cluster replica.ClusterID) {
+	t.Helper()
 	tier, st := inMemory(t, Settings{})
 	newFleet(t, tier, "first").writes(5, 10)
-	a, b := newFleet(t, tier, "a"), newFleet(t, New(st, nil, Settings{}), "b")
+	a, b := newFleet(t, tier, "a"), newFleet(t, New(st, nil, Settings{Cluster: cluster}), name)
+	b.of.Cluster = cluster
 	at, was, err := b.looks(10)
 	if err != nil {
 		t.Fatal(err)

@@ -129,22 +129,18 @@ def _through(daemon: Daemon, train: _Program, straight: list[dict[str, Any]], st
     return Resumption(last, steps, "durable", _same(straight, records, f"over {world} ranks and back"))
 
 
-def check_generation(
-    train_fn: Train, url: str, *, pki: str | Path | None = None, timeout: float = 120.0, program: str | None = None, arguments: Sequence[str] | None = None
-) -> Checked:
+def check_generation(train_fn: Train, url: str, *, timeout: float = 120.0, program: str | None = None, arguments: Sequence[str] | None = None) -> Checked:
     """Loads one generation of a run in a process of its own, trains to the run's next generation, and compares every tensor and metric with it; raises
     :class:`Different` for the first that is not bit for bit equal. The run may be under way: it is read, and nothing of it changes.
 
     ``url`` is what ``replicad ckpt ls`` takes: a job in a directory or bucket, ``s3://bucket/ckpt/lm``, ``/ckpt/lm``, with ``@STEP`` behind it for one
     generation (default: the newest that has a later one, two steps on or more, to compare with). ``replicad run --durable-every 1`` makes each step durable.
-    ``pki`` is the folder of `replicad pki init` of the run's cluster, with its ``ca-key.pem``: no other cluster loads the run's generations (default: that
-    of `replicad daemon --dev` in this folder). It is copied for the time of the call.
     ``train_fn`` and the rest are as for :func:`check_resume`; it must be the run's own program. The run has one rank.
-    ``ValueError`` where there are no two such generations, ``FileNotFoundError`` where there is no such folder.
+    ``ValueError`` where there are no two such generations.
     """
     train = _Program.of("check_generation", train_fn, arguments)
     daemon = Daemon(_binary("check_generation", program))
-    with daemon.of(pki or Path(os.environ.get("XDG_STATE_HOME", ""), "replicad-dev" if "XDG_STATE_HOME" in os.environ else ".replicad-dev", "pki")):
+    with daemon:
         where, _, _ = _split(url)
         job, one, two = _pair(url, json.loads(_printed(daemon, timeout, "ckpt", "ls", where, "--json")))
         loaded, compared = f"{where}@{one['step']}.e{one['epoch']}", f"{where}@{two['step']}.e{two['epoch']}"

@@ -61,21 +61,11 @@ class Daemon:
         """Runs the program to its end."""
         return subprocess.run([self.binary, *command], env=self.env, cwd=self.folder, text=True, capture_output=True, timeout=timeout)
 
-    def of(self, pki: str | Path) -> Daemon:
-        """Has it be of the cluster that has this identity. It has not started yet."""
-        if not Path(pki, "ca-key.pem").is_file():
-            self.__exit__()
-            raise FileNotFoundError(f"{pki} has no ca-key.pem: name the folder of `replicad pki init` of the run's cluster in pki=")
-        shutil.copytree(pki, self.home / "pki")
-        if not (self.home / "pki" / "dev.pem").exists():
-            self.command("pki", "add", "dev", "--dir", str(self.home / "pki"), timeout=60).check_returncode()
-        return self
-
     def afresh(self) -> None:
-        """Kills all of it. What starts again knows what is durable, and nothing else."""
+        """Kills all of it. What starts again knows what is durable, and nothing else: its pki is another one."""
         self._bury()
         for path in self.home.iterdir():
-            if path.name in ("pki", "address", "durable"):
+            if path.name in ("address", "durable"):
                 continue
             if path.is_dir():
                 shutil.rmtree(path)
