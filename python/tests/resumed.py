@@ -10,7 +10,6 @@ from typing import Any
 
 import quick  # isort: skip: before torch
 import torch
-
 import torch.distributed.fsdp
 
 import replicad
@@ -42,7 +41,7 @@ def train(last: int, forget: bool = False) -> Iterator[dict[str, Any]]:
 
 def resized(last: int) -> Iterator[dict[str, Any]]:
     """One rank, or several that take their parts of its batches: replicas, or sharded where an argument says so."""
-    rank, world = replicad.place()
+    world = replicad.place()[1]
     torch.manual_seed(3)
     torch.set_num_threads(1)
     model: Any = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 3))

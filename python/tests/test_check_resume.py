@@ -38,7 +38,8 @@ def test_a_fresh_fleet_goes_on_from_the_disk() -> None:
     assert done.compared > 8 * 20
 
 
-@pytest.mark.parametrize(("world", "how"), [(2, "sharded"), pytest.param(3, "", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("world", "how"), [(2, "sharded"), (3, "")])
 def test_a_state_goes_over_another_world_and_back(world: int, how: str) -> None:
     done = testing.check_resume(resized, steps=4, more=3, source="durable", world=world, program=str(cluster.REPLICAD), timeout=cluster.PATIENCE, arguments=[how] * bool(how))
     assert (done.steps, done.resumed_at, done.source) == (7, 4, "durable")
