@@ -8,14 +8,20 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// Folder is a folder that others wrote: what is opened in it lies in it, and is a regular file. It belongs to one goroutine at a time.
+// Folder is a folder that others wrote: what is opened in it lies in it, and is a regular file. ReadAt may be called by several goroutines, and
+// the rest by one.
 type Folder struct {
 	dir  string
 	root *os.Root
-	open []*File // the last ones that were used
+
+	mu   sync.RWMutex // held while a file is read: none is closed then
+	open []*File      // guarded by mu: the last ones that were opened
 }
 
 // File is a regular file of a folder.
@@ -42,6 +48,8 @@ func (f *Folder) Dir() string { return f.dir }
 
 // Close closes it, and its files.
 func (f *Folder) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	err := f.root.Close()
 	for _, o := range f.open {
 		err = errors.Join(err, o.Close())
@@ -79,9 +87,9 @@ func (f *Folder) Has(name string) bool {
 
 // Open opens a file, or finds it open. It stays the folder's, and open until so many others were opened.
 func (f *Folder) Open(name string) (*File, error) {
-	if i := slices.IndexFunc(f.open, func(o *File) bool { return o.Name == name }); i >= 0 {
-		o := f.open[i]
-		f.open = append(slices.Delete(f.open, i, i+1), o)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o := f.foundLocked(name); o != nil {
 		return o, nil
 	}
 	if !filepath.IsLocal(name) || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
@@ -109,6 +117,13 @@ func (f *Folder) Open(name string) (*File, error) {
 	return file, nil
 }
 
+func (f *Folder) foundLocked(name string) *File {
+	if i := slices.IndexFunc(f.open, func(o *File) bool { return o.Name == name }); i >= 0 {
+		return f.open[i]
+	}
+	return nil
+}
+
 // escaped is what to do about a link out of the folder.
 func escaped(err error) string {
 	if strings.Contains(err.Error(), "escapes") {
@@ -119,14 +134,23 @@ func escaped(err error) string {
 
 // ReadAt fills p from a file.
 func (f *Folder) ReadAt(name string, p []byte, off int64) error {
-	o, err := f.Open(name)
-	if err != nil {
-		return err
+	for {
+		f.mu.RLock()
+		o := f.foundLocked(name)
+		if o == nil {
+			f.mu.RUnlock()
+			if _, err := f.Open(name); err != nil {
+				return err
+			}
+			continue
+		}
+		n, err := o.File.ReadAt(p, off)
+		f.mu.RUnlock()
+		if n < len(p) {
+			return fmt.Errorf("%s: %d bytes at %d: %w", filepath.Join(f.dir, name), len(p), off, ended(err))
+		}
+		return nil
 	}
-	if n, err := o.File.ReadAt(p, off); n < len(p) {
-		return fmt.Errorf("%s: %d bytes at %d: %w", filepath.Join(f.dir, name), len(p), off, ended(err))
-	}
-	return nil
 }
 
 func ended(err error) error {
@@ -151,13 +175,31 @@ func (f *Folder) Small(name string, most int64) ([]byte, error) {
 
 // WriteFile makes a file that was not there, and sees that the disk has it.
 func WriteFile(dir, name string, fill func(io.Writer) error) (err error) {
-	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if err := fill(f); err != nil {
+	if err := fill(&hurried{f: f}); err != nil {
 		return err
 	}
 	return f.Sync()
+}
+
+// hurried has the kernel begin to write what it was given. At the end of a large file the disk would have all of it before it, and nothing until then.
+type hurried struct {
+	f         *os.File
+	at, begun int64
+}
+
+// hurry is how many bytes the kernel keeps at most before it begins.
+const hurry = 64 << 20
+
+func (h *hurried) Write(b []byte) (int, error) {
+	n, err := h.f.Write(b)
+	if h.at += int64(n); h.at-h.begun >= hurry {
+		_ = unix.SyncFileRange(int(h.f.Fd()), h.begun, h.at-h.begun, unix.SYNC_FILE_RANGE_WRITE) // Sync says what fails
+		h.begun = h.at
+	}
+	return n, err
 }

@@ -15,7 +15,8 @@ type Tensor struct {
 	Name  string
 	DType replica.DType
 	Shape []uint64
-	// ReadAt fills p with the tensor's bytes from off on. It is asked for bytes within the tensor alone, by one goroutine at a time.
+	// ReadAt fills p with the tensor's bytes from off on. It is asked for bytes within the tensor alone. Tensors of files may be read by several
+	// goroutines, those of a generation by one at a time.
 	ReadAt func(p []byte, off uint64) error
 }
 

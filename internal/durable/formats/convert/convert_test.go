@@ -322,7 +322,7 @@ func TestExportRefuses(t *testing.T) {
 		of   func() (*catalog.Catalog, catalog.Found)
 		says string
 	}{
-		"format":      {want: Want{Format: "onnx"}, says: "want hf, dcp, pt or safetensors"},
+		"format":      {want: Want{Format: "onnx"}, says: "want one of [hf dcp pt safetensors]"},
 		"full":        {want: Want{Format: PT, Dir: full}, says: "not empty"},
 		"a file":      {want: Want{Format: PT, Dir: filepath.Join(full, "x")}, says: "no folder"},
 		"no parent":   {want: Want{Format: PT, Dir: filepath.Join(full, "y", "z")}, says: "no such file"},

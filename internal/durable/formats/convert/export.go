@@ -30,6 +30,9 @@ const (
 	Safetensors = "safetensors"
 )
 
+// Formats are those that an export may have.
+var Formats = []string{HF, DCP, PT, Safetensors}
+
 // Want is what is to be exported, and how.
 type Want struct {
 	Format  string
@@ -66,7 +69,7 @@ var writers = map[string]func(ctx context.Context, dir string, f catalog.Found, 
 // Export writes a generation into a folder, and a line into the job's log.
 func Export(ctx context.Context, cat *catalog.Catalog, f catalog.Found, w Want) (d Done, err error) {
 	if writers[w.Format] == nil {
-		return d, fmt.Errorf("--to %.40q: want hf, dcp, pt or safetensors", w.Format)
+		return d, fmt.Errorf("format %.40q: want one of %v", w.Format, Formats)
 	}
 	why := fmt.Sprintf("as %s to %s", w.Format, w.Dir)
 	err = cat.Leased(ctx, f, "ckpt export "+why, w.Refused, func() error {
@@ -144,7 +147,7 @@ func whole(dir string, write func(dir string) error) (err error) {
 		return fmt.Errorf("%s is there and not empty, or is no folder: name one that is not there", dir)
 	}
 	temp := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir)+".unfinished-"+strings.ToLower(rand.Text()[:8]))
-	if err := os.Mkdir(temp, 0o777); err != nil {
+	if err := os.Mkdir(temp, 0o755); err != nil {
 		return err
 	}
 	defer func() {

@@ -140,7 +140,9 @@ func newSealed(ctx context.Context, tensors []formats.Tensor, g replica.Generati
 	if s.layout, err = safetensors.NewLayout(&s.shared.Manifest, geometry.Regions); err != nil {
 		return nil, err
 	}
-	s.shared.Read = s.read
+	r := s.ahead(ctx)
+	defer r.close()
+	s.shared.Read = r.next
 	for _, p := range []*catalog.Part{&s.private, &s.shared} {
 		if err := digest(ctx, p); err != nil {
 			return nil, err
@@ -228,6 +230,9 @@ func (s *sealed) write(ctx context.Context, cat *catalog.Catalog, into Into, fro
 		p.Manifest.Job, p.Manifest.Cluster = id, cluster
 		roots[p.Manifest.Part] = p.Manifest.Root
 	}
+	again := s.ahead(ctx)
+	defer again.close()
+	s.shared.Read = again.next
 	group, err := cat.WriteGroup(ctx, a, s.shared)
 	if err != nil {
 		return "", err

@@ -193,7 +193,7 @@ func TestImportRefuses(t *testing.T) {
 func TestChangedMeanwhile(t *testing.T) {
 	x := formatstest.Tensor("a", replica.U8, 3)
 	read, n := x.ReadAt, byte(0)
-	x.ReadAt = func(p []byte, off uint64) error {
+	x.ReadAt = func(p []byte, off uint64) error { // of one chunk, once each time
 		err := read(p, off)
 		p[0] += n
 		n++

@@ -89,7 +89,7 @@ func chosen(t format.Tensor, only []string) (bool, error) {
 		return false, nil
 	}
 	for _, o := range only {
-		ok := true
+		var ok bool
 		switch o {
 		case onlyModel:
 			ok = !strings.HasPrefix(t.Name, optimizers)
@@ -115,7 +115,7 @@ type Rename struct{ From, To string }
 func ParseRename(s string) (r Rename, err error) {
 	from, to, ok := strings.Cut(s, "=")
 	if !ok {
-		return r, fmt.Errorf("--map %.128q: want FROM=TO, beginnings of names, as model.= or =model.", s)
+		return r, fmt.Errorf("--map %.128q: want FROM=TO, beginnings of names, as =model. or model.=", s)
 	}
 	return Rename{from, to}, nil
 }

@@ -1,4 +1,4 @@
-// Package formatstest makes tensors for tests of formats.
+// Package formatstest makes tensors for tests of formats, and compares them. Their bytes follow from their names.
 package formatstest
 
 import (
