@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/replicad/replicad/internal/durable/formats/convert"
 	"github.com/spf13/cobra"
@@ -38,6 +40,9 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			ctx := cmd.Context()
+			if !slices.Contains(convert.Formats, want.Format) {
+				return coded(exitUsage, fmt.Errorf("--to %.40q: want one of %s", want.Format, strings.Join(convert.Formats, ", ")))
+			}
 			if want.Map, err = parseRenames(renames); err != nil {
 				return err
 			}
@@ -75,7 +80,6 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 	fl.StringVar(&want.Format, "to", "", "the format: hf, dcp, pt or safetensors")
 	fl.StringArrayVar(&want.Only, "only", nil, "model (no optimizer state), trained (nothing frozen), or a pattern of names as 'model.layers.*'; several: what fits all")
 	fl.StringArrayVar(&renames, "map", nil, "FROM=TO: names that begin with FROM begin with TO; the first that fits (of models alone: model.=)")
-	_ = cmd.MarkFlagRequired("to") // it is there
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -27,6 +28,9 @@ is left out, and said.`,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if into.Map, err = parseRenames(renames); err != nil {
 				return err
+			}
+			if root == "" {
+				return coded(exitUsage, errors.New("say where to: --to ROOT, a directory or the URL of a store"))
 			}
 			if err := replica.CheckName(into.Job); err != nil {
 				return coded(exitUsage, fmt.Errorf("--job: %w", err))
@@ -56,8 +60,5 @@ is left out, and said.`,
 	fl.StringVar(&into.Job, "job", "", "the job's name")
 	fl.Uint64Var(&step, "step", 0, "the step that it is called by")
 	fl.StringArrayVar(&renames, "map", nil, "FROM=TO: names that begin with FROM begin with TO; the first that fits (of models alone: =model.)")
-	for _, name := range []string{"to", "job"} {
-		_ = cmd.MarkFlagRequired(name) // it is there
-	}
 	return cmd
 }
