@@ -28,6 +28,7 @@ type piece struct {
 	class  replica.Class
 	shared bool // false: the rank's own
 	lies   *format.Shard
+	order  []int // of its dimensions in memory, if it is another
 }
 
 func (p piece) region() replica.Region {
@@ -39,14 +40,14 @@ func (p piece) region() replica.Region {
 }
 
 // capsule packs a layout as the Python package does.
-func capsule(lies map[string]format.Shard) piece {
-	text, err := json.Marshal(map[string]any{"version": 1, "tensors": lies})
+func capsule(lies map[string]format.Shard, orders map[string][]int) piece {
+	text, err := json.Marshal(map[string]any{"version": 1, "tensors": lies, "orders": orders})
 	if err != nil {
 		panic(err) // a test's own layout
 	}
 	b := append(binary.LittleEndian.AppendUint64([]byte("RPCAP001"), uint64(len(text))), text...)
 	b = append(b, make([]byte, 4096-len(b))...)
-	return piece{formatstest.Of(format.LayoutRegion, replica.U8, []uint64{4096}, b), replica.Frozen, true, nil}
+	return piece{formatstest.Of(format.LayoutRegion, replica.U8, []uint64{4096}, b), replica.Frozen, true, nil, nil}
 }
 
 // sealed is one part of a rank that has these pieces.
@@ -99,13 +100,16 @@ func write(t *testing.T, groups [][]piece) (*catalog.Catalog, catalog.Found) {
 	var files []format.Written
 	for i, list := range groups {
 		layout.Groups = append(layout.Groups, replica.GroupID(i))
-		lies := make(map[string]format.Shard)
+		lies, orders := make(map[string]format.Shard), make(map[string][]int)
 		for _, p := range list {
 			if p.lies != nil {
 				lies[p.Name] = *p.lies
 			}
+			if p.order != nil {
+				orders[p.Name] = p.order
+			}
 		}
-		list = append(list, capsule(lies))
+		list = append(list, capsule(lies, orders))
 		frozen := sealedPart(t, list, replica.FrozenOf(replica.GroupID(i)), a.Generation, replica.Digest{})
 		group := sealedPart(t, list, replica.OfGroup(replica.GroupID(i)), a.Generation, frozen.Manifest.Root)
 		private := sealedPart(t, list, replica.OfRank(replica.Rank(i)), a.Generation, replica.Digest{})
@@ -191,7 +195,7 @@ func state(t *testing.T) (groups [][]piece, want []formats.Tensor, own formats.T
 	padded := formatstest.Of(flat.Name, flat.DType, []uint64{12}, append(formatstest.Bytes(t, flat), make([]byte, 8)...))
 	for i := range groups {
 		at := []uint64{3 * uint64(i)}
-		groups[i] = append(groups[i], piece{cut(t, padded, at, []uint64{3}), replica.Window, true, &format.Shard{Shape: flat.Shape, Local: []uint64{3}, At: at, Placements: []string{"flat shard"}, Mesh: []uint64{4}}})
+		groups[i] = append(groups[i], piece{cut(t, padded, at, []uint64{3}), replica.Window, true, &format.Shard{Shape: flat.Shape, Local: []uint64{3}, At: at, Placements: []string{"flat shard"}, Mesh: []uint64{4}}, nil})
 		mean := formatstest.Of("model.running_mean", replica.F32, []uint64{2}, bytes.Repeat([]byte{byte(i + 1)}, 8))
 		if i == 0 {
 			own = mean
@@ -309,7 +313,7 @@ func TestExportRefuses(t *testing.T) {
 	}
 	odd := func(placements []string, at []uint64, shape ...uint64) (*catalog.Catalog, catalog.Found) {
 		x := formatstest.Tensor("model.x", replica.F32, shape...)
-		p := piece{x, replica.Window, true, &format.Shard{Shape: []uint64{8}, Local: shape, At: at, Placements: placements, Mesh: []uint64{2}}}
+		p := piece{x, replica.Window, true, &format.Shard{Shape: []uint64{8}, Local: shape, At: at, Placements: placements, Mesh: []uint64{2}}, nil}
 		if placements == nil {
 			p.lies = nil
 		}
@@ -322,17 +326,20 @@ func TestExportRefuses(t *testing.T) {
 		of   func() (*catalog.Catalog, catalog.Found)
 		says string
 	}{
-		"format":      {want: Want{Format: "onnx"}, says: "want one of [hf dcp pt safetensors]"},
-		"full":        {want: Want{Format: PT, Dir: full}, says: "not empty"},
-		"a file":      {want: Want{Format: PT, Dir: filepath.Join(full, "x")}, says: "no folder"},
-		"no parent":   {want: Want{Format: PT, Dir: filepath.Join(full, "y", "z")}, says: "no such file"},
-		"pattern":     {want: Want{Format: PT, Only: []string{"[x"}}, says: "pattern"},
-		"nothing":     {want: Want{Format: PT, Only: []string{"x"}}, says: "no tensor is left"},
-		"one name":    {want: Want{Format: PT, Map: []Rename{{"model.rows", "x"}, {"model.columns", "x"}}}, says: `two tensors are called "x"`},
-		"no name":     {want: Want{Format: PT, Map: []Rename{{"model.rows", ""}}}, says: "--map"},
-		"partial":     {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) { return odd([]string{"partial"}, nil, 4) }, says: "partial sum"},
-		"nowhere":     {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) { return odd([]string{"shard(0, every 2)"}, nil, 4) }, says: "shard(0, every 2)"},
-		"over":        {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) { return odd([]string{"shard(0)"}, []uint64{0}, 4) }, says: "fill"},
+		"format":    {want: Want{Format: "onnx"}, says: "want one of [hf dcp pt safetensors]"},
+		"full":      {want: Want{Format: PT, Dir: full}, says: "not empty"},
+		"a file":    {want: Want{Format: PT, Dir: filepath.Join(full, "x")}, says: "no folder"},
+		"no parent": {want: Want{Format: PT, Dir: filepath.Join(full, "y", "z")}, says: "no such file"},
+		"pattern":   {want: Want{Format: PT, Only: []string{"[x"}}, says: "pattern"},
+		"nothing":   {want: Want{Format: PT, Only: []string{"x"}}, says: "no tensor is left"},
+		"one name":  {want: Want{Format: PT, Map: []Rename{{"model.rows", "x"}, {"model.columns", "x"}}}, says: `two tensors are called "x"`},
+		"no name":   {want: Want{Format: PT, Map: []Rename{{"model.rows", ""}}}, says: "--map"},
+		"partial":   {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) { return odd([]string{"partial"}, nil, 4) }, says: "partial sum"},
+		"nowhere":   {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) { return odd([]string{"shard(0, every 2)"}, nil, 4) }, says: "shard(0, every 2)"},
+		"over":      {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) { return odd([]string{"shard(0)"}, []uint64{0}, 4) }, says: "fill"},
+		"order": {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) {
+			return write(t, [][]piece{{{formatstest.Tensor("model.x", replica.F32, 4, 3), replica.Window, true, nil, []int{1, 0}}}})
+		}, says: "in the order [1 0] of its dimensions"},
 		"other shape": {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) { return odd(nil, nil, 5) }, says: "other shapes"},
 	} {
 		cat, found := c, f

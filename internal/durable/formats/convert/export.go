@@ -114,9 +114,13 @@ func (g *generation) export(w Want) (tensors []formats.Tensor, notes []string, e
 	if names == nil && slices.Contains(only, onlyModel) {
 		names = []Rename{{model, ""}}
 	}
+	orders, err := g.orders(laid)
+	if err != nil {
+		return nil, nil, err
+	}
 	private := ""
 	for _, t := range list {
-		out, err := g.tensor(t, laid)
+		out, err := g.tensor(t, laid, orders)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -118,8 +118,27 @@ func (g *generation) chosenTensors(only []string) (list []format.Tensor, laid bo
 	return list, laid, nil
 }
 
+// orders are the tensors whose bytes lie in another order than their shape's, as the first group says.
+func (g *generation) orders(laid bool) (map[string][]int, error) {
+	if !laid {
+		return nil, nil
+	}
+	p, err := g.part(replica.FrozenOf(0))
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, p.regions[format.LayoutRegion].Bytes)
+	if err := p.read(b, p.regions[format.LayoutRegion].Offset); err != nil {
+		return nil, err
+	}
+	return format.ParseOrders(b)
+}
+
 // tensor is a whole tensor of the generation.
-func (g *generation) tensor(t format.Tensor, laid bool) (out formats.Tensor, err error) {
+func (g *generation) tensor(t format.Tensor, laid bool, orders map[string][]int) (out formats.Tensor, err error) {
+	if order, ok := orders[t.Name]; ok {
+		return out, fmt.Errorf("the bytes of tensor %q lie in the order %v of its dimensions (channels_last, a transposed view), and a file has them in the order of its shape: have the program keep it contiguous, or leave it out with --only", t.Name, order)
+	}
 	shape, boxes, err := pieces(t, laid)
 	if err != nil {
 		return out, err
