@@ -35,7 +35,7 @@ and prune change the present layout alone.`
 func newCkpt(std stdio) *cobra.Command {
 	c := ckpt{std}
 	g := group("ckpt", "List, verify, compare, keep, copy and delete durable checkpoints",
-		c.ls(), c.show(), c.verify(), c.diff(), c.pin(), c.unpin(), c.prune(), c.cp(), c.log(), c.wait(), c.pipe(), ckptSave(std))
+		c.ls(), c.show(), c.verify(), c.diff(), c.pin(), c.unpin(), c.prune(), c.cp(), c.export(), c.imports(), c.log(), c.wait(), c.pipe(), ckptSave(std))
 	g.Long = ckptLong
 	return g
 }

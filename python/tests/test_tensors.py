@@ -12,7 +12,7 @@ import torch
 from replicad import Invalid, Unsupported
 from replicad._core import native as _native
 from replicad._core.capsule import pack, unpack
-from replicad._torch.tensors import Leaf, regions
+from replicad._torch.tensors import Leaf, orders, regions
 from test_capsule import decodes_or_corrupt
 
 
@@ -134,3 +134,17 @@ def test_names_that_are_no_text() -> None:
         region.fill(_native.Region())
     (region,) = regions([Leaf("model." + "\udcff" + "x" * 127, torch.ones(4), "window")])
     assert region.fill(_native.Region()).endswith(b"~" + b"x" * 110)
+
+
+def test_orders_in_memory() -> None:
+    """Whoever reads a generation without the program must know whose bytes are not in the order of the shape."""
+    image = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    of = {
+        "plain": torch.zeros(2, 3),
+        "image": image,
+        "turned": torch.zeros(2, 3, 1).permute(1, 0, 2),
+        "one": torch.zeros(4, 1).t(),
+        "number": torch.zeros(()),
+        "nothing": torch.zeros(0, 3).t(),
+    }
+    assert orders(Leaf(name, t, "window") for name, t in of.items()) == {"image": [0, 2, 3, 1], "turned": [1, 0, 2]}

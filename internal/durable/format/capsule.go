@@ -60,16 +60,37 @@ type Shard struct {
 // maxShards bounds the tensors of a layout.
 const maxShards = replica.MaxRegions
 
-// ParseLayout reads the bytes of a group's replicad.layout.
+// layout is what the region has: how tensors lie over ranks, and the order of dimensions in memory of those that keep another one than their shape's.
+type layout struct {
+	Version int              `json:"version"`
+	Tensors map[string]Shard `json:"tensors"`
+	Orders  map[string][]int `json:"orders"`
+}
+
+// ParseOrders reads of a group's replicad.layout which tensors' bytes lie in another order than that of their shape.
+func ParseOrders(b []byte) (map[string][]int, error) {
+	l, err := parseLayout(b)
+	if err != nil {
+		return nil, err
+	}
+	return l.Orders, nil
+}
+
+// ParseLayout reads of a group's replicad.layout how its tensors lie over the ranks.
 func ParseLayout(b []byte) (map[string]Shard, error) {
+	l, err := parseLayout(b)
+	if err != nil {
+		return nil, err
+	}
+	return l.Tensors, nil
+}
+
+func parseLayout(b []byte) (*layout, error) {
 	text, _, ok := Capsule(b)
 	if !ok {
 		return nil, corrupt("%s: %d bytes are no capsule", LayoutRegion, len(b))
 	}
-	var l struct {
-		Version int              `json:"version"`
-		Tensors map[string]Shard `json:"tensors"`
-	}
+	var l layout
 	if err := json.Unmarshal(text, &l); err != nil {
 		return nil, corrupt("%s: %w", LayoutRegion, err)
 	}
@@ -84,7 +105,7 @@ func ParseLayout(b []byte) (map[string]Shard, error) {
 			return nil, corrupt("%s: %.128q: %w", LayoutRegion, name, err)
 		}
 	}
-	return l.Tensors, nil
+	return &l, nil
 }
 
 func (s Shard) check() error {

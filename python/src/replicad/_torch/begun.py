@@ -72,12 +72,13 @@ def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: 
     another state, by name, before anything is changed."""
     declared.of(kept.objects.models, kept.objects.optimizers)
     spread = {s.name: s for s in kept.sharded}
+    orders = Orders(_orders(source), kept.layout.own.get("orders", {}))
     fit = _fit(source, kept.table(), declared)
     of = rank % source.world  # whose is what is a rank's own
     reads = []
     for region, tensor in fit.found:
         try:
-            reads += _reads(region, tensor, spread.get(region.name), source.groups[of])
+            reads += _reads(region, tensor, spread.get(region.name), source.groups[of], orders)
         except Mismatch as err:
             fit.wrong.append(str(err))
     for region, tensor in fit.own:
@@ -168,12 +169,46 @@ def _memory(region: Region) -> memoryview:
     return memoryview((ctypes.c_uint8 * region.nbytes).from_address(region.address)).cast("B")
 
 
-def _reads(region: Region, tensor: Tensor, spread: Sharded | None, group: int) -> list[_Read]:
+def _orders(source: Generation) -> dict[str, list[int]]:
+    """The orders of dimensions in memory of those tensors whose own is another than their shape's."""
+    layout = source.tensors.get(LAYOUT)
+    return _unpacked(source.load(layout.pieces[0])).get("orders", {}) if layout else {}
+
+
+class Orders:
+    """How dimensions lie in memory, then and now, by name; not named: as in the shape."""
+
+    def __init__(self, then: Mapping[str, list[int]], now: Mapping[str, list[int]]) -> None:
+        self._then, self._now = then, now
+
+    def same(self, then: str, now: str) -> bool:
+        """Whether the bytes of a tensor are in the order in which they are wanted."""
+        return self._then.get(then) == self._now.get(now)
+
+    def put(self, then: str, region: Region, raw: bytearray) -> None:
+        """Puts bytes in the order in which they are wanted."""
+        size = region.nbytes // max(1, prod(region.shape))
+        _ordered(_memory(region), size, region.shape, self._now.get(region.name)).copy_(_ordered(memoryview(raw), size, region.shape, self._then.get(then)))
+
+
+def _ordered(memory: memoryview, size: int, shape: tuple[int, ...], order: list[int] | None) -> torch.Tensor:
+    """A tensor over memory whose dimensions lie there in an order."""
+    order = list(range(len(shape))) if order is None else order
+    t = torch.frombuffer(memory, dtype=_BYTES[size]).view(*(shape[d] for d in order))
+    return t.permute(*(order.index(d) for d in range(len(order))))
+
+
+def _reads(region: Region, tensor: Tensor, spread: Sharded | None, group: int, orders: Orders) -> list[_Read]:
     """What a rank reads of one tensor."""
     if tensor.dtype != region.dtype:
         raise Mismatch(f"{region.name} is {region.dtype}, was {tensor.dtype}: make it of that type, or have its copies have it (kept_dtype)")
     own = next((p for p in tensor.pieces if p.index == group), tensor.pieces[0])
     flat = spread is not None and "flat shard" in spread.placements
+    if not orders.same(tensor.name, region.name):
+        if spread or len(tensor.pieces) > 1 or tuple(region.shape) != tensor.shape or own.nbytes != region.nbytes:
+            raise Mismatch(f"{region.name} lies in another order of dimensions than it did (channels_last, or a transposed view), and is sharded, or was: have it contiguous")
+        raw = bytearray(own.nbytes)
+        return [_Read(own, 0, memoryview(raw), lambda: orders.put(tensor.name, region, raw))]
     if (flat or tensor.shape is None) and own.nbytes == region.nbytes and (spread is None or own.at == spread.offset):
         return [_Read(own, 0, _memory(region))]  # it lies as it lay
     if flat:

@@ -22,6 +22,7 @@ from .memory import Memory
 from .objects import Objects
 from .staging import Staging
 from .state import Capsule, regions
+from .tensors import orders
 from .trained import Trained
 
 __all__ = ["How", "Kept"]
@@ -66,7 +67,7 @@ class Kept:
         self.alarm = Alarm(rank, self.staging, self.objects.live, say)
         self.live = Live(rank, self.staging, self.alarm, say)
         self.sharded = sharded(rank.world, self.objects)
-        self.layout = Layout(self.sharded)
+        self.layout = Layout(self.sharded, orders(self.objects.leaves))
 
     def rebound(self, objects: Objects) -> None:
         """Other objects take the place of these, which consist of tensors that are alike."""

@@ -146,8 +146,10 @@ class Layout:
     """The region that keeps a layout. It is written when the session is made, captured once, and compared when a generation was
     loaded over it."""
 
-    def __init__(self, of: Iterable[Sharded]) -> None:
+    def __init__(self, of: Iterable[Sharded], orders: Mapping[str, list[int]]) -> None:
         self.own = _tree(of)
+        if orders:  # for those who read a generation's tensors without the program
+            self.own["orders"] = dict(orders)
         text = capsule.pack(self.own, NAME)
         self.room = max(LEAST, 1 << (len(text) - 1).bit_length())
         self._text = text + bytes(self.room - len(text))

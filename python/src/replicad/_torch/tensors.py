@@ -17,7 +17,7 @@ from .._core.native import DTYPES
 from .._core.region import Region
 from ..errors import Unsupported
 
-__all__ = ["Leaf", "dense", "leaves", "regions", "some"]
+__all__ = ["Leaf", "dense", "leaves", "orders", "regions", "some"]
 
 #: Where the memory of a leaf may lie. What is not host memory has a stage there (:mod:`replicad._torch.staging`).
 DEVICES = ("cpu", "cuda")
@@ -82,6 +82,11 @@ def dense(t: torch.Tensor) -> bool:
             return False
         want *= size
     return True
+
+
+def orders(of: Iterable[Leaf]) -> dict[str, list[int]]:
+    """The order of dimensions in memory, the outermost first, of tensors that keep another one than their shape's, by the names of their regions."""
+    return {_short(leaf.name): sorted(range(t.dim()), key=lambda d: -t.stride()[d] if t.shape[d] != 1 else 0) for leaf in of if not (t := leaf.local).is_contiguous()}
 
 
 def regions(of: Iterable[Leaf]) -> list[Region]:

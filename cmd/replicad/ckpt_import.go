@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/formats/convert"
+	"github.com/replicad/replicad/replica"
+	"github.com/spf13/cobra"
+)
+
+func (c ckpt) imports() *cobra.Command {
+	var f common
+	var renames []string
+	var step uint64
+	root, into := "", convert.Into{Owner: uint32(os.Getuid())}
+	cmd := f.add(&cobra.Command{
+		Use:   "import DIR|FILE --to ROOT --job NAME",
+		Short: "Bring weights of other programs in as a generation",
+		Long: `Bring weights of other programs in as a generation of one rank, in a new run of a job that has none.
+
+It takes a safetensors file, a folder of Hugging Face's, a folder of torch.distributed.checkpoint, or a file of torch.save's, and
+tells them by their content. No pickle is executed: what names anything else than tensors is refused. What is no tensor
+is left out, and said.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if into.Map, err = parseRenames(renames); err != nil {
+				return err
+			}
+			if root == "" {
+				return coded(exitUsage, errors.New("say where to: --to ROOT, a directory or the URL of a store"))
+			}
+			if err := replica.CheckName(into.Job); err != nil {
+				return coded(exitUsage, fmt.Errorf("--job: %w", err))
+			}
+			if into.Step = replica.Step(step); into.Step > replica.MaxStep {
+				return coded(exitUsage, fmt.Errorf("--step %d: want 0 to %d", step, uint64(replica.MaxStep)))
+			}
+			st, err := openStore(cmd.Context(), root, c.std.err)
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			done, err := convert.Import(cmd.Context(), args[0], catalog.New(st, catalog.Options{Who: f.name()}), into)
+			if err != nil {
+				return err
+			}
+			c.notes(done.Notes)
+			if f.json {
+				return c.writeJSON(done)
+			}
+			fmt.Fprintf(c.std.out, "imported %s (%s) into %s as step %d of job %s: %d tensors, %s\n", args[0], done.Format, st.URL(), step, into.Job, done.Tensors, size(done.Bytes))
+			return nil
+		},
+	}, true)
+	fl := cmd.Flags()
+	fl.StringVar(&root, "to", "", "the root: a directory, or the URL of a store")
+	fl.StringVar(&into.Job, "job", "", "the job's name")
+	fl.Uint64Var(&step, "step", 0, "the step that it is called by")
+	fl.StringArrayVar(&renames, "map", nil, "FROM=TO: names that begin with FROM begin with TO; the first that fits (of models alone: =model.)")
+	return cmd
+}

@@ -1,0 +1,180 @@
+package convert
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/formats"
+	"github.com/replicad/replicad/internal/durable/formats/dcp"
+	"github.com/replicad/replicad/internal/durable/formats/hf"
+	"github.com/replicad/replicad/internal/durable/formats/pt"
+	"github.com/replicad/replicad/replica"
+)
+
+// Names of formats.
+const (
+	HF          = "hf"
+	DCP         = "dcp"
+	PT          = "pt"
+	Safetensors = "safetensors"
+)
+
+// Formats are those that an export may have.
+var Formats = []string{HF, DCP, PT, Safetensors}
+
+// Want is what is to be exported, and how.
+type Want struct {
+	Format  string
+	Only    []string    // words and patterns that all must fit
+	Map     []Rename    // nil: the name of a session's only model goes where only models are exported
+	Dir     string      // which is not there, or empty
+	Refused func(error) // told where the store takes no lease
+}
+
+// Done is what was exported or imported.
+type Done struct {
+	Tensors int      `json:"tensors"`
+	Bytes   uint64   `json:"bytes"`
+	Notes   []string `json:"notes,omitempty"` // what is to be known of it
+}
+
+// writers write a format into a folder that is there.
+var writers = map[string]func(ctx context.Context, dir string, f catalog.Found, tensors []formats.Tensor) error{
+	HF: func(ctx context.Context, dir string, _ catalog.Found, tensors []formats.Tensor) error {
+		return hf.WriteFolder(ctx, dir, tensors, hf.ShardBytes)
+	},
+	DCP: func(ctx context.Context, dir string, _ catalog.Found, tensors []formats.Tensor) error {
+		return dcp.WriteFolder(ctx, dir, tensors)
+	},
+	PT: func(ctx context.Context, dir string, _ catalog.Found, tensors []formats.Tensor) error {
+		return formats.WriteFile(dir, "state.pt", func(w io.Writer) error { return pt.Write(ctx, w, tensors) })
+	},
+	Safetensors: func(ctx context.Context, dir string, f catalog.Found, tensors []formats.Tensor) error {
+		meta := map[string]string{"format": "pt", "replicad": fmt.Sprintf("job %s, run %s, %s", f.Job, f.Run.Run, format.StepName(f.Generation))}
+		return formats.WriteFile(dir, "state.safetensors", func(w io.Writer) error { return hf.WriteFile(ctx, w, meta, tensors) })
+	},
+}
+
+// Export writes a generation into a folder, and a line into the job's log.
+func Export(ctx context.Context, cat *catalog.Catalog, f catalog.Found, w Want) (d Done, err error) {
+	if writers[w.Format] == nil {
+		return d, fmt.Errorf("format %.40q: want one of %v", w.Format, Formats)
+	}
+	why := fmt.Sprintf("as %s to %s", w.Format, w.Dir)
+	err = cat.Leased(ctx, f, "ckpt export "+why, w.Refused, func() error {
+		g := newGeneration(ctx, cat, f)
+		defer g.close()
+		tensors, notes, err := g.export(w)
+		if err != nil {
+			return err
+		}
+		d = Done{Tensors: len(tensors), Notes: notes}
+		for _, t := range tensors {
+			d.Bytes += t.Bytes()
+		}
+		return whole(w.Dir, func(dir string) error { return writers[w.Format](ctx, dir, f, tensors) })
+	})
+	if err != nil {
+		return d, fmt.Errorf("export generation %v of job %s: %w", f.Generation, f.Job, err)
+	}
+	if err := cat.Log(ctx, f.Job, format.Log{Verb: "export", Run: f.Run.Run, Generations: []replica.Generation{f.Generation}, Why: why}); err != nil {
+		d.Notes = append(d.Notes, fmt.Sprintf("the export is whole, and `ckpt log` will not show it: %v", err))
+	}
+	return d, nil
+}
+
+// shortened are names that were too long for a region: a digest, and their end.
+var shortened = regexp.MustCompile(`^[0-9a-f]{16}~`)
+
+// export chooses tensors and gives them their names.
+func (g *generation) export(w Want) (tensors []formats.Tensor, notes []string, err error) {
+	only := slices.Clone(w.Only)
+	if w.Format == HF {
+		only = append(only, onlyModel)
+	}
+	list, laid, err := g.chosenTensors(only)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(list) == 0 {
+		return nil, nil, errors.New("no tensor is left to export: see `replicad ckpt show --tensors`")
+	}
+	names := w.Map
+	if names == nil && slices.Contains(only, onlyModel) {
+		names = []Rename{{model, ""}}
+	}
+	orders, err := g.orders(laid)
+	if err != nil {
+		return nil, nil, err
+	}
+	private := ""
+	for _, t := range list {
+		out, err := g.tensor(t, laid, orders)
+		if err != nil {
+			return nil, nil, err
+		}
+		if t.Class == "private" && len(t.Pieces) > 1 {
+			private = t.Name
+		}
+		if out.Name = renamed(t.Name, names); out.Name == "" || w.Format == HF && shortened.MatchString(out.Name) {
+			return nil, nil, fmt.Errorf("tensor %q would be called %q: give it its whole name with --map FROM=TO", t.Name, out.Name)
+		}
+		tensors = append(tensors, out)
+	}
+	if private != "" {
+		notes = append(notes, fmt.Sprintf("tensors that each rank has for itself, as %s, are those of rank 0", private))
+	}
+	if w.Format == HF && !slices.ContainsFunc(list, func(t format.Tensor) bool { return strings.HasPrefix(t.Name, model) }) && w.Map == nil {
+		notes = append(notes, fmt.Sprintf("no name begins with %q, so names are as they are registered, as %s: --map FROM=TO gives others", model, tensors[0].Name))
+	}
+	return tensors, notes, formats.Unique(tensors)
+}
+
+// whole makes a folder that is there with all that write puts into it, or not at all.
+func whole(dir string, write func(dir string) error) (err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if names, err := os.ReadDir(dir); err == nil && len(names) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s is there and not empty, or is no folder: name one that is not there", dir)
+	}
+	temp := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir)+".unfinished-"+strings.ToLower(rand.Text()[:8]))
+	if err := os.Mkdir(temp, 0o755); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(temp))
+		}
+	}()
+	if err := write(temp); err != nil {
+		return err
+	}
+	if err := syncDir(temp); err != nil {
+		return err
+	}
+	if err := syscall.Rename(temp, dir); err != nil { // which replaces an empty folder, unlike os.Rename
+		return fmt.Errorf("rename %s to %s: %w", temp, dir, err)
+	}
+	return syncDir(filepath.Dir(dir))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

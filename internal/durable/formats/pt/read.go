@@ -1,0 +1,389 @@
+package pt
+
+import (
+	"archive/zip"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/replicad/replicad/internal/durable/formats"
+	"github.com/replicad/replicad/internal/durable/formats/pickles"
+	"github.com/replicad/replicad/replica"
+)
+
+// ErrFormat marks a file that is none of torch.save's, or one that lies about what is in it.
+var ErrFormat = errors.New("not a file of torch.save's that replicad accepts")
+
+func bad(form string, args ...any) error {
+	return fmt.Errorf("%w: "+form, append([]any{ErrFormat}, args...)...)
+}
+
+// Magic is how such a file begins.
+const Magic = "PK\x03\x04"
+
+// Saved is what a file has: tensors by the path of their keys, and the paths of what is no tensor.
+type Saved struct {
+	Tensors []formats.Tensor
+	Others  []string
+}
+
+// limits of what is read.
+type limits struct {
+	directory int // bytes of a zip that say what is in it
+	visits    int // values that a saved object consists of
+}
+
+var usual = limits{directory: 32 << 20, visits: 4 << 20}
+
+// budget reads so many bytes at most.
+type budget struct {
+	io.ReaderAt
+	left, of int
+}
+
+func (b *budget) ReadAt(p []byte, off int64) (int, error) {
+	if b.left -= len(p); b.left < 0 {
+		return 0, fmt.Errorf("its list of files has more than %d bytes", b.of)
+	}
+	return b.ReaderAt.ReadAt(p, off)
+}
+
+// reader is a zip of torch.save's.
+type reader struct {
+	src      io.ReaderAt
+	size     int64
+	folder   string // what all names begin with
+	files    map[string]*zip.File
+	storages map[string]*storage
+	visits   int // how many more values may be looked at
+}
+
+// storage is a file of the zip that has a tensor's bytes.
+type storage struct {
+	key      string
+	elements uint64
+	dtype    replica.DType // 0: the tensor says it
+	at, size int64
+}
+
+// Read reads what lies in a file of so many bytes. Tensors are read from src when they are asked for.
+func Read(src io.ReaderAt, size int64) (*Saved, error) { return read(src, size, usual) }
+
+func read(src io.ReaderAt, size int64, most limits) (*Saved, error) {
+	v, r, err := open(src, size, most)
+	if err != nil {
+		return nil, err
+	}
+	s := &Saved{}
+	if err := r.flatten(s, "", v, 0); err != nil {
+		return nil, err
+	}
+	if err := r.apart(); err != nil {
+		return nil, err
+	}
+	return s, formats.Unique(s.Tensors)
+}
+
+// ReadOne reads a file that has one tensor.
+func ReadOne(src io.ReaderAt, size int64) (t formats.Tensor, err error) {
+	v, r, err := open(src, size, usual)
+	if err != nil {
+		return t, err
+	}
+	c, ok := v.(*pickles.Call)
+	if !ok {
+		return t, bad("a %T where a tensor belongs", v)
+	}
+	return r.tensor(c)
+}
+
+func open(src io.ReaderAt, size int64, most limits) (v any, r *reader, err error) {
+	z, err := zip.NewReader(&budget{src, most.directory, most.directory}, size)
+	if err != nil {
+		return nil, nil, bad("%w", err)
+	}
+	r = &reader{src: src, size: size, visits: most.visits, files: make(map[string]*zip.File, len(z.File)), storages: make(map[string]*storage)}
+	for _, f := range z.File {
+		if r.files[f.Name] != nil {
+			return nil, nil, bad("it has two files called %.128q", f.Name)
+		}
+		r.files[f.Name] = f
+		if dir, name := path.Split(f.Name); name == "data.pkl" && strings.Count(dir, "/") == 1 {
+			r.folder = dir
+		}
+	}
+	if r.files[r.folder+"constants.pkl"] != nil {
+		return nil, nil, bad("it is a TorchScript program, whose code would have to run: save its state_dict() with torch.save")
+	}
+	if order, err := r.read("byteorder", 16); err == nil && string(order) != "little" {
+		return nil, nil, bad("its numbers are %.16q-endian", order)
+	}
+	pickle, err := r.read("data.pkl", pickles.MaxBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	v, err = pickles.Load(pickle, admitted)
+	return v, r, err
+}
+
+// admitted are the names by which torch saves tensors.
+func admitted(c pickles.Class) bool {
+	switch c.String() {
+	case "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3", "torch._utils._rebuild_parameter", "torch.storage.UntypedStorage", "torch.Size", "torch.device":
+		return true
+	}
+	return TypeOf(c) != 0 || storageOf(c) != 0
+}
+
+// find is where a file of the zip lies.
+func (r *reader) find(name string) (at, size int64, err error) {
+	f := r.files[r.folder+name]
+	if f == nil || r.folder == "" {
+		return 0, 0, bad("it has no file %.128q", name)
+	}
+	if f.Method != zip.Store || f.Flags&1 != 0 || f.CompressedSize64 != f.UncompressedSize64 {
+		return 0, 0, bad("%.128q in it is compressed or encrypted, which torch.save does not do: unpack it, and zip it without compression (zip -0)", name)
+	}
+	if at, err = f.DataOffset(); err != nil {
+		return 0, 0, bad("%.128q: %w", name, err)
+	}
+	if at > r.size || f.UncompressedSize64 > uint64(r.size-at) {
+		return 0, 0, bad("%.128q at %d has %d bytes, the file ends at %d: it is cut", name, at, f.UncompressedSize64, r.size)
+	}
+	return at, int64(f.UncompressedSize64), nil
+}
+
+// read reads a small file of the zip.
+func (r *reader) read(name string, most int64) ([]byte, error) {
+	at, size, err := r.find(name)
+	if err != nil {
+		return nil, err
+	}
+	if size > most {
+		return nil, bad("%.128q has %d bytes, at most %d", name, size, most)
+	}
+	b := make([]byte, size)
+	return b, readAt(r.src, b, at)
+}
+
+func readAt(src io.ReaderAt, b []byte, at int64) error {
+	if n, err := src.ReadAt(b, at); n < len(b) {
+		return fmt.Errorf("%d bytes at %d: %w", len(b), at, err)
+	}
+	return nil
+}
+
+// Bounds of what a saved object may consist of.
+const (
+	maxDeep   = 32
+	maxOthers = replica.MaxRegions
+)
+
+// flatten lists the tensors of dicts and lists below a path.
+func (r *reader) flatten(s *Saved, at string, v any, deep int) error {
+	if r.visits--; deep > maxDeep || r.visits < 0 {
+		return bad("%.128q lies %d deep, or in too many values: it refers to itself", at, deep)
+	}
+	under := func(key string) string {
+		if at == "" {
+			return key
+		}
+		return at + "." + key
+	}
+	switch o := v.(type) {
+	case *pickles.Dict:
+		for i, k := range o.Keys {
+			key, err := keyText(k)
+			if err == nil {
+				err = r.flatten(s, under(key), o.Values[i], deep+1)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	case *pickles.List:
+		return r.each(s, o.Items, under, deep)
+	case pickles.Tuple:
+		return r.each(s, o, under, deep)
+	case *pickles.Call:
+		if !strings.HasPrefix(o.Class.Name, "_rebuild") {
+			break
+		}
+		t, err := r.tensor(o)
+		if err != nil {
+			return fmt.Errorf("%.128q: %w", at, err)
+		}
+		if t.Name = at; len(s.Tensors) == replica.MaxRegions {
+			return bad("more than %d tensors", replica.MaxRegions)
+		}
+		s.Tensors = append(s.Tensors, t)
+		return nil
+	}
+	if s.Others = append(s.Others, at); len(s.Others) > maxOthers {
+		return bad("more than %d values that are no tensors", maxOthers)
+	}
+	return nil
+}
+
+func (r *reader) each(s *Saved, list []any, under func(string) string, deep int) error {
+	for i, v := range list {
+		if err := r.flatten(s, under(strconv.Itoa(i)), v, deep+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func keyText(k any) (string, error) {
+	switch k := k.(type) {
+	case string:
+		return k, nil
+	case int64:
+		return strconv.FormatInt(k, 10), nil
+	}
+	return "", bad("a key of type %T: want texts or numbers", k)
+}
+
+// tensor is what a call would have made.
+func (r *reader) tensor(c *pickles.Call) (t formats.Tensor, err error) {
+	if c.Class.Name == "_rebuild_parameter" && len(c.Args) > 0 {
+		inner, ok := c.Args[0].(*pickles.Call)
+		if !ok || inner.Class.Name == "_rebuild_parameter" {
+			return t, bad("a parameter of a %T", c.Args[0])
+		}
+		c = inner
+	}
+	v3 := c.Class.Name == "_rebuild_tensor_v3"
+	if len(c.Args) < 6 || v3 && len(c.Args) < 7 || !v3 && c.Class.Name != "_rebuild_tensor_v2" {
+		return t, bad("%v with %d arguments makes no tensor", c.Class, len(c.Args))
+	}
+	ref, ok := c.Args[0].(pickles.Ref)
+	if !ok {
+		return t, bad("a tensor of a %T, not of a storage", c.Args[0])
+	}
+	st, err := r.storage(ref)
+	if err != nil {
+		return t, err
+	}
+	if t.DType = st.dtype; v3 {
+		t.DType = TypeOf(c.Args[6])
+	}
+	if t.DType == 0 {
+		return t, bad("a tensor of a type that generations have no name for")
+	}
+	skip, ok := c.Args[1].(int64)
+	shape, err := Ints(c.Args[2])
+	steps, err2 := Ints(c.Args[3])
+	if err := errors.Join(err, err2); err != nil || !ok || skip < 0 {
+		return t, bad("a tensor at %v of its storage: %w", c.Args[1], err)
+	}
+	if t.Shape = shape; !contiguous(shape, steps) {
+		return t, bad("a tensor of shape %v with strides %v, whose rows do not follow each other: call .contiguous() before it is saved", shape, steps)
+	}
+	n, ok := formats.Size(t.DType, shape)
+	if !ok || uint64(skip) > math.MaxInt64/16 || uint64(skip)*t.DType.Size()+n > uint64(st.size) {
+		return t, bad("a tensor of shape %v at %d of its storage, which has %d bytes", shape, skip, st.size)
+	}
+	from := st.at + skip*int64(t.DType.Size())
+	t.ReadAt = func(p []byte, off uint64) error { return readAt(r.src, p, from+int64(off)) }
+	return t, nil
+}
+
+// storage is what a reference names: ("storage", class, key, location, elements).
+func (r *reader) storage(ref pickles.Ref) (*storage, error) {
+	id, ok := ref.ID.(pickles.Tuple)
+	if !ok || len(id) != 5 || id[0] != "storage" {
+		return nil, bad("a reference that names no storage")
+	}
+	class, ok := id[1].(pickles.Class)
+	key, ok2 := id[2].(string)
+	n, ok3 := id[4].(int64)
+	if !ok || !ok2 || !ok3 || n < 0 {
+		return nil, bad("a storage of a %T, key %.40v, %.40v elements", id[1], id[2], id[4])
+	}
+	dtype, size := storageOf(class), uint64(1)
+	if dtype != 0 {
+		size = dtype.Size()
+	} else if class != (pickles.Class{Module: "torch.storage", Name: "UntypedStorage"}) {
+		return nil, bad("a storage %v", class)
+	}
+	if st := r.storages[key]; st != nil {
+		if st.dtype != dtype || st.elements != uint64(n) {
+			return nil, bad("storage %.40q is of two types or sizes", key)
+		}
+		return st, nil
+	}
+	at, have, err := r.find("data/" + key)
+	if err != nil {
+		return nil, err
+	}
+	if uint64(n) > math.MaxInt64/16 || uint64(n)*size != uint64(have) {
+		return nil, bad("storage %.40q has %d bytes, %d elements of %d are said to be there", key, have, n, size)
+	}
+	st := &storage{key, uint64(n), dtype, at, have}
+	r.storages[key] = st
+	return st, nil
+}
+
+// apart refuses storages that lie over each other.
+func (r *reader) apart() error {
+	var list []*storage
+	for _, st := range r.storages {
+		if st.size > 0 {
+			list = append(list, st)
+		}
+	}
+	slices.SortFunc(list, func(a, b *storage) int { return cmp.Compare(a.at, b.at) })
+	for i := 1; i < len(list); i++ {
+		if a, b := list[i-1], list[i]; b.at < a.at+a.size {
+			return bad("storages %.40q and %.40q lie over each other", a.key, b.key)
+		}
+	}
+	return nil
+}
+
+// Ints reads a tuple, or a torch.Size, of numbers that are not negative.
+func Ints(v any) ([]uint64, error) {
+	if c, ok := v.(*pickles.Call); ok && c.Class == (pickles.Class{Module: "torch", Name: "Size"}) && len(c.Args) == 1 {
+		v = c.Args[0]
+	}
+	items, ok := v.(pickles.Tuple)
+	if l, isList := v.(*pickles.List); isList {
+		items, ok = l.Items, true
+	}
+	if !ok || len(items) > replica.MaxDims {
+		return nil, fmt.Errorf("a %T of %d where at most %d numbers belong", v, len(items), replica.MaxDims)
+	}
+	list := make([]uint64, len(items))
+	for i, x := range items {
+		n, ok := x.(int64)
+		if !ok || n < 0 {
+			return nil, fmt.Errorf("%.40v where a number of 0 or more belongs", x)
+		}
+		list[i] = uint64(n)
+	}
+	return list, nil
+}
+
+// contiguous tells whether rows follow each other. The step of a dimension of one says nothing, nor do any where nothing is there.
+func contiguous(shape, steps []uint64) bool {
+	if len(shape) != len(steps) {
+		return false
+	}
+	if slices.Contains(shape, 0) {
+		return true
+	}
+	for i, want := range strides(shape) {
+		if shape[i] != 1 && steps[i] != want {
+			return false
+		}
+	}
+	return true
+}
