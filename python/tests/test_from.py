@@ -29,6 +29,9 @@ class Net(nn.Module):
         super().__init__()
         self.up, self.norm, self.down = nn.Linear(6, 20), nn.LayerNorm(20), nn.Linear(20, 7)
         self.register_buffer("seen", torch.zeros(3))
+        self.mix = nn.Parameter(torch.randn(2, 3, 2, 2))
+        if change == "channels":
+            self.mix = nn.Parameter(self.mix.detach().contiguous(memory_format=torch.channels_last))
         if change == "renamed":
             self.out = self.down
             del self.down
@@ -38,7 +41,7 @@ class Net(nn.Module):
 
     def forward(self, x):
         head = self.out if change == "renamed" else self.down
-        x = head(torch.tanh(self.norm(self.up(x))))
+        x = head(torch.tanh(self.norm(self.up(x)))) + 0 * self.mix.sum()
         return x + 0 * self.adapter.sum() if change == "renamed" else x
 
 model = Net()
@@ -143,6 +146,15 @@ def test_what_was_changed_on_purpose(daemon: Daemon) -> None:
         assert name in second.is_["told"]
     shown = json.loads(daemon.verb("ckpt", "show", second.url, "--json"))
     assert "out.* was down.*" in json.dumps(shown), "it is recorded"
+
+
+def test_another_order_of_dimensions(daemon: Daemon) -> None:
+    """channels_last, and back: the values count, not the bytes' order."""
+    first = Run(daemon, "ddp", 1, 2)
+    second = Run(daemon, "ddp", 1, 3, "--from", first.url, change="channels")
+    third = Run(daemon, "fsdp2", 2, 3, "--from", first.url)
+    fourth = Run(daemon, "ddp", 1, 4, "--from", second.url)
+    assert second.is_["digest"] == third.is_["digest"] == first.is_["ends"] and fourth.is_["digest"] == second.is_["ends"]
 
 
 def test_another_program_is_refused_by_name(daemon: Daemon) -> None:

@@ -482,9 +482,15 @@ class Session:
             return
         from ._torch import begun
 
-        with begun.opened(origin) as source:
-            inexact = begun.begin(source, self._kept, self._declared, order.rank, order.world)
-            same = source.world == order.world
+        try:
+            with begun.opened(origin) as source:
+                inexact = begun.begin(source, self._kept, self._declared, order.rank, order.world)
+                same = source.world == order.world
+        except Corrupt as err:  # a new process would only read the same
+            raise Mismatch(
+                f"step {order.step} of {origin['url']}/{origin['place']} is damaged: {err}. Begin a new job from another generation (--from {origin['url']}@STEP)"
+            ) from err
+        else:
             self._begun = f"step {source.step} of {origin['url'].rstrip('/')}/{origin['place']}" + ("" if same else f", of {source.world} ranks")
         if inexact:
             self._begun += f"; {'; '.join(inexact)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from .kept import Kept
 from .layout import NAME as LAYOUT
 from .layout import Sharded
 from .optimizers import part
-from .tensors import some
+from .tensors import short, some
 
 __all__ = ["begin", "opened"]
 
@@ -73,7 +74,7 @@ def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: 
     declared.of(kept.objects.models, kept.objects.optimizers)
     spread = {s.name: s for s in kept.sharded}
     orders = Orders(_orders(source), kept.layout.own.get("orders", {}))
-    fit = _fit(source, kept.table(), declared)
+    fit = _fit(source, kept, declared)
     of = rank % source.world  # whose is what is a rank's own
     reads = []
     for region, tensor in fit.found:
@@ -108,9 +109,10 @@ def _ranks(begin: int, end: int) -> str:
 # -- what fits ----------------------------------------------------------------------------------------------------------
 
 
-def _fit(source: Generation, table: list[Region], declared: Declared) -> _Fit:
+def _fit(source: Generation, kept: Kept, declared: Declared) -> _Fit:
     fit, used = _Fit(), {SHARED, LAYOUT, OWN}
-    for region in table:
+    used |= {declared.then(short(leaf.name)) for leaf in kept.objects.leaves}  # of one that is tied to another, or whose shard here is empty, there is no region
+    for region in kept.table():
         if region.name in (SHARED, LAYOUT, OWN):
             continue
         then = declared.then(region.name)
@@ -172,7 +174,7 @@ def _memory(region: Region) -> memoryview:
 def _orders(source: Generation) -> dict[str, list[int]]:
     """The orders of dimensions in memory of those tensors whose own is another than their shape's."""
     layout = source.tensors.get(LAYOUT)
-    return _unpacked(source.load(layout.pieces[0])).get("orders", {}) if layout else {}
+    return capsule.unpack(source.load(layout.pieces[0])).get("orders", {}) if layout else {}
 
 
 class Orders:

@@ -17,7 +17,7 @@ from .._core.native import DTYPES
 from .._core.region import Region
 from ..errors import Unsupported
 
-__all__ = ["Leaf", "dense", "leaves", "orders", "regions", "some"]
+__all__ = ["Leaf", "dense", "leaves", "orders", "regions", "short", "some"]
 
 #: Where the memory of a leaf may lie. What is not host memory has a stage there (:mod:`replicad._torch.staging`).
 DEVICES = ("cpu", "cuda")
@@ -86,7 +86,7 @@ def dense(t: torch.Tensor) -> bool:
 
 def orders(of: Iterable[Leaf]) -> dict[str, list[int]]:
     """The order of dimensions in memory, the outermost first, of tensors that keep another one than their shape's, by the names of their regions."""
-    return {_short(leaf.name): sorted(range(t.dim()), key=lambda d: -t.stride()[d] if t.shape[d] != 1 else 0) for leaf in of if not (t := leaf.local).is_contiguous()}
+    return {short(leaf.name): sorted(range(t.dim()), key=lambda d: -t.stride()[d] if t.shape[d] != 1 else 0) for leaf in of if not (t := leaf.local).is_contiguous()}
 
 
 def regions(of: Iterable[Leaf]) -> list[Region]:
@@ -114,7 +114,7 @@ def regions(of: Iterable[Leaf]) -> list[Region]:
             starts.insert(at, start)
             spans.insert(at, (end, leaf))
             dtype, shape = _typed(t)
-            out.append(Region(name=_short(leaf.name), address=start, nbytes=nbytes, dtype=dtype, shape=shape, private=leaf.private, changes=leaf.changes, keep=t))
+            out.append(Region(name=short(leaf.name), address=start, nbytes=nbytes, dtype=dtype, shape=shape, private=leaf.private, changes=leaf.changes, keep=t))
     return out
 
 
@@ -126,8 +126,8 @@ def _typed(t: torch.Tensor) -> tuple[str, tuple[int, ...]]:
     return (dtype, shape) if dtype in DTYPES else ("uint8", (t.numel() * t.element_size(),))
 
 
-def _short(name: str) -> str:
-    """Names beyond 127 bytes keep their end, which tells more, and a digest of the whole."""
+def short(name: str) -> str:
+    """What a region is called: names beyond 127 bytes keep their end, which tells more, and a digest of the whole."""
     raw = name.encode(errors="surrogatepass")  # a short name that is no text is refused as a region
     if len(raw) <= 127:
         return name
