@@ -148,12 +148,17 @@ class _Opened:
         self.values, paths = _state(generation)
         self.pieces: dict[str, dict[torch.Size, Piece]] = {}
         self.dtypes: dict[str, torch.dtype] = {}
+        self.ordered: set[str] = set()  # tensors whose dimensions lie in the memory of the program that wrote them in another order than in their shape
         entries: dict[str, Any] = {}
         of: dict[str, str] = {}  # names in the generation
         left: list[str] = []
-        laid = "replicad.layout" in generation.tensors
+        layout = generation.tensors.get("replicad.layout")
+        laid = layout is not None
+        ordered = capsule.unpack(generation.load(layout.pieces[0])).get("orders", {}) if layout is not None else {}
         for name, new in _renamed([*(t for t in generation.tensors if t not in _OURS), *self.values], names):
             of[new] = name
+            if name in ordered:
+                self.ordered.add(new)
             if (tensor := generation.tensors.get(name)) is None:
                 entries[new] = BytesStorageMetadata()
             elif (entry := self._entry(new, tensor, laid)) is not None:
@@ -221,6 +226,11 @@ class _Opened:
 
     def _steps(self, tensors: list[tuple[Piece, ReadItem]], planner: LoadPlanner, steps: deque[_Step]) -> Iterator[tuple[Piece, int, memoryview]]:
         for piece, item in tensors:
+            if item.storage_index.fqn in self.ordered:
+                raise Unsupported(
+                    f"{item.storage_index.fqn}: its bytes lie in another order of dimensions than its shape (channels_last, or a transposed view): have the program that writes it "
+                    "keep it contiguous, or begin a run from the generation (replicad run --from)"
+                )
             dtype = self.dtypes[item.storage_index.fqn]
             target = planner.resolve_tensor(item).detach()
             if target.size() != torch.Size(item.lengths):
