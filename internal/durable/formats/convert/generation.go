@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/formats"
+	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -54,7 +55,7 @@ func (g *generation) part(of replica.Part) (*part, error) {
 	}
 	p := &part{sh: sh, m: sh.Manifest(), regions: make(map[string]replica.Region), chunk: -1}
 	for _, r := range sh.Regions() {
-		if (r.Kind == replica.Private) == (of.Kind == replica.PrivatePart) && (r.Class == replica.Frozen) == (of.Kind == replica.FrozenPart) {
+		if safetensors.Belongs(r, of.Kind) {
 			p.regions[r.Name] = r
 		}
 	}

@@ -134,6 +134,18 @@ func TestBrokenOff(t *testing.T) {
 	}
 }
 
+// A trainer's folder may have whole weights beside DeepSpeed's shards: these are taken.
+func TestWeightsBesideShards(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "zero_to_fp32.py"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := formats.WriteFile(dir, "model.safetensors", func(w io.Writer) error { return hf.WriteFile(t.Context(), w, nil, formatstest.All()) }); err != nil {
+		t.Fatal(err)
+	}
+	formatstest.Same(t, back(t, dir), formatstest.All())
+}
+
 func TestImportRefuses(t *testing.T) {
 	one := func(name string) []formats.Tensor { return []formats.Tensor{formatstest.Tensor(name, replica.U8, 3)} }
 	file := func(dir, name, text string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600) }

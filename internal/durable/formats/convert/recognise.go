@@ -103,9 +103,6 @@ func (s *source) openFolder() error {
 	if err != nil {
 		return err
 	}
-	if tag := deepspeed(s.folder, names); tag != "" {
-		return fmt.Errorf("it is a checkpoint of DeepSpeed's (%s): its own zero_to_fp32.py, which lies beside it, makes safetensors of it (python zero_to_fp32.py . OUT --safe_serialization); import OUT", tag)
-	}
 	switch {
 	case slices.Contains(names, dcp.Metadata):
 		s.format = DCP
@@ -115,6 +112,9 @@ func (s *source) openFolder() error {
 		s.format, s.bare = HF, true
 		s.tensors, err = hf.ReadFolder(s.folder)
 		return err
+	}
+	if tag := deepspeed(s.folder, names); tag != "" {
+		return fmt.Errorf("it is a checkpoint of DeepSpeed's (%s): its own zero_to_fp32.py, which lies beside it, makes safetensors of it (python zero_to_fp32.py . OUT --safe_serialization); import OUT", tag)
 	}
 	for _, n := range names {
 		if strings.HasSuffix(n, ".bin") || strings.HasSuffix(n, ".pt") || strings.HasSuffix(n, ".pth") {

@@ -62,9 +62,9 @@ func Parse(b []byte) (*Saved, error) {
 	}
 	s := &Saved{}
 	for i, k := range entries.Keys {
-		name, ok := k.(string)
-		if !ok {
-			return nil, bad("a name that is a %T", k)
+		name, err := nameOf(k)
+		if err != nil {
+			return nil, err
 		}
 		if c, ok := entries.Values[i].(*pickles.Call); ok && c.Class.Name == "BytesStorageMetadata" {
 			s.Others = append(s.Others, name)
@@ -116,6 +116,17 @@ func state(v any, module, name string) (map[string]any, error) {
 	return fields, nil
 }
 
+// maxName bounds a name, in bytes: one long text may be the name of everything.
+const maxName = 1024
+
+func nameOf(v any) (string, error) {
+	name, ok := v.(string)
+	if !ok || len(name) > maxName {
+		return "", bad("a name that is a %T of %d bytes: want a text of at most %d", v, len(name), maxName)
+	}
+	return name, nil
+}
+
 // key of a piece: the tensor's name, and where the piece begins in it.
 func key(name string, at []uint64) string { return fmt.Sprint(at) + name }
 
@@ -131,9 +142,9 @@ func storage(v any) (map[string]Piece, error) {
 		if err != nil {
 			return nil, err
 		}
-		name, ok := index["fqn"].(string)
-		if !ok {
-			return nil, bad("a piece of a tensor that is called by a %T", index["fqn"])
+		name, err := nameOf(index["fqn"])
+		if err != nil {
+			return nil, err
 		}
 		info, err := state(d.Values[i], filesystem, "_StorageInfo")
 		if err != nil {
@@ -167,7 +178,7 @@ func lying(info map[string]any) (p Piece, err error) {
 	from, ok2 := info["offset"].(int64)
 	bytes, ok3 := info["length"].(int64)
 	if !ok || !ok2 || !ok3 || from < 0 || bytes < 0 || strings.ContainsAny(file, `/\`) {
-		return p, bad("it lies in %.128v at %.40v, %.40v bytes", info["relative_path"], info["offset"], info["length"])
+		return p, bad("it lies in %.128q, which is no name of a file of the folder, or at a %T of it, or has a %T of bytes, or fewer than 0", file, info["offset"], info["length"])
 	}
 	return Piece{File: file, From: uint64(from), Bytes: uint64(bytes)}, nil
 }

@@ -225,10 +225,23 @@ func TestEndless(t *testing.T) {
 	for i := range 30 {
 		growing.WriteString("(" + strings.Repeat(fmt.Sprintf("h%c", i), 10) + fmt.Sprintf("tq%c", i+1))
 	}
+	// As the arguments of a tensor they are refused, and not printed.
+	args := strings.TrimSuffix(growing.String(), "q\x1e")
+	if s, err := parse(pack(t, zip.Store, file{"a/data.pkl", []byte(args + "q\x1ectorch._utils\n_rebuild_tensor_v2\n((h\x1eh\x1eh\x1eh\x1eh\x1etQh\x1eh\x1eh\x1e\x89NtR.")})); err == nil || len(err.Error()) > 1000 {
+		t.Errorf("%+v, %v", s, err)
+	}
 	for name, pickle := range map[string]string{"itself": "\x80\x02]q\x00h\x00a.", "growing": growing.String() + "."} {
 		if s, err := parse(pack(t, zip.Store, file{"a/data.pkl", []byte(pickle)})); err == nil || !strings.Contains(err.Error(), "refers to itself") {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
+	}
+}
+
+// One long key, used again and again, makes names that are longer and longer.
+func TestLongNames(t *testing.T) {
+	pickle := "\x80\x02X\x90\x01\x00\x00" + strings.Repeat("k", 400) + "q\x00}h\x00}h\x00}h\x00K\x01sss."
+	if s, err := parse(pack(t, zip.Store, file{"a/data.pkl", []byte(pickle)})); err == nil || !strings.Contains(err.Error(), "at most 1024") {
+		t.Errorf("%+v, %v", s, err)
 	}
 }
 

@@ -179,14 +179,20 @@ func readAt(src io.ReaderAt, b []byte, at int64) error {
 	return nil
 }
 
+// Values are never printed but by their types: one may hold itself, or a million others.
+
 // Bounds of what a saved object may consist of.
 const (
 	maxDeep   = 32
+	maxPath   = 1024 // bytes of the keys that lead to a value: one long key may be used again and again
 	maxOthers = replica.MaxRegions
 )
 
 // flatten lists the tensors of dicts and lists below a path.
 func (r *reader) flatten(s *Saved, at string, v any, deep int) error {
+	if len(at) > maxPath {
+		return bad("the keys %.128q... have %d bytes together, at most %d", at, len(at), maxPath)
+	}
 	if r.visits--; deep > maxDeep || r.visits < 0 {
 		return bad("%.128q lies %d deep, or in too many values: it refers to itself", at, deep)
 	}
@@ -282,7 +288,7 @@ func (r *reader) tensor(c *pickles.Call) (t formats.Tensor, err error) {
 	shape, err := Ints(c.Args[2])
 	steps, err2 := Ints(c.Args[3])
 	if err := errors.Join(err, err2); err != nil || !ok || skip < 0 {
-		return t, bad("a tensor at %v of its storage: %w", c.Args[1], err)
+		return t, bad("a tensor at a %T of its storage, with a shape of a %T and strides of a %T: %w", c.Args[1], c.Args[2], c.Args[3], err)
 	}
 	if t.Shape = shape; !contiguous(shape, steps) {
 		return t, bad("a tensor of shape %v with strides %v, whose rows do not follow each other: call .contiguous() before it is saved", shape, steps)
@@ -291,8 +297,8 @@ func (r *reader) tensor(c *pickles.Call) (t formats.Tensor, err error) {
 	if !ok || uint64(skip) > math.MaxInt64/16 || uint64(skip)*t.DType.Size()+n > uint64(st.size) {
 		return t, bad("a tensor of shape %v at %d of its storage, which has %d bytes", shape, skip, st.size)
 	}
-	from := st.at + skip*int64(t.DType.Size())
-	t.ReadAt = func(p []byte, off uint64) error { return readAt(r.src, p, from+int64(off)) }
+	src, from := r.src, st.at+skip*int64(t.DType.Size()) // not r: a folder has many files
+	t.ReadAt = func(p []byte, off uint64) error { return readAt(src, p, from+int64(off)) }
 	return t, nil
 }
 
@@ -306,7 +312,7 @@ func (r *reader) storage(ref pickles.Ref) (*storage, error) {
 	key, ok2 := id[2].(string)
 	n, ok3 := id[4].(int64)
 	if !ok || !ok2 || !ok3 || n < 0 {
-		return nil, bad("a storage of a %T, key %.40v, %.40v elements", id[1], id[2], id[4])
+		return nil, bad("a storage of a %T, with a key that is a %T and elements that are a %T, or fewer than 0", id[1], id[2], id[4])
 	}
 	dtype, size := storageOf(class), uint64(1)
 	if dtype != 0 {
@@ -365,7 +371,7 @@ func Ints(v any) ([]uint64, error) {
 	for i, x := range items {
 		n, ok := x.(int64)
 		if !ok || n < 0 {
-			return nil, fmt.Errorf("%.40v where a number of 0 or more belongs", x)
+			return nil, fmt.Errorf("a %T, or less than 0, where a number belongs", x)
 		}
 		list[i] = uint64(n)
 	}

@@ -146,7 +146,7 @@ class Layout:
     """The region that keeps a layout. It is written when the session is made, captured once, and compared when a generation was
     loaded over it."""
 
-    def __init__(self, of: Iterable[Sharded], orders: Mapping[str, list[int]]) -> None:
+    def __init__(self, of: Iterable[Sharded], orders: Mapping[str, list[int]] | None = None) -> None:
         self.own = _tree(of)
         if orders:  # for those who read a generation's tensors without the program
             self.own["orders"] = dict(orders)
