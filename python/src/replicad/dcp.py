@@ -41,7 +41,7 @@ __all__ = ["Names", "Reader", "Writer"]
 Names = Callable[[str], str | None] | Mapping[str, str]
 
 #: What the package keeps in a generation for itself.
-_OURS = frozenset(("replicad.layout", "replicad.shared", "replicad.own"))
+_OURS = frozenset(("replicad.layout", "replicad.shared", "replicad.own", generations.STATE))
 _VERSION = 1
 
 
@@ -53,7 +53,8 @@ class Reader(StorageReader):
     a step ("1200", "1200.e2") or "best:loss" ("best:accuracy:max"). ``checkpoint_id``, where ``dcp.load`` is given one, takes its place.
 
     Names are those of the generation: of a job "model.layers.0.weight" and "optim.model.layers.0.weight.exp_avg", of :class:`Writer` those of the state
-    dict. ``names`` says how they become the program's: ``{"model.*": "*"}``, or a function.
+    dict. ``names`` says how they become the program's: ``{"model.*": "*"}``, or a function. Of what each rank of a job has for itself, such as buffers, the
+    lowest rank's comes, as torch's own writer does it.
 
     All ranks read the generation that the coordinator found. It is kept by a lease until ``dcp.load`` has ended. Errors come from ``dcp.load``, in its
     ``CheckpointException``: :class:`replicad.Corrupt` names file and chunk. What was loaded by then is not whole.
@@ -155,11 +156,12 @@ class _Opened:
         layout = generation.tensors.get("replicad.layout")
         laid = layout is not None
         ordered = capsule.unpack(generation.load(layout.pieces[0])).get("orders", {}) if layout is not None else {}
-        for name, new in _renamed([*(t for t in generation.tensors if t not in _OURS), *self.values], names):
+        tensors = {t.name: replace(t, shape=t.pieces[0].shape, pieces=t.pieces[:1]) for t in generation.private.values()} | generation.tensors
+        for name, new in _renamed([*(t for t in tensors if t not in _OURS), *self.values], names):
             of[new] = name
             if name in ordered:
                 self.ordered.add(new)
-            if (tensor := generation.tensors.get(name)) is None:
+            if (tensor := tensors.get(name)) is None:
                 entries[new] = BytesStorageMetadata()
             elif (entry := self._entry(new, tensor, laid)) is not None:
                 entries[new] = entry
