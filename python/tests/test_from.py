@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,11 +70,13 @@ def digest():
     tensors = {n.replace("out.", "down."): t for n, t in tensors.items() if "adapter" not in n}
     for n in sorted(tensors):
         h.update(n.encode() + tensors[n].contiguous().numpy().tobytes())
-    return h.hexdigest()[:16]
+    weights = hashlib.sha256(b"".join(whole(p.detach()).contiguous().numpy().tobytes() for p in model.parameters()))
+    return [h.hexdigest()[:16], weights.hexdigest()[:16]]
 
 with replicad.Session(forward if layout == "ddp" else model, optimizer, scheduler=scheduler, data=loader, shared_buffers=lambda n: True, **declared) as session:
     at = session.resume()
-    begins = {"at": int(at), "source": at.source, "told": at.told, "digest": digest(), "lr": optimizer.param_groups[0]["lr"], "place": [loader.epoch, loader.used * batch * world]}
+    now, place = digest(), [loader.epoch, loader.used * batch * world]
+    begins = {"at": int(at), "source": at.source, "told": at.told, "digest": now[0], "weights": now[1], "lr": optimizer.param_groups[0]["lr"], "place": place}
     draws = torch.randn(2).tolist()
     losses, batches = [], loader.endless()
     for step in session.steps(last):
@@ -87,7 +91,7 @@ with replicad.Session(forward if layout == "ddp" else model, optimizer, schedule
         losses.append(float(loss) / world)
     if last > at:
         session.save(wait=True)
-    ends = digest()
+    ends = digest()[0]
     if rank == 0:
         print("RAN", json.dumps(begins | {"losses": losses, "ends": ends}), flush=True)
     print("DREW", json.dumps([rank, draws]), flush=True)
@@ -155,6 +159,19 @@ def test_another_order_of_dimensions(daemon: Daemon) -> None:
     third = Run(daemon, "fsdp2", 2, 3, "--from", first.url)
     fourth = Run(daemon, "ddp", 1, 4, "--from", second.url)
     assert second.is_["digest"] == third.is_["digest"] == first.is_["ends"] and fourth.is_["digest"] == second.is_["ends"]
+
+
+def test_imported_weights(daemon: Daemon, tmp_path: Path) -> None:
+    """Exported as Hugging Face has them, and imported: the weights are those, and the rest begins."""
+    first = Run(daemon, "fsdp2", 2, 2)
+    daemon.verb("ckpt", "export", first.url, str(tmp_path / "hf"), "--to", "hf")
+    root, job = f"{daemon.dir}/replicad-dev/durable", f"imported-{os.getpid()}"
+    daemon.verb("ckpt", "import", str(tmp_path / "hf"), "--to", root, "--job", job, "--step", "7")
+    second = Run(daemon, "ddp", 2, 8, "--from", f"{root}/{job}")
+    third = Run(daemon, "ddp", 2, 3, "--from", first.url)
+    assert second.is_["at"] == 7 and "it has tensors alone" in second.is_["told"]
+    assert second.is_["place"] == [0, 0] and second.is_["lr"] == 0.05
+    assert second.is_["weights"] == third.is_["weights"]
 
 
 def test_another_program_is_refused_by_name(daemon: Daemon) -> None:

@@ -88,15 +88,19 @@ def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: 
             fit.wrong.append(f"{region.name} is {_words(region.dtype, region.shape)}, was {_words(tensor.dtype, piece.shape if piece else None)} on rank {of}")
         else:
             reads.append(_Read(piece, 0, _memory(region)))
-    shared, own = _small(source, kept, source.groups[of], of)
+    small = _small(source, source.groups[of], of)
     values = _Values(kept, declared, source.world != world)
-    common = values.common(shared)
+    common = values.common(small[0]) if small else kept.common()
+    if small is None:
+        _alone(fit, kept, values)
     _refuse(source, fit, values, declared)
     _read(source, reads)
     kept.staging.back(source.step)
+    if small is None:
+        return values.said
     kept.objects.set_common(common)
     kept.trained.set(common["trained"])
-    kept.objects.set_own(values.own(own, rank if rank >= source.world else None))
+    kept.objects.set_own(values.own(small[1], rank if rank >= source.world else None))
     if world > source.world:
         values.said.append(f"the generators of {_ranks(source.world, world)}, which the run did not have, are seeded from its seed and the rank's number")
     return [*values.said, *([f"{some([r.name for r, _ in fit.own])}, of a rank's own, are rank {of}'s"] if fit.own and source.world != world else [])]
@@ -276,10 +280,21 @@ def _read(source: Generation, reads: list[_Read]) -> None:
 # -- small values -------------------------------------------------------------------------------------------------------
 
 
-def _small(source: Generation, kept: Kept, group: int, rank: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What ranks have in common, and what is a rank's own, as the generation has it."""
+def _alone(fit: _Fit, kept: Kept, values: _Values) -> None:
+    """Of a generation that no session wrote (weights that were imported, a state dict): what is no tensor begins as the program has made it, and so does an optimizer of which
+    nothing is there. What is another program's own bookkeeping is nobody's here."""
+    fit.extra = [t for t in fit.extra if t.kind != "private"]
+    had = {r.name for r, _ in fit.found}
+    fresh = [o for o in kept.objects.optimizers if not any(name.startswith(f"{o}.") for name in had)]
+    fit.missing = [r for r in fit.missing if not any(r.name.startswith(f"{o}.") for o in fresh)]
+    also = f"; and the state of {some(fresh)}" if fresh else ""
+    values.said.append(f"it has tensors alone: hyperparameters, schedulers, generators and the loader's place are this program's{also}")
+
+
+def _small(source: Generation, group: int, rank: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What ranks have in common, and what is a rank's own, as the generation has it; None: no session has written it."""
     if (shared := source.tensors.get(SHARED)) is None or (own := source.private.get(OWN)) is None:
-        raise Mismatch(f"step {source.step} of {source.where} was not written by a replicad.Session (it has no {SHARED}): load it with replicad.dcp.Reader")
+        return None
     pieces = next((p for p in shared.pieces if p.index == group), shared.pieces[0]), next((p for p in own.pieces if p.index == rank), own.pieces[0])
     first, second = (_unpacked(source.load(p)) for p in pieces)
     return first, second
