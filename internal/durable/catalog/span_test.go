@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/replicad/replicad/internal/durable/durabletest"
@@ -16,12 +17,12 @@ import (
 // ranged counts what is read of objects.
 type ranged struct {
 	store.Store
-	requests, bytes int
+	requests, bytes atomic.Int64
 }
 
 func (c *ranged) ReadRange(ctx context.Context, key string, off int64, b []byte) error {
-	c.requests++
-	c.bytes += len(b)
+	c.requests.Add(1)
+	c.bytes.Add(int64(len(b)))
 	return c.Store.ReadRange(ctx, key, off, b)
 }
 
@@ -43,18 +44,19 @@ func TestReadSpan(t *testing.T) {
 			for n := 1; i+n <= len(p.Manifest.Chunks); n++ {
 				from, _ := replica.ChunkSpan(i, p.Manifest.Bytes, durabletest.Chunk)
 				to := min(from+uint64(n)*durabletest.Chunk, p.Manifest.Bytes)
-				want := 0
+				want := int64(0)
 				for k := range n {
 					_, size, err := extent(rd.p, i+k)
 					if err != nil {
 						t.Fatal(err)
 					}
-					want += int(size)
+					want += int64(size)
 				}
-				st.requests, st.bytes = 0, 0
+				st.requests.Store(0)
+				st.bytes.Store(0)
 				got, err := rd.ReadSpan(i, n, nil)
-				if err != nil || !bytes.Equal(got, p.Bytes[from:to]) || st.bytes != want || st.requests != min(want, 1) {
-					t.Fatalf("%v, %d chunks from %d on: %v; %d requests of %d bytes, want 1 of %d", p.Manifest.Part, n, i, err, st.requests, st.bytes, want)
+				if err != nil || !bytes.Equal(got, p.Bytes[from:to]) || st.bytes.Load() != want || st.requests.Load() != min(want, 1) {
+					t.Fatalf("%v, %d chunks from %d on: %v; %d requests of %d bytes, want 1 of %d", p.Manifest.Part, n, i, err, st.requests.Load(), st.bytes.Load(), want)
 				}
 				read++
 			}
