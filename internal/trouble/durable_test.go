@@ -51,6 +51,9 @@ func TestDamagedDurableShards(t *testing.T) {
 			}
 			l.kill()
 			n.die()
+			if err := os.RemoveAll(filepath.Join(n.cfg.StateDir, "spool")); err != nil { // a later generation may lie there, whole
+				t.Fatal(err)
+			}
 			found := generations(t, n)
 			damaged := found[:1]
 			if tc.all {

@@ -43,3 +43,5 @@ def test_every_cut_gives_every_want(shape: tuple[int, ...]) -> None:
 def test_what_is_not_there_is_not_made_up() -> None:
     assert cover(Box((0,), (8,)), [Box((0,), (4,))]) is None
     assert cover(Box((0,), (8,)), [Box((0,), (4,)), Box((0,), (4,))]) is None
+    assert cover(Box((0,), (8,)), [Box((0,), (4,)), Box((2,), (4,))]) is None
+    assert cover(Box((0, 0), (2, 4)), [Box((0, 0), (2, 3)), Box((1, 2), (1, 2))]) is None

@@ -23,6 +23,7 @@ def declared(**of: object) -> Declared:
         ({"head.weight": "w"}, "model.head.weight", "model.w"),
         ({"head.weight": "w"}, "optim.model.head.weight.exp_avg", "optim.model.w.exp_avg"),
         ({"head": "tail"}, "critic.head.bias", "critic.tail.bias"),
+        ({"model.head.*": "critic.head.*"}, "optim.model.head.weight.exp_avg", "optim.critic.head.weight.exp_avg"),
         ({}, "model.head.weight", "model.head.weight"),
     ],
 )
@@ -33,6 +34,8 @@ def test_names_of_then(was: dict[str, str], name: str, then: str) -> None:
 def test_fresh_and_dropped() -> None:
     d = declared(fresh=["adapter.*", "scheduler"], dropped=["old.*"])
     assert d.is_fresh("model.adapter.a") and d.is_fresh("optim.model.adapter.a.exp_avg") and d.is_fresh("scheduler")
+    whole = declared(fresh=["model.adapter.*", "optim.*"])
+    assert whole.is_fresh("optim.model.adapter.a.exp_avg") and whole.is_fresh("optim") and not whole.is_fresh("optimist.a")
     assert not d.is_fresh("model.old.a") and d.is_dropped("model.old.a") and not d.is_dropped("model.older")
     assert d and not declared()
     assert d.lines() == ["adapter.* is fresh", "scheduler is fresh", "old.* is dropped"]

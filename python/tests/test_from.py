@@ -73,10 +73,12 @@ def digest():
     weights = hashlib.sha256(b"".join(whole(p.detach()).contiguous().numpy().tobytes() for p in model.parameters()))
     return [h.hexdigest()[:16], weights.hexdigest()[:16]]
 
-with replicad.Session(forward if layout == "ddp" else model, optimizer, scheduler=scheduler, data=loader, shared_buffers=lambda n: True, **declared) as session:
+kept = forward if layout == "ddp" else model
+with replicad.Session(kept, optimizer, scheduler=scheduler, data=loader, shared_buffers=lambda n: True, staging=change == "renamed", **declared) as session:
     at = session.resume()
     now, place = digest(), [loader.epoch, loader.used * batch * world]
     begins = {"at": int(at), "source": at.source, "told": at.told, "digest": now[0], "weights": now[1], "lr": optimizer.param_groups[0]["lr"], "place": place}
+    begins["adapter"] = whole(model.adapter.detach()).tolist() if change == "renamed" else None
     draws = torch.randn(2).tolist()
     losses, batches = [], loader.endless()
     for step in session.steps(last):
@@ -146,6 +148,7 @@ def test_what_was_changed_on_purpose(daemon: Daemon) -> None:
     first = Run(daemon, "ddp", 2, 3)
     second = Run(daemon, "fsdp2", 2, 4, "--from", first.url, change="renamed")
     assert second.is_["digest"] == first.is_["ends"]
+    assert second.is_["adapter"] == [5.0, 5.0], "what is fresh stays as the program has made it, behind stages too"
     for name in ("out.* was down.*", "adapter is fresh"):
         assert name in second.is_["told"]
     shown = json.loads(daemon.verb("ckpt", "show", second.url, "--json"))
@@ -158,7 +161,7 @@ def test_another_order_of_dimensions(daemon: Daemon) -> None:
     second = Run(daemon, "ddp", 1, 3, "--from", first.url, change="channels")
     third = Run(daemon, "fsdp2", 2, 3, "--from", first.url)
     fourth = Run(daemon, "ddp", 1, 4, "--from", second.url)
-    assert second.is_["digest"] == third.is_["digest"] == first.is_["ends"] and fourth.is_["digest"] == second.is_["ends"]
+    assert [second.is_["digest"], third.is_["digest"], fourth.is_["digest"]] == [first.is_["ends"], first.is_["ends"], second.is_["ends"]]
 
 
 def test_imported_weights(daemon: Daemon, tmp_path: Path) -> None:
@@ -186,6 +189,19 @@ def test_another_program_is_refused_by_name(daemon: Daemon) -> None:
     out = job.printed()
     assert "Session(..., was={'model.out.weight': 'model.down.weight'" in out, out
     assert "fresh=['model.adapter'" in out
+
+
+def test_a_loader_of_another_name_does_not_begin_again(daemon: Daemon) -> None:
+    """Its place would be lost in silence."""
+    first = Run(daemon, "ddp", 1, 3)
+    program = TRAIN.replace("data=loader", 'data={"train": loader}')
+    job = daemon.run(program, "ddp", "5", "24", "none", flags=("--durable-every", "0", "--from", first.url))
+    assert job.wait() != 0
+    assert "data.train is not there; data is there alone" in job.printed()
+    declared = program.replace('if change == "renamed" else {}\n', 'if change == "renamed" else dict(was={"data.train": "data"})\n')
+    job = daemon.run(declared, "ddp", "5", "24", "none", flags=("--durable-every", "0", "--from", first.url))
+    (ran,) = (line for line in job.done().splitlines() if "RAN {" in line)
+    assert json.loads(ran.split("RAN ", 1)[1])["place"] == [0, 72]
 
 
 def test_a_rank_that_is_lost_does_not_begin_again(daemon: Daemon) -> None:

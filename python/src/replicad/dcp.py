@@ -43,6 +43,8 @@ Names = Callable[[str], str | None] | Mapping[str, str]
 #: What the package keeps in a generation for itself.
 _OURS = frozenset(("replicad.layout", "replicad.shared", "replicad.own", generations.STATE))
 _VERSION = 1
+#: Placements whose pieces are boxes of the whole tensor: of a flat parameter (FSDP1) those of one dimension.
+_BOX = re.compile(r"replicate|shard\(\d+\)|flat shard")
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------
@@ -179,6 +181,8 @@ class _Opened:
 
     def _entry(self, name: str, t: Tensor, laid: bool) -> TensorStorageMetadata | None:
         """What torch is told of a tensor; None: nobody knows how its pieces belong together."""
+        if any(not _BOX.fullmatch(p) for p in t.placements):
+            return None  # blocks that are interleaved, partial sums
         if t.shape is not None and (len(t.pieces) == 1 or all(p.at is not None for p in t.pieces)):
             shape = t.shape
         elif laid and not t.placements and all(p.shape == t.pieces[0].shape for p in t.pieces):

@@ -36,13 +36,23 @@ def _meet(a: Box, b: Box) -> Box | None:
 
 
 def cover(want: Box, pieces: Iterable[Box]) -> list[Cut] | None:
-    """Which pieces give a box. Pieces are equal or do not overlap: of equal ones the first gives. None where together they do not give all of it."""
-    cuts, seen, left = [], set(), want.size
+    """Which pieces give a box: of equal pieces the first. None where together they do not give all of it, or where two that differ overlap: then one of them is not what it
+    says."""
+    cuts, seen = [], set()
     for i, piece in enumerate(pieces):
-        if left == 0:
-            break
         if piece not in seen and (box := _meet(want, piece)) is not None:
             cuts.append(Cut(i, box))
-            left -= box.size
         seen.add(piece)
-    return cuts if left == 0 else None
+    return cuts if sum(c.box.size for c in cuts) == want.size and not _overlap([c.box for c in cuts]) else None
+
+
+def _overlap(boxes: list[Box]) -> bool:
+    """Whether two boxes have an element in common. Those that begin behind the end of one in the first dimension are not compared with it."""
+    boxes = sorted(boxes)
+    for i, a in enumerate(boxes):
+        for b in boxes[i + 1 :]:
+            if a.at and b.at[0] >= a.at[0] + a.shape[0]:
+                break
+            if _meet(a, b) is not None:
+                return True
+    return False

@@ -7,7 +7,8 @@ it; what is a rank's own has no meaning on ranks that were not there, and is mad
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -32,6 +33,10 @@ __all__ = ["begin", "opened"]
 
 #: So many bytes are read at once where they do not go where they belong by themselves.
 BATCH = 256 << 20
+#: Tensors of so many bytes at most are compared over groups.
+LOOKED = 64 << 10
+#: Placements whose pieces are boxes of the whole tensor.
+_BOX = re.compile(r"replicate|shard\(\d+\)")
 SHARED, OWN = "replicad.shared", "replicad.own"
 #: Integers of each size, which hold the bytes of any type.
 _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -43,8 +48,9 @@ class _Read:
 
     piece: Piece
     start: int
-    into: memoryview
-    then: Any = None  # called once they are there; None: they lie where they belong
+    nbytes: int
+    into: memoryview | None  # None: a buffer, which is made when it is read, and given to ``then``
+    then: Callable[[bytearray], None] | None = None
 
 
 @dataclass
@@ -68,14 +74,14 @@ def opened(origin: Mapping[str, Any]) -> Generation:
     return source
 
 
-def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: int) -> list[str]:
-    """Fills what is registered, and the objects, with what the generation has; returns what of it is not exact, for people. :class:`Mismatch` where the program has
-    another state, by name, before anything is changed."""
+def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: int) -> tuple[list[str], dict[str, Any] | None]:
+    """Fills what is registered, and the objects, with what the generation has; returns what of it is not exact, for people, and what is the rank's own (None: the
+    program's). :class:`Mismatch` where the program has another state, by name, before a tensor is changed."""
     declared.of(kept.objects.models, kept.objects.optimizers)
-    spread = {s.name: s for s in kept.sharded}
-    orders = Orders(_orders(source), kept.layout.own.get("orders", {}))
+    spread = {short(s.name): s for s in kept.sharded}
     fit = _fit(source, kept, declared)
     of = rank % source.world  # whose is what is a rank's own
+    orders = Orders(_orders(source), kept.layout.own["orders"], _equal(source, [t for _, t in fit.found]))
     reads = []
     for region, tensor in fit.found:
         try:
@@ -84,26 +90,30 @@ def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: 
             fit.wrong.append(str(err))
     for region, tensor in fit.own:
         piece = next((p for p in tensor.pieces if p.index == of), None)
-        if piece is None or piece.nbytes != region.nbytes:
+        if piece is None or piece.nbytes != region.nbytes or tensor.dtype != region.dtype or piece.shape != tuple(region.shape):
             fit.wrong.append(f"{region.name} is {_words(region.dtype, region.shape)}, was {_words(tensor.dtype, piece.shape if piece else None)} on rank {of}")
         else:
-            reads.append(_Read(piece, 0, _memory(region)))
+            reads.append(_Read(piece, 0, piece.nbytes, _memory(region)))
     small = _small(source, source.groups[of], of)
     values = _Values(kept, declared, source.world != world)
-    common = values.common(small[0]) if small else kept.common()
+    common = own = None
     if small is None:
         _alone(fit, kept, values)
+    else:
+        common, own = values.common(small[0]), values.own(small[1], rank if rank >= source.world else None)
     _refuse(source, fit, values, declared)
+    kept.live.everything()  # what is not read stays as the program has made it, behind stages too
     _read(source, reads)
     kept.staging.back(source.step)
-    if small is None:
-        return values.said
+    if common is None or own is None:
+        return values.said, None
     kept.objects.set_common(common)
     kept.trained.set(common["trained"])
-    kept.objects.set_own(values.own(small[1], rank if rank >= source.world else None))
+    kept.objects.set_own(own)
     if world > source.world:
         values.said.append(f"the generators of {_ranks(source.world, world)}, which the run did not have, are seeded from its seed and the rank's number")
-    return [*values.said, *([f"{some([r.name for r, _ in fit.own])}, of a rank's own, are rank {of}'s"] if fit.own and source.world != world else [])]
+    also = [f"{some([r.name for r, _ in fit.own])}, of a rank's own, are rank {of}'s"] if fit.own and source.world != world else []
+    return [*values.said, *also], own
 
 
 def _ranks(begin: int, end: int) -> str:
@@ -115,19 +125,19 @@ def _ranks(begin: int, end: int) -> str:
 
 def _fit(source: Generation, kept: Kept, declared: Declared) -> _Fit:
     fit, used = _Fit(), {SHARED, LAYOUT, OWN}
-    used |= {declared.then(short(leaf.name)) for leaf in kept.objects.leaves}  # of one that is tied to another, or whose shard here is empty, there is no region
+    used |= {declared.then(short(leaf.name)) for leaf in kept.objects.leaves if leaf.local.numel() == 0}  # of an empty shard there is no region
     for region in kept.table():
         if region.name in (SHARED, LAYOUT, OWN):
             continue
         then = declared.then(region.name)
-        tensor = (source.private if region.private else source.tensors).get(then)
+        tensor = (source.private if region.private else source.tensors).get(then) or source.tensors.get(then)
         if declared.is_fresh(region.name):
             used.add(then)
         elif tensor is None:
             fit.missing.append(region)
         else:
             used.add(then)
-            (fit.own if region.private else fit.found).append((region, tensor))
+            (fit.own if tensor.kind == "private" else fit.found).append((region, tensor))
     for tensors in (source.tensors, source.private):
         fit.extra += [t for name, t in tensors.items() if name not in used and not declared.is_dropped(name)]
     return fit
@@ -175,26 +185,40 @@ def _memory(region: Region) -> memoryview:
     return memoryview((ctypes.c_uint8 * region.nbytes).from_address(region.address)).cast("B")
 
 
-def _orders(source: Generation) -> dict[str, list[int]]:
-    """The orders of dimensions in memory of those tensors whose own is another than their shape's."""
+def _orders(source: Generation) -> dict[str, list[int]] | None:
+    """The orders of dimensions in memory of those tensors whose own is another than their shape's; None: nobody has noted them."""
     layout = source.tensors.get(LAYOUT)
-    return capsule.unpack(source.load(layout.pieces[0])).get("orders", {}) if layout else {}
+    return capsule.unpack(source.load(layout.pieces[0])).get("orders") if layout else {}
+
+
+def _equal(source: Generation, tensors: list[Tensor]) -> dict[str, bool]:
+    """Of tensors of which nothing says how their pieces belong together, whether these are equal: small ones are looked at, in all groups."""
+    asked = [t for t in tensors if t.shape is None]
+    looked = [t for t in asked if t.pieces[0].nbytes <= LOOKED and len({(p.nbytes, p.shape) for p in t.pieces}) == 1]
+    raw = {t.name: [bytearray(p.nbytes) for p in t.pieces] for t in looked}
+    wants = [(p, 0, memoryview(b)) for t in looked for p, b in zip(t.pieces, raw[t.name], strict=True)]
+    source.read(sorted(wants, key=lambda w: w[0].place))
+    return {t.name: t.name in raw and all(b == raw[t.name][0] for b in raw[t.name]) for t in asked}
 
 
 class Orders:
     """How dimensions lie in memory, then and now, by name; not named: as in the shape."""
 
-    def __init__(self, then: Mapping[str, list[int]], now: Mapping[str, list[int]]) -> None:
-        self._then, self._now = then, now
+    def __init__(self, then: Mapping[str, list[int]] | None, now: Mapping[str, list[int]], equal: Mapping[str, bool]) -> None:
+        self._then, self._now, self.equal = then, now, equal
+
+    def odd(self, now: str) -> bool:
+        """Whether a tensor lies in another order than its shape's."""
+        return now in self._now
 
     def same(self, then: str, now: str) -> bool:
-        """Whether the bytes of a tensor are in the order in which they are wanted."""
-        return self._then.get(then) == self._now.get(now)
+        """Whether the bytes of a tensor are in the order in which they are wanted. Where nobody has noted the order, it is the program's."""
+        return self._then is None or self._then.get(then) == self._now.get(now)
 
     def put(self, then: str, region: Region, raw: bytearray) -> None:
         """Puts bytes in the order in which they are wanted."""
         size = region.nbytes // max(1, prod(region.shape))
-        _ordered(_memory(region), size, region.shape, self._now.get(region.name)).copy_(_ordered(memoryview(raw), size, region.shape, self._then.get(then)))
+        _ordered(_memory(region), size, region.shape, self._now.get(region.name)).copy_(_ordered(memoryview(raw), size, region.shape, (self._then or {}).get(then)))
 
 
 def _ordered(memory: memoryview, size: int, shape: tuple[int, ...], order: list[int] | None) -> torch.Tensor:
@@ -209,20 +233,25 @@ def _reads(region: Region, tensor: Tensor, spread: Sharded | None, group: int, o
     if tensor.dtype != region.dtype:
         raise Mismatch(f"{region.name} is {region.dtype}, was {tensor.dtype}: make it of that type, or have its copies have it (kept_dtype)")
     own = next((p for p in tensor.pieces if p.index == group), tensor.pieces[0])
-    flat = spread is not None and "flat shard" in spread.placements
     if not orders.same(tensor.name, region.name):
         if spread or len(tensor.pieces) > 1 or tuple(region.shape) != tensor.shape or own.nbytes != region.nbytes:
             raise Mismatch(f"{region.name} lies in another order of dimensions than it did (channels_last, or a transposed view), and is sharded, or was: have it contiguous")
-        raw = bytearray(own.nbytes)
-        return [_Read(own, 0, memoryview(raw), lambda: orders.put(tensor.name, region, raw))]
-    if (flat or tensor.shape is None) and own.nbytes == region.nbytes and (spread is None or own.at == spread.offset):
-        return [_Read(own, 0, _memory(region))]  # it lies as it lay
-    if flat:
+        return [_Read(own, 0, own.nbytes, None, lambda raw: orders.put(tensor.name, region, raw))]
+    now = spread.placements if spread else ()
+    odd = [p for p in (*now, *tensor.placements) if not _BOX.fullmatch(p)]  # pieces that are no boxes of the whole
+    as_it_lay = now == tensor.placements and (spread is None or (own.at == spread.offset and tensor.mesh == spread.mesh))
+    as_it_lay = as_it_lay and (len(tensor.pieces) == 1 or (orders.equal[tensor.name] if tensor.shape is None else True))
+    if (odd or tensor.shape is None) and own.nbytes == region.nbytes and own.shape == tuple(region.shape) and as_it_lay:
+        return [_Read(own, 0, own.nbytes, _memory(region))]
+    if odd:
         raise Mismatch(
-            f"{region.name} is a flat parameter of FSDP1, which lies over another number of ranks: wrap the model with fully_shard (FSDP2), or resume with as many ranks"
+            f"{region.name} lies in pieces that are no boxes of the whole ({', '.join(dict.fromkeys(odd))}), and lay otherwise: have as many ranks in the same layout, or "
+            "shard it with fully_shard (FSDP2) alone, there and here"
         )
     if tensor.shape is None:
-        raise Mismatch(f"{region.name}: the run did not say how its pieces belong together (it named groups by itself): resume it with its own layout")
+        raise Mismatch(
+            f"{region.name} has {len(tensor.pieces)} pieces that are not known to be equal, and nothing says how they belong together: resume the run with its own layout"
+        )
     if spread is not None and spread.offset is None:
         raise Mismatch(f"{region.name}: torch does not say where this rank's shard of it begins ({', '.join(spread.placements)}): shard it otherwise")
     whole = spread.shape if spread else region.shape
@@ -230,8 +259,10 @@ def _reads(region: Region, tensor: Tensor, spread: Sharded | None, group: int, o
         raise Mismatch(f"{region.name} is {_words(region.dtype, tuple(whole))}, was {_words(tensor.dtype, tensor.shape)}")
     want = Box(spread.offset or (), spread.local) if spread else Box((0,) * len(whole), tuple(whole))
     pieces = [Box(p.at if p.at is not None else (0,) * len(p.shape), p.shape) for p in tensor.pieces]
-    if not spread and len(tensor.pieces) == 1 and pieces[0] == want:
-        return [_Read(tensor.pieces[0], 0, _memory(region))]  # in whatever order its bytes lie
+    if pieces[0] == want:
+        return [_Read(tensor.pieces[0], 0, region.nbytes, _memory(region))]  # in whatever order its bytes lie
+    if orders.odd(region.name):
+        raise Mismatch(f"{region.name} lies in another order of dimensions than its shape (channels_last, or a transposed view), and is sharded, or was: have it contiguous")
     cuts = cover(want, pieces)
     if cuts is None:
         raise Mismatch(f"{region.name}: the pieces that the generation has do not give {want.shape} at {want.at} of {tuple(whole)}")
@@ -248,17 +279,16 @@ def _boxed(region: Region, want: Box, piece: Piece, of: Box, cut: Box) -> Iterat
     at = tuple(slice(a - b, a - b + n) for a, b, n in zip(cut.at, want.at, cut.shape, strict=True))
     memory = _memory(region)
     if cut == want and (runs := box(of.shape, size, starts, cut.shape)) and len(runs) == 1 and runs[0].nbytes == region.nbytes:
-        yield _Read(piece, runs[0].start, memory)
+        yield _Read(piece, runs[0].start, region.nbytes, memory)
         return
     into = torch.frombuffer(memory, dtype=_BYTES.get(size, torch.uint8)).view(*want.shape, *(() if size in _BYTES else (size,)))[at]
     for run in box(of.shape, size, starts, cut.shape):
-        raw = bytearray(run.nbytes)
 
-        def put(raw: bytearray = raw, run: Any = run) -> None:
+        def put(raw: bytearray, run: Any = run) -> None:
             have = torch.frombuffer(raw, dtype=into.dtype).view(*run.shape, *(() if size in _BYTES else (size,)))
             into[run.to] = have[run.inner]
 
-        yield _Read(piece, run.start, memoryview(raw), put)
+        yield _Read(piece, run.start, run.nbytes, None, put)
 
 
 def _read(source: Generation, reads: list[_Read]) -> None:
@@ -268,12 +298,13 @@ def _read(source: Generation, reads: list[_Read]) -> None:
     held = 0
     for i, r in enumerate(reads):
         batch.append(r)
-        held += len(r.into) if r.then is not None else 0
+        held += r.nbytes if r.into is None else 0
         if held >= BATCH or i + 1 == len(reads):
-            source.read((x.piece, x.start, x.into) for x in batch)
-            for x in batch:
-                if x.then is not None:
-                    x.then()
+            buffers = [None if x.into is not None else bytearray(x.nbytes) for x in batch]
+            source.read((x.piece, x.start, memoryview(b) if b is not None else x.into or memoryview(b"")) for x, b in zip(batch, buffers, strict=True))
+            for x, b in zip(batch, buffers, strict=True):
+                if x.then is not None and b is not None:
+                    x.then(b)
             batch, held = [], 0
 
 
@@ -319,36 +350,47 @@ class _Values:
         """The values of then, by the names of now."""
         out = {}
         for name, value in now.items():
-            if name in then:
-                out[name] = then[name]
-            elif self._declared.is_fresh(name):
+            was = self._declared.then(name)
+            if self._declared.is_fresh(name):
                 out[name] = value
+            elif was in then:
+                out[name] = then[was]
             else:
                 self.wrong.append(f"{name} is not there")
-        self.wrong += [f"{name} is there alone" for name in then if name not in now and not self._declared.is_dropped(name)]
+        used = {self._declared.then(name) for name in now}
+        self.wrong += [f"{name} is there alone" for name in then if name not in used and not self._declared.is_dropped(name)]
         return out
 
     def common(self, then: Mapping[str, Any]) -> dict[str, Any]:
         """What ranks have in common."""
         now = self._kept.common()
         out = self._merged(now, then)
-        if self._declared:
-            out["trained"] = now["trained"]
+        out["trained"] = self._trained(now["trained"], then["trained"])
         for name, o in self._kept.objects.optimizers.items():
-            if name not in then:
+            had = then.get(self._declared.then(name))
+            if had is None or self._declared.is_fresh(name):
                 continue
-            if len(then[name]["groups"]) != len(o.param_groups):
-                self.wrong.append(f"{name} has {len(o.param_groups)} parameter groups, had {len(then[name]['groups'])}")
-            state = {label: kept for label in self._kept.objects.names.values() if (kept := then[name]["state"].get(self._declared.then(label)))}
-            out[name] = then[name] | {"state": then[name]["state"] | state}
+            if len(had["groups"]) != len(o.param_groups):
+                self.wrong.append(f"{name} has {len(o.param_groups)} parameter groups, had {len(had['groups'])}")
+            state = {label: kept for label in self._kept.objects.names.values() if (kept := had["state"].get(self._declared.then(label)))}
+            out[name] = had | {"state": had["state"] | state}
         return out
+
+    def _trained(self, now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+        """Which parameters are frozen for a while, and which adapters are active: as then, but for what is fresh."""
+        rests = []
+        for name, _ in self._kept.trained.tensors(True):
+            if name in now["resting"] if self._declared.is_fresh(name) else self._declared.then(name) in then["resting"]:
+                rests.append(name)
+        return {"resting": rests, "adapters": {m: then["adapters"].get(m, active) for m, active in now["adapters"].items()}}
 
     def own(self, then: Mapping[str, Any], added: int | None) -> dict[str, Any]:
         """What is the rank's own; ``added`` is its number where the generation has no such rank."""
         objects = self._kept.objects
         now = objects.own()
         out = dict(then) | {k: self._merged(now[k], then[k]) for k in ("modules", "objects")}
-        out["data"] = {k: self._place(k, o, then["data"].get(k, now["data"][k])) for k, o in objects.data.items()}
+        data = self._merged(now["data"], then["data"])
+        out["data"] = {k: data[k] if self._declared.is_fresh(k) else self._place(k, o, data[k]) for k, o in objects.data.items() if k in data}
         if len(then["grads"] or b"") != len(now["grads"] or b""):
             out["grads"] = now["grads"]
         if added is not None:

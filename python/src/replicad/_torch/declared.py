@@ -53,27 +53,27 @@ class Declared:
         self.heads = sorted([f"{o}.{m}." for o in optimizers for m in models] + [f"{m}." for m in models], key=len, reverse=True)
         return self
 
-    def _split(self, name: str) -> tuple[str, str]:
+    def _forms(self, name: str) -> list[tuple[str, str]]:
+        """A name as patterns may mean it: whole; without the optimizer that has it as a parameter's state; without the model, too. With what is left out each time."""
         head = next((h for h in self.heads if name.startswith(h)), "")
-        return head, name[len(head) :]
+        model = next((m for m in self._models if head.endswith(m)), "")
+        owner = head.removesuffix(model)
+        return list(dict.fromkeys([("", name), (owner, name[len(owner) :]), (head, name[len(head) :])]))
 
     def then(self, name: str) -> str:
         """The name that it had."""
-        head, rest = self._split(name)
         for now, was in self.was.items():
-            if (more := _below(now, name)) is not None:
-                return was.removesuffix(".*") + more
-            if (more := _below(now, rest)) is not None:
-                return head + was.removesuffix(".*") + more
+            for left, form in self._forms(name):
+                if (more := _below(now, form)) is not None:
+                    return left + was.removesuffix(".*") + more
         return name
+
+    def _any(self, patterns: list[str], name: str) -> bool:
+        return any(_below(p, form) is not None for p in patterns for _, form in self._forms(name))
 
     def belongs(self, name: str, to: str) -> bool:
         """Whether a tensor is an optimizer's state of a parameter."""
         return any(name.startswith(f"{h[: -len(m)]}{to}.") for m in self._models for h in self.heads if h.endswith(f".{m}") and to.startswith(m))
-
-    def _any(self, patterns: list[str], name: str) -> bool:
-        rest = self._split(name)[1]
-        return any(_below(p, name) is not None or _below(p, rest) is not None for p in patterns)
 
     def is_fresh(self, name: str) -> bool:
         """Whether it was not there, and begins as the program has made it."""

@@ -148,8 +148,7 @@ class Layout:
 
     def __init__(self, of: Iterable[Sharded], orders: Mapping[str, list[int]] | None = None) -> None:
         self.own = _tree(of)
-        if orders:  # for those who read a generation's tensors without the program
-            self.own["orders"] = dict(orders)
+        self.own["orders"] = dict(orders or {})  # for those who read a generation's tensors without this program; none is said, too
         text = capsule.pack(self.own, NAME)
         self.room = max(LEAST, 1 << (len(text) - 1).bit_length())
         self._text = text + bytes(self.room - len(text))
