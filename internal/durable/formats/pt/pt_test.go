@@ -101,6 +101,7 @@ type told struct {
 	elements, skip         uint64
 	shape, steps           []uint64
 	function, module, kind string
+	negative               bool
 }
 
 func (x told) pickle() []byte {
@@ -120,13 +121,16 @@ func (x told) pickle() []byte {
 			p.Ints(x.steps)
 			p.Bool(false)
 			p.Dict(func() {})
+			if x.negative {
+				p.Dict(func() { p.Text("neg"); p.Bool(true) })
+			}
 		})
 	})
 	return p.Bytes()
 }
 
 func lie(change func(*told)) []byte {
-	x := told{"FloatStorage", "0", 6, 0, []uint64{2, 3}, []uint64{3, 1}, "_rebuild_tensor_v2", "torch._utils", "storage"}
+	x := told{"FloatStorage", "0", 6, 0, []uint64{2, 3}, []uint64{3, 1}, "_rebuild_tensor_v2", "torch._utils", "storage", false}
 	change(&x)
 	return x.pickle()
 }
@@ -161,6 +165,7 @@ func TestHostile(t *testing.T) {
 		"a path as key":      {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.key = "../../../etc/passwd" })}, data), "etc/passwd"},
 		"no class of torch":  {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.storage = "ComplexFloatStorage" })}, data), "torch.ComplexFloatStorage"},
 		"a sparse tensor":    {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.function = "_rebuild_sparse_tensor" })}, data), "_rebuild_sparse_tensor"},
+		"a negative view":    {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.negative = true })}, data), "resolve_neg"},
 		"a file as storage":  {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.kind = "module" })}, data), "names no storage"},
 	} {
 		s, err := parse(c.b)

@@ -270,6 +270,9 @@ func (r *reader) tensor(c *pickles.Call) (t formats.Tensor, err error) {
 	if len(c.Args) < 6 || v3 && len(c.Args) < 7 || !v3 && c.Class.Name != "_rebuild_tensor_v2" {
 		return t, bad("%v with %d arguments makes no tensor", c.Class, len(c.Args))
 	}
+	if flags(c.Args[6:], v3) {
+		return t, bad("a view with flags (conjugate or negative), whose bytes are not its values: call .resolve_conj().resolve_neg() before it is saved")
+	}
 	ref, ok := c.Args[0].(pickles.Ref)
 	if !ok {
 		return t, bad("a tensor of a %T, not of a storage", c.Args[0])
@@ -392,4 +395,17 @@ func contiguous(shape, steps []uint64) bool {
 		}
 	}
 	return true
+}
+
+// flags tells whether the last arguments of a tensor say more of it than its bytes: a dict of a view's flags. Of v3 the type comes before it.
+func flags(more []any, v3 bool) bool {
+	if v3 {
+		more = more[1:]
+	}
+	for _, m := range more {
+		if d, is := m.(*pickles.Dict); m != nil && (!is || len(d.Keys) > 0) {
+			return true
+		}
+	}
+	return false
 }
