@@ -156,7 +156,7 @@ class _Opened:
         of: dict[str, str] = {}  # names in the generation
         left: list[str] = []
         layout = generation.tensors.get("replicad.layout")
-        laid = layout is not None
+        over = [t.name for t in generation.tensors.values() if t.placements]
         ordered = capsule.unpack(generation.load(layout.pieces[0])).get("orders", {}) if layout is not None else {}
         tensors = {t.name: replace(t, shape=t.pieces[0].shape, pieces=t.pieces[:1]) for t in generation.private.values()} | generation.tensors
         for name, new in _renamed([*(t for t in tensors if t not in _OURS), *self.values], names):
@@ -165,7 +165,7 @@ class _Opened:
                 self.ordered.add(new)
             if (tensor := tensors.get(name)) is None:
                 entries[new] = BytesStorageMetadata()
-            elif (entry := self._entry(new, tensor, laid)) is not None:
+            elif (entry := self._entry(new, tensor, bool(over) and not any(tensor.name.startswith(f"{n}.") for n in over))) is not None:
                 entries[new] = entry
             else:
                 left.append(name)
@@ -179,14 +179,14 @@ class _Opened:
         self.values = {new: self.values[name] for new, name in of.items() if name in self.values}
         self.metadata = Metadata(entries, planner_data={new: paths.get(name, (new,)) if new == name else (new,) for new, name in of.items() if new in entries})
 
-    def _entry(self, name: str, t: Tensor, laid: bool) -> TensorStorageMetadata | None:
-        """What torch is told of a tensor; None: nobody knows how its pieces belong together."""
+    def _entry(self, name: str, t: Tensor, equal: bool) -> TensorStorageMetadata | None:
+        """What torch is told of a tensor; None: nobody knows how its pieces belong together. ``equal``: one of which the program says nothing is the same in all groups."""
         if any(not _BOX.fullmatch(p) for p in t.placements):
             return None  # blocks that are interleaved, partial sums
         if t.shape is not None and (len(t.pieces) == 1 or all(p.at is not None for p in t.pieces)):
             shape = t.shape
-        elif laid and not t.placements and all(p.shape == t.pieces[0].shape for p in t.pieces):
-            shape = t.pieces[0].shape  # what a layout does not name is equal on all ranks
+        elif equal and not t.placements and all(p.shape == t.pieces[0].shape for p in t.pieces):
+            shape = t.pieces[0].shape
             t = replace(t, pieces=t.pieces[:1])
         else:
             return None

@@ -321,6 +321,15 @@ func TestExportRefuses(t *testing.T) {
 		q.Tensor = formatstest.Tensor("model.x", replica.F32, 4)
 		return write(t, [][]piece{{p}, {q}})
 	}
+	beside := func(of string, shape ...uint64) (*catalog.Catalog, catalog.Found) { // a tensor that the program does not name, and one that it does
+		shard := func(at uint64) piece {
+			return piece{formatstest.Tensor(of, replica.F32, 4), replica.Window, true, &format.Shard{Shape: []uint64{8}, Local: []uint64{4}, At: []uint64{at}, Placements: []string{"shard(0)"}, Mesh: []uint64{2}}, nil}
+		}
+		plain := func(shape ...uint64) piece {
+			return piece{formatstest.Tensor("model.x", replica.F32, shape...), replica.Window, true, nil, nil}
+		}
+		return write(t, [][]piece{{shard(0), plain(4)}, {shard(4), plain(shape...)}})
+	}
 	for name, x := range map[string]struct {
 		want Want
 		of   func() (*catalog.Catalog, catalog.Found)
@@ -340,7 +349,9 @@ func TestExportRefuses(t *testing.T) {
 		"order": {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) {
 			return write(t, [][]piece{{{formatstest.Tensor("model.x", replica.F32, 4, 3), replica.Window, true, nil, []int{1, 0}}}})
 		}, says: "in the order [1 0] of its dimensions"},
-		"other shape": {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) { return odd(nil, nil, 5) }, says: "other shapes"},
+		"other shape":  {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) { return beside("model.y", 5) }, says: "other shapes"},
+		"own groups":   {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) { return odd(nil, nil, 4) }, says: "does not say how these belong together"},
+		"within a one": {want: Want{Format: PT}, of: func() (*catalog.Catalog, catalog.Found) { return beside("model", 4) }, says: "does not say how these belong together"},
 	} {
 		cat, found := c, f
 		if x.of != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
@@ -98,16 +99,19 @@ func (g *generation) region(of replica.Part, name string) func(p []byte, off uin
 }
 
 // chosenTensors are those that an export takes, in the order of their bytes: what lies together is read once.
-func (g *generation) chosenTensors(only []string) (list []format.Tensor, laid bool, err error) {
+func (g *generation) chosenTensors(only []string) (list []format.Tensor, l laid, err error) {
 	all, err := g.cat.Tensors(g.ctx, g.f)
 	if err != nil {
-		return nil, false, err
+		return nil, l, err
 	}
 	for _, t := range all {
-		laid = laid || t.Name == format.LayoutRegion
+		l.layout = l.layout || t.Name == format.LayoutRegion
+		if len(t.Placements) > 0 {
+			l.over = append(l.over, t.Name)
+		}
 		ok, err := chosen(t, only)
 		if err != nil {
-			return nil, false, err
+			return nil, l, err
 		}
 		if ok && len(t.Pieces) > 0 {
 			list = append(list, t)
@@ -116,12 +120,24 @@ func (g *generation) chosenTensors(only []string) (list []format.Tensor, laid bo
 	slices.SortStableFunc(list, func(a, b format.Tensor) int {
 		return cmp.Or(cmp.Compare(a.Pieces[0].File, b.Pieces[0].File), cmp.Compare(a.Pieces[0].From, b.Pieces[0].From))
 	})
-	return list, laid, nil
+	return list, l, nil
+}
+
+// laid is what a program says of how its tensors lie over groups.
+type laid struct {
+	layout bool     // it says something at all
+	over   []string // the tensors that it names
+}
+
+// equal tells whether a tensor that the program does not name is the same in all groups: where it names others, and this is no part of one of those. A
+// program that names none may have made the groups by itself, of tensors that differ.
+func (l laid) equal(name string) bool {
+	return len(l.over) > 0 && !slices.ContainsFunc(l.over, func(of string) bool { return strings.HasPrefix(name, of+".") })
 }
 
 // orders are the tensors whose bytes lie in another order than their shape's, as the first group says.
-func (g *generation) orders(laid bool) (map[string][]int, error) {
-	if !laid {
+func (g *generation) orders(l laid) (map[string][]int, error) {
+	if !l.layout {
 		return nil, nil
 	}
 	p, err := g.part(replica.FrozenOf(0))
@@ -136,11 +152,11 @@ func (g *generation) orders(laid bool) (map[string][]int, error) {
 }
 
 // tensor is a whole tensor of the generation.
-func (g *generation) tensor(t format.Tensor, laid bool, orders map[string][]int) (out formats.Tensor, err error) {
+func (g *generation) tensor(t format.Tensor, l laid, orders map[string][]int) (out formats.Tensor, err error) {
 	if order, ok := orders[t.Name]; ok {
 		return out, fmt.Errorf("the bytes of tensor %q lie in the order %v of its dimensions (channels_last, a transposed view), and a file has them in the order of its shape: have the program keep it contiguous, or leave it out with --only", t.Name, order)
 	}
-	shape, boxes, err := pieces(t, laid)
+	shape, boxes, err := pieces(t, l.equal(t.Name))
 	if err != nil {
 		return out, err
 	}

@@ -17,16 +17,15 @@ type box struct {
 	at, shape []uint64
 }
 
-// pieces says of which pieces a whole consists. laid: the program says how tensors lie over its groups, so that one of which it says nothing is
-// the same in all of them.
-func pieces(t format.Tensor, laid bool) (shape []uint64, list []box, err error) {
+// pieces says of which pieces a whole consists. equal: where the program says nothing of a tensor, it is the same in all groups.
+func pieces(t format.Tensor, equal bool) (shape []uint64, list []box, err error) {
 	sorted := slices.SortedFunc(slices.Values(t.Pieces), func(a, b format.Piece) int { return cmp.Compare(a.Index, b.Index) })
 	if len(sorted) == 0 {
 		return nil, nil, fmt.Errorf("tensor %q has no pieces", t.Name)
 	}
 	first := sorted[0]
 	one := []box{{part: partOf(t, first)}}
-	whole := len(sorted) == 1 || laid
+	whole := len(sorted) == 1 || equal
 	if len(t.Placements) > 0 {
 		whole = !slices.ContainsFunc(t.Placements, func(p string) bool { return p != "replicate" })
 	}

@@ -22,6 +22,7 @@ from ..errors import Corrupt, Mismatch
 from .groups import Spread, everywhere, grid, on_mesh
 from .objects import Objects
 from .optimizers import part
+from .tensors import short
 from .wrappers import clean, flat_parameters
 
 __all__ = ["Layout", "Sharded", "differences", "sharded"]
@@ -169,7 +170,7 @@ class Layout:
 
 
 def _tree(of: Iterable[Sharded]) -> dict[str, Any]:
-    return {"version": VERSION, "tensors": {s.name: s.plain() for s in sorted(of, key=lambda s: s.name)}}
+    return {"version": VERSION, "tensors": {short(s.name): s.plain() for s in sorted(of, key=lambda s: s.name)}}
 
 
 def differ(have: Any, now: Any, whose: str = "the generation") -> None:
