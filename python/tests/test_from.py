@@ -53,6 +53,9 @@ else:
     fully_shard(model.up)
     forward = fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+if change.startswith("groups"):
+    halves = [{"params": list(model.up.parameters()), "lr": 0.01}, {"params": [p for n, p in model.named_parameters() if not n.startswith("up")], "lr": 0.02}]
+    optimizer = torch.optim.AdamW(halves[::-1] if change == "groups swapped" else halves)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
 data = [torch.randn(6, generator=torch.Generator().manual_seed(i)) for i in range(96)]
 loader = replicad.data.Loader(data, batch, seed=3)
@@ -189,6 +192,15 @@ def test_another_program_is_refused_by_name(daemon: Daemon) -> None:
     out = job.printed()
     assert "Session(..., was={'model.out.weight': 'model.down.weight'" in out, out
     assert "fresh=['model.adapter'" in out
+
+
+def test_groups_in_another_order(daemon: Daemon) -> None:
+    """Each keeps its own learning rate."""
+    first = Run(daemon, "ddp", 1, 2, change="groups")
+    second = Run(daemon, "ddp", 1, 3, "--from", first.url, change="groups swapped")
+    third = Run(daemon, "ddp", 1, 3, "--from", first.url, change="groups")
+    assert (second.is_["lr"], third.is_["lr"]) == (0.01, 0.005), "of the second, and of the first, after two steps"
+    assert second.is_["ends"] == third.is_["ends"]
 
 
 def test_a_loader_of_another_name_does_not_begin_again(daemon: Daemon) -> None:

@@ -25,7 +25,7 @@ from . import loaders
 from .declared import Declared
 from .kept import Kept
 from .layout import NAME as LAYOUT
-from .layout import Sharded
+from .layout import Sharded, grouped
 from .optimizers import part
 from .tensors import short, some
 
@@ -81,7 +81,8 @@ def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: 
     spread = {short(s.name): s for s in kept.sharded}
     fit = _fit(source, kept, declared)
     of = rank % source.world  # whose is what is a rank's own
-    orders = Orders(_orders(source), kept.layout.own["orders"], _equal(source, [t for _, t in fit.found]))
+    laid = _laid(source)
+    orders = Orders(laid.get("orders"), kept.layout.own["orders"], _equal(source, [t for _, t in fit.found]))
     reads = []
     for region, tensor in fit.found:
         try:
@@ -95,7 +96,7 @@ def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: 
         else:
             reads.append(_Read(piece, 0, piece.nbytes, _memory(region)))
     small = _small(source, source.groups[of], of)
-    values = _Values(kept, declared, source.world != world)
+    values = _Values(kept, declared, source.world != world, laid.get("groups", {}))
     common = own = None
     if small is None:
         _alone(fit, kept, values)
@@ -185,10 +186,10 @@ def _memory(region: Region) -> memoryview:
     return memoryview((ctypes.c_uint8 * region.nbytes).from_address(region.address)).cast("B")
 
 
-def _orders(source: Generation) -> dict[str, list[int]] | None:
-    """The orders of dimensions in memory of those tensors whose own is another than their shape's; None: nobody has noted them."""
+def _laid(source: Generation) -> dict[str, Any]:
+    """What the program that wrote the generation says of how its tensors lie."""
     layout = source.tensors.get(LAYOUT)
-    return capsule.unpack(source.load(layout.pieces[0])).get("orders") if layout else {}
+    return capsule.unpack(source.load(layout.pieces[0])) if layout else {"orders": {}}
 
 
 def _equal(source: Generation, tensors: list[Tensor]) -> dict[str, bool]:
@@ -339,8 +340,9 @@ def _unpacked(raw: bytearray) -> dict[str, Any]:
 class _Values:
     """Small values, put together from those of the generation and the program's own where they are fresh."""
 
-    def __init__(self, kept: Kept, declared: Declared, resized: bool) -> None:
-        self._kept, self._declared, self._resized = kept, declared, resized
+    def __init__(self, kept: Kept, declared: Declared, resized: bool, groups: Mapping[str, list[str]]) -> None:
+        """``groups`` are the parameters of optimizers' groups, as :func:`replicad._torch.layout.grouped` has them."""
+        self._kept, self._declared, self._resized, self._groups = kept, declared, resized, groups
         self.said: list[str] = []
         self.wrong: list[str] = []
         if resized and (zero := [k for k, o in kept.objects.optimizers.items() if part(o) is not o]):
@@ -372,9 +374,25 @@ class _Values:
                 continue
             if len(had["groups"]) != len(o.param_groups):
                 self.wrong.append(f"{name} has {len(o.param_groups)} parameter groups, had {len(had['groups'])}")
+            had = had | {"groups": self._ordered(name, had["groups"])}
             state = {label: kept for label in self._kept.objects.names.values() if (kept := had["state"].get(self._declared.then(label)))}
             out[name] = had | {"state": had["state"] | state}
         return out
+
+    def _ordered(self, name: str, groups: list[Any]) -> list[Any]:
+        """The hyperparameters of an optimizer's groups, each with the group that has its parameters now."""
+        had = self._groups.get(self._declared.then(name))
+        now = grouped(self._kept.objects, lambda n: None if self._declared.is_fresh(n) else self._declared.then(n))[name]
+        if had is None or len(had) != len(groups) or len(now) != len(groups) or had == now:
+            return groups
+        if sorted(had) == sorted(now) and len(set(had)) == len(had):
+            return [groups[had.index(digest)] for digest in now]
+        if self._declared.dropped:
+            self.said.append(f"the hyperparameters of {name} are those of the groups at the same places, of which parameters were dropped")
+        else:
+            others = ", ".join(str(i) for i, (a, b) in enumerate(zip(had, now, strict=True)) if a != b)
+            self.wrong.append(f"{name}: the parameters of group {others} are others than they were, and each group has its own learning rate")
+        return groups
 
     def _trained(self, now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
         """Which parameters are frozen for a while, and which adapters are active: as then, but for what is fresh."""

@@ -16,7 +16,7 @@ from .._core.region import Region
 from . import conversion, loaders
 from .alarm import Alarm
 from .lacking import Lacking
-from .layout import Layout, sharded
+from .layout import Layout, grouped, sharded
 from .live import Live
 from .memory import Memory
 from .objects import Objects
@@ -67,7 +67,7 @@ class Kept:
         self.alarm = Alarm(rank, self.staging, self.objects.live, say)
         self.live = Live(rank, self.staging, self.alarm, say)
         self.sharded = sharded(rank.world, self.objects)
-        self.layout = Layout(self.sharded, orders(self.objects.leaves))
+        self.layout = Layout(self.sharded, orders(self.objects.leaves), grouped(self.objects))
 
     def rebound(self, objects: Objects) -> None:
         """Other objects take the place of these, which consist of tensors that are alike."""

@@ -9,8 +9,9 @@ with the difference by name.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from .optimizers import part
 from .tensors import short
 from .wrappers import clean, flat_parameters
 
-__all__ = ["Layout", "Sharded", "differences", "sharded"]
+__all__ = ["Layout", "Sharded", "differences", "grouped", "sharded"]
 
 VERSION = 1
 NAME = "replicad.layout"
@@ -140,6 +141,15 @@ def _ranks(group: Any) -> list[int]:
     return list(torch.distributed.get_process_group_ranks(group))
 
 
+def grouped(objects: Objects, then: Callable[[str], str | None] = str) -> dict[str, list[str]]:
+    """Which parameters the groups of each optimizer have: a digest of their names in each. ``then`` says what they were called; None: it was not there."""
+    out = {}
+    for name, o in objects.optimizers.items():
+        named = [[then(objects.names.get(id(p), f"param.{i}")) for p in group["params"]] for i, group in enumerate(o.param_groups)]
+        out[name] = [hashlib.sha256("\n".join(sorted(n for n in names if n is not None)).encode(errors="replace")).hexdigest()[:16] for names in named]
+    return out
+
+
 # -- what is kept -------------------------------------------------------------------------------------------------------
 
 
@@ -147,8 +157,9 @@ class Layout:
     """The region that keeps a layout. It is written when the session is made, captured once, and compared when a generation was
     loaded over it."""
 
-    def __init__(self, of: Iterable[Sharded], orders: Mapping[str, list[int]] | None = None) -> None:
+    def __init__(self, of: Iterable[Sharded], orders: Mapping[str, list[int]] | None = None, groups: Mapping[str, list[str]] | None = None) -> None:
         self.own = _tree(of)
+        self.own["groups"] = {name: list(digests) for name, digests in (groups or {}).items()}  # for a run that begins from this one's generation
         self.own["orders"] = dict(orders or {})  # for those who read a generation's tensors without this program; none is said, too
         text = capsule.pack(self.own, NAME)
         self.room = max(LEAST, 1 << (len(text) - 1).bit_length())
