@@ -41,6 +41,11 @@ def test_fresh_and_dropped() -> None:
     assert d.lines() == ["adapter.* is fresh", "scheduler is fresh", "old.* is dropped"]
 
 
+def test_a_slip_of_the_pen_is_told() -> None:
+    d = declared(was={"heat.*": "lm_head.*"}, fresh=["adapter"], dropped=["odl.*", "old"])
+    assert d.idle(["model.head.weight", "optim.model.adapter.exp_avg"], ["model.old.weight"]) == ["was: nothing here is called heat.*", "dropped: nothing there is called odl.*"]
+
+
 def test_an_optimizers_state_belongs_to_its_parameter() -> None:
     d = declared()
     assert d.belongs("optim.model.head.weight.exp_avg", "model.head.weight")

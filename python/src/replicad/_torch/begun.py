@@ -102,6 +102,8 @@ def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: 
         _alone(fit, kept, values)
     else:
         common, own = values.common(small[0]), values.own(small[1], rank if rank >= source.world else None)
+    there = [*source.tensors, *source.private, *(values.names(*small) if small else ())]
+    values.wrong += declared.idle([*(short(x.name) for x in kept.objects.leaves), *values.names(kept.common(), kept.objects.own())], there)
     _refuse(source, fit, values, declared)
     kept.live.everything()  # what is not read stays as the program has made it, behind stages too
     _read(source, reads)
@@ -347,6 +349,11 @@ class _Values:
         self.wrong: list[str] = []
         if resized and (zero := [k for k, o in kept.objects.optimizers.items() if part(o) is not o]):
             self.wrong.append(f"{some(zero)} keeps the state of parameters on ranks of their own (ZeroRedundancyOptimizer), which are others here: use FSDP2, or as many ranks")
+
+    @staticmethod
+    def names(common: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
+        """The objects whose values these are."""
+        return [*common, *(name for kind in ("data", "modules", "objects") for name in own[kind])]
 
     def _merged(self, now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
         """The values of then, by the names of now."""

@@ -83,6 +83,13 @@ class Declared:
         """Whether what was there under this name is not wanted."""
         return self._any(self.dropped, name)
 
+    def idle(self, now: Iterable[str], then: Iterable[str]) -> list[str]:
+        """What was declared of names that nothing has, for people: a slip of the pen would pass for a declaration otherwise."""
+        now, then = list(now), list(then)
+        out = [f"was: nothing here is called {p}" for p in self.was if not any(self._any([p], n) for n in now)]
+        out += [f"fresh: nothing here is called {p}" for p in self.fresh if not any(self._any([p], n) for n in now)]
+        return out + [f"dropped: nothing there is called {p}" for p in self.dropped if not any(self._any([p], n) for n in then)]
+
     def lines(self) -> list[str]:
         """What was declared, for people."""
         return [f"{now} was {then}" for now, then in self.was.items()] + [f"{p} is fresh" for p in self.fresh] + [f"{p} is dropped" for p in self.dropped]
