@@ -151,11 +151,20 @@ func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
 	if first && all { // who waits for another rank's process can't get on; nor who waits for one that is stopped
 		for i := range out {
 			if out[i].kind == AwaitSeal && (out[i].halted || !stopped) {
-				out[i].until = moved + l.bound(AwaitSeal)
+				out[i].until = moved + l.bound(AwaitSeal) + l.origin(in.said()[out[i].rank])
 			}
 		}
 	}
 	return out
+}
+
+// origin is how much longer the initial state of a rank may take that reads it from another run's generation: into memory that the process has had in
+// reach before, so that nothing shows how far it is.
+func (l *Leader) origin(rep *replica.RankReport) time.Duration {
+	if l.job.From == nil || rep == nil {
+		return 0
+	}
+	return millis(rep.LoadMS)
 }
 
 // orItsEnd is the wait for the end of a rank's process instead, where that is on its way out.

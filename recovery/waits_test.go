@@ -329,3 +329,31 @@ func TestADurableWriteThatHoldsACommitUpIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// A rank that reads another run's generation into memory which it has had in reach shows no progress: it has the time that its bytes take besides.
+func TestAnOriginTakesItsTime(t *testing.T) {
+	for _, from := range []*replica.Origin{nil, begun(2180)} {
+		w := newWorld()
+		w.addNode("a", 1, false, nil)
+		w.addNode("b", 1, false, nil)
+		w.from = from
+		w.create([]replica.GroupID{0, 0}, replica.Options{})
+		for i, n := range []replica.NodeName{"a", "b"} {
+			w.must(t, w.start(replica.Rank(i), n))
+			p := w.process(fmt.Sprint(i))
+			p.unsealing, p.loadMS = true, 20*60*1000
+		}
+		bound, _ := recovery.Waits[recovery.AwaitSeal].Bound.Of(w.timing)
+		hung := func() bool {
+			return slices.ContainsFunc(w.said, func(s string) bool { return strings.Contains(s, "propose fault") && strings.Contains(s, "hang of rank") })
+		}
+		w.must(t, w.wait(bound+30*time.Second))
+		if hung() != (from == nil) {
+			t.Errorf("from %v: after %v a hang is %v", from, bound, hung())
+		}
+		w.must(t, w.wait(20*time.Minute))
+		if !hung() {
+			t.Errorf("from %v: nobody is taken for a hang:\n%s", from, strings.Join(w.said, "\n"))
+		}
+	}
+}

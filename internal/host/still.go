@@ -67,7 +67,8 @@ func (lj *localJob) timed(r replica.NodeReport, now time.Duration) replica.NodeR
 
 // loads adds to a report how a rank gets on with what is planned.
 func (h *Host) loads(job *replica.Job, lr *localRank, rr *replica.RankReport) {
-	if job.Phase != replica.Planned && job.Growth == nil || lr.arena == nil || lr.loaded == job.Epoch {
+	begins := job.Phase == replica.Opening && job.From != nil // it reads a generation of another run
+	if job.Phase != replica.Planned && job.Growth == nil && !begins || lr.arena == nil || lr.loaded == job.Epoch {
 		return
 	}
 	g := lr.arena.Geometry()

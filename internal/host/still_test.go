@@ -36,6 +36,18 @@ func TestStillness(t *testing.T) {
 	}
 }
 
+// A rank that reads another run's generation has the time that its bytes take, which the leader is told; one that makes its state has not.
+func TestTheTimeOfAnOriginIsReported(t *testing.T) {
+	for _, from := range []*replica.Origin{nil, {Job: "lm", Generation: fixture.Gen(1, 7)}} {
+		d := newRig(t)
+		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.From = replica.Opening, from }))
+		d.attach(lj, 0)
+		if r := d.reported(lj); (r.Ranks[0].LoadMS > 0) != (from != nil) {
+			t.Errorf("from %v: %d ms", from, r.Ranks[0].LoadMS)
+		}
+	}
+}
+
 // While a plan is carried out the leader is told how far each rank is with it, and how long its bytes may take; that time passes is no news.
 func TestALoadIsReported(t *testing.T) {
 	d := newRig(t)
