@@ -65,10 +65,14 @@ func (lj *localJob) timed(r replica.NodeReport, now time.Duration) replica.NodeR
 	return r
 }
 
+// brings tells whether ranks are brought a state: that of a plan, what they grow to, or, as they begin, that of another run's generation.
+func brings(job *replica.Job) bool {
+	return job.Phase == replica.Planned || job.Growth != nil || job.Phase == replica.Opening && job.From != nil
+}
+
 // loads adds to a report how a rank gets on with what is planned.
 func (h *Host) loads(job *replica.Job, lr *localRank, rr *replica.RankReport) {
-	begins := job.Phase == replica.Opening && job.From != nil // it reads a generation of another run
-	if job.Phase != replica.Planned && job.Growth == nil && !begins || lr.arena == nil || lr.loaded == job.Epoch {
+	if !brings(job) || lr.arena == nil || lr.loaded == job.Epoch {
 		return
 	}
 	g := lr.arena.Geometry()

@@ -36,14 +36,21 @@ func TestStillness(t *testing.T) {
 	}
 }
 
-// A rank that reads another run's generation has the time that its bytes take, which the leader is told; one that makes its state has not.
-func TestTheTimeOfAnOriginIsReported(t *testing.T) {
-	for _, from := range []*replica.Origin{nil, {Job: "lm", Generation: fixture.Gen(1, 7)}} {
-		d := newRig(t)
-		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.From = replica.Opening, from }))
-		d.attach(lj, 0)
-		if r := d.reported(lj); (r.Ranks[0].LoadMS > 0) != (from != nil) {
-			t.Errorf("from %v: %d ms", from, r.Ranks[0].LoadMS)
+// The time that bytes take counts where a state is brought, and not where a program makes its own.
+func TestAStateIsBrought(t *testing.T) {
+	for _, c := range []struct {
+		job  replica.Job
+		want bool
+	}{
+		{replica.Job{Phase: replica.Opening}, false},
+		{replica.Job{Phase: replica.Opening, From: &replica.Origin{}}, true},
+		{replica.Job{Phase: replica.Opening, Growth: &replica.Growth{}}, true},
+		{replica.Job{Phase: replica.Planned}, true},
+		{replica.Job{Phase: replica.Open, From: &replica.Origin{}}, false},
+		{replica.Job{Phase: replica.Closed, From: &replica.Origin{}}, false},
+	} {
+		if got := brings(&c.job); got != c.want {
+			t.Errorf("%v from %v: %v", c.job.Phase, c.job.From, got)
 		}
 	}
 }
