@@ -19,7 +19,7 @@ import (
 type Options struct {
 	Socket string // the daemon's socket for ranks
 	Token  string // its job token, if it asks for one
-	// Program is this program, if known: ranks that read or write durable generations start it. REPLICAD in Env names another.
+	// Program is this program, if known: ranks that read or write durable generations start it.
 	Program string
 	Admin   string // its admin socket, if known: ranks may ask it what they would lose
 	Host    string // address of this node for the ranks' own sockets; default 127.0.0.1
@@ -249,8 +249,8 @@ func (o Options) access() (env []string) {
 	if o.Admin != "" {
 		env = append(env, "REPLICAD_ADMIN_SOCKET="+o.Admin)
 	}
-	if o.Program != "" && !slices.ContainsFunc(o.Env, func(e string) bool { return strings.HasPrefix(e, "REPLICAD=") }) {
-		env = append(env, "REPLICAD="+o.Program)
+	if o.Program != "" {
+		env = append(env, "REPLICAD_PROGRAM="+o.Program)
 	}
 	return append(env, "REPLICAD_SLOTS="+strconv.Itoa(o.slots()))
 }

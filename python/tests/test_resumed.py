@@ -32,7 +32,7 @@ def test_told_what_it_resumes_from(own_daemon: Daemon) -> None:
     out = own_daemon.run(TRAIN, "4", name=name, flags=("--durable-every", "2")).done()
     assert re.search(r"^TOLD step 0 from fresh, epoch \d+$", out, re.M), out
     out = own_daemon.run(TRAIN, "6", name=name, flags=("--resume",)).done()
-    where = rf"step 4 of file://\S*/{name} \(\d+ s old, \d+ KiB, \d+\.\d s\)"
+    where = rf"step 4 of file://\S*/{name} \(\d+ s old, \d+ KiB\)"
     assert re.search(rf"^TOLD step 4 from durable, epoch \d+: {where}$", out, re.M), out
     assert re.search(rf"^LOG replicad: rank 0 of 1 resumes at step 4 from durable, epoch \d+: {where}$", out, re.M), out
-    assert re.search(rf"^replicad run: resumed: {where}$", out, re.M), out
+    assert re.search(rf"^replicad run: resumed: {where}; loaded in \d+\.\d s$", out, re.M), out

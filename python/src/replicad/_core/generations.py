@@ -96,9 +96,9 @@ class Attempt:
 
 
 def binary(program: str | None = None) -> str:
-    """The `replicad` program: as given, as REPLICAD names it, on the path, or beside this interpreter, where the wheel puts it."""
+    """The `replicad` program: as given, as REPLICAD names it, the launcher's, on the path, or beside this interpreter, where the wheel puts it."""
     beside = Path(sys.executable).with_name("replicad")
-    found = program or os.environ.get("REPLICAD") or shutil.which("replicad") or (str(beside) if beside.is_file() else None)
+    found = program or os.environ.get("REPLICAD") or os.environ.get("REPLICAD_PROGRAM") or shutil.which("replicad") or (str(beside) if beside.is_file() else None)
     if found is None:
         raise Gone("no replicad program on the path, which reads and writes generations: install the wheel, or set REPLICAD to the program")
     return found
