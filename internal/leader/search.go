@@ -68,7 +68,6 @@ var errPending = errors.New("it is being read")
 type searched struct {
 	found   []tier.Found   // that may be good, the newest first
 	good    *tier.Found    // the newest of those that the job may go on from; nil: there is none
-	pending bool           // it is being read whole, and was not by the time that the wait ended
 	skipped []tier.Skipped // what can't be used, with those of what was found that failed a read
 }
 
@@ -109,7 +108,7 @@ func (s *searched) try(ctx, wait context.Context, l *Leader, f tier.Found) {
 	err := l.readBack(ctx, wait, f)
 	switch {
 	case err == nil || errors.Is(err, errPending):
-		s.good, s.pending = &f, err != nil
+		s.good = &f
 		s.found = append(s.found, f)
 	default:
 		s.skipped = append(s.skipped, tier.Skipped{Run: f.Run, Generation: f.Generation, State: tier.StateOf(err), Reason: err.Error(), Plain: tier.Plain(err), Whole: &f})

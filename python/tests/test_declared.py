@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from replicad._core.generations import Generation, Tensor
 from replicad._torch.declared import Declared
 from replicad.errors import Invalid
 
@@ -48,9 +49,9 @@ def test_a_slip_of_the_pen_is_told() -> None:
 
 def test_an_optimizers_state_belongs_to_its_parameter() -> None:
     d = declared()
-    assert d.belongs("optim.model.head.weight.exp_avg", "model.head.weight")
-    assert not d.belongs("optim.model.head.weight.exp_avg", "critic.head.weight")
-    assert not d.belongs("model.head.weight", "model.head.weight")
+    assert "model.head.weight" in d.parameters("optim.model.head.weight.exp_avg")
+    assert "critic.head.weight" not in d.parameters("optim.model.head.weight.exp_avg")
+    assert d.parameters("model.head.weight") == []
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,15 @@ def test_an_optimizers_state_belongs_to_its_parameter() -> None:
 def test_bad_patterns(given: dict[str, object], text: str) -> None:
     with pytest.raises(Invalid, match=text.replace("*", r"\*")):
         declared(**given)
+
+
+def test_what_is_not_named_is_equal_only_beside_what_is() -> None:
+    def generation(*named: str) -> Generation:
+        g = Generation.__new__(Generation)  # without a store: what it is told is enough
+        g._over, g.tensors = None, {n: Tensor(n, "float32", "window", (8,), ("shard(0)",), (2,), ()) for n in named}
+        return g
+
+    assert not generation().equal("model.buffer"), "groups that were made by hand"
+    g = generation("model.w", "optim.model.w.exp_avg")
+    assert g.equal("model.buffer") and g.equal("optim.model.w.step") and g.equal("model.wide")
+    assert not g.equal("model.w.inner") and not g.equal("optim.model.w.exp_avg.inner.scale")

@@ -156,7 +156,6 @@ class _Opened:
         of: dict[str, str] = {}  # names in the generation
         left: list[str] = []
         layout = generation.tensors.get("replicad.layout")
-        over = [t.name for t in generation.tensors.values() if t.placements]
         ordered = capsule.unpack(generation.load(layout.pieces[0])).get("orders", {}) if layout is not None else {}
         tensors = {t.name: replace(t, shape=t.pieces[0].shape, pieces=t.pieces[:1]) for t in generation.private.values()} | generation.tensors
         for name, new in _renamed([*(t for t in tensors if t not in _OURS), *self.values], names):
@@ -165,7 +164,7 @@ class _Opened:
                 self.ordered.add(new)
             if (tensor := tensors.get(name)) is None:
                 entries[new] = BytesStorageMetadata()
-            elif (entry := self._entry(new, tensor, bool(over) and not any(tensor.name.startswith(f"{n}.") for n in over))) is not None:
+            elif (entry := self._entry(new, tensor, generation.equal(tensor.name))) is not None:
                 entries[new] = entry
             else:
                 left.append(name)

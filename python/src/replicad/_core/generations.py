@@ -25,7 +25,7 @@ from typing import Any
 
 from ..errors import Corrupt, Error, Gone, Invalid, Refused, Version
 
-__all__ = ["Attempt", "Generation", "Out", "Piece", "Run", "Tensor", "begin", "box", "commit", "put"]
+__all__ = ["Attempt", "Generation", "Out", "Piece", "Run", "Tensor", "begin", "box", "commit", "prefixes", "put"]
 
 #: Of a line, in bytes; and of reads that are asked for before one is answered (pipe.MaxLine, pipe.MaxAhead).
 MAX_LINE = 64 << 20
@@ -199,6 +199,11 @@ _KINDS: dict[Any, type[Error]] = {"damage": Corrupt, "usage": Invalid}
 # -- reading ------------------------------------------------------------------------------------------------------------
 
 
+def prefixes(name: str) -> list[str]:
+    """What a dotted name lies below."""
+    return [name[:i] for i, c in enumerate(name) if c == "."]
+
+
 class Generation:
     """A generation that is open for reading. It belongs to one thread at a time."""
 
@@ -218,6 +223,7 @@ class Generation:
         self.notes: dict[str, str] = self.commit.get("notes") or {}
         self.provenance: dict[str, str] = self.commit.get("provenance") or {}
         self.tensors: dict[str, Tensor] = {}
+        self._over: set[str] | None = None  # the tensors of which the program said how they lie
         self.private: dict[str, Tensor] = {}
         for t in said["index"].get("tensors") or ():
             tensor = _tensor(t)
@@ -236,6 +242,13 @@ class Generation:
         except BaseException:
             pipe.close()
             raise
+
+    def equal(self, name: str) -> bool:
+        """Whether a tensor of which the program said nothing is the same in all groups: where it named how others lie, and this is no part of one of those. A
+        program that named none may have made the groups by itself, of tensors that differ."""
+        if self._over is None:
+            self._over = {t.name for t in self.tensors.values() if t.placements}
+        return bool(self._over) and not any(prefix in self._over for prefix in prefixes(name))
 
     def read(self, wanted: Iterable[tuple[Piece, int, memoryview]]) -> None:
         """Fills each buffer from byte ``start`` of a piece on. Many are asked for at once and come in order, so give them in one call; neighbours of a

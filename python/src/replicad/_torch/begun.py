@@ -33,8 +33,6 @@ __all__ = ["begin", "opened"]
 
 #: So many bytes are read at once where they do not go where they belong by themselves.
 BATCH = 256 << 20
-#: Tensors of so many bytes at most are compared over groups.
-LOOKED = 64 << 10
 #: Placements whose pieces are boxes of the whole tensor.
 _BOX = re.compile(r"replicate|shard\(\d+\)")
 SHARED, OWN = "replicad.shared", "replicad.own"
@@ -82,7 +80,7 @@ def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: 
     fit = _fit(source, kept, declared)
     of = rank % source.world  # whose is what is a rank's own
     laid = _laid(source)
-    orders = Orders(laid.get("orders"), kept.layout.own["orders"], _equal(source, [t for _, t in fit.found]))
+    orders = Orders(laid.get("orders"), kept.layout.own["orders"], source.equal)
     reads = []
     for region, tensor in fit.found:
         try:
@@ -158,11 +156,11 @@ def _refuse(source: Generation, fit: _Fit, values: _Values, declared: Declared) 
     lines += [f"{t.name} ({_words(t.dtype, t.shape)}) is there alone" for t in extra]
     if not lines:
         return
-    was: dict[str, str] = {}
-    for region in missing:
-        alike = [t.name for t in extra if t.shape == region.shape and t.dtype == region.dtype and t.name not in was.values()]
-        if len(alike) == 1:
-            was[region.name] = alike[0]
+    of: dict[tuple[str, Any], list[str]] = {}
+    for t in extra:
+        of.setdefault((t.dtype, t.shape), []).append(t.name)
+    was = {r.name: alike[0] for r in missing if len(alike := of.get((r.dtype, tuple(r.shape)), [])) == 1}
+    was = {now: then for now, then in was.items() if list(was.values()).count(then) == 1} if len(was) <= 64 else {}
     fresh = [r.name for r in missing if r.name not in was]
     dropped = [t.name for t in extra if t.name not in was.values()]
     remedies = [f"{name}={given!r}" for name, given in (("was", _few(was)), ("fresh", fresh[:3]), ("dropped", dropped[:3])) if given]
@@ -174,7 +172,7 @@ def _refuse(source: Generation, fit: _Fit, values: _Values, declared: Declared) 
 def _first(of: list[Any], declared: Declared) -> list[Any]:
     """Those that are no optimizer's state of others among them: it goes with its parameter."""
     names = {x.name for x in of}
-    return [x for x in of if not any(x.name != n and declared.belongs(x.name, n) for n in names)]
+    return [x for x in of if not any(p in names for p in declared.parameters(x.name))]
 
 
 def _few(was: Mapping[str, str]) -> dict[str, str]:
@@ -194,20 +192,10 @@ def _laid(source: Generation) -> dict[str, Any]:
     return capsule.unpack(source.load(layout.pieces[0])) if layout else {"orders": {}}
 
 
-def _equal(source: Generation, tensors: list[Tensor]) -> dict[str, bool]:
-    """Of tensors of which nothing says how their pieces belong together, whether these are equal: small ones are looked at, in all groups."""
-    asked = [t for t in tensors if t.shape is None]
-    looked = [t for t in asked if t.pieces[0].nbytes <= LOOKED and len({(p.nbytes, p.shape) for p in t.pieces}) == 1]
-    raw = {t.name: [bytearray(p.nbytes) for p in t.pieces] for t in looked}
-    wants = [(p, 0, memoryview(b)) for t in looked for p, b in zip(t.pieces, raw[t.name], strict=True)]
-    source.read(sorted(wants, key=lambda w: w[0].place))
-    return {t.name: t.name in raw and all(b == raw[t.name][0] for b in raw[t.name]) for t in asked}
-
-
 class Orders:
     """How dimensions lie in memory, then and now, by name; not named: as in the shape."""
 
-    def __init__(self, then: Mapping[str, list[int]] | None, now: Mapping[str, list[int]], equal: Mapping[str, bool]) -> None:
+    def __init__(self, then: Mapping[str, list[int]] | None, now: Mapping[str, list[int]], equal: Callable[[str], bool]) -> None:
         self._then, self._now, self.equal = then, now, equal
 
     def odd(self, now: str) -> bool:
@@ -243,7 +231,7 @@ def _reads(region: Region, tensor: Tensor, spread: Sharded | None, group: int, o
     now = spread.placements if spread else ()
     odd = [p for p in (*now, *tensor.placements) if not _BOX.fullmatch(p)]  # pieces that are no boxes of the whole
     as_it_lay = now == tensor.placements and (spread is None or (own.at == spread.offset and tensor.mesh == spread.mesh))
-    as_it_lay = as_it_lay and (len(tensor.pieces) == 1 or (orders.equal[tensor.name] if tensor.shape is None else True))
+    as_it_lay = as_it_lay and (len(tensor.pieces) == 1 or tensor.shape is not None or orders.equal(tensor.name))
     if (odd or tensor.shape is None) and own.nbytes == region.nbytes and own.shape == tuple(region.shape) and as_it_lay:
         return [_Read(own, 0, own.nbytes, _memory(region))]
     if odd:

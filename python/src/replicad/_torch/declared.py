@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .._core.generations import prefixes
 from ..errors import Invalid
 
 __all__ = ["Declared"]
@@ -53,12 +54,16 @@ class Declared:
         self.heads = sorted([f"{o}.{m}." for o in optimizers for m in models] + [f"{m}." for m in models], key=len, reverse=True)
         return self
 
-    def _forms(self, name: str) -> list[tuple[str, str]]:
-        """A name as patterns may mean it: whole; without the optimizer that has it as a parameter's state; without the model, too. With what is left out each time."""
+    def _owner(self, name: str) -> tuple[str, str]:
+        """The optimizer that has a tensor as a parameter's state, and the model that the parameter is of; empty: none, nor any."""
         head = next((h for h in self.heads if name.startswith(h)), "")
         model = next((m for m in self._models if head.endswith(m)), "")
-        owner = head.removesuffix(model)
-        return list(dict.fromkeys([("", name), (owner, name[len(owner) :]), (head, name[len(head) :])]))
+        return head.removesuffix(model), model
+
+    def _forms(self, name: str) -> list[tuple[str, str]]:
+        """A name as patterns may mean it: whole; without the optimizer; without the model, too. With what is left out each time."""
+        owner, model = self._owner(name)
+        return list(dict.fromkeys([("", name), (owner, name[len(owner) :]), (owner + model, name[len(owner + model) :])]))
 
     def then(self, name: str) -> str:
         """The name that it had."""
@@ -71,9 +76,10 @@ class Declared:
     def _any(self, patterns: list[str], name: str) -> bool:
         return any(_below(p, form) is not None for p in patterns for _, form in self._forms(name))
 
-    def belongs(self, name: str, to: str) -> bool:
-        """Whether a tensor is an optimizer's state of a parameter."""
-        return any(name.startswith(f"{h[: -len(m)]}{to}.") for m in self._models for h in self.heads if h.endswith(f".{m}") and to.startswith(m))
+    def parameters(self, name: str) -> list[str]:
+        """What may be the parameter whose state an optimizer's tensor is."""
+        owner, _ = self._owner(name)
+        return prefixes(name[len(owner) :]) if owner else []
 
     def is_fresh(self, name: str) -> bool:
         """Whether it was not there, and begins as the program has made it."""
