@@ -345,7 +345,9 @@ func TestAnOriginTakesItsTime(t *testing.T) {
 		}
 		bound, _ := recovery.Waits[recovery.AwaitSeal].Bound.Of(w.timing)
 		hung := func() bool {
-			return slices.ContainsFunc(w.said, func(s string) bool { return strings.Contains(s, "propose fault") && strings.Contains(s, "hang of rank") })
+			return slices.ContainsFunc(w.said, func(s string) bool {
+				return strings.Contains(s, "propose fault") && strings.Contains(s, "hang of rank")
+			})
 		}
 		w.must(t, w.wait(bound+30*time.Second))
 		if hung() != (from == nil) {
