@@ -18,7 +18,7 @@ type event struct {
 	T      int64    `json:"t"` // nanoseconds since 1970
 	Rank   int      `json:"rank"`
 	PID    int      `json:"pid"`
-	Event  string   `json:"event"` // start, joined, ready, step, fenced, peer-lost, waiting, stopped, done
+	Event  string   `json:"event"` // start, begun, joined, ready, step, fenced, peer-lost, waiting, stopped, done
 	Epoch  uint64   `json:"epoch,omitempty"`
 	Step   uint64   `json:"step"`
 	Loss   *float32 `json:"loss,omitempty"`
@@ -26,7 +26,7 @@ type event struct {
 	Source string   `json:"source,omitempty"`
 	Phase  string   `json:"phase,omitempty"`
 	Text   string   `json:"text,omitempty"`
-	// Of done: SHA-256 over the weights, over everything replicated, over this rank's private state.
+	// Of done and begun: SHA-256 over the weights, over everything replicated, over this rank's private state.
 	Digest  string `json:"digest,omitempty"`
 	State   string `json:"state_digest,omitempty"`
 	Private string `json:"private_digest,omitempty"`
@@ -54,9 +54,10 @@ func (e *events) emit(ev event) {
 	_, _ = e.w.Write(append(line, '\n')) // nobody listens any more: SIGPIPE ends a rank, a baseline goes on
 }
 
-func (e *events) done(m *model.Model) {
+// state tells what the state is, by its digests.
+func (e *events) state(name string, m *model.Model) {
 	weights, state, private := m.Digests()
-	e.emit(event{Event: "done", Step: m.Steps(), Digest: weights, State: state, Private: private})
+	e.emit(event{Event: name, Step: m.Steps(), Digest: weights, State: state, Private: private})
 }
 
 // stopAt is the demo's handle for faults: where the file stop-RANK in TEXTLM_FAULT_DIR says "STEP PHASE", the rank says that

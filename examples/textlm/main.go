@@ -4,7 +4,7 @@
 //	textlm --baseline                                                  the same training in one process, without replicad
 //
 // The loop is in train.go, opening the session and registering the state in replicated.go: that is all of replicad that a
-// training program sees. The mathematics is in package model, the sums over ranks are in package collective; neither knows
+// training program sees. A run that begins from another one's generation (`replicad run --from`) reads it in begin.go, over source.go. The mathematics is in package model, the sums over ranks are in package collective; neither knows
 // of replicad.
 //
 // Standard output carries one JSON object a line (events.go). This program must not import anything of replicad but its
@@ -32,6 +32,7 @@ type options struct {
 	steps, seed uint64
 	stateMB     int
 	shards      int
+	batch       int // of all replicas together; 0: so many for each as the model's default says
 	baseline    bool
 	world       int // of the baseline
 	pace        time.Duration
@@ -49,6 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.Uint64Var(&o.seed, "seed", 1, "of weights, dropout and shuffling")
 	flags.IntVar(&o.stateMB, "state-mb", 0, "further MiB of state that every step changes")
 	flags.IntVar(&o.shards, "shards", 2, "ranks that share one replica of the model")
+	flags.IntVar(&o.batch, "batch", 0, "examples of a step over all replicas (default 32 for each)")
 	flags.BoolVar(&o.baseline, "baseline", false, "train without replicad, all ranks in this process")
 	flags.IntVar(&o.world, "world", 4, "ranks of the baseline")
 	flags.DurationVar(&o.pace, "pace", 0, "shortest time from step to step: stands for a larger model")
@@ -61,9 +63,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	o.faultDir = os.Getenv("TEXTLM_FAULT_DIR")
-	if flags.NArg() > 0 || o.steps == 0 || o.shards < 1 || o.stateMB < 0 || o.baseline && (o.world < o.shards || o.world%o.shards != 0) { // with replicad the launcher says how many ranks there are
-		fmt.Fprintf(stderr, "textlm: --steps %d, --shards %d, --state-mb %d, --world %d, arguments %q: want at least one step, whole replicas (world a multiple of shards), and no arguments\n",
-			o.steps, o.shards, o.stateMB, o.world, flags.Args())
+	if flags.NArg() > 0 || o.steps == 0 || o.shards < 1 || o.batch < 0 || o.stateMB < 0 || o.baseline && (o.world < o.shards || o.world%o.shards != 0) { // with replicad the launcher says how many ranks there are
+		fmt.Fprintf(stderr, "textlm: --steps %d, --shards %d, --batch %d, --state-mb %d, --world %d, arguments %q: want at least one step, whole replicas (world a multiple of shards), and no arguments\n",
+			o.steps, o.shards, o.batch, o.stateMB, o.world, flags.Args())
 		return 2
 	}
 	var err error
@@ -91,6 +93,12 @@ func newModel(o options, rank, world int, alloc model.Alloc) (*model.Model, erro
 	cfg.Thawed = o.positions == "window"
 	cfg.Shards, cfg.Shard = o.shards, rank%o.shards
 	cfg.Replicas, cfg.Replica = world/o.shards, rank/o.shards
+	if o.batch > 0 {
+		if o.batch%cfg.Replicas != 0 {
+			return nil, fmt.Errorf("--batch %d over %d replicas: want a multiple", o.batch, cfg.Replicas)
+		}
+		cfg.Batch = o.batch / cfg.Replicas
+	}
 	if o.tune != nil {
 		o.tune(&cfg)
 	}

@@ -48,6 +48,16 @@ func replicated(ctx context.Context, o options, stdout io.Writer) (err error) {
 		return err
 	}
 	t := &trainer{Rank: session, model: m, rank: place.rank, world: place.world, host: place.host, opt: o, out: out}
+	t.begin = func(ctx context.Context) error {
+		from, err := session.From(ctx)
+		if err == nil && from != nil {
+			err = begin(ctx, from, m, place, o.shards)
+		}
+		if err == nil && from != nil {
+			out.state("begun", m)
+		}
+		return err
+	}
 	return t.train(ctx)
 }
 

@@ -42,6 +42,7 @@ type trainer struct {
 	host        string // where peers reach this rank
 	opt         options
 	out         *events
+	begin       func(context.Context) error // puts another run's state into the model, where the job began with one; nil: none can
 }
 
 // train is the whole life of a rank: join an epoch, train in it until it is closed or the last step is done, join the next.
@@ -52,7 +53,7 @@ func (t *trainer) train(ctx context.Context) error {
 			return err
 		}
 		if err = t.epoch(ctx, order); err == nil {
-			t.out.done(t.model)
+			t.out.state("done", t.model)
 			err = t.patiently(ctx, t.Leave) // returns when every rank leaves, or with ErrFenced where one was lost before that
 		}
 		switch {
@@ -78,7 +79,12 @@ func (t *trainer) join(ctx context.Context) (order libreplicad.Order, err error)
 		}
 		if order.Action == libreplicad.Init {
 			// model.New initialised the state, the same on every replica: there is nothing to broadcast before it is sealed.
-			err = t.patiently(ctx, t.SealInitial)
+			if t.begin != nil {
+				err = t.begin(ctx)
+			}
+			if err == nil {
+				err = t.patiently(ctx, t.SealInitial)
+			}
 		} else if err = t.Load(); err == nil {
 			t.out.emit(event{Event: "joined", Action: order.Action.String(), Epoch: uint64(order.Epoch), Step: uint64(order.Step), Source: order.Source.String()})
 			err = t.patiently(ctx, t.Ready)

@@ -96,59 +96,70 @@ func TestResumeNoticesAForgottenRegion(t *testing.T) {
 // on from two steps before (or the start).
 func trainAll(t *testing.T, o options, out *bytes.Buffer, fence uint64, forgotten ...string) {
 	t.Helper()
+	trainRanks(t, o, out, func(_ *trainer, r *memory) { r.fenceAt, r.forgotten = fence, forgotten })
+}
+
+// trainRanks runs all ranks over sessions in memory, which it returns; each sets a rank up.
+func trainRanks(t *testing.T, o options, out *bytes.Buffer, each func(*trainer, *memory)) []*memory {
+	t.Helper()
 	kv := newKV(t.Context())
+	ranks := make([]*memory, o.world)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for rank := range o.world {
+		m, err := newModel(o, rank, o.world, model.Heap)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &memory{solo: solo{kv: kv}, model: m, saved: map[uint64]map[string][]byte{}}
+		tr := &trainer{Rank: r, model: m, rank: rank, world: o.world, host: "127.0.0.1", opt: o, out: newEvents(out, &mu, rank)}
+		each(tr, r)
+		ranks[rank] = r
 		wg.Go(func() {
-			m, err := newModel(o, rank, o.world, model.Heap)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			r := &memory{solo: solo{kv: kv}, model: m, fenceAt: fence, forgotten: forgotten, saved: map[uint64]map[string][]byte{}}
-			tr := &trainer{Rank: r, model: m, rank: rank, world: o.world, host: "127.0.0.1", opt: o, out: newEvents(out, &mu, rank)}
 			if err := tr.train(t.Context()); err != nil {
 				t.Errorf("rank %d: %v", rank, err)
 			}
 		})
 	}
 	wg.Wait()
+	return ranks
 }
 
 // memory is a Rank that keeps every step, copied as the regions' classes allow: private at enter, volatile at exit, window
 // regions after the next step's forward.
 type memory struct {
 	solo
-	model      *model.Model
-	saved      map[uint64]map[string][]byte
-	fenceAt    uint64
-	epoch, at  uint64
-	windowCopy uint64 // step whose window regions are still to be copied
-	forgotten  []string
+	model       *model.Model
+	saved       map[uint64]map[string][]byte
+	fenceAt     uint64
+	epoch, step uint64
+	begins      uint64 // the step of the initial state
+	windowCopy  uint64 // step whose window regions are still to be copied
+	forgotten   []string
 }
 
 func (r *memory) Join(context.Context) (libreplicad.Order, error) {
 	r.epoch++
 	switch r.epoch {
 	case 1:
-		return libreplicad.Order{Action: libreplicad.Init, Epoch: 1}, nil
+		return libreplicad.Order{Action: libreplicad.Init, Epoch: 1, Step: replica.Step(r.begins)}, nil
 	case 2:
-		return libreplicad.Order{Action: libreplicad.Load, Epoch: 2}, nil
+		r.step = r.begins
+		return libreplicad.Order{Action: libreplicad.Load, Epoch: 2, Step: replica.Step(r.step)}, nil
 	}
 	r.save(r.windowCopy, func(g model.Region) bool { return g.Kind == model.Replicated && g.Class == model.Window })
-	r.at = max(r.fenceAt, 3) - 3
-	return libreplicad.Order{Action: libreplicad.Load, Epoch: replica.Epoch(r.epoch), Step: replica.Step(r.at)}, nil
+	r.step = max(r.fenceAt, 3) - 3
+	return libreplicad.Order{Action: libreplicad.Load, Epoch: replica.Epoch(r.epoch), Step: replica.Step(r.step)}, nil
 }
 
 func (r *memory) SealInitial(context.Context) error {
-	r.save(0, func(model.Region) bool { return true })
+	r.save(r.begins, func(model.Region) bool { return true })
 	return nil
 }
 
 func (r *memory) Load() error {
 	for _, g := range r.model.Regions {
-		if b, ok := r.saved[r.at][g.Name]; ok && !(r.epoch > 2 && slices.Contains(r.forgotten, g.Name)) {
+		if b, ok := r.saved[r.step][g.Name]; ok && !(r.epoch > 2 && slices.Contains(r.forgotten, g.Name)) {
 			copy(g.Data, b)
 		}
 	}

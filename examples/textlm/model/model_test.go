@@ -271,6 +271,23 @@ func TestSamplerVisitsEveryPlaceOnceAPass(t *testing.T) {
 	}
 }
 
+// Batches of another size go on behind the places that were seen.
+func TestSamplerCountsPlaces(t *testing.T) {
+	const n = 60
+	s := []uint64{0, 0, 9}
+	seen := map[int]bool{}
+	for _, batch := range []int{7, 7, 3, 20, 11, 12} {
+		at := make([]int, batch)
+		nextBatch(s, at, 0, 1, n)
+		for _, place := range at {
+			seen[place] = true
+		}
+	}
+	if len(seen) != n || s[pass] != 0 || s[cursor] != n {
+		t.Errorf("%d of %d places were seen in pass %d, up to place %d", len(seen), n, s[pass], s[cursor])
+	}
+}
+
 func TestPermuteIsAPermutation(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 16, 17, 1000} {
 		seen := make([]bool, n)

@@ -37,7 +37,8 @@ func next(s []uint64) uint64 {
 	return r
 }
 
-// The sampler's state, a private region: which pass over the text, which batch of it is next, the key of its shuffle.
+// The sampler's state, a private region: which pass over the text, how many places of it have been seen, the key of its shuffle. It counts places, not
+// batches, and is equal on all ranks: a run of another world goes on at the same place.
 const (
 	pass = iota
 	cursor
@@ -45,20 +46,20 @@ const (
 	samplerWords
 )
 
-// nextBatch fills at with the places of this replica's next examples: those of batch `cursor` of a keyed permutation of
+// nextBatch fills at with the places of this replica's next examples: those from `cursor` on of a keyed permutation of
 // all n places, of which every replica takes its own part. A pass ends when no whole batch is left.
 func nextBatch(s []uint64, at []int, replica, replicas, n int) {
 	global := len(at) * replicas
-	if (int(s[cursor])+1)*global > n {
+	if int(s[cursor])+global > n {
 		s[pass]++
 		s[cursor] = 0
 		s[key] = splitmix(s[key])
 	}
-	first := int(s[cursor])*global + replica*len(at)
+	first := int(s[cursor]) + replica*len(at)
 	for i := range at {
 		at[i] = permute(first+i, n, s[key])
 	}
-	s[cursor]++
+	s[cursor] += uint64(global)
 }
 
 // permute is a permutation of 0..n-1: four Feistel rounds over the next even power of two, walked until inside.
