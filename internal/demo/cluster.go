@@ -75,8 +75,11 @@ func faultDir(dir string) string { return filepath.Join(dir, "faults") }
 
 // launch starts the launcher of node i, for its own ranks or as a spare; a node that comes back is a spare.
 func (d *driver) launch(i int, spare bool) error {
-	job := cluster.Job{Name: jobName, World: d.opt.World, Groups: d.opt.groupList(), Flags: []string{"--durable-every", fmt.Sprint(durableEvery)},
-		Command: append(d.opt.trainer(), "--pace", d.opt.Pace.String()), Env: []string{"TEXTLM_FAULT_DIR=" + faultDir(d.cluster.Dir)}}
+	job := cluster.Job{Name: d.job, World: d.opt.World, Groups: d.opt.groupList(), Flags: []string{"--durable-every", fmt.Sprint(durableEvery)},
+		Command: append(d.opt.trainer(), "--pace", d.opt.Pace.String()), Env: append([]string{"TEXTLM_FAULT_DIR=" + faultDir(d.cluster.Dir)}, d.env...)}
+	if d.from != "" {
+		job.Flags = append(job.Flags, "--from", d.from)
+	}
 	if d.resume {
 		job.Flags = append(job.Flags, "--resume")
 	}

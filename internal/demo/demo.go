@@ -110,9 +110,9 @@ func perform(ctx context.Context, opt Options, dir string, spawn *cluster.Spawne
 	v.say(fmt.Sprintf("seed %d, %d steps, files in %s", opt.Seed, opt.Steps, dir))
 	v.phase("undisturbed run, for the comparison")
 	calm := cluster.NewJournal()
-	v.watchOther(calm)
+	v.watchOther(calm, opt.Steps)
 	want, err := cluster.Undisturbed(ctx, spawn, calm, c.Log("undisturbed"), 2*time.Minute+time.Duration(opt.Steps)*opt.step(), opt.World, opt.trainer())
-	v.watchOther(j)
+	v.watchOther(j, opt.Steps)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func perform(ctx context.Context, opt Options, dir string, spawn *cluster.Spawne
 	wg.Go(func() { c.Watch(watching) })
 	defer wg.Wait()
 	defer endWatch()
-	d := &driver{opt: opt, cluster: c, journal: j, view: v, rng: rand.New(rand.NewPCG(opt.Seed, 0xde30))}
+	d := &driver{opt: opt, cluster: c, journal: j, view: v, job: jobName, rng: rand.New(rand.NewPCG(opt.Seed, 0xde30))}
 	faults, trained, err := d.run(ctx)
 	if err != nil {
 		return nil, err
@@ -132,14 +132,19 @@ func perform(ctx context.Context, opt Options, dir string, spawn *cluster.Spawne
 	if err != nil {
 		return nil, err
 	}
+	var last *again
 	if store != nil {
 		if err := d.awaitOnDisk(ctx); err != nil {
 			return nil, err
+		}
+		if last, err = d.goOn(ctx, store, got); err != nil {
+			return nil, fmt.Errorf("the last act, another world: %w", err)
 		}
 	}
 	v.phase("stopping the cluster")
 	c.Stop(3 * time.Second)
 	r := d.result(faults, calm, got, want, began, trained)
+	r.judge(last)
 	if store != nil {
 		r.stored, err = generations(ctx, opt, store)
 	}
@@ -176,9 +181,9 @@ func (r *result) verdict() string {
 		kept = fmt.Sprintf("%d events of the daemons' logs were not kept: rows of the table may lack something.\n", r.dropped)
 	}
 	if r.Verdict == bitEqual {
-		return kept + fmt.Sprintf("\nverdict: bit-equal. Weights, optimizer, statistics and random numbers of all ranks are those of the undisturbed run\n(seed %d, step %d, SHA-256 over the weights' digests %s).\n", r.opt.Seed, r.opt.Steps, r.digest)
+		return kept + r.Again.text() + fmt.Sprintf("\nverdict: bit-equal. Weights, optimizer, statistics and random numbers of all ranks are those of the undisturbed run\n(seed %d, step %d, SHA-256 over the weights' digests %s).\n", r.opt.Seed, r.opt.Steps, r.digest)
 	}
-	s := kept + fmt.Sprintf("\nverdict: different (seed %d)\n", r.opt.Seed)
+	s := kept + r.Again.text() + fmt.Sprintf("\nverdict: different (seed %d)\n", r.opt.Seed)
 	for _, d := range r.differs {
 		s += "  " + d + "\n"
 	}
@@ -193,8 +198,11 @@ const (
 
 // room is how many bytes the demo may write to its directory.
 func (o Options) room() uint64 {
-	const copies = 4 // of each rank's state: the two durable generations that stay, one being written, one being removed
-	return demoRoom + stepRoom*uint64(o.Steps) + copies*uint64(o.World)*uint64(o.StateMB)<<20
+	copies := 4 // of each rank's state: the two durable generations that stay, one being written, one being removed
+	if o.Durable != "" {
+		copies *= 2 // and those of the last act's job
+	}
+	return demoRoom + stepRoom*uint64(o.Steps) + uint64(copies)*uint64(o.World)*uint64(o.StateMB)<<20
 }
 
 // checkRoom tells whether the file system of dir has room.

@@ -20,7 +20,10 @@ type driver struct {
 	journal *cluster.Journal
 	view    *view
 	rng     *rand.Rand
-	resume  bool // launchers ask for it: the fleet is not the job's first
+	job     string   // its name
+	from    string   // what it begins with, as --from has it; empty: its program's own state
+	env     []string // of launchers and ranks, besides
+	resume  bool     // launchers ask for it: the fleet is not the job's first
 }
 
 // run starts the cluster and the job, injects the faults and waits for the end of training.
@@ -40,16 +43,7 @@ func (d *driver) run(ctx context.Context) (faults []Fault, trained time.Duration
 			return nil, 0, err
 		}
 	}
-	err = d.await(ctx, patienceStart, "the first step of every rank", func() bool {
-		n := 0
-		for _, r := range d.journal.Ranks {
-			if r.Step > 0 {
-				n++
-			}
-		}
-		return n == d.opt.World
-	})
-	if err != nil {
+	if err := d.awaitFirstSteps(ctx); err != nil {
 		return nil, 0, err
 	}
 	began := time.Now()
@@ -71,6 +65,18 @@ func (d *driver) run(ctx context.Context) (faults []Fault, trained time.Duration
 		return faults, 0, err
 	}
 	return faults, time.Since(began), nil
+}
+
+func (d *driver) awaitFirstSteps(ctx context.Context) error {
+	return d.await(ctx, patienceStart, "the first step of every rank", func() bool {
+		n := 0
+		for _, r := range d.journal.Ranks {
+			if r.Step > 0 {
+				n++
+			}
+		}
+		return n == d.opt.World
+	})
 }
 
 // awaitPreload waits until restarts of every rank fork, where that is asked for.
@@ -121,7 +127,7 @@ func (d *driver) awaitHealth(ctx context.Context, kind string) error {
 	var start uint64
 	d.journal.View(func() { start, _ = d.journal.CommittedLocked() })
 	err := d.await(ctx, patienceHealth, "a whole cluster before fault "+kind, func() bool {
-		why = cluster.Healthy(d.journal.Status, d.cluster.Names(), jobName, d.opt.World)
+		why = cluster.Healthy(d.journal.Status, d.cluster.Names(), d.job, d.opt.World)
 		if _, step := d.journal.LatestLocked(); step >= uint64(d.opt.Steps) {
 			over = true
 			return true
@@ -179,7 +185,7 @@ func (d *driver) awaitEnd(ctx context.Context) error {
 func (d *driver) awaitOnDisk(ctx context.Context) error {
 	d.view.phase("the last step goes to the store")
 	return d.await(ctx, patienceDurable, "the end of the job, with its last step in the store", func() bool {
-		return slices.ContainsFunc(d.journal.Log, func(e cluster.LogEvent) bool { return e.Event == "ended" && e.Job == jobName })
+		return slices.ContainsFunc(d.journal.Log, func(e cluster.LogEvent) bool { return e.Event == "ended" && e.Job == d.job })
 	})
 }
 
@@ -243,7 +249,7 @@ func (d *driver) leader() (name string) {
 // anyJobLocked is the job as the node with the newest term sees it.
 func (d *driver) anyJobLocked() (job *cluster.JobStatus) {
 	for _, n := range slices.Sorted(maps.Keys(d.journal.Status)) {
-		if j := d.journal.Status[n].Job(jobName); j != nil && (job == nil || j.Committed.Step > job.Committed.Step) {
+		if j := d.journal.Status[n].Job(d.job); j != nil && (job == nil || j.Committed.Step > job.Committed.Step) {
 			job = j
 		}
 	}

@@ -289,14 +289,24 @@ func (d *driver) killFleet(ctx context.Context) (Fault, error) {
 	f := Fault{Kind: FleetLoss, target: strings.Join(d.cluster.Names(), "+"), step: step}
 	d.say("kill %s: keepers, daemons, launchers and ranks; nothing is left but what is durable", f.target)
 	f.at = time.Now()
+	d.resume = true
+	if err := d.freshFleet("pki-fresh"); err != nil {
+		return f, fmt.Errorf("fault %s: %w", f.Kind, err)
+	}
+	f.away = time.Since(f.at)
+	d.say("a fresh fleet is there after %.1f s, without state, log and memory, with a pki of its own; its launchers have --resume", f.away.Seconds())
+	return f, d.awaitResume(ctx, &f, was, patienceDurable)
+}
+
+// freshFleet kills every node, and starts all of them with nothing that they had, as another cluster, and launchers.
+func (d *driver) freshFleet(pki string) error {
 	for _, n := range d.cluster.Nodes {
 		if err := d.cluster.Kill(n); err != nil {
-			return f, fmt.Errorf("fault %s: %w", f.Kind, err)
+			return err
 		}
 	}
-	d.resume = true
-	if err := d.cluster.NewIdentity(filepath.Join(d.cluster.Dir, "pki-fresh")); err != nil {
-		return f, fmt.Errorf("fault %s: %w", f.Kind, err)
+	if err := d.cluster.NewIdentity(filepath.Join(d.cluster.Dir, pki)); err != nil {
+		return err
 	}
 	for i, n := range d.cluster.Nodes {
 		err := d.cluster.Afresh(n)
@@ -304,12 +314,10 @@ func (d *driver) killFleet(ctx context.Context) (Fault, error) {
 			err = d.launch(i, false)
 		}
 		if err != nil {
-			return f, fmt.Errorf("fault %s: %w", f.Kind, err)
+			return err
 		}
 	}
-	f.away = time.Since(f.at)
-	d.say("a fresh fleet is there after %.1f s, without state, log and memory, with a pki of its own; its launchers have --resume", f.away.Seconds())
-	return f, d.awaitResume(ctx, &f, was, patienceDurable)
+	return nil
 }
 
 func (d *driver) reviveAll(f *Fault, names []string) error {
@@ -444,7 +452,7 @@ func (d *driver) groupHolders() (best []string) {
 				}
 			}
 			for _, s := range d.journal.Status {
-				if j := s.Job(jobName); j != nil {
+				if j := s.Job(d.job); j != nil {
 					for _, h := range j.Holdings {
 						if h.Part == fmt.Sprintf("group %d", group) {
 							add(h.Node)

@@ -32,8 +32,9 @@ func (r *result) html() ([]byte, error) {
 		Curve, Timeline       template.HTML
 		Phases                []phase
 		FaultCount            int
+		Again                 *again
 	}{Good: r.Verdict == bitEqual, Verdict: r.Verdict, When: r.when.UTC().Format("2006-01-02 15:04 UTC"), Digest: r.digest, Seed: r.opt.Seed, Steps: r.opt.Steps,
-		Differs: r.differs, Columns: columns, Faults: r.Faults, Curve: r.curve(), Timeline: timeline(r.Faults), Phases: phases, FaultCount: len(r.Faults)}
+		Differs: r.differs, Columns: columns, Faults: r.Faults, Curve: r.curve(), Timeline: timeline(r.Faults), Phases: phases, FaultCount: len(r.Faults), Again: r.Again}
 	for _, f := range r.Faults {
 		data.Rows = append(data.Rows, row{f.cells()})
 	}

@@ -108,6 +108,8 @@ type Options struct {
 	Plain   bool          // no live view though stdout is a terminal
 
 	LogLevel string // of the daemons' logs in Dir: debug or info; above info the timeline would have no events [info]
+
+	batch int // examples of a step of textlm, over all replicas; 0: its own default
 }
 
 // preloadReady has faults wait until restarts can fork.
@@ -260,6 +262,9 @@ func (o Options) trainer() []string {
 	command := append(strings.Fields(o.Trainer), "--steps", fmt.Sprint(o.Steps), "--seed", fmt.Sprint(o.Seed))
 	if o.Shards > 0 {
 		command = append(command, "--shards", fmt.Sprint(o.Shards))
+	}
+	if o.batch > 0 {
+		command = append(command, "--batch", fmt.Sprint(o.batch))
 	}
 	if o.StateMB > 0 {
 		command = append(command, "--state-mb", fmt.Sprint(o.StateMB))

@@ -20,6 +20,7 @@ type report struct {
 	Verdict string   `json:"verdict"`
 	Faults  []Fault  `json:"faults"`
 	Figures []Figure `json:"figures"`
+	Again   *again   `json:"again,omitempty"`
 }
 
 // result is everything that a finished demo knows.

@@ -17,12 +17,12 @@ import (
 
 // view shows how the demo goes: on a terminal a block that is drawn again and again, under the lines that stay; else lines alone.
 type view struct {
-	steps int
 	live  bool
 	width int
 
 	mu     sync.Mutex // guards all below, and writing
 	out    io.Writer
+	steps  int
 	shown  *cluster.Journal
 	began  time.Time
 	stage  string
@@ -62,11 +62,11 @@ func (v *view) run(stop <-chan struct{}) {
 	}
 }
 
-// watchOther shows another journal from now on.
-func (v *view) watchOther(j *cluster.Journal) {
+// watchOther shows another journal from now on, of so many steps.
+func (v *view) watchOther(j *cluster.Journal, steps int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.shown = j
+	v.shown, v.steps = j, steps
 }
 
 func (v *view) phase(s string) {
