@@ -66,7 +66,17 @@ def build(layout: str) -> tuple[Any, Any]:
         m = FullyShardedDataParallel(m, sharding_strategy=ShardingStrategy[how], use_orig_params="orig" in rest, device_mesh=mesh, device_id=torch.device("cpu"))
     if kind == "zero":
         return m, ZeroRedundancyOptimizer(m.parameters(), torch.optim.AdamW)
-    return m, torch.optim.AdamW(m.parameters())
+    return m, (Factored if rest == "factored" else torch.optim.AdamW)(m.parameters())
+
+
+class Factored(torch.optim.SGD):
+    """Keeps tensors deeper in its state than torch's own do, and for all parameters together."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        for p in self.param_groups[0]["params"]:
+            self.state[p] = {"factors": [torch.zeros_like(p), {"left": torch.zeros_like(p)}], "count": torch.zeros(())}
+        self.state["all"] = {"mean": torch.zeros_like(p)}
 
 
 def local(t: Any) -> bytes:
@@ -92,6 +102,7 @@ def rank(number: int, folder: str, layouts: list[str]) -> None:
 LAYOUTS = {
     "plain": [0, 0, 0, 0],
     "fsdp2": [0, 1, 2, 3],
+    "fsdp2 factored": [0, 1, 2, 3],
     "hsdp": [0, 1, 0, 1],
     "tp": [0, 1, 0, 1],
     "tp+fsdp2": [0, 1, 2, 3],
@@ -144,6 +155,9 @@ def test_shards_and_offsets(told: list[dict[str, Any]]) -> None:
             "placements": ["replicate", "shard(0)"],
             "mesh": [2, 2],
         }
+        factored = told[n]["fsdp2 factored"]["plain"]
+        assert all(factored[f"optim.model.0.weight.{path}"] == weight for path in ("factors.0", "factors.1.left")), "whatever it is called, it is a shard"
+        assert factored["optim.own.all.mean"] == factored["model.1.bias"] and "optim.model.0.weight.count" not in factored
         flat = told[n]["fsdp1 FULL_SHARD"]["plain"]["model._flat_param"]
         assert flat == {"shape": [108], "local": [27], "offset": [27 * n], "placements": ["flat shard"], "mesh": [4]}
         assert told[n]["fsdp1 FULL_SHARD orig"]["plain"] == {"model._flat_param": flat}

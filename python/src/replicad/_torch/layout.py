@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from .._core.region import Region
 from ..errors import Corrupt, Mismatch
 from .groups import Spread, everywhere, grid, on_mesh
 from .objects import Objects
-from .optimizers import part
+from .optimizers import optimizer_tensors, part
 from .tensors import short
 from .wrappers import clean, flat_parameters
 
@@ -63,18 +63,25 @@ def sharded(world: int, objects: Objects) -> list[Sharded]:
             flat |= ids
             out.append(_flat(world, f"{model}.{key}", wrapper))
         for key, p in m.named_parameters():
-            if id(p) not in flat and (s := _dtensor(world, f"{model}.{clean(m, key)}", p)) is not None:
-                out.append(s)
+            if id(p) not in flat:
+                out += _dtensors(world, f"{model}.{clean(m, key)}", p)
     for optimizer, o in objects.optimizers.items():
         inner = part(o)
         if inner is not o:  # each rank has the state of parameters of its own
             ranks = _ranks(o.process_group)
             out.append(Sharded(optimizer, on_mesh(world, ranks, (len(ranks),), (True,)), (), (), None, ("by parameter",), (len(ranks),)))
-        for p, state in inner.state.items():
-            for key, v in state.items() if isinstance(state, dict) else ():  # what is under keys of the optimizer's own may be a number, or a tensor
-                if isinstance(v, torch.Tensor) and (s := _dtensor(world, f"{optimizer}.{objects.names.get(id(p), '?')}.{key}", v)) is not None:
-                    out.append(s)
+        for path, t, _ in optimizer_tensors(optimizer, o, objects.names):
+            out += _dtensors(world, path, t)
     return out
+
+
+def _dtensors(world: int, name: str, t: torch.Tensor) -> Iterator[Sharded]:
+    """The DTensors that a tensor is made of, by the names that :func:`.tensors.leaves` gives them: itself, or attributes of another wrapper."""
+    if (s := _dtensor(world, name, t)) is not None:
+        yield s
+    elif hasattr(type(t), "__tensor_flatten__"):
+        for attribute in t.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+            yield from _dtensors(world, f"{name}.{attribute}", getattr(t, attribute))
 
 
 def _dtensor(world: int, name: str, t: torch.Tensor) -> Sharded | None:

@@ -32,7 +32,7 @@ from .device import lies_on
 from .tensors import Leaf, leaves
 from .trees import differences
 
-__all__ = ["Carried", "doubts", "materialise", "optimizer_leaves", "optimizer_values", "refuse_inner", "refuse_sparse", "scalars_in_place", "set_optimizer_values", "unwrapped"]
+__all__ = ["Carried", "doubts", "materialise", "optimizer_leaves", "optimizer_tensors", "optimizer_values", "refuse_inner", "refuse_sparse", "scalars_in_place", "set_optimizer_values", "unwrapped"]
 
 log = logging.getLogger("replicad")
 
@@ -683,19 +683,22 @@ def undoing(optimizers: Iterable[torch.optim.Optimizer]) -> Callable[[], None]:
 
 
 def optimizer_leaves(name: str, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Iterator[Leaf]:
-    """The tensors of an optimizer: those of its groups, parameters that no model has, and its state by the names of the parameters
+    """What :func:`optimizer_tensors` consist of on this rank."""
+    for path, t, changes in optimizer_tensors(name, optimizer, names):
+        yield from leaves(path, t, changes)
+
+
+def optimizer_tensors(name: str, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Iterator[tuple[str, torch.Tensor, str]]:
+    """The tensors of an optimizer, and when they change: those of its groups, parameters that no model has, and its state by the names of the parameters
     and the paths in the state of each."""
     for g, group in enumerate(optimizer.param_groups):
-        for path, t in _tensors(_hyper(group), f"{name}.groups.{g}"):
-            yield from leaves(path, t, "window")
+        yield from ((path, t, "window") for path, t in _tensors(_hyper(group), f"{name}.groups.{g}"))
     optimizer = part(optimizer)
     for label, p in _named(optimizer, names):
         if id(p) not in names:
-            yield from leaves(f"{name}.{label}", p, "window" if p.requires_grad else "never")
-        for path, t in _tensors(optimizer.state.get(p, {}), f"{name}.{label}"):
-            yield from leaves(path, t, "window")
-    for path, t in _tensors(_own(optimizer), f"{name}.own"):
-        yield from leaves(path, t, "window")
+            yield f"{name}.{label}", p, "window" if p.requires_grad else "never"
+        yield from ((path, t, "window") for path, t in _tensors(optimizer.state.get(p, {}), f"{name}.{label}"))
+    yield from ((path, t, "window") for path, t in _tensors(_own(optimizer), f"{name}.own"))
 
 
 def optimizer_values(optimizer: torch.optim.Optimizer, names: dict[int, str], bare: bool = False) -> dict[str, Any]:
