@@ -32,7 +32,19 @@ from .device import lies_on
 from .tensors import Leaf, leaves
 from .trees import differences
 
-__all__ = ["Carried", "doubts", "materialise", "optimizer_leaves", "optimizer_tensors", "optimizer_values", "refuse_inner", "refuse_sparse", "scalars_in_place", "set_optimizer_values", "unwrapped"]
+__all__ = [
+    "Carried",
+    "doubts",
+    "materialise",
+    "optimizer_leaves",
+    "optimizer_tensors",
+    "optimizer_values",
+    "refuse_inner",
+    "refuse_sparse",
+    "scalars_in_place",
+    "set_optimizer_values",
+    "unwrapped",
+]
 
 log = logging.getLogger("replicad")
 
