@@ -24,9 +24,11 @@ func newExec(std stdio) *cobra.Command {
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt, err := f.job(cmd.Context(), args, std)
+			defer func() { f.lease.end() }() // not behind the exec: it ends by itself, when the ranks have long read
 			if err != nil {
 				return err
 			}
+			opt.Logf = func(format string, args ...any) { fmt.Fprintf(std.err, "replicad exec: "+format+"\n", args...) }
 			program, err := exec.LookPath(args[0])
 			if err != nil {
 				return coded(exitUsage, fmt.Errorf("command %q: %w", args[0], err))

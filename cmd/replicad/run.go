@@ -22,6 +22,7 @@ type runFlags struct {
 	ranks, groups string
 	loose         string // groups whose ranks may differ
 	from, fromJob string // what a new job begins with
+	lease         *originLease
 	tokenFile     string
 }
 
@@ -43,6 +44,7 @@ func newRun(std stdio) *cobra.Command {
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt, err := f.job(cmd.Context(), args, std)
+			defer func() { f.lease.end() }()
 			if err != nil {
 				return err
 			}
@@ -149,6 +151,7 @@ func (f *runFlags) job(ctx context.Context, args []string, std stdio) (launch.Op
 	if o.From, err = f.origin(ctx, std); err != nil {
 		return o, err
 	}
+	o.Begun = f.lease.begun
 	return o, coded(exitUsage, o.Validate())
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
@@ -18,7 +19,7 @@ const fromPatience = time.Minute
 
 // origin finds the generation that --from names. What can't be found now may be that of a job which runs already, and goes on without it: the leader
 // judges that, and has the reason. A name that can't be one is refused here.
-func (f *runFlags) origin(ctx context.Context, std stdio) (*wire.From, error) {
+func (f *runFlags) origin(ctx context.Context, std stdio) (from *wire.From, err error) {
 	if f.from == "" {
 		if f.fromJob != "" {
 			return nil, coded(exitUsage, errors.New("--from-job names a job of the place that --from names: give both"))
@@ -29,10 +30,10 @@ func (f *runFlags) origin(ctx context.Context, std stdio) (*wire.From, error) {
 	if err != nil {
 		return nil, coded(exitUsage, fmt.Errorf("--from: %w", err))
 	}
-	from := &wire.From{Origin: replica.Origin{Asked: asked}}
+	from = &wire.From{Origin: replica.Origin{Asked: asked}}
 	ctx, cancel := context.WithTimeoutCause(ctx, fromPatience, fmt.Errorf("no answer for %v", fromPatience))
 	defer cancel()
-	if err := (ckpt{std}).origin(ctx, &from.Origin); err != nil {
+	if f.lease, err = (ckpt{std}).origin(ctx, &from.Origin); err != nil {
 		from.Failed = replica.Line(err.Error(), wire.MaxRefusedText)
 	}
 	return from, nil
@@ -65,22 +66,76 @@ func fromName(arg, job string) (string, error) {
 	return root + tail, nil
 }
 
-// origin fills in what Asked names.
-func (c ckpt) origin(ctx context.Context, o *replica.Origin) error {
-	w, err := c.find(ctx, o.Asked, "")
+// origin fills in what Asked names, which is kept until the lease ends.
+func (c ckpt) origin(ctx context.Context, o *replica.Origin) (lease *originLease, err error) {
+	w, err := c.find(ctx, o.Asked, defaultWho())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer w.close()
+	defer func() {
+		if lease == nil {
+			w.close()
+		}
+	}()
 	t, f, err := c.one(ctx, w)
 	if err != nil {
-		return err
-	}
-	if !f.Old() {
-		if _, err := w.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation); err != nil {
-			return fmt.Errorf("step %d of %s/%s: %s", f.Generation.Step, t.URL(), f.Job, catalog.Plain(err))
-		}
+		return nil, err
 	}
 	o.URL, o.Job, o.Run, o.Place, o.Generation, o.World = t.URL(), f.Job, f.Commit.Run, f.Where(), f.Generation, f.Layout.World
-	return o.Check()
+	if err := o.Check(); err != nil || f.Old() {
+		return nil, err
+	}
+	if _, err := w.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation); err != nil {
+		return nil, fmt.Errorf("step %d of %s/%s: %s", f.Generation.Step, t.URL(), f.Job, catalog.Plain(err))
+	}
+	l, err := w.cat.Lease(ctx, f.Run, f.Generation, "a job begins with it")
+	switch {
+	case errors.Is(err, catalog.ErrNone):
+		return nil, fmt.Errorf("step %d of %s/%s: %w", f.Generation.Step, t.URL(), f.Job, err)
+	case err != nil:
+		fmt.Fprintf(c.std.err, "--from is kept by no lease, so that it may be deleted before the ranks have read it: %v\n", err)
+		return nil, nil
+	}
+	return holdLease(ctx, l, w.close), nil
+}
+
+// originEnd is how long the end of a launcher waits for that of its lease. One that is not ended ends by itself.
+const originEnd = 5 * time.Second
+
+// originLease keeps what a job begins with from retention until the ranks have read it. Each rank takes a lease of its own when it opens the generation.
+type originLease struct {
+	let   func()
+	ended chan struct{}
+}
+
+func holdLease(ctx context.Context, l *catalog.Lease, done func()) *originLease {
+	end := make(chan struct{})
+	o := &originLease{sync.OnceFunc(func() { close(end) }), make(chan struct{})}
+	go func() {
+		defer close(o.ended)
+		_ = l.Keep(context.WithoutCancel(ctx), end)
+		done()
+	}()
+	return o
+}
+
+// begun lets the generation go, and waits for nothing; nil: none is kept.
+func (o *originLease) begun() {
+	if o != nil {
+		o.let()
+	}
+}
+
+// end lets it go at the end of the launcher.
+func (o *originLease) end() {
+	if o == nil {
+		return
+	}
+	o.let()
+	t := time.NewTimer(originEnd)
+	defer t.Stop()
+	select {
+	case <-o.ended:
+	case <-t.C:
+	}
 }

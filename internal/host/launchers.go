@@ -33,6 +33,7 @@ type launcher struct {
 	accepted bool
 	job      replica.JobID // that it was accepted for: a name may be used again
 	idle     time.Time     // since when it was accepted, until it was told what it waits for
+	begun    bool          // it was told that the job needs no more what it began with
 	done     bool
 	leaving  bool         // it was told to end
 	leaveAt  replica.Step // it may once this step is committed
@@ -194,13 +195,14 @@ func (h *Host) serveLauncher(l *launcher) {
 			h.askFor(l) // it has come to go on with the job
 			return
 		}
-		h.acceptLauncher(l, job)
 		h.sayOrigin(l, job)
+		h.acceptLauncher(l, job)
 		if differ := otherOptions(l.createRequest(0).Options, job.Options); len(differ) > 0 {
 			text := fmt.Sprintf("warning: job %q runs already, and these flags have no effect on it: %s; end the job first to change them", job.Name, strings.Join(differ, ", "))
 			h.note(l, job, text)
 		}
 	}
+	h.sayBegun(l, job)
 	if job.Stop != nil {
 		h.launcherDone(l)
 		return

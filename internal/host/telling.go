@@ -115,7 +115,15 @@ func (lj *localJob) recovered(tier replica.Tier) string {
 	return text
 }
 
-// sayOrigin has a launcher that joins a job print what that began with.
+// sayBegun tells a launcher that names what its job begins with when that is read: from the first commit on the job goes by its own state.
+func (h *Host) sayBegun(l *launcher, job *replica.Job) {
+	if l.hello.From != nil && !l.begun && !job.Committed.IsZero() {
+		l.begun = true
+		l.peer.Send(wire.RankHeader{Type: wire.MRunBegun, Epoch: job.Epoch}, nil) //nolint:errcheck // a dead peer is Gone
+	}
+}
+
+// sayOrigin has a launcher that joins a job print what that began with, before it is accepted: `replicad exec` waits for no more than that.
 func (h *Host) sayOrigin(l *launcher, job *replica.Job) {
 	switch from := job.From; {
 	case from == nil || l.hello.Joined != (replica.JobID{}): // it was told when it came first

@@ -211,12 +211,14 @@ func TestLaunchersSayWhatTheirJobBeganWith(t *testing.T) {
 		c.hello.Job, c.hello.World, c.hello.Spare = "job", 2, true
 		d.serveLauncher(&launcher{peer: peer, hello: c.hello, starts: starts{}})
 		h, body := end.reads()
-		if h.Type == wire.MRunOK {
-			h, body = end.reads()
-		}
 		v, err := wire.ParseRefused(body)
 		if h.Type != c.kind || err != nil {
 			t.Errorf("%s: it reads message %d (%v)", name, h.Type, err)
+		}
+		if c.kind == wire.MRunNote { // who only waits to be accepted has it by then
+			if h, _ := end.reads(); h.Type != wire.MRunOK {
+				t.Errorf("%s: then it reads message %d", name, h.Type)
+			}
 		}
 		for _, want := range c.says {
 			if !strings.Contains(v.Text, want) {
@@ -230,6 +232,37 @@ func TestLaunchersSayWhatTheirJobBeganWith(t *testing.T) {
 	}
 	if s := control.StatusOf(trains, nil); s.From == nil || s.From.Generation.Step != 2180 {
 		t.Errorf("status says %+v", s.From)
+	}
+}
+
+// Who began a job with --from hears, once, when the ranks have read what it began with.
+func TestLaunchersHearThatTheirJobHasBegun(t *testing.T) {
+	d := newRig(t)
+	opening := fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.From, j.Phase, j.Committed, j.Lineage = origin(), replica.Opening, replica.Generation{}, nil
+	})
+	lj := d.put(opening)
+	peer, end := d.session(0)
+	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job", World: 2, Spare: true, From: &wire.From{Origin: *origin()}}, starts: starts{}}
+	reads := func() (types []uint16) {
+		h, _ := end.reads()
+		return append(types, h.Type)
+	}
+	d.serveLauncher(l)
+	if note, ok := reads(), reads(); note[0] != wire.MRunNote || ok[0] != wire.MRunOK {
+		t.Fatalf("it reads %v, %v", note, ok)
+	}
+	lj.job = fixture.Changed(opening, func(j *replica.Job) { j.Phase, j.Committed = replica.Open, fixture.Gen(1, 2180) })
+	for range 2 {
+		d.serveLauncher(l)
+	}
+	if begun := reads(); begun[0] != wire.MRunBegun {
+		t.Fatalf("it reads %v", begun)
+	}
+	h := wire.RankHeader{Type: wire.MRunNote}
+	peer.Send(h, wire.Refused{Text: "last"}.Append(nil)) //nolint:errcheck // a test's
+	if last := reads(); last[0] != wire.MRunNote {
+		t.Errorf("it hears it again: %v", last)
 	}
 }
 

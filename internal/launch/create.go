@@ -33,6 +33,13 @@ func Create(ctx context.Context, o Options) error {
 			switch {
 			case e.conn != nil:
 				return nil
+			case e.typ == wire.MRunNote:
+				n, err := wire.ParseRefused(e.body)
+				if err != nil {
+					return err
+				}
+				o.Logf("%s", n.Text)
+				continue
 			case errors.As(e.err, &refused) && refused.Code != wire.CodeAgain:
 				return fmt.Errorf("job %q: %w", o.Job, e.err)
 			}

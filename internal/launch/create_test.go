@@ -2,6 +2,7 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +27,22 @@ func TestCreateStartsNothing(t *testing.T) {
 	p.send(wire.MRunOK, wire.Welcome{ABI: wire.RankABI}.Append(nil))
 	if err := <-done; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What the job began with is said before the job is there: nothing is read after that.
+func TestCreateSaysWhatTheJobBeganWith(t *testing.T) {
+	d := newDaemon(t)
+	var said []string
+	done := make(chan error, 1)
+	go func() {
+		done <- Create(t.Context(), Options{Socket: d.path, Job: "lm", World: 4, Command: []string{"true"}, Logf: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }})
+	}()
+	p, _ := d.accept()
+	p.send(wire.MRunNote, wire.Refused{Text: "from: step 7"}.Append(nil))
+	p.send(wire.MRunOK, wire.Welcome{ABI: wire.RankABI}.Append(nil))
+	if err := <-done; err != nil || !slices.Equal(said, []string{"from: step 7"}) {
+		t.Errorf("%q, %v", said, err)
 	}
 }
 

@@ -198,6 +198,10 @@ func (l *launcher) onMessage(typ uint16, body []byte) error {
 			return err
 		}
 		l.opt.Logf("%s", n.Text)
+	case wire.MRunBegun:
+		if l.opt.Begun != nil {
+			l.opt.Begun()
+		}
 	case wire.MRefused: // the daemon hangs up next
 		r, err := wire.ParseRefused(body)
 		if err != nil {

@@ -108,7 +108,7 @@ func (l *link) once(ctx context.Context) (up bool, err error) {
 		if err != nil {
 			return up, err
 		}
-		if !up {
+		if !up && h.Type != wire.MRunNote { // what the job began with is said before
 			job, err := accepted(h, body)
 			if err != nil {
 				return false, err

@@ -45,6 +45,7 @@ type Options struct {
 
 	Notes []replica.Remark // that durable generations have, by kind Note
 	From  *wire.From       // what a new job begins with; nil: its program's own state
+	Begun func()           // called once the job needs no more what From names; it must not wait; nil: nobody
 
 	Command []string // and its arguments
 	Env     []string // "NAME=value"; REPLICAD_* and torchrun's are replaced

@@ -84,6 +84,7 @@ const (
 	MRunDone  uint16 = 83
 	MRunNote  uint16 = 84 // body: Refused with Code 0: what people at the launcher should know
 	MRunLeave uint16 = 85 // body: none: the ranks have ended the step that they were in
+	MRunBegun uint16 = 86 // body: none: the job needs no more what the launcher's From names
 )
 
 // The codes of libreplicad (RP_*), as they stand in Refused, KVValue and the KV_OK reply.

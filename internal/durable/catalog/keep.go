@@ -135,6 +135,24 @@ func (l *Lease) End(ctx context.Context) error {
 	return err
 }
 
+// Keep renews the lease until it may end, and ends it. From the end of ctx on it renews no more.
+func (l *Lease) Keep(ctx context.Context, end <-chan struct{}) error {
+	tick := time.NewTicker(LeaseTime / 3)
+	defer tick.Stop()
+	for renews := true; renews; {
+		select {
+		case <-tick.C:
+			_ = l.Renew(ctx) // the next one may come through before it ends
+		case <-ctx.Done():
+			renews = false
+		case <-end:
+			renews = false
+		}
+	}
+	<-end
+	return l.End(context.WithoutCancel(ctx))
+}
+
 // Leased keeps a generation for as long as read takes. ErrNone: it is being deleted, and read was not called. A store that takes no pin is read
 // all the same; refused is told of it, nil: nobody is.
 func (c *Catalog) Leased(ctx context.Context, f Found, why string, refused func(error), read func() error) error {
@@ -151,17 +169,14 @@ func (c *Catalog) Leased(ctx context.Context, f Found, why string, refused func(
 		}
 		return read()
 	}
-	renewing, stop := context.WithCancel(ctx)
+	end := make(chan struct{})
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		for pause(renewing, LeaseTime/3) == nil {
-			_ = l.Renew(renewing) // the next one may come through before it ends
-		}
-	})
+	var ended error
+	wg.Go(func() { ended = l.Keep(ctx, end) })
 	err = read()
-	stop()
+	close(end)
 	wg.Wait()
-	return errors.Join(err, l.End(context.WithoutCancel(ctx)))
+	return errors.Join(err, ended)
 }
 
 // pinned lists the pins of a generation that have not ended, by the store's times: a pin ends its length after it was written. now says the store's time,
