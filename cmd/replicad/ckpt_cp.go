@@ -67,7 +67,7 @@ in the layout of older daemons comes out in the present one.`,
 			}
 			rows := []verdict{}
 			for _, found := range list {
-				mended, err := c.copy(ctx, w, found, to)
+				mended, err := c.copy(ctx, w, found, to, c.slow(fmt.Sprintf("copy of step %d of %s", found.Generation.Step, found.Job)))
 				if err != nil {
 					return err
 				}
@@ -89,7 +89,7 @@ in the layout of older daemons comes out in the present one.`,
 	return cmd
 }
 
-func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.Catalog) (mended bool, err error) {
+func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.Catalog, far *slow) (mended bool, err error) {
 	var source interface {
 		URL() string
 		Copy(ctx context.Context, f catalog.Found, to *catalog.Catalog) (mended bool, err error)
@@ -97,7 +97,7 @@ func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.C
 	if f.Old() {
 		source = w.old
 	}
-	if mended, err = source.Copy(ctx, f, to); err != nil {
+	if mended, err = source.Copy(far.written(ctx, f.Bytes), f, to); err != nil {
 		return mended, err
 	}
 	why := "from " + source.URL()

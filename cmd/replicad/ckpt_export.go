@@ -64,6 +64,7 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 			want.Dir, want.Refused = args[1], func(err error) {
 				fmt.Fprintf(c.std.err, "read without a lease, so that retention may delete it meanwhile: %s\n", line(err.Error()))
 			}
+			want.Moved = c.slow("export").moved
 			done, err := convert.Export(ctx, w.cat, found, want)
 			if err != nil {
 				return err

@@ -43,6 +43,7 @@ is left out, and said.`,
 				return err
 			}
 			defer st.Close()
+			into.Moved = c.slow("import").moved
 			done, err := convert.Import(cmd.Context(), args[0], catalog.New(st, catalog.Options{Who: f.name()}), into)
 			if err != nil {
 				return err

@@ -40,6 +40,29 @@ type Want struct {
 	Map     []Rename    // nil: the name of a session's only model goes where only models are exported
 	Dir     string      // which is not there, or empty
 	Refused func(error) // told where the store takes no lease
+	Moved   Moved
+}
+
+// Moved is told from several goroutines that bytes were read, of so many that will be; nil: nobody is.
+type Moved func(bytes int, of uint64)
+
+// counted tells of what is read of tensors, each of which is read so many times.
+func (m Moved) counted(tensors []formats.Tensor, times uint64) {
+	if m == nil {
+		return
+	}
+	of := uint64(0)
+	for _, t := range tensors {
+		of += times * t.Bytes()
+	}
+	for i := range tensors {
+		read := tensors[i].ReadAt
+		tensors[i].ReadAt = func(p []byte, off uint64) error {
+			err := read(p, off)
+			m(len(p), of)
+			return err
+		}
+	}
 }
 
 // Done is what was exported or imported.
@@ -83,6 +106,7 @@ func Export(ctx context.Context, cat *catalog.Catalog, f catalog.Found, w Want) 
 		for _, t := range tensors {
 			d.Bytes += t.Bytes()
 		}
+		w.Moved.counted(tensors, 1)
 		return whole(w.Dir, func(dir string) error { return writers[w.Format](ctx, dir, f, tensors) })
 	})
 	if err != nil {

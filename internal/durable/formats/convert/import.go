@@ -24,6 +24,7 @@ type Into struct {
 	Step  replica.Step
 	Owner uint32
 	Map   []Rename // nil: a model's own names get the name that a session gives its only model
+	Moved Moved
 }
 
 // Imported is what came of an import.
@@ -49,6 +50,7 @@ func Import(ctx context.Context, path string, cat *catalog.Catalog, into Into) (
 	if err := fresh(ctx, cat, into.Job); err != nil {
 		return d, err
 	}
+	into.Moved.counted(s.tensors, 2) // for the digests, and to be written
 	g, err := newSealed(ctx, s.tensors, d.Generation)
 	if err != nil {
 		return d, fmt.Errorf("%s: %w", path, err)

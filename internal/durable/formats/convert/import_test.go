@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -55,13 +56,16 @@ func TestRoundTrips(t *testing.T) {
 	for _, to := range []struct{ format, file string }{{HF, ""}, {DCP, ""}, {PT, "state.pt"}, {Safetensors, "state.safetensors"}} {
 		dir := t.TempDir()
 		first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
-		if _, err := Export(t.Context(), c, f, Want{Format: to.format, Dir: first}); err != nil {
-			t.Fatal(err)
+		var moved, whole atomic.Uint64
+		count := func(bytes int, of uint64) { moved.Add(uint64(bytes)); whole.Store(of) }
+		if d, err := Export(t.Context(), c, f, Want{Format: to.format, Dir: first, Moved: count}); err != nil || moved.Load() != d.Bytes || whole.Load() != d.Bytes {
+			t.Fatalf("%s: it says that it moved %d bytes of %d, and has %d: %v", to.format, moved.Load(), whole.Load(), d.Bytes, err)
 		}
 		other := catalog.New(memory.New(), catalog.Options{Who: "ada"})
-		done, err := Import(t.Context(), filepath.Join(first, to.file), other, Into{Job: "new", Step: 9, Owner: 5})
-		if err != nil {
-			t.Fatalf("%s: %v", to.format, err)
+		moved.Store(0)
+		done, err := Import(t.Context(), filepath.Join(first, to.file), other, Into{Job: "new", Step: 9, Owner: 5, Moved: count})
+		if err != nil || moved.Load() != 2*done.Bytes || whole.Load() != 2*done.Bytes {
+			t.Fatalf("%s: it says that it moved %d bytes of %d, and has twice %d: %v", to.format, moved.Load(), whole.Load(), done.Bytes, err)
 		}
 		g := imported(t, other, "new")
 		if done.Format != to.format || done.Run != g.Run.Run || g.Generation != (replica.Generation{Epoch: 1, Step: 9}) || g.Owner != 5 || g.Layout.World != 1 || !strings.Contains(g.Provenance["imported"], to.format) {

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/store"
+)
+
+// slowEvery is how much time lies between two lines about a command that moves many bytes.
+const slowEvery = 10 * time.Second
+
+// slow prints how far such a command is. One that is done sooner prints nothing.
+type slow struct {
+	what string
+	to   io.Writer
+	now  func() time.Time
+
+	mu    sync.Mutex // guards the rest
+	began time.Time
+	last  time.Time
+	done  uint64
+}
+
+func (c ckpt) slow(what string) *slow {
+	return &slow{what: what, to: c.std.err, now: time.Now, began: time.Now(), last: time.Now()}
+}
+
+// moved takes bytes into account, of so many.
+func (s *slow) moved(bytes int, of uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done += uint64(bytes)
+	now := s.now()
+	if now.Sub(s.last) < slowEvery {
+		return
+	}
+	s.last = now
+	fmt.Fprintf(s.to, "%s: %d %% of %s, %s/s\n", s.what, min(100, s.done*100/max(of, 1)), size(of), size(uint64(float64(s.done)/now.Sub(s.began).Seconds())))
+}
+
+// written has a context tell of the bytes that stores take.
+func (s *slow) written(ctx context.Context, of uint64) context.Context {
+	return store.Watching(ctx, store.Watch{Moved: func(bytes int) { s.moved(bytes, of) }})
+}

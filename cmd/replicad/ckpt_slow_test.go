@@ -1,0 +1,55 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+)
+
+// A command that takes long says how far it is, a line each ten seconds. One that is done sooner says nothing.
+func TestSlowCommandsSayHowFarTheyAre(t *testing.T) {
+	var out bytes.Buffer
+	at := time.Unix(0, 0)
+	s := &slow{what: "export", to: &out, now: func() time.Time { return at }, began: at, last: at}
+	for range 25 {
+		at = at.Add(time.Second)
+		s.moved(3<<20, 100<<20)
+	}
+	if want := "export: 30 % of 100.0 MiB, 3.0 MiB/s\nexport: 60 % of 100.0 MiB, 3.0 MiB/s\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+// A copy tells what the store takes.
+func TestACopyTellsWhatItMoves(t *testing.T) {
+	dir := t.TempDir()
+	writeGeneration(t, dir, 10, 1)
+	var out bytes.Buffer
+	c := ckpt{stdio{err: &out}}
+	at := time.Unix(0, 0)
+	clock := func(s *slow) *slow {
+		s.began, s.last, s.now = at, at, func() time.Time { at = at.Add(slowEvery); return at }
+		return s
+	}
+	w, err := c.find(t.Context(), dir, "me")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	_, found, err := c.one(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := openStore(t.Context(), t.TempDir(), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	if _, err := c.copy(t.Context(), w, found, catalog.New(st, catalog.Options{Who: "me"}), clock(c.slow("copy of step 10"))); err != nil || !strings.Contains(out.String(), "copy of step 10: 100 % of ") {
+		t.Errorf("a copy: %q, %v", out.String(), err)
+	}
+}
