@@ -15,7 +15,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// pipe serves generations to another program. It is hidden: what it speaks is between this program and the package of its release.
+// pipe serves generations to another program. It is hidden: nobody types requests. Those that read are for any program (docs/c.md), the others are between
+// this program and the package of its release.
 func (c ckpt) pipe() *cobra.Command {
 	var f common
 	cmd := f.add(&cobra.Command{

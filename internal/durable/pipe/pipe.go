@@ -1,5 +1,6 @@
-// Package pipe serves generations to another program over two streams: `replicad ckpt pipe` under the Python package. It reads requests from one and
-// answers on the other, so that one program alone speaks to stores.
+// Package pipe serves generations to another program over two streams: `replicad ckpt pipe` under the Python package, and under any
+// program that begins from another run's generation (docs/c.md has the requests for that). It reads requests from one and answers on the other, so that one
+// program alone speaks to stores.
 //
 // A request is a line of JSON, of MaxLine bytes at most; so is an answer. Where a line says how many, raw bytes follow it. A process serves one of these:
 //
