@@ -273,6 +273,20 @@ func TestEarlyEndsAreSaid(t *testing.T) {
 	}
 }
 
+// Who keeps what the job begins with hears when it is read.
+func TestBegun(t *testing.T) {
+	d := newDaemon(t)
+	begun := make(chan struct{})
+	j := run(d, 1, "true", func(o *Options) { o.Begun = func() { close(begun) } })
+	p := d.welcome()
+	p.send(wire.MRunBegun, nil)
+	select {
+	case <-begun:
+	case <-time.After(patience):
+		t.Fatalf("it has not heard; it said:\n%s", j.log)
+	}
+}
+
 func TestStatuses(t *testing.T) {
 	for _, tc := range []struct {
 		script string

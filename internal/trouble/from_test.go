@@ -52,6 +52,9 @@ func TestBeginsFromAnotherRun(t *testing.T) {
 		t.Error("a launcher that asks for another beginning has joined")
 	}
 	late.says("began with step ", "not with "+url+"/lm@1", "leave --from out")
+	if code, out := call(t, "exec", "--config", n.File, "--job", "wide", "--world", "2", "--from", url, "--from-job", "lm", "--", "true"); code != 0 || !strings.Contains(out, "replicad exec: from: the job began with step ") {
+		t.Errorf("exec: code %d: %s", code, out)
+	}
 
 	mark := n.daemon.mark()
 	n.daemon.awaitFrom(mark, "durable", nil)
