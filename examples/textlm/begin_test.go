@@ -34,7 +34,7 @@ func TestAnotherWorldGoesOn(t *testing.T) {
 			at := place{rank: tr.rank, world: world, group: tr.rank % 2}
 			tr.begin = func(context.Context) error {
 				s := served(was, 8)
-				defer s.close() //nolint:errcheck // of a test's goroutine
+				defer s.close()
 				return fill(s, tr.model.Regions, at, o.shards)
 			}
 		})

@@ -1,4 +1,5 @@
-"""Processes with a Gloo group, for tests of what lies on a rank: functions are called on all of them at once."""
+"""Processes with a Gloo group, for tests of what lies on a rank: functions are called on all of them at once. They fork from one that has imported torch, which
+all tests of a process have in common."""
 
 from __future__ import annotations
 
@@ -24,10 +25,11 @@ class Ranks:
 
     def __enter__(self) -> Ranks:
         self._dir = tempfile.TemporaryDirectory()
-        context = mp.get_context("spawn")
+        context = mp.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.checkpoint", "replicad.session"])
         pairs = [context.Pipe() for _ in range(self.world)]
         self._ends = [a for a, _ in pairs]
-        self._processes = [context.Process(target=_serve, args=(r, self.world, self._dir.name, pairs[r][1]), daemon=True) for r in range(self.world)]
+        self._processes = [context.Process(target=_serve, args=(r, self.world, self._dir.name, pairs[r][1], dict(os.environ)), daemon=True) for r in range(self.world)]
         for p, (_, theirs) in zip(self._processes, pairs, strict=True):
             p.start()
             theirs.close()  # so that a process that dies is the end of what comes from it
@@ -54,7 +56,9 @@ class Ranks:
         self._dir.cleanup()
 
 
-def _serve(rank: int, world: int, folder: str, end: Connection) -> None:
+def _serve(rank: int, world: int, folder: str, end: Connection, environ: dict[str, str]) -> None:
+    os.environ.clear()  # of the process that it forks from
+    os.environ |= environ
     torch.set_num_threads(1)
     os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": str(world)}
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
