@@ -18,7 +18,7 @@ type event struct {
 	T      int64    `json:"t"` // nanoseconds since 1970
 	Rank   int      `json:"rank"`
 	PID    int      `json:"pid"`
-	Event  string   `json:"event"` // start, begun, joined, ready, step, fenced, peer-lost, waiting, stopped, done
+	Event  string   `json:"event"` // start, begun, joined, ready, step, state, fenced, peer-lost, waiting, stopped, done
 	Epoch  uint64   `json:"epoch,omitempty"`
 	Step   uint64   `json:"step"`
 	Loss   *float32 `json:"loss,omitempty"`
@@ -26,7 +26,7 @@ type event struct {
 	Source string   `json:"source,omitempty"`
 	Phase  string   `json:"phase,omitempty"`
 	Text   string   `json:"text,omitempty"`
-	// Of done and begun: SHA-256 over the weights, over everything replicated, over this rank's private state.
+	// Of done, begun and state: SHA-256 over the weights, over everything replicated, over this rank's private state.
 	Digest  string `json:"digest,omitempty"`
 	State   string `json:"state_digest,omitempty"`
 	Private string `json:"private_digest,omitempty"`

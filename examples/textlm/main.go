@@ -32,6 +32,7 @@ type options struct {
 	steps, seed uint64
 	stateMB     int
 	shards      int
+	digests     uint64
 	batch       int // of all replicas together; 0: so many for each as the model's default says
 	baseline    bool
 	world       int // of the baseline
@@ -51,6 +52,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&o.stateMB, "state-mb", 0, "further MiB of state that every step changes")
 	flags.IntVar(&o.shards, "shards", 2, "ranks that share one replica of the model")
 	flags.IntVar(&o.batch, "batch", 0, "examples of a step over all replicas (default 32 for each)")
+	flags.Uint64Var(&o.digests, "digests", 0, "tell the state's digests each so many steps, not at the end alone")
 	flags.BoolVar(&o.baseline, "baseline", false, "train without replicad, all ranks in this process")
 	flags.IntVar(&o.world, "world", 4, "ranks of the baseline")
 	flags.DurationVar(&o.pace, "pace", 0, "shortest time from step to step: stands for a larger model")

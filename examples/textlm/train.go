@@ -134,6 +134,9 @@ func (t *trainer) epoch(ctx context.Context, order libreplicad.Order) error {
 			return err
 		}
 		t.out.emit(event{Event: "step", Epoch: uint64(order.Epoch), Step: uint64(step), Loss: &loss})
+		if every := t.opt.digests; every > 0 && uint64(step)%every == 0 {
+			t.out.state("state", t.model)
+		}
 		pace.wait()
 	}
 	return t.finish(ctx)

@@ -109,9 +109,10 @@ func perform(ctx context.Context, opt Options, dir string, spawn *cluster.Spawne
 	defer c.Release()
 	v.say(fmt.Sprintf("seed %d, %d steps, files in %s", opt.Seed, opt.Steps, dir))
 	v.phase("undisturbed run, for the comparison")
-	calm := cluster.NewJournal()
+	calm, on := cluster.NewJournal(), told{}
+	on.hear(calm, "state")
 	v.watchOther(calm, opt.Steps)
-	want, err := cluster.Undisturbed(ctx, spawn, calm, c.Log("undisturbed"), 2*time.Minute+time.Duration(opt.Steps)*opt.step(), opt.World, opt.trainer())
+	want, err := cluster.Undisturbed(ctx, spawn, calm, c.Log("undisturbed"), 2*time.Minute+time.Duration(opt.Steps)*opt.step(), opt.World, opt.undisturbed())
 	v.watchOther(j, opt.Steps)
 	if err != nil {
 		return nil, err
@@ -137,7 +138,7 @@ func perform(ctx context.Context, opt Options, dir string, spawn *cluster.Spawne
 		if err := d.awaitOnDisk(ctx); err != nil {
 			return nil, err
 		}
-		if last, err = d.goOn(ctx, store, got); err != nil {
+		if last, err = d.goOn(ctx, store, calm, on); err != nil {
 			return nil, fmt.Errorf("the last act, another world: %w", err)
 		}
 	}

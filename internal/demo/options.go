@@ -272,6 +272,14 @@ func (o Options) trainer() []string {
 	return command
 }
 
+// undisturbed is the command of the run without faults, which tells what the last act begins with.
+func (o Options) undisturbed() []string {
+	if o.Durable == "" || !o.ofTextlm() {
+		return o.trainer()
+	}
+	return append(o.trainer(), "--digests", fmt.Sprint(durableEvery))
+}
+
 // Paces in bytes a second below which the demo takes something for stuck: a transfer over the machine's slowest lane while every
 // core trains, and the steps of all ranks, with a copy of the state each.
 const (
