@@ -588,7 +588,7 @@ class Session:
             self._rank.register(table := self._kept.table())
             self._kept.registered(self._rank, table)
             self._rank.attach()
-            self._remarks.note("version", provenance.versions())
+            self._remarks.note("version", provenance.versions() | loaders.versions(self._objects.data))
             self._remarks.tell(self._rank, again=True)
         except Refused as err:
             if "geometry" in str(err):
