@@ -90,8 +90,14 @@ func (s *Session) Join(ctx context.Context) (Order, error) {
 		Source: Source(info.source), Rank: replica.Rank(info.rank), World: uint32(info.world), Group: replica.GroupID(info.group), Job: job}, nil
 }
 
+// Beginning is a generation of another run that a job began with.
+type Beginning struct {
+	replica.Origin
+	Seals *replica.Rank `json:"seals"` // which rank of this one's group loads, and seals, what the group has in common; nil: this one
+}
+
 // From says which generation of another run the job began with; nil: none. From Open on.
-func (s *Session) From(ctx context.Context) (*replica.Origin, error) {
+func (s *Session) From(ctx context.Context) (*Beginning, error) {
 	const room = 8192
 	text := (*C.char)(C.malloc(room))
 	defer C.free(unsafe.Pointer(text))
@@ -102,13 +108,18 @@ func (s *Session) From(ctx context.Context) (*replica.Origin, error) {
 	if b == "" {
 		return nil, nil
 	}
-	var o replica.Origin
+	var o Beginning
 	return &o, json.Unmarshal([]byte(b), &o)
 }
 
 // SealInitial captures and seals the initial state, after Init; Join again afterwards.
 func (s *Session) SealInitial(ctx context.Context) error {
 	return s.waiting(ctx, "seal initial state", func(C.int64_t) C.int { return C.rp_seal_initial(s.h, &s.call.error) })
+}
+
+// SealOwn is SealInitial where another rank of the group loads what the group has in common: it seals what is the rank's own, and Load brings the rest.
+func (s *Session) SealOwn(ctx context.Context) error {
+	return s.waiting(ctx, "seal the rank's own initial state", func(C.int64_t) C.int { return C.rp_seal_own(s.h, &s.call.error) })
 }
 
 // Load copies the ordered generation into the live state, every chunk verified.

@@ -54,6 +54,7 @@ func (s *solo) Join(context.Context) (libreplicad.Order, error) {
 }
 
 func (s *solo) SealInitial(context.Context) error              { return nil }
+func (s *solo) SealOwn(context.Context) error                  { return nil }
 func (s *solo) Load() error                                    { return nil }
 func (s *solo) Ready(context.Context) error                    { return nil }
 func (s *solo) StepEnter(replica.Step, time.Duration) error    { return nil }

@@ -11,21 +11,21 @@ import (
 
 // begin puts the generation of another run, which this job began with, into the model. The world may be another one: a shard's state is that of its
 // replica group, and the place in the text is the same on all ranks. Random numbers are a rank's own, so one that was not there keeps the generator that
-// model.New seeded for it. Another number of shards is refused: their hidden units would be others.
-func begin(ctx context.Context, from *replica.Origin, m *model.Model, at place, shards int) error {
+// model.New seeded for it. Another number of shards is refused: their hidden units would be others. own: another rank reads what the group has in common.
+func begin(ctx context.Context, from *replica.Origin, m *model.Model, at place, shards int, own bool) error {
 	s, err := openSource(ctx, from)
 	if err != nil {
 		return fmt.Errorf("begin with %v: %w", from, err)
 	}
 	defer s.close()
-	if err := fill(s, m.Regions, at, shards); err != nil {
+	if err := fill(s, m.Regions, at, shards, own); err != nil {
 		return fmt.Errorf("begin with %v: %w", from, err)
 	}
 	return nil
 }
 
-// fill reads every region, by name. Nothing is read where anything does not fit.
-func fill(s *source, regions []model.Region, at place, shards int) error {
+// fill reads every region that the rank has to, by name. Nothing is read where anything does not fit.
+func fill(s *source, regions []model.Region, at place, shards int, own bool) error {
 	world := int(s.Commit.Layout.World)
 	if groups := s.Commit.Layout.NumGroups(); groups != shards {
 		return fmt.Errorf("it has %d replica groups, and --shards is %d: want as many", groups, shards)
@@ -54,7 +54,9 @@ func fill(s *source, regions []model.Region, at place, shards int) error {
 		if p.part = "group"; t.Class == "private" || t.Class == "frozen" {
 			p.part = t.Class
 		}
-		list = append(list, p)
+		if private || !own {
+			list = append(list, p)
+		}
 	}
 	for name := range there {
 		return fmt.Errorf("region %q is there alone: want the same --state-mb", name)

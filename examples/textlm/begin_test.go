@@ -32,10 +32,10 @@ func TestAnotherWorldGoesOn(t *testing.T) {
 		trainRanks(t, o, &out, func(tr *trainer, r *memory) {
 			r.begins = 8
 			at := place{rank: tr.rank, world: world, group: tr.rank % 2}
-			tr.begin = func(context.Context) error {
+			tr.begin = func(context.Context) (begun, own bool, err error) {
 				s := served(was, 8)
 				defer s.close()
-				return fill(s, tr.model.Regions, at, o.shards)
+				return true, false, fill(s, tr.model.Regions, at, o.shards, false)
 			}
 		})
 		got := lossesOf(t, &out)
@@ -48,6 +48,25 @@ func TestAnotherWorldGoesOn(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Where another rank has what the group has in common, no more is read than what is the rank's own.
+func TestBeginReadsItsOwnAlone(t *testing.T) {
+	o := options{steps: 2, seed: 4, shards: 2, world: 4, tune: small}
+	was := trainRanks(t, o, new(bytes.Buffer), func(*trainer, *memory) {})
+	m, err := newModel(o, 2, o.world, model.Heap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shared, private := m.Digests()
+	s := served(was, 1)
+	if err := fill(s, m.Regions, place{rank: 2}, o.shards, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, is, own := m.Digests(); is != shared || own == private {
+		t.Errorf("the group's state %v, its own %v, were %v and %v", is, own, shared, private)
+	}
+	_ = s.close()
 }
 
 // What does not fit is refused before a byte of the model changes.
@@ -70,7 +89,7 @@ func TestBeginRefusesAnotherModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, before, private := m.Digests()
-		err = fill(s, m.Regions, place{}, o.shards)
+		err = fill(s, m.Regions, place{}, o.shards, false)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}

@@ -48,15 +48,13 @@ func replicated(ctx context.Context, o options, stdout io.Writer) (err error) {
 		return err
 	}
 	t := &trainer{Rank: session, model: m, rank: place.rank, world: place.world, host: place.host, opt: o, out: out}
-	t.begin = func(ctx context.Context) error {
+	t.begin = func(ctx context.Context) (begun, own bool, err error) {
 		from, err := session.From(ctx)
-		if err == nil && from != nil {
-			err = begin(ctx, from, m, place, o.shards)
+		if err != nil || from == nil {
+			return false, false, err
 		}
-		if err == nil && from != nil {
-			out.state("begun", m)
-		}
-		return err
+		own = from.Seals != nil && *from.Seals != replica.Rank(place.rank)
+		return true, own, begin(ctx, &from.Origin, m, place, o.shards, own)
 	}
 	return t.train(ctx)
 }

@@ -20,6 +20,7 @@ import (
 type Rank interface {
 	Join(ctx context.Context) (libreplicad.Order, error)
 	SealInitial(ctx context.Context) error
+	SealOwn(ctx context.Context) error
 	Load() error
 	Ready(ctx context.Context) error
 
@@ -42,7 +43,9 @@ type trainer struct {
 	host        string // where peers reach this rank
 	opt         options
 	out         *events
-	begin       func(context.Context) error // puts another run's state into the model, where the job began with one; nil: none can
+
+	// begin puts another run's state into the model, where the job began with one, and tells whether another rank has what the group has in common; nil: none can.
+	begin func(context.Context) (begun, own bool, err error)
 }
 
 // train is the whole life of a rank: join an epoch, train in it until it is closed or the last step is done, join the next.
@@ -72,20 +75,19 @@ func (t *trainer) train(ctx context.Context) error {
 
 // join comes back with the state of order.Step in the model and the epoch opened.
 func (t *trainer) join(ctx context.Context) (order libreplicad.Order, err error) {
+	begun := false
 	for {
 		err = t.patiently(ctx, func(ctx context.Context) (err error) { order, err = t.Join(ctx); return err })
 		if err != nil {
 			return order, err
 		}
 		if order.Action == libreplicad.Init {
-			// model.New initialised the state, the same on every replica: there is nothing to broadcast before it is sealed.
-			if t.begin != nil {
-				err = t.begin(ctx)
-			}
-			if err == nil {
-				err = t.patiently(ctx, t.SealInitial)
-			}
+			begun, err = t.initial(ctx)
 		} else if err = t.Load(); err == nil {
+			if begun {
+				t.out.state("begun", t.model)
+				begun = false
+			}
 			t.out.emit(event{Event: "joined", Action: order.Action.String(), Epoch: uint64(order.Epoch), Step: uint64(order.Step), Source: order.Source.String()})
 			err = t.patiently(ctx, t.Ready)
 		}
@@ -100,6 +102,20 @@ func (t *trainer) join(ctx context.Context) (order libreplicad.Order, err error)
 			t.out.emit(event{Event: "joined", Action: order.Action.String(), Epoch: uint64(order.Epoch), Step: uint64(order.Step)})
 		}
 	}
+}
+
+// initial seals the state that a run begins with. model.New initialised it, the same on every replica: there is nothing to broadcast before that.
+func (t *trainer) initial(ctx context.Context) (begun bool, err error) {
+	own := false
+	if t.begin != nil {
+		if begun, own, err = t.begin(ctx); err != nil {
+			return begun, err
+		}
+	}
+	if own {
+		return begun, t.patiently(ctx, t.SealOwn)
+	}
+	return begun, t.patiently(ctx, t.SealInitial)
 }
 
 // epoch trains from order on until every rank has done the last step. Any error ends the epoch for this rank.
