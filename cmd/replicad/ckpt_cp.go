@@ -47,7 +47,7 @@ in the layout of older daemons comes out in the present one.`,
 				return err
 			}
 			defer st.Close()
-			to := catalog.New(st, catalog.Options{Who: f.name()})
+			to := catalog.New(st, catalog.Options{Who: f.name(), Note: func(err error) { fmt.Fprintf(c.std.err, "note: %s\n", line(err.Error())) }})
 			var list []catalog.Found
 			if all {
 				for _, t := range w.tiers() {

@@ -29,7 +29,7 @@ func (c ckpt) export() *cobra.Command {
 		Short: "Write a generation as other programs read it: hf, dcp, pt, safetensors",
 		Long: ckptLong + `
 
-DIR must not be there, or be empty. It appears when all of it is written. Formats:
+DIR must not be there, or be empty. It appears when all of it is written, with the files that the run carries (run --keep-file). Formats:
 
   hf           weights alone, in safetensors shards of at most 5 GB and an index, as from_pretrained reads them
   dcp          a folder that torch.distributed.checkpoint's FileSystemReader loads
@@ -73,7 +73,7 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 			if f.json {
 				return c.writeJSON(exported{found.Job, found.Run.Run, uint64(found.Generation.Step), uint64(found.Generation.Epoch), want.Format, want.Dir, done})
 			}
-			fmt.Fprintf(c.std.out, "exported step %d of %s as %s to %s: %d tensors, %s\n", found.Generation.Step, found.Job, want.Format, want.Dir, done.Tensors, size(done.Bytes))
+			fmt.Fprintf(c.std.out, "exported step %d of %s as %s to %s: %d tensors, %s%s\n", found.Generation.Step, found.Job, want.Format, want.Dir, done.Tensors, size(done.Bytes), alongside(done.Kept))
 			return nil
 		},
 	}, true)
@@ -93,6 +93,21 @@ func parseRenames(list []string) (out []convert.Rename, err error) {
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// alongside names the kept files of a conversion, the first ones.
+func alongside(names []string) string {
+	const most = 4
+	switch n := len(names); {
+	case n == 0:
+		return ""
+	case n == 1:
+		return ", and the kept file " + line(names[0])
+	case n > most:
+		return fmt.Sprintf(", and %d kept files (%s, ...)", n, line(strings.Join(names[:most], ", ")))
+	default:
+		return fmt.Sprintf(", and %d kept files (%s)", n, line(strings.Join(names, ", ")))
+	}
 }
 
 // notes prints what is to be known of a conversion.

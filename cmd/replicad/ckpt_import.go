@@ -22,7 +22,7 @@ func (c ckpt) imports() *cobra.Command {
 		Long: `Bring weights of other programs in as a generation of one rank, in a new run of a job that has none.
 
 It takes a safetensors file, a folder of Hugging Face's, a folder of torch.distributed.checkpoint, or a file of torch.save's, and
-tells them by their content. No pickle is executed: what names anything else than tensors is refused. What is no tensor
+tells them by their content. The run carries a Hugging Face folder's small files (config.json, tokenizer.json) along. No pickle is executed: what names anything else than tensors is refused. What is no tensor
 is left out, and said.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -52,7 +52,7 @@ is left out, and said.`,
 			if f.json {
 				return c.writeJSON(done)
 			}
-			fmt.Fprintf(c.std.out, "imported %s (%s) into %s as step %d of job %s: %d tensors, %s\n", args[0], done.Format, st.URL(), step, into.Job, done.Tensors, size(done.Bytes))
+			fmt.Fprintf(c.std.out, "imported %s (%s) into %s as step %d of job %s: %d tensors, %s%s\n", args[0], done.Format, st.URL(), step, into.Job, done.Tensors, size(done.Bytes), alongside(done.Kept))
 			return nil
 		},
 	}, true)

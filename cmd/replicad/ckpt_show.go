@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"text/tabwriter"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -23,6 +25,8 @@ type shown struct {
 	Pins       []format.Pin               `json:"pins,omitempty"`
 	Generators map[string][]string        `json:"generators,omitempty"` // by rank
 	Loaders    map[string]json.RawMessage `json:"loaders,omitempty"`    // by rank
+	Kept       []kept.File                `json:"kept_files,omitempty"`
+	KeptError  string                     `json:"kept_files_error,omitempty"` // why they cannot be read
 }
 
 func (c ckpt) show() *cobra.Command {
@@ -30,7 +34,7 @@ func (c ckpt) show() *cobra.Command {
 	tensors := false
 	cmd := f.add(&cobra.Command{
 		Use:   "show WHERE[@STEP]",
-		Short: "Show a generation: sizes, tensors, provenance, metrics, notes, generators, the loader's place",
+		Short: "Show a generation: sizes, tensors, provenance, metrics, notes, kept files, generators, the loader's place",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w, err := c.find(cmd.Context(), args[0], "")
@@ -48,6 +52,9 @@ func (c ckpt) show() *cobra.Command {
 			}
 			if !found.Old() {
 				if s.Pins, err = w.cat.Pinned(cmd.Context(), found.Run, found.Generation); err != nil {
+					return err
+				}
+				if err := s.carried(cmd.Context(), w.cat, found); err != nil {
 					return err
 				}
 			}
@@ -94,6 +101,18 @@ func (s *shown) own(ctx context.Context, t tier, f catalog.Found) error {
 	return nil
 }
 
+// carried lists the files that the run carries.
+func (s *shown) carried(ctx context.Context, cat *catalog.Catalog, f catalog.Found) error {
+	err := cat.ReadKept(ctx, f, func(file kept.File, _ io.Reader) error {
+		s.Kept = append(s.Kept, file)
+		return nil
+	})
+	if catalog.IsDamage(err) {
+		s.KeptError, err = err.Error(), nil
+	}
+	return err
+}
+
 func (c ckpt) printShown(s shown, tensors bool) error {
 	com := s.Commit
 	t := tabwriter.NewWriter(c.std.out, 0, 0, 2, ' ', 0)
@@ -137,6 +156,12 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 			until = ", until " + time.Unix(p.Until, 0).UTC().Format(time.RFC3339)
 		}
 		fmt.Fprintf(t, "pinned\tby %s: %s%s\n", line(p.Who), replica.Line(p.Why, 300), until)
+	}
+	for _, k := range s.Kept {
+		fmt.Fprintf(t, "kept file\t%s, %s\n", replica.Line(k.Name, 255), size(uint64(k.Bytes)))
+	}
+	if s.KeptError != "" {
+		fmt.Fprintf(t, "kept files\tDAMAGED: %s\n", replica.Line(s.KeptError, 300))
 	}
 	for _, rank := range sortedKeys(s.Generators) {
 		fmt.Fprintf(t, "generators\trank %s: %s\n", rank, replica.Line(fmt.Sprint(s.Generators[rank]), 300))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,8 +38,8 @@ func (c ckpt) verify() *cobra.Command {
 
 Reads every file against its SHA-256 and every chunk against its digest, several at once, and records what
 came of it beside the generation: ls, prune and daemons believe that. A file is named with the chunk that
-differs. Without a step it is the newest that no record calls damaged; what is newer is read before it, since
-it may have been mended. Ends with 1 where a generation is damaged. One that somebody deletes meanwhile is named,
+differs. The files that the run carries (run --keep-file) are read too. Without a step it is the newest that no record calls damaged; what is newer is read before it, since
+it may have been mended. Ends with 1 where a generation is damaged, or such files are. One that somebody deletes meanwhile is named,
 and --all goes on.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -210,10 +211,13 @@ func (c ckpt) progress(what string) func(read, of uint64) {
 }
 
 func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
-	bad := 0
+	bad, beside := 0, 0
 	for _, v := range list {
 		if !v.Good && !v.Deleted {
 			bad++
+		}
+		if slices.ContainsFunc(v.Faults, func(f catalog.Fault) bool { return f.Beside }) {
+			beside++
 		}
 	}
 	if asJSON {
@@ -231,11 +235,14 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 			}
 			fmt.Fprintf(c.std.out, "%s step %d of %s: %s, %s\n", v.Job, v.Step, v.Run, state, size(v.Bytes))
 			for _, f := range v.Faults {
-				twin := ""
-				if f.Twin {
-					twin = " (its twin is whole: `ckpt verify --repair` writes it anew)"
+				remedy := ""
+				switch {
+				case f.Twin:
+					remedy = " (its twin is whole: `ckpt verify --repair` writes it anew)"
+				case f.Beside:
+					remedy = " (the state does not need it. Remove it if it is there, and start the run with --resume and the same --keep-file, or copy it from another root)"
 				}
-				fmt.Fprintf(c.std.out, "  %s%s\n", line(f.What), twin)
+				fmt.Fprintf(c.std.out, "  %s%s\n", line(f.What), remedy)
 			}
 			if len(v.Faults) == 0 && v.Error != "" {
 				fmt.Fprintf(c.std.out, "  %s\n", line(v.Error))
@@ -244,6 +251,9 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 	}
 	if bad > 0 {
 		return fmt.Errorf("%d of %d generations are damaged", bad, len(list))
+	}
+	if beside > 0 {
+		return fmt.Errorf("of %d of %d generations the state is whole, and the files that their run carries are damaged", beside, len(list))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
@@ -24,6 +25,7 @@ type runFlags struct {
 	from, fromJob string // what a new job begins with
 	lease         *originLease
 	tokenFile     string
+	keep          []string // files and folders that the run is to carry
 }
 
 func newRun(std stdio) *cobra.Command {
@@ -51,6 +53,12 @@ func newRun(std stdio) *cobra.Command {
 			if opt.Preloaded, err = preloaded(); err != nil {
 				return coded(exitUsage, err)
 			}
+			if opt.Kept, err = keptFiles(f.keep); err != nil {
+				return coded(exitUsage, fmt.Errorf("--keep-file: %w", err))
+			}
+			if opt.Kept != nil {
+				defer opt.Kept.Close()
+			}
 			code, err := launch.Run(cmd.Context(), opt)
 			if errors.Is(err, launch.ErrNoDaemon) {
 				code = exitNobody
@@ -67,6 +75,7 @@ func newRun(std stdio) *cobra.Command {
 	flags.BoolVar(&o.Spare, "spare", false, "wait, and take a rank only when one is lost elsewhere")
 	flags.IntVar(&o.Warm, "warm", 0, "processes to start in advance: they import, and wait for a rank in replicad.wait_rank()")
 	flags.StringVar(&o.Preload, "preload", launch.PreloadAuto, "auto: restarts of a Python program fork from a process that has its imports; none: each restart imports")
+	flags.StringArrayVar(&f.keep, "keep-file", nil, "`PATH` of a file or folder that the run carries in the durable tier, and ckpt export puts beside the weights; dir/ means what is in it; repeatable")
 	flags.IntVar(&o.Capacity, "capacity", 0, "processes at the same time (default: as many as --ranks, else --world)")
 	return cmd
 }
@@ -197,6 +206,18 @@ func preloaded() (*os.File, error) {
 	}
 	syscall.CloseOnExec(fd)
 	return os.NewFile(uintptr(fd), name), nil
+}
+
+// keptFiles reads what --keep-file names into sealed memory; nil: it names nothing.
+func keptFiles(paths []string) (*os.File, error) {
+	if len(paths) == 0 {
+		return nil, nil
+	}
+	b, err := kept.Collect(paths)
+	if err != nil {
+		return nil, err
+	}
+	return kept.Seal(b)
 }
 
 // maxTokenFile bounds a file with a token, in bytes.

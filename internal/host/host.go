@@ -290,6 +290,8 @@ func (h *Host) handle(ev Event) {
 		close(ev.done)
 	case released:
 		h.released(ev)
+	case carriedNow:
+		h.carries(ev)
 	case LinkUp:
 		h.linked(ev)
 	case LinkDown:
@@ -505,6 +507,7 @@ func (h *Host) viewed(v control.View) {
 	h.serveAttaching()
 	for id, lj := range h.jobs {
 		if !known[id] && v.Index >= lj.job.LastIndex && len(lj.view().Arenas()) == 0 && !h.launching(lj.job.Name) {
+			lj.carried.Close()
 			delete(h.jobs, id)
 		}
 	}

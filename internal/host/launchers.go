@@ -12,6 +12,7 @@ import (
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/want"
@@ -37,6 +38,7 @@ type launcher struct {
 	done     bool
 	leaving  bool         // it was told to end
 	leaveAt  replica.Step // it may once this step is committed
+	kept     *kept.Tar    // files that its job is to carry, until that has them; nil: none
 }
 
 func (l *launcher) createRequest(id uint64) control.CreateRequest {
@@ -119,10 +121,14 @@ func groupsOf(set []bool) (groups []int) {
 }
 
 func (h *Host) runHello(ev session.RunHello) {
-	l := &launcher{peer: ev.Peer, user: ev.Peer.UID(), request: ev.Header.Request, hello: ev.RunHello, starts: starts{}}
+	l := &launcher{peer: ev.Peer, user: ev.Peer.UID(), request: ev.Header.Request, hello: ev.RunHello, starts: starts{}, kept: ev.Kept}
 	h.launchers[ev.Peer.ID()] = l
 	if err := replica.CheckName(l.hello.Job); err != nil {
 		h.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
+		return
+	}
+	if text := h.unkeepable(l); text != "" {
+		h.refuseLauncher(l, wire.CodeRefused, text)
 		return
 	}
 	h.serveLauncher(l)
@@ -131,6 +137,7 @@ func (h *Host) runHello(ev session.RunHello) {
 func (h *Host) refuseLauncher(l *launcher, code int32, text string) {
 	h.audit.Refused("launcher", h.self.Name, audit.Fields{"job": l.hello.Job, "pid": fmt.Sprint(l.peer.PID()), "refused": text})
 	l.peer.Refuse(l.request, code, text)
+	l.withdraws()
 	delete(h.launchers, l.peer.ID())
 }
 
@@ -433,6 +440,7 @@ func (h *Host) rankAttached(job string, r replica.Rank) {
 
 // launcherGone forgets a launcher; its processes are found by their own sessions.
 func (h *Host) launcherGone(l *launcher) {
+	l.withdraws()
 	delete(h.launchers, l.peer.ID())
 	for _, lj := range h.jobs {
 		if lj.job.Name == l.hello.Job {
@@ -462,6 +470,9 @@ func (h *Host) acceptLauncher(l *launcher, job *replica.Job) {
 		h.saySaid(lj)
 	}
 	l.peer.Send(wire.RankHeader{Type: wire.MRunOK, Request: l.request, Epoch: job.Epoch}, wire.Welcome{ABI: wire.RankABI, Cluster: h.cluster, Job: job.ID, Era: h.era, ChunkBytes: room.ChunkBytes(job)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+	if lj := h.jobs[job.ID]; lj != nil {
+		l.offers(h, lj)
+	}
 }
 
 // launcherLate answers one that was accepted for a job that has ended while no daemon was there to tell it.
@@ -507,5 +518,6 @@ func over(job *replica.Job) bool { return job.Phase == replica.Ended || job.Stop
 
 func (h *Host) sayDone(l *launcher, job *replica.Job, code int32, text string) {
 	l.done = true
+	h.sayUnkept(l, job)
 	l.peer.Send(wire.RankHeader{Type: wire.MRunDone, Epoch: job.Epoch}, wire.Refused{Code: code, Text: text}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/carried"
 	"github.com/replicad/replicad/internal/host/growth"
 	"github.com/replicad/replicad/internal/host/lacks"
 	"github.com/replicad/replicad/internal/host/mirrors"
@@ -40,6 +41,7 @@ type localJob struct {
 	badDisk    []replica.Held                    // and durable parts, when they were read here
 	lacks      lacks.Book                        // what copies of ranks here lack
 	said       remarks.Book                      // what ranks and launchers here say of the job
+	carried    carried.Book                      // files that launchers here give it to carry in the durable tier
 	outage     *outage                           // that it has not come out of yet; nil: none
 	failures   map[replica.Rank][]failure        // the exceptions of each rank's newest step that had one
 	untaken    map[replica.Rank]*untaken         // offers that no launcher here is known to have taken up

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/writer"
@@ -68,7 +69,7 @@ func (h *Host) doWrite(e writer.Effect) {
 
 // writeShard writes a shard beside the host.
 func (h *Host) writeShard(w *writer.Write) {
-	to := writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}
+	to := writer.Tier{Store: h.storeOf(w.Job), Spool: h.spool, Rate: h.durableRate}
 	h.spawn(func(ctx context.Context) Event {
 		info, err := w.Run(ctx, to, h.ailing(w.Attempt))
 		h.Post(writer.Returned{Write: w, Info: info, Err: err})
@@ -129,6 +130,8 @@ type Tier interface {
 	mover.Disk
 	// CommitThen makes a generation exist, and calls there once it does.
 	CommitThen(ctx context.Context, a tier.Attempt, said tier.Said, roots map[replica.Part]replica.Digest, objects []replica.Stored, there func()) error
+	// KeepFiles has a job's run carry files, unless it carries some: there is the SHA-256 of those that it carries then.
+	KeepFiles(ctx context.Context, a tier.Attempt, tar *kept.Tar) (there string, err error)
 	// Keep pins a generation for good.
 	Keep(ctx context.Context, name string, id replica.JobID, g replica.Generation, why string) error
 	Discard(ctx context.Context, a tier.Attempt, objects []string) error

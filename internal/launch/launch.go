@@ -8,7 +8,7 @@
 // Owner: the goroutine in Run owns every field of launcher; the link's goroutine and one goroutine for each process send it
 // what they see. Run returns when all of them have ended.
 //
-// It imports replica, internal/preload and internal/wire and must not import adaptors (session, shm, ...) or internal/node: it is a client.
+// It imports replica, internal/preload, internal/unixsock and internal/wire and must not import adaptors (session, shm, ...) or internal/node: it is a client.
 package launch
 
 import (
@@ -49,7 +49,7 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	linkCtx, closeLink := context.WithCancel(context.WithoutCancel(ctx))
 	l := &launcher{
 		opt: o, children: map[replica.Rank]*child{}, dismissed: map[*child]bool{}, seats: seats{}, last: map[replica.Rank]outcome{}, ended: map[replica.Rank]wire.RunExited{}, exits: make(chan exited),
-		link:  &link{socket: o.Socket, hello: o.hello(), wait: o.helloWait, events: make(chan linkEvent)},
+		link:  &link{socket: o.Socket, hello: o.hello(), kept: o.Kept, wait: o.helloWait, events: make(chan linkEvent)},
 		close: closeLink,
 	}
 	l.wg.Go(func() { l.link.run(linkCtx) })

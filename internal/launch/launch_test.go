@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/leakcheck"
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -383,6 +384,53 @@ func TestDaemonAway(t *testing.T) {
 	}
 	if alive(one.PID) {
 		t.Error("a process outlived the launcher")
+	}
+}
+
+// Files that the run is to carry come with each hello: a daemon that was started again knows nothing of them.
+func TestKeptFilesComeWithEachHello(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tar")
+	if err := os.WriteFile(path, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	d := newDaemon(t)
+	j := run(d, 1, "true", func(o *Options) { o.Kept = f })
+	for i := range 2 {
+		_ = d.ln.SetDeadline(time.Now().Add(patience))
+		conn, err := d.ln.AcceptUnix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &peer{t, conn}
+		b, files, _, _, err := unixsock.Receive(conn, make([]byte, wire.MaxRankMessage))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("hello %d: %d descriptors: %v", i, len(files), err)
+		}
+		_, body, err := wire.ParseRank(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, err := wire.ParseRunHello(body); err != nil || h.Flags&wire.RunKeeps == 0 {
+			t.Errorf("hello %d: flags %d: %v", i, h.Flags, err)
+		}
+		got := make([]byte, 8)
+		if n, _ := files[0].ReadAt(got, 0); string(got[:n]) != "kept" {
+			t.Errorf("hello %d: %q", i, got[:n])
+		}
+		unixsock.CloseAll(files)
+		p.send(wire.MRunOK, wire.Welcome{ABI: wire.RankABI}.Append(nil))
+		if i > 0 {
+			p.done(3, "stop")
+		}
+		conn.Close()
+	}
+	if code, _ := j.wait(); code != 3 {
+		t.Errorf("code %d", code)
 	}
 }
 

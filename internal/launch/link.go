@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -25,6 +26,7 @@ const (
 type link struct {
 	socket string
 	hello  wire.RunHello // names the job that it was accepted for from then on
+	kept   *os.File      // goes with each hello; nil: nothing does
 	wait   time.Duration // for the answer to the hello
 	events chan linkEvent
 }
@@ -88,7 +90,7 @@ func (l *link) once(ctx context.Context) (up bool, err error) {
 	if err := conn.SetDeadline(time.Now().Add(l.wait)); err != nil {
 		return false, err
 	}
-	_, unsent := conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, l.hello.Append(nil)))
+	unsent := unixsock.Send(conn, wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, l.hello.Append(nil)), l.kept)
 	buf := make([]byte, wire.MaxRankMessage)
 	for {
 		n, err := conn.Read(buf)                // also where nobody took the hello: why was said before that

@@ -46,6 +46,7 @@ type Options struct {
 	Notes []replica.Remark // that durable generations have, by kind Note
 	From  *wire.From       // what a new job begins with; nil: its program's own state
 	Begun func()           // called once the job needs no more what From names; it must not wait; nil: nobody
+	Kept  *os.File         // sealed: a tar of files that the run is to carry (internal/durable/kept); nil: none. It stays the caller's
 
 	Command []string // and its arguments
 	Env     []string // "NAME=value"; REPLICAD_* and torchrun's are replaced
@@ -206,6 +207,9 @@ func (o Options) hello() wire.RunHello {
 	}
 	if o.Named {
 		flags |= wire.RunNameGroups
+	}
+	if o.Kept != nil {
+		flags |= wire.RunKeeps
 	}
 	return wire.RunHello{
 		Flags: flags,

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -158,9 +159,19 @@ func (d *dialog) greet(token func(job string) string, p *conn, h wire.RankHeader
 		if err := admit(token(v.Job), v.ABI, v.Token, h.Request); err != nil {
 			return nil, err
 		}
+		ev := RunHello{Peer: p, Header: h, RunHello: v}
+		if v.Flags&wire.RunKeeps != 0 {
+			if len(*files) != 1 {
+				return nil, fmt.Errorf("a launcher's files to be kept, with %d descriptors: want one", len(*files))
+			}
+			if ev.Kept, err = kept.Open((*files)[0]); err != nil {
+				return nil, err
+			}
+			*files = nil
+		}
 		d.greeted, d.launcher = true, true
 		p.launcher.Store(true)
-		return RunHello{p, h, v}, nil
+		return ev, nil
 	}
 	v, err := wire.ParseHello(body)
 	if err != nil {

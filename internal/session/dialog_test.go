@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -122,6 +123,56 @@ func TestLauncher(t *testing.T) {
 	c.send(wire.MLeave, nil)
 	c.refused(wire.CodeInvalid)
 	next[Gone](t, s)
+}
+
+// A launcher's files come with its hello, in sealed memory that was read whole before anybody hears of it; anything else is refused, and nothing is left open.
+func TestLauncherKeepsFiles(t *testing.T) {
+	s := serve(t, Config{})
+	hello := wire.RunHello{ABI: wire.RankABI, World: 1, Job: "job", Flags: wire.RunKeeps}
+	tar, err := kept.Pack([]kept.Source{{Name: "config.json", Data: []byte("{}")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, err := kept.Seal(tar)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer good.Close()
+	c := dial(t, s)
+	c.send(wire.MRunHello, hello.Append(nil), good)
+	ev := next[RunHello](t, s)
+	if b, err := ev.Kept.Read(); err != nil || !bytes.Equal(b, tar) || ev.Kept.SHA256 == "" {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	ev.Kept.Close()
+	plain := dial(t, s)
+	without := hello
+	without.Flags = 0
+	plain.send(wire.MRunHello, without.Append(nil), good)
+	if ev := next[RunHello](t, s); ev.Kept != nil {
+		t.Error("files that nobody announced are kept")
+	}
+	bad, err := kept.Seal([]byte("no tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bad.Close()
+	open := filepath.Join(t.TempDir(), "open")
+	if err := os.WriteFile(open, tar, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for says, files := range map[string][]*os.File{"with 0 descriptors": nil, "with 2 descriptors": {good, good}, "no tar of kept files": {bad}, "sealed against writes": {file}} {
+		c := dial(t, s)
+		c.send(wire.MRunHello, hello.Append(nil), files...)
+		if r := c.refused(wire.CodeInvalid); !strings.Contains(r.Text, says) {
+			t.Errorf("%q does not say %q", r.Text, says)
+		}
+	}
 }
 
 // Each breach ends the session with a refusal that names it; the daemon hears of it only if the peer had introduced itself.

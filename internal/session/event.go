@@ -4,6 +4,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -149,11 +150,12 @@ type (
 		Peer   Peer
 		Header wire.RankHeader
 	}
-	// RunHello is a launcher's offer.
+	// RunHello is a launcher's offer. Kept, where it is not nil, is the receiver's to close.
 	RunHello struct {
 		Peer   Peer
 		Header wire.RankHeader
 		wire.RunHello
+		Kept *kept.Tar
 	}
 	// RunExited says that a launcher's process has ended.
 	RunExited struct {

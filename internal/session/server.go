@@ -359,6 +359,9 @@ func (s *Server) read(p *conn) {
 				if h, ok := ev.(Hello); ok && h.File != nil {
 					_ = h.File.Close()
 				}
+				if h, ok := ev.(RunHello); ok && h.Kept != nil {
+					h.Kept.Close()
+				}
 				return errServerEnded
 			}
 		}

@@ -18,6 +18,7 @@ const (
 	runJoined           uint32 = 32  // on the wire alone: Joined follows all else but Notes
 	runNotes            uint32 = 64  // on the wire alone: Notes follow all else, and their length in bytes, u32
 	runFrom             uint32 = 128 // on the wire alone: From follows all else but Notes, and its length in bytes, u32
+	RunKeeps            uint32 = 256 // a sealed descriptor comes along: files that the run is to carry (internal/durable/kept)
 	runLoneShift               = 16  // on the wire alone: LoneAhead is in the upper half
 )
 

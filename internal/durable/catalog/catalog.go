@@ -13,7 +13,7 @@
 // than a grace, by the store's own times.
 //
 // A Catalog may be used by several goroutines. It keeps no truth of its own: all of it can be made anew over the same store. The package
-// imports format, safetensors, store, checkpoint (whose directories it lists too, see Old) and replica; it must not know any store by name.
+// imports format, kept, safetensors, store, checkpoint (whose directories it lists too, see Old) and replica; it must not know any store by name.
 package catalog
 
 import (
@@ -80,11 +80,12 @@ type Catalog struct {
 	suspect map[string]bool
 	runs    map[replica.JobID]Run        // where they lie; guarded by mu
 	said    map[store.Info]*format.Claim // that were read; guarded by mu
+	kept    map[store.Info]keptLook      // tars of runs' files that were read; guarded by mu
 }
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
-	c := &Catalog{st: st, note: o.Note, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, weak: o.Unconditional, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim)}
+	c := &Catalog{st: st, note: o.Note, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, weak: o.Unconditional, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim), kept: make(map[store.Info]keptLook)}
 	if c.who == "" {
 		c.who = "user-" + fmt.Sprint(os.Getuid())
 	}

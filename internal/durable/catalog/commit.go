@@ -63,6 +63,9 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 	if err != nil {
 		return nil, nil, err
 	}
+	if said.KeptFiles, err = c.carried(ctx, a.Run); err != nil {
+		return nil, nil, err
+	}
 	x := format.NewIndex(a.Run.Job, a.Run.ID, a.Generation, a.Write, files, layouts)
 	com, b, xb, err := c.seal(a, fleet, said, x)
 	if err != nil {

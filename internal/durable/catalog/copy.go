@@ -44,6 +44,9 @@ func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended boo
 	if err := c.copyWords(ctx, f, to); err != nil {
 		return false, err
 	}
+	if err := c.copyKept(ctx, f, to); err != nil {
+		return false, err
+	}
 	there, bad, err := to.copied(ctx, f)
 	if err != nil {
 		return false, err

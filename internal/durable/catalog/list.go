@@ -131,7 +131,7 @@ func (b *book) note(n format.Name, info store.Info) {
 		if _, committed := b.commits[n.Generation]; !committed {
 			b.loose[n.Generation]++
 		}
-	case format.Stray, format.CommitKind, format.ClaimKind, format.SharedKind, format.RunKind, format.SummaryKind:
+	case format.Stray, format.CommitKind, format.ClaimKind, format.SharedKind, format.KeptKind, format.RunKind, format.SummaryKind:
 	}
 }
 

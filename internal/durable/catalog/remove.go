@@ -206,7 +206,7 @@ func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info) (list []st
 	return list, nil
 }
 
-// Clear removes what a run has left that has no generation any more: frozen parts, claims, its words. Where a generation is there, or is being
+// Clear removes what a run has left that has no generation any more: frozen parts, the files that it carries, claims, its words. Where a generation is there, or is being
 // deleted, or an object is younger than the grace by the store's own times, everything stays.
 func (c *Catalog) Clear(ctx context.Context, r Run, grace time.Duration) (gone bool, err error) {
 	if gone, err = c.clear(ctx, r, grace); err != nil {
@@ -224,7 +224,7 @@ func (c *Catalog) clear(ctx context.Context, r Run, grace time.Duration) (bool, 
 		case format.CommitKind, format.TrashKind, format.PinKind:
 			used = true
 			return errStop
-		case format.Stray, format.RunKind, format.ClaimKind, format.SummaryKind, format.SharedKind, format.ShardKind, format.IndexKind, format.ReadKind:
+		case format.Stray, format.RunKind, format.ClaimKind, format.SummaryKind, format.SharedKind, format.KeptKind, format.ShardKind, format.IndexKind, format.ReadKind:
 		}
 		used = used || info.Modified.IsZero()
 		if info.Modified.After(newest) {

@@ -19,11 +19,13 @@ type Fault struct {
 	What string `json:"what"`
 	// Twin: the file's twin is whole, and the generation readable.
 	Twin bool `json:"twin,omitempty"`
+	// Beside: it holds nothing of the state, and the generation is readable.
+	Beside bool `json:"beside,omitempty"`
 }
 
 // Verify reads a generation whole: every file against its SHA-256, every chunk against its digest, both twins of frozen parts. progress
 // hears how many bytes of how many were read, from several goroutines. An error means that a byte of the generation cannot be had; faults
-// alone, that a twin is bad. ErrNone: the generation was deleted meanwhile.
+// alone, that a twin is bad, or what its run carries beside the state. ErrNone: the generation was deleted meanwhile.
 func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of uint64)) (faults []Fault, err error) {
 	return c.VerifyAs(ctx, f, How{}, progress)
 }
@@ -93,6 +95,10 @@ func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(
 	if err != nil {
 		return nil, fmt.Errorf("verify generation %v of job %s: %w", f.Generation, f.Job, err)
 	}
+	beside, err := c.verifyKept(ctx, f, how)
+	if err != nil {
+		return nil, fmt.Errorf("verify generation %v of job %s: %w", f.Generation, f.Job, err)
+	}
 	var lost []error
 	for _, w := range todo {
 		why := bad[w.key]
@@ -104,11 +110,14 @@ func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(
 			other = w.file.Key
 		}
 		whole := other != "" && bad[other] == nil
-		faults = append(faults, Fault{w.key, why.Error(), whole})
+		faults = append(faults, Fault{Key: w.key, What: why.Error(), Twin: whole})
 		c.doubt(f.Run, format.ParseName(w.key))
 		if !whole {
 			lost = append(lost, why)
 		}
+	}
+	if beside != nil {
+		faults = append(faults, *beside)
 	}
 	if len(lost) > 0 {
 		why := c.orDeleted(ctx, f.Run, f.Generation, errors.Join(lost...))

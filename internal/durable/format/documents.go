@@ -103,6 +103,7 @@ type Commit struct {
 	Loader     *uint64              `json:"loader,omitempty"`     // the loader's epoch
 	Keep       string               `json:"keep,omitempty"`       // why session.save wants it kept
 	Stripped   bool                 `json:"stripped,omitempty"`   // without optimizer state: nothing resumes from it
+	KeptFiles  *Ref                 `json:"kept_files,omitempty"` // the tar of files that its run carried by then
 	At         int64                `json:"at"`                   // milliseconds since 1970 by the writer's clock, for people
 }
 
@@ -228,6 +229,9 @@ func (c *Commit) check() error {
 		if ParseName(key).Kind != SharedKind {
 			return fmt.Errorf("%.80q is no frozen part", key)
 		}
+	}
+	if k := c.KeptFiles; k != nil && (k.Key != KeptKey || !isHex(k.SHA256, 64) || k.Bytes > MaxDocument) {
+		return fmt.Errorf("its kept files are %q, %d bytes, SHA-256 %.70q; want %s", k.Key, k.Bytes, k.SHA256, KeptKey)
 	}
 	if c.From != nil {
 		if err := c.From.Check(); err != nil {

@@ -65,7 +65,7 @@ func generation(t testing.TB) (*Index, []byte, *Commit, []byte) {
 		files = append(files, Written{f, o})
 	}
 	commit := &Commit{Job: place.Job, Run: durabletest.Job, Generation: gen, Position: replica.Position{Epoch: 3, Step: 1200}, Write: durabletest.Write, Layout: g.Layout,
-		Lineage: replica.Lineage{{Epoch: 1}}, Geometries: []replica.Digest{{3}, {4}}, Metrics: map[string]Metric{"loss": 1.5}, Notes: map[string]string{"lr": "0.1"}, At: 1}
+		Lineage: replica.Lineage{{Epoch: 1}}, Geometries: []replica.Digest{{3}, {4}}, Metrics: map[string]Metric{"loss": 1.5}, Notes: map[string]string{"lr": "0.1"}, KeptFiles: &Ref{KeptKey, 2048, Sum(nil)}, At: 1}
 	for i, p := range g.Groups {
 		add(Name{Kind: ShardKind, Generation: gen, Write: durabletest.Write, Shard: "group-" + string(rune('0'+i))}, p)
 		f := g.Frozen[i]
@@ -113,6 +113,7 @@ func TestNames(t *testing.T) {
 		"reads/step-00001200.e2.3.1700000000.bad-n1.json":               {Kind: ReadKind, Generation: gen, Number: 3, At: 1700000000, Who: "n1"},
 		"reads/step-00001200.e2.1700000000.bad-n1.json":                 {Kind: ReadKind, Generation: gen, At: 1700000000, Who: "n1"},
 		"run.json": {Kind: RunKind},
+		"kept.tar": {Kind: KeptKind},
 		"step-00001200.e2/group-0.w17.safetensors":         {Kind: ShardKind, Generation: gen, Write: 17, Shard: "group-0"},
 		"step-00001200.e2/node-gpu.rack-1.w17.safetensors": {Kind: ShardKind, Generation: gen, Write: 17, Shard: "node-gpu.rack-1"},
 		"step-00001200.e2/index.w17.json":                  {Kind: IndexKind, Generation: gen, Write: 17},
@@ -124,7 +125,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "commits/step-1200.e2.json", "commits/step-00001200.e02.json", "commits/step-00001200.e2.json/x", "epochs/2.json", "epochs/000002..json", "epochs/000002.00FF00ff00ff00ff.json", "epochs/000002.00ff.json", "pins/step-00001200.e2-.json",
-		"step-00001200.e2/group-0.w017.safetensors", "step-00001200.e2/../x.w1.safetensors", "frozen/group-1-0900.a.safetensors", "step-99999999999999.e1/index.w1.json", "summary.json2"} {
+		"step-00001200.e2/group-0.w017.safetensors", "step-00001200.e2/../x.w1.safetensors", "frozen/group-1-0900.a.safetensors", "step-99999999999999.e1/index.w1.json", "summary.json2", "kept.tar/x", "kept.tar.gz"} {
 		if n := ParseName(bad); n.Kind != Stray {
 			t.Errorf("%q is read as %+v", bad, n)
 		}
@@ -140,6 +141,21 @@ func TestNames(t *testing.T) {
 	for in, want := range map[string]string{"Ada Lovelace@host": "ada-lovelace-host", "..": "somebody", "": "somebody", strings.Repeat("é", 50): "somebody"} {
 		if got := Who(in); got != want || replica.CheckName(got) != nil {
 			t.Errorf("Who(%q) = %q", in, got)
+		}
+	}
+}
+
+// TestKeptFilesOfACommit: a commit names one place for the files that its run carries, within bounds.
+func TestKeptFilesOfACommit(t *testing.T) {
+	for name, bad := range map[string]Ref{"elsewhere": {"../kept.tar", 2048, Sum(nil)}, "a shard": {"step-00001200.e2/group-0.w17.safetensors", 2048, Sum(nil)}, "no digest": {KeptKey, 2048, "ab"}, "too large": {KeptKey, MaxDocument + 1, Sum(nil)}} {
+		_, _, c, _ := generation(t)
+		c.KeptFiles = &bad
+		b, err := c.Seal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ParseCommit(b, place, durabletest.Job, gen); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "want kept.tar") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

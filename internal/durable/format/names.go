@@ -20,6 +20,7 @@ const (
 	LogPrefix  = "log/"
 	RunKey     = "run.json"
 	SummaryKey = "summary.json"
+	KeptKey    = "kept.tar" // what the run carries beside its state
 
 	CommitPrefix = "commits/"
 	EpochPrefix  = "epochs/"
@@ -82,6 +83,7 @@ const (
 	CommitKind
 	ClaimKind
 	SharedKind
+	KeptKind
 	PinKind
 	ReadKind
 	RunKind
@@ -139,6 +141,8 @@ func (n Name) String() string {
 		return fmt.Sprintf("%s/index.w%d.json", step, n.Write)
 	case SummaryKind:
 		return SummaryKey
+	case KeptKind:
+		return KeptKey
 	case TrashKind:
 		return TrashPrefix + step + ".json"
 	case Stray:
@@ -155,6 +159,7 @@ var forms = []struct {
 	{CommitKind, CommitPrefix, regexp.MustCompile(`^commits/(?P<step>step-[^/]+)\.json$`)},
 	{ClaimKind, EpochPrefix, regexp.MustCompile(`^epochs/(?P<epoch>\d{6,8})(?:\.(?P<fleet>[0-9a-f]{16}))?\.json$`)},
 	{SharedKind, FrozenPrefix, regexp.MustCompile(`^frozen/group-(?P<group>\d{1,7})-(?P<root>[0-9a-f]{32})\.(?P<twin>[ab])\.safetensors$`)},
+	{KeptKind, KeptKey, regexp.MustCompile(`^kept\.tar$`)},
 	{PinKind, PinPrefix, regexp.MustCompile(`^pins/(?P<step>step-\d+\.e\d+)-(?P<who>[^/]+)\.json$`)},
 	{ReadKind, ReadPrefix, regexp.MustCompile(`^reads/(?P<step>step-\d+\.e\d+)(?:\.(?P<number>\d{1,19}))?\.(?P<at>\d{1,12})\.(?P<how>good|bad)-(?P<who>[^/]+)\.json$`)},
 	{RunKind, RunKey, regexp.MustCompile(`^run\.json$`)},
@@ -241,7 +246,7 @@ func (n Name) OfGeneration() bool {
 	switch n.Kind {
 	case CommitKind, PinKind, ReadKind, ShardKind, IndexKind, TrashKind:
 		return true
-	case Stray, ClaimKind, SharedKind, RunKind, SummaryKind:
+	case Stray, ClaimKind, SharedKind, KeptKind, RunKind, SummaryKind:
 	}
 	return false
 }

@@ -379,6 +379,9 @@ func (t *Tier) ReadBack(ctx context.Context, f Found, how How) error {
 		if fault.Twin {
 			t.note(fmt.Errorf("%s: %s: its twin is whole, and it is written anew", fault.Key, fault.What))
 		}
+		if fault.Beside {
+			t.note(fmt.Errorf("files that run %s of job %s carries: %s: the state is whole without them", f.Run.Run, f.Job, fault.What))
+		}
 	}
 	if err == nil && len(faults) > 0 {
 		t.note(t.cat.Repair(ctx, f, faults))

@@ -34,7 +34,8 @@ type Tier struct {
 	old      *catalog.Old // nil: the root is no directory
 	settings Settings
 
-	proving sync.Mutex // held while the store's conditions are tried
+	proving sync.Mutex    // held while the store's conditions are tried
+	keeping chan struct{} // taken while a tar of files is in memory: one at a time
 
 	mu     sync.Mutex // guards what follows, but for leases and closing
 	proved bool
@@ -81,7 +82,7 @@ func DirectoryLater(ctx context.Context, dir string, s Settings) (*Tier, error) 
 // New makes a tier over a store. old is its directory as the former layout sees it; nil: it has none. Close closes both.
 func New(st store.Store, old *catalog.Old, s Settings) *Tier {
 	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Note: s.Note, Best: s.Best.Metric, Largest: s.Best.Largest(), Unconditional: s.Unconditional}), old: old, settings: s,
-		owned: map[owned]catalog.Run{}, swept: map[replica.JobID]time.Time{}, reads: map[string]*read{}, closing: make(chan struct{})}
+		owned: map[owned]catalog.Run{}, swept: map[replica.JobID]time.Time{}, reads: map[string]*read{}, keeping: make(chan struct{}, 1), closing: make(chan struct{})}
 }
 
 // URL names the root, for people.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -120,6 +121,22 @@ func (t *Tier) Write(ctx context.Context, a Attempt, object string, frozen *Part
 	s = stored(w)
 	s.Frozen = along
 	return s, nil
+}
+
+// KeepFiles has the run of a write carry files from now on, unless it carries some already. there is the SHA-256 of the tar that it carries then.
+func (t *Tier) KeepFiles(ctx context.Context, a Attempt, tar *kept.Tar) (there string, err error) {
+	at, err := t.attempt(ctx, a)
+	if err != nil {
+		return "", err
+	}
+	select {
+	case t.keeping <- struct{}{}:
+		defer func() { <-t.keeping }()
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	is, err := t.cat.KeepFiles(ctx, at.Run, tar.Read)
+	return is.SHA256, err
 }
 
 // ObjectOf names the object that a node writes a part in: private parts of its ranks lie in one.

@@ -86,7 +86,12 @@ const job = "lm"
 // write makes a generation of as many groups, each of one rank.
 func write(t *testing.T, groups [][]piece) (*catalog.Catalog, catalog.Found) {
 	t.Helper()
-	ctx, c := t.Context(), catalog.New(memory.New(), catalog.Options{Who: "ada"})
+	return writeTo(t, memory.New(), groups)
+}
+
+func writeTo(t *testing.T, st *memory.Store, groups [][]piece) (*catalog.Catalog, catalog.Found) {
+	t.Helper()
+	ctx, c := t.Context(), catalog.New(st, catalog.Options{Who: "ada"})
 	r, err := c.Begin(ctx, format.Run{Job: job, ID: replica.JobID{0xab}})
 	if err != nil {
 		t.Fatal(err)

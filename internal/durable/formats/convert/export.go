@@ -69,7 +69,8 @@ func (m Moved) counted(tensors []formats.Tensor, times uint64) {
 type Done struct {
 	Tensors int      `json:"tensors"`
 	Bytes   uint64   `json:"bytes"`
-	Notes   []string `json:"notes,omitempty"` // what is to be known of it
+	Kept    []string `json:"kept_files,omitempty"` // files that its run carries
+	Notes   []string `json:"notes,omitempty"`      // what is to be known of it
 }
 
 // writers write a format into a folder that is there.
@@ -107,7 +108,12 @@ func Export(ctx context.Context, cat *catalog.Catalog, f catalog.Found, w Want) 
 			d.Bytes += t.Bytes()
 		}
 		w.Moved.counted(tensors, 1)
-		return whole(w.Dir, func(dir string) error { return writers[w.Format](ctx, dir, f, tensors) })
+		return whole(w.Dir, func(dir string) error {
+			if err := writers[w.Format](ctx, dir, f, tensors); err != nil {
+				return err
+			}
+			return d.writeKept(ctx, cat, f, w.Format, dir)
+		})
 	})
 	if err != nil {
 		return d, fmt.Errorf("export generation %v of job %s: %w", f.Generation, f.Job, err)

@@ -56,6 +56,7 @@ func Import(ctx context.Context, path string, cat *catalog.Catalog, into Into) (
 		return d, fmt.Errorf("%s: %w", path, err)
 	}
 	from := fmt.Sprintf("%s %s", s.format, path)
+	g.kept = s.keep(&d.Done)
 	if d.Run, err = g.write(ctx, cat, into, from); err != nil {
 		return d, fmt.Errorf("import %s: %w", path, err)
 	}
@@ -123,6 +124,7 @@ type sealed struct {
 	private    catalog.Part
 	tensors    map[string]formats.Tensor
 	layout     safetensors.Layout
+	kept       []byte // a tar of files that the run is to carry; nil: none
 }
 
 // newSealed lays tensors out and reads all of them once, for the digests that lie before the bytes.
@@ -225,6 +227,11 @@ func (s *sealed) write(ctx context.Context, cat *catalog.Catalog, into Into, fro
 	fleet := catalog.Fleet{Cluster: cluster, Name: importer, Epoch: s.generation.Epoch}
 	if err := cat.Claim(ctx, r, fleet); err != nil {
 		return "", err
+	}
+	if s.kept != nil {
+		if _, err := cat.KeepFiles(ctx, r, func() ([]byte, error) { return s.kept, nil }); err != nil {
+			return "", err
+		}
 	}
 	a := catalog.Attempt{Run: r, Generation: s.generation, Write: 1}
 	roots := make(map[replica.Part]replica.Digest)

@@ -98,6 +98,9 @@ func TestBrokenOff(t *testing.T) {
 	if err := formats.WriteFile(dir, "x.safetensors", func(w io.Writer) error { return hf.WriteFile(t.Context(), w, nil, formatstest.All()) }); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o600); err != nil { // the run carries it
+		t.Fatal(err)
+	}
 	broken := errors.New("the power went")
 	for n := 0; ; n++ {
 		st := memory.New()

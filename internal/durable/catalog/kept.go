@@ -1,0 +1,181 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/kept"
+	"github.com/replicad/replicad/internal/durable/store"
+)
+
+// keptLook is what a look at the tar of a run's files found.
+type keptLook struct {
+	ref format.Ref
+	err error
+}
+
+// KeepFiles has a run carry a tar of files from now on, unless it carries one already: the first one stays. there is what the run carries then. tar is
+// called where none is.
+func (c *Catalog) KeepFiles(ctx context.Context, r Run, tar func() ([]byte, error)) (there format.Ref, err error) {
+	if there, err = c.keepFiles(ctx, r, tar); err != nil {
+		err = fmt.Errorf("keep files in run %s of job %s: %w", r.Run, r.Job, err)
+	}
+	return there, err
+}
+
+func (c *Catalog) keepFiles(ctx context.Context, r Run, tar func() ([]byte, error)) (there format.Ref, err error) {
+	if there, err = c.keptFiles(ctx, r); !errors.Is(err, store.ErrAbsent) {
+		return there, err
+	}
+	b, err := tar()
+	if err != nil {
+		return there, err
+	}
+	if _, err := kept.List(bytes.NewReader(b)); err != nil { // nobody could read it back
+		return there, err
+	}
+	if other, err := c.putOnce(ctx, r.Under(format.KeptKey), b); err != nil && other == nil {
+		return there, err
+	}
+	return c.keptFiles(ctx, r) // read back: where several put one at once, one of them is there
+}
+
+// keptFiles looks at the tar that a run carries, and reads it whole the first time. ErrAbsent: it carries none.
+func (c *Catalog) keptFiles(ctx context.Context, r Run) (there format.Ref, err error) {
+	key := r.Under(format.KeptKey)
+	var info store.Info
+	err = c.again(ctx, func() (err error) {
+		info, err = c.st.Stat(ctx, key)
+		return err
+	})
+	if err != nil {
+		return there, err
+	}
+	c.mu.Lock()
+	was, ok := c.kept[info]
+	c.mu.Unlock()
+	if ok {
+		return was.ref, was.err
+	}
+	b, _, err := c.get(ctx, key)
+	if err != nil {
+		return there, err
+	}
+	is := keptLook{ref: format.Ref{Key: format.KeptKey, Bytes: uint64(len(b)), SHA256: format.Sum(b)}}
+	if _, err := kept.List(bytes.NewReader(b)); err != nil {
+		is = keptLook{err: fmt.Errorf("%s: %w: %w: delete that object, and start the run again with --resume and --keep-file", key, store.ErrCorrupt, err)}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept[info] = is
+	return is.ref, is.err
+}
+
+// carried is what a COMMIT says of the files that its run carries. A tar that is none is left out and told: the state is what counts.
+func (c *Catalog) carried(ctx context.Context, r Run) (*format.Ref, error) {
+	there, err := c.keptFiles(ctx, r)
+	switch {
+	case err == nil:
+		return &there, nil
+	case errors.Is(err, store.ErrAbsent):
+		return nil, nil
+	case IsDamage(err):
+		c.told(fmt.Errorf("the commits of run %s of job %s name no kept files: %w", r.Run, r.Job, err))
+		return nil, nil
+	}
+	return nil, err
+}
+
+// ReadKept reads the files that a generation's run carries, as they were when it was committed; none where its COMMIT names none. Its bytes are checked
+// before the first file is given.
+func (c *Catalog) ReadKept(ctx context.Context, f Found, each func(file kept.File, content io.Reader) error) error {
+	if f.KeptFiles == nil {
+		return nil
+	}
+	b, err := c.keptBytes(ctx, f)
+	if err != nil {
+		return fmt.Errorf("read the files kept with generation %v of job %s: %w", f.Generation, f.Job, err)
+	}
+	return kept.Read(bytes.NewReader(b), each)
+}
+
+// keptBytes reads the tar that a COMMIT names.
+func (c *Catalog) keptBytes(ctx context.Context, f Found) ([]byte, error) {
+	want := f.KeptFiles
+	b, _, err := c.get(ctx, f.Run.Under(want.Key))
+	if err != nil {
+		return nil, lying(want.Key, err)
+	}
+	if got := format.Sum(b); uint64(len(b)) != want.Bytes || got != want.SHA256 {
+		return nil, &damage{want.Key, wholeFile, "SHA-256 differs", fmt.Errorf("%s: %w: %d bytes, SHA-256 %s; the commit says %d, %s", want.Key, store.ErrCorrupt, len(b), got, want.Bytes, want.SHA256)}
+	}
+	return b, nil
+}
+
+// verifyKept reads the tar that a COMMIT names. What is wrong with it is no damage of the state: the generation is resumed from as before.
+func (c *Catalog) verifyKept(ctx context.Context, f Found, how How) (*Fault, error) {
+	if f.KeptFiles == nil {
+		return nil, nil
+	}
+	if how.Pace != nil {
+		if err := how.Pace(ctx, int(f.KeptFiles.Bytes)); err != nil {
+			return nil, err
+		}
+	}
+	read := func() error {
+		if how.Cold {
+			c.forget(ctx, f.Run.Under(f.KeptFiles.Key))
+			defer c.forget(ctx, f.Run.Under(f.KeptFiles.Key))
+		}
+		_, err := c.keptBytes(ctx, f)
+		return err
+	}
+	err := read()
+	if IsDamage(err) { // what memory or the network did to one read the next does not repeat
+		how.Cold = true
+		err = read()
+	}
+	if err == nil || !IsDamage(err) {
+		return nil, err
+	}
+	return &Fault{Key: f.KeptFiles.Key, What: err.Error(), Beside: true}, nil
+}
+
+// copyKept takes the files that a generation's run carries along. What is wrong with them, here or there, is told, and the state is copied all the same.
+func (c *Catalog) copyKept(ctx context.Context, f Found, to *Catalog) error {
+	if f.KeptFiles == nil {
+		return nil
+	}
+	there, err := to.keptFiles(ctx, f.Run)
+	switch {
+	case err == nil && there == *f.KeptFiles:
+		return nil
+	case err == nil:
+		to.told(fmt.Errorf("run %s of job %s carries other files in %s (SHA-256 %s) than in %s (%s): they stay as they are", f.Run.Run, f.Job, to.URL(), there.SHA256, c.URL(), f.KeptFiles.SHA256))
+		return nil
+	case fatal(err) != nil:
+		return err
+	}
+	b, rerr := c.keptBytes(ctx, f)
+	if rerr != nil {
+		if !IsDamage(rerr) {
+			return rerr
+		}
+		to.told(fmt.Errorf("the files kept with run %s of job %s are not copied: %w", f.Run.Run, f.Job, rerr))
+		return nil
+	}
+	if !errors.Is(err, store.ErrAbsent) { // it is damaged there
+		if err := to.remove(ctx, f.Run.Under(format.KeptKey)); err != nil {
+			return err
+		}
+	}
+	other, err := to.putOnce(ctx, f.Run.Under(format.KeptKey), b)
+	if other != nil { // another copy was first
+		return nil
+	}
+	return err
+}
