@@ -43,8 +43,9 @@ var walls = map[string]wall{
 
 	"internal/durable/safetensors": {1, []string{"replica"}, []string{"github.com/zeebo/xxh3"}},
 	"internal/durable/retain":      {1, []string{"replica"}, nil},
-	"internal/durable/format":      {2, []string{"replica", "rng", "internal/durable/safetensors", "internal/wire"}, nil},
-	"internal/durable/catalog":     {3, []string{"replica", "internal/checkpoint", "internal/durable/format", "internal/durable/safetensors", "internal/durable/store"}, nil},
+	"internal/durable/sealed":      {1, []string{}, []string{"filippo.io/age", "golang.org/x/crypto"}},
+	"internal/durable/format":      {2, []string{"replica", "rng", "internal/durable/safetensors", "internal/durable/sealed", "internal/wire"}, nil},
+	"internal/durable/catalog":     {3, []string{"replica", "internal/checkpoint", "internal/durable/format", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store"}, nil},
 
 	"internal/durable/formats":             {1, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/formats/pickles":     {1, []string{}, nil},
@@ -81,7 +82,7 @@ var walls = map[string]wall{
 
 	"internal/durable":      {4, []string{"internal/durable/azure", "internal/durable/directory", "internal/durable/gcs", "internal/durable/remote", "internal/durable/s3", "internal/durable/store"}, nil},
 	"internal/durable/pipe": {4, []string{"replica", "internal/checkpoint", "internal/durable/catalog", "internal/durable/format", "internal/durable/safetensors"}, nil},
-	"internal/durable/tier": {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/retain", "internal/durable/store"}, nil},
+	"internal/durable/tier": {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/retain", "internal/durable/sealed", "internal/durable/store"}, nil},
 
 	"internal/host/room":     {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},
 	"internal/host/adoption": {5, []string{"replica", "recovery", "internal/holding", "internal/host/room", "internal/session", "internal/shm"}, nil},

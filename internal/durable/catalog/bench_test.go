@@ -78,8 +78,8 @@ func BenchmarkWriteAndRead(b *testing.B) {
 	b.Run("read", func(b *testing.B) {
 		b.SetBytes(size)
 		for b.Loop() {
-			rd := c.reader(r, w.File, w.Object.Head, &w.Object.Parts[0])
-			rd.ctx, rd.ahead = b.Context(), c.ahead(b.Context(), r.Under(w.File.Key), rd.data, size)
+			rd := c.reader(r, w.File, nil, w.Object.Head, &w.Object.Parts[0])
+			rd.ctx, rd.ahead = b.Context(), c.ahead(b.Context(), r.Under(w.File.Key), nil, rd.data, size)
 			var buf []byte
 			for i := range p.Manifest.Chunks {
 				if buf, err = rd.ReadChunk(i, buf); err != nil {

@@ -11,6 +11,9 @@ const (
 // MaxEnvelope bounds header and nonce of an object, in bytes: MaxRecipients of any kind fit.
 const MaxEnvelope = 128 << 10
 
+// FirstBytes is how many bytes of an object have its envelope and its first chunk, whatever they are.
+const FirstBytes = MaxEnvelope + chunkBytes + tagBytes
+
 // StoredSize is how large an object is that holds so many bytes behind an envelope.
 func StoredSize(plain, envelope uint64) uint64 {
 	return envelope + plain + tagBytes*chunksOf(plain)
