@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -23,6 +24,7 @@ type shown struct {
 	Pins       []format.Pin               `json:"pins,omitempty"`
 	Generators map[string][]string        `json:"generators,omitempty"` // by rank
 	Loaders    map[string]json.RawMessage `json:"loaders,omitempty"`    // by rank
+	Locked     error                      `json:"-"`                    // why what lies in it can't be read
 }
 
 func (c ckpt) show() *cobra.Command {
@@ -43,7 +45,9 @@ func (c ckpt) show() *cobra.Command {
 				return err
 			}
 			s := shown{URL: t.URL(), Commit: found.Commit, Files: found.Index.Files, Tensors: found.Index.Tensors, Beyond: found.Index.Beyond}
-			if err := s.own(cmd.Context(), t, found); err != nil {
+			if s.Locked = found.Readable(); s.Locked != nil {
+				fmt.Fprintf(c.std.err, "tensors, generators and loaders are not shown: %v\n", s.Locked)
+			} else if err := s.own(cmd.Context(), t, found); err != nil {
 				return err
 			}
 			if !found.Old() {
@@ -104,6 +108,9 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 	if com.Stripped {
 		fmt.Fprintf(t, "stripped\tof its optimizer state (ckpt prune --strip-optimizer): nothing resumes from it\n")
 	}
+	if com.Sealed != nil {
+		fmt.Fprintf(t, "encrypted\tto %s\n", strings.Join(com.Sealed.Recipients, ", "))
+	}
 	fmt.Fprintf(t, "ranks\t%d in %d groups\n", com.Layout.World, com.Layout.NumGroups())
 	for _, o := range com.Lineage[max(0, len(com.Lineage)-maxEpochs):] {
 		fmt.Fprintf(t, "epoch %d\tfrom step %d\n", o.Epoch, o.Start)
@@ -144,7 +151,9 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 	for _, rank := range sortedKeys(s.Loaders) {
 		fmt.Fprintf(t, "loaders\trank %s: %s\n", rank, replica.Line(string(s.Loaders[rank]), 300))
 	}
-	fmt.Fprintf(t, "tensors\t%s\n", tensorTotals(s.Tensors))
+	if s.Locked == nil {
+		fmt.Fprintf(t, "tensors\t%s\n", tensorTotals(s.Tensors))
+	}
 	if err := t.Flush(); err != nil || !tensors {
 		return err
 	}

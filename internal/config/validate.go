@@ -44,6 +44,7 @@ func (c *Config) Validate() error {
 	c.checkAddresses(v)
 	c.checkPaths(v)
 	c.checkDurable(v)
+	c.checkKeys(v)
 	c.checkVoters(v)
 	c.checkLimits(v)
 	c.Timing.check(v)
@@ -182,6 +183,21 @@ func (c *Config) checkDurable(v *faults) {
 	}
 	if s := c.Store.Checksum; s != "" && s != "sha256" && s != "md5" && s != "none" {
 		v.add("store.checksum", s, "sha256, md5 or none", "no request would be sent")
+	}
+}
+
+// checkKeys looks at how the durable tier is encrypted. What is no recipient, and whether a key opens it, the daemon says that starts.
+func (c *Config) checkKeys(v *faults) {
+	keys := c.DurableIdentities != "" || len(c.DurableIdentitiesCommand) > 0
+	if len(c.DurableRecipients) > 0 && !keys {
+		v.add("durable_recipients", fmt.Sprintf("%d of them", len(c.DurableRecipients)), "durable_identities or durable_identities_command beside it, with the key of one of them",
+			"a generation is committed by who reads the headers of its files, and nothing could be resumed from")
+	}
+	if c.DurableIdentities != "" && len(c.DurableIdentitiesCommand) > 0 {
+		v.add("durable_identities_command", c.DurableIdentitiesCommand[0], "one of durable_identities and durable_identities_command", "nobody could tell which keys count")
+	}
+	if len(c.DurableIdentitiesCommand) > 0 && !filepath.IsAbs(c.DurableIdentitiesCommand[0]) {
+		v.add("durable_identities_command", c.DurableIdentitiesCommand[0], "the program's whole path, and its arguments", "another program of that name would be asked for keys")
 	}
 }
 

@@ -207,7 +207,11 @@ func (d *daemon) open(ctx context.Context) (err error) {
 // serves without it and this node's ranks need their daemon. One that never could does.
 func (d *daemon) openTier(ctx context.Context) (err error) {
 	c := d.cfg
-	settings := tier.Settings{Reader: string(c.Node), Cluster: d.id.Cluster, KeepRuns: c.KeepRuns, Best: c.DurableKeep.Best, Note: func(err error) { d.log.Failed("durable", "beside reading and keeping generations", err.Error()) }}
+	keys, err := durableKeys(ctx, c)
+	if err != nil {
+		return err
+	}
+	settings := tier.Settings{Reader: string(c.Node), Keys: keys, Cluster: d.id.Cluster, KeepRuns: c.KeepRuns, Best: c.DurableKeep.Best, Note: func(err error) { d.log.Failed("durable", "beside reading and keeping generations", err.Error()) }}
 	if !c.InBucket() && c.DurableDir == "" {
 		return nil
 	}

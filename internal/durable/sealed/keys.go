@@ -23,16 +23,19 @@ var (
 	ErrDamaged = errors.New("it does not decrypt")
 )
 
+// Identity is a key.
+type Identity = age.Identity
+
 // Keys are to whom objects are encrypted, and what opens them. A nil one does neither.
 type Keys struct {
 	to         []age.Recipient
 	names      []string
-	identities []age.Identity
+	identities []Identity
 }
 
 // New takes recipients as age prints them (age1..., age1pq1...), and identities that ParseIdentities has read. Without recipients nothing is
 // encrypted, without identities nothing can be read that is.
-func New(recipients []string, identities []age.Identity) (*Keys, error) {
+func New(recipients []string, identities []Identity) (*Keys, error) {
 	k := &Keys{identities: identities}
 	if len(recipients) > MaxRecipients {
 		return nil, fmt.Errorf("%d recipients, at most %d", len(recipients), MaxRecipients)
@@ -77,7 +80,7 @@ func recipient(text string) (age.Recipient, error) {
 }
 
 // ParseIdentities reads keys as age-keygen writes them, one a line.
-func ParseIdentities(b []byte) ([]age.Identity, error) {
+func ParseIdentities(b []byte) ([]Identity, error) {
 	list, err := age.ParseIdentities(bytes.NewReader(b))
 	if err != nil { // age shows nothing of a key
 		return nil, fmt.Errorf("want keys as age-keygen writes them (AGE-SECRET-KEY-1...), one a line: %w", err)
