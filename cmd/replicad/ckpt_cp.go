@@ -122,7 +122,7 @@ func (r rewriting) keys() (*sealed.Keys, error) {
 }
 
 func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.Catalog, anew rewriting) (mended bool, err error) {
-	from, how := "", ""
+	var from, how string
 	switch {
 	case f.Old() && len(anew.recipients) > 0:
 		return false, fmt.Errorf("%s has the layout of older daemons: copy it without --recipient first, and that copy with it", f.Where())
