@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/launch"
 )
 
 // openStore opens the store that a URL or a path names. What a URL does not say, the environment does, as for Amazon's own tools. A store that
@@ -22,7 +23,7 @@ func openStore(ctx context.Context, url string, says io.Writer) (store.Store, er
 }
 
 // identityEnv names a file with keys where no flag does: a launcher's ranks inherit it.
-const identityEnv = "REPLICAD_IDENTITY"
+const identityEnv = launch.Identity
 
 // maxIdentity bounds such a file, in bytes.
 const maxIdentity = 1 << 20
