@@ -108,6 +108,9 @@ func TestKeysOfTheTier(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", lines, err, want)
 		}
+		if err == nil && (len(c.Warnings()) > 0) != !strings.Contains(lines, "recipients") {
+			t.Errorf("%s: warnings %v", lines, c.Warnings())
+		}
 		if err == nil && c.DurableIdentities == filepath.Join(dir, "key.txt") != strings.Contains(lines, "key.txt") {
 			t.Errorf("%s: %s", lines, c.DurableIdentities)
 		}

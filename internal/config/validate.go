@@ -60,6 +60,9 @@ func (c *Config) Warnings() []error {
 		v.add("durable_dir", c.DurableDir, "a directory on one file system that all nodes mount, not one below state_dir, which is this node's own",
 			"shards and commit marker land in different places, so that no durable generation is ever complete, and a loss of all memory is the end of the job")
 	}
+	if keys := c.DurableIdentities != "" || len(c.DurableIdentitiesCommand) > 0; keys && len(c.DurableRecipients) == 0 {
+		v.add("durable_recipients", "none", "the recipients beside their keys", "generations that are encrypted are read, and what is written is not encrypted")
+	}
 	if c.PlaintextState {
 		v.add("plaintext_state", "true", "false, unless nobody else can reach this network", "who can read it has the weights, and who can write to it changes them unseen")
 	}
