@@ -434,7 +434,7 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 	}
 	lots, missing := st.assemble(in.record(), init, nil)
 	if len(missing) > 0 {
-		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", missing[0])}
+		return choice{}, in.unmade(missing[0], len(st[init][missing[0]]) == 0)
 	}
 	reason := "opening: the initial state that every rank sealed"
 	if from := in.Job.From; from != nil {
@@ -444,6 +444,14 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 		reason = fmt.Sprintf("growth: step %d, which every rank sealed with its new regions", init.Step)
 	}
 	return choice{gen: init, lots: lots, reason: reason, initial: true}, Verdict{Kind: Ready, Reason: reason}
+}
+
+// unmade is the verdict on a part that is missing where each rank has sealed what it was to.
+func (in *PlanInput) unmade(part replica.Part, nobodys bool) Verdict {
+	if nobodys && part.Kind == replica.ReplicatedPart && in.Job.Growth == nil {
+		return Verdict{Kind: Stuck, Final: true, Reason: fmt.Sprintf("nobody makes the initial state of %v: each of its ranks takes it from another one (rp_seal_own): have one of them call rp_seal_initial", part)}
+	}
+	return Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", part)}
 }
 
 // sealing is what the ranks of a job that opens seal.
