@@ -18,6 +18,8 @@ type Stored struct {
 	Bytes  uint64 `json:"bytes" cbor:"3,keyasint"`
 	Header uint64 `json:"header" cbor:"4,keyasint"` // bytes of length field and header
 	SHA256 []byte `json:"sha256" cbor:"5,keyasint"`
+	// Sealed is how many bytes lie before what is encrypted; 0: the file is not. Bytes and SHA256 are of the file as it lies there.
+	Sealed uint64 `json:"sealed,omitempty" cbor:"7,keyasint,omitempty"`
 	// Frozen is the file of the frozen part that was written along.
 	Frozen *Stored `json:"frozen,omitempty" cbor:"6,keyasint,omitempty"`
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/retain"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -27,16 +28,24 @@ func defaultWho() string {
 func (c ckpt) cp() *cobra.Command {
 	var f common
 	all := false
+	var anew rewriting
 	cmd := f.add(&cobra.Command{
 		Use:   "cp WHERE[@STEP] ROOT",
 		Short: "Copy a generation to another root, every byte checked",
 		Long: ckptLong + `
 
 The copy keeps job and run; its commit comes last. What is there already is not copied again; what is damaged there is written anew. A generation
-in the layout of older daemons comes out in the present one.`,
+in the layout of older daemons comes out in the present one.
+
+What is encrypted is copied as it is, without a key. --decrypt makes a plain copy, and --recipient one that is encrypted to others;
+both read with --identity.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
+			keys, err := anew.keys()
+			if err != nil {
+				return err
+			}
 			w, err := c.find(ctx, args[0], f.name())
 			if err != nil {
 				return err
@@ -47,7 +56,7 @@ in the layout of older daemons comes out in the present one.`,
 				return err
 			}
 			defer st.Close()
-			to := catalog.New(st, catalog.Options{Who: f.name(), Note: func(err error) { fmt.Fprintf(c.std.err, "note: %s\n", line(err.Error())) }})
+			to := catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: func(err error) { fmt.Fprintf(c.std.err, "note: %s\n", line(err.Error())) }})
 			var list []catalog.Found
 			if all {
 				for _, t := range w.tiers() {
@@ -67,7 +76,7 @@ in the layout of older daemons comes out in the present one.`,
 			}
 			rows := []verdict{}
 			for _, found := range list {
-				mended, err := c.copy(ctx, w, found, to, c.slow(fmt.Sprintf("copy of step %d of %s", found.Generation.Step, found.Job)))
+				mended, err := c.copy(ctx, w, found, to, anew, c.slow(fmt.Sprintf("copy of step %d of %s", found.Generation.Step, found.Job)))
 				if err != nil {
 					return err
 				}
@@ -86,21 +95,52 @@ in the layout of older daemons comes out in the present one.`,
 		},
 	}, true)
 	cmd.Flags().BoolVar(&all, "all", false, "every generation that is whole")
+	cmd.Flags().BoolVar(&anew.decrypt, "decrypt", false, "make a plain copy of what is encrypted")
+	cmd.Flags().StringArrayVar(&anew.recipients, "recipient", nil, "encrypt the copy to this recipient of age; several: to each")
 	return cmd
 }
 
-func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.Catalog, far *slow) (mended bool, err error) {
-	var source interface {
-		URL() string
-		Copy(ctx context.Context, f catalog.Found, to *catalog.Catalog) (mended bool, err error)
-	} = w.cat
-	if f.Old() {
-		source = w.old
+// rewriting are the flags of cp that have a copy written anew.
+type rewriting struct {
+	decrypt    bool
+	recipients []string
+}
+
+// keys are to whom the copy is encrypted; nil: nobody.
+func (r rewriting) keys() (*sealed.Keys, error) {
+	if r.decrypt && len(r.recipients) > 0 {
+		return nil, coded(exitUsage, errors.New("--decrypt makes a plain copy, --recipient an encrypted one: give one of them"))
 	}
-	if mended, err = source.Copy(far.written(ctx, f.Bytes), f, to); err != nil {
+	if len(r.recipients) == 0 {
+		return nil, nil
+	}
+	k, err := sealed.New(r.recipients, nil)
+	if err != nil {
+		return nil, coded(exitUsage, fmt.Errorf("--recipient: %w", err))
+	}
+	return k, nil
+}
+
+func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.Catalog, anew rewriting, far *slow) (mended bool, err error) {
+	var from, how string
+	moving := far.written(ctx, f.Bytes)
+	switch {
+	case f.Old() && len(anew.recipients) > 0:
+		return false, fmt.Errorf("%s has the layout of older daemons: copy it without --recipient first, and that copy with it", f.Where())
+	case f.Old():
+		from = w.old.URL()
+		mended, err = w.old.Copy(moving, f, to)
+	case f.Sealed != nil && anew.decrypt, len(anew.recipients) > 0:
+		from, how = w.cat.URL(), map[bool]string{true: ", decrypted", false: ", encrypted to others"}[anew.decrypt]
+		err = w.cat.CopyAnew(moving, f, to)
+	default:
+		from = w.cat.URL()
+		mended, err = w.cat.Copy(moving, f, to)
+	}
+	if err != nil {
 		return mended, err
 	}
-	why := "from " + source.URL()
+	why := "from " + from + how
 	if mended {
 		why += "; what was damaged here was written anew"
 	}

@@ -20,27 +20,28 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 
 // lsRow is a line of `ckpt ls --json`.
 type lsRow struct {
-	Job      string                   `json:"job"`
-	Run      string                   `json:"run"`
-	Step     replica.Step             `json:"step"`
-	Epoch    replica.Epoch            `json:"epoch"`
-	Position replica.Position         `json:"position"`
-	State    catalog.State            `json:"state"`
-	Why      string                   `json:"why,omitempty"`
-	Bytes    uint64                   `json:"bytes"`
-	Written  *time.Time               `json:"written,omitempty"`
-	Read     *time.Time               `json:"read,omitempty"`
-	Metrics  map[string]format.Metric `json:"metrics,omitempty"`
-	Loader   *uint64                  `json:"loader_epoch,omitempty"`
-	Pinned   []string                 `json:"pinned,omitempty"`
-	Keep     string                   `json:"keep,omitempty"`
-	Stripped bool                     `json:"stripped,omitempty"`
-	Old      bool                     `json:"former_layout,omitempty"`
+	Job       string                   `json:"job"`
+	Run       string                   `json:"run"`
+	Step      replica.Step             `json:"step"`
+	Epoch     replica.Epoch            `json:"epoch"`
+	Position  replica.Position         `json:"position"`
+	State     catalog.State            `json:"state"`
+	Why       string                   `json:"why,omitempty"`
+	Bytes     uint64                   `json:"bytes"`
+	Written   *time.Time               `json:"written,omitempty"`
+	Read      *time.Time               `json:"read,omitempty"`
+	Metrics   map[string]format.Metric `json:"metrics,omitempty"`
+	Loader    *uint64                  `json:"loader_epoch,omitempty"`
+	Pinned    []string                 `json:"pinned,omitempty"`
+	Keep      string                   `json:"keep,omitempty"`
+	Stripped  bool                     `json:"stripped,omitempty"`
+	Encrypted bool                     `json:"encrypted,omitempty"`
+	Old       bool                     `json:"former_layout,omitempty"`
 }
 
 func rowOf(l catalog.Listed) lsRow {
 	r := lsRow{Job: l.Run.Job, Run: l.Run.Run, Step: l.Generation.Step, Epoch: l.Generation.Epoch, Position: l.Row.Position, State: l.State, Why: l.Why,
-		Bytes: l.Row.Bytes, Metrics: l.Row.Metrics, Loader: l.Row.Loader, Keep: l.Row.Keep, Stripped: l.Row.Stripped, Old: l.Old}
+		Bytes: l.Row.Bytes, Metrics: l.Row.Metrics, Loader: l.Row.Loader, Keep: l.Row.Keep, Stripped: l.Row.Stripped, Encrypted: l.Row.Sealed, Old: l.Old}
 	if l.Row.At > 0 {
 		at := time.UnixMilli(l.Row.At)
 		r.Written = &at
@@ -113,6 +114,9 @@ func (c ckpt) printRows(rows []lsRow) error {
 		state := string(r.State)
 		if r.Stripped {
 			state += ", stripped"
+		}
+		if r.Encrypted {
+			state += ", encrypted"
 		}
 		if r.Keep != "" {
 			r.Pinned = append(r.Pinned, line(r.Keep))

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable"
 	"github.com/replicad/replicad/internal/durable/remote"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/launch"
 )
 
 // openStore opens the store that a URL or a path names. What a URL does not say, the environment does, as for Amazon's own tools. A store that
@@ -17,6 +20,44 @@ import (
 func openStore(ctx context.Context, url string, says io.Writer) (store.Store, error) {
 	n := notices{to: says, now: time.Now}
 	return durable.Open(ctx, url, durable.Settings{Notice: n.print})
+}
+
+// identityEnv names a file with keys where no flag does: a launcher's ranks inherit it.
+const identityEnv = launch.Identity
+
+// maxIdentity bounds such a file, in bytes.
+const maxIdentity = 1 << 20
+
+// keys are those of --identity, or of the environment; nil: there are none.
+func (c ckpt) keys() (*sealed.Keys, error) {
+	from, path := identityEnv, os.Getenv(identityEnv)
+	if c.identity != nil && *c.identity != "" {
+		from, path = "--identity", *c.identity
+	}
+	if path == "" {
+		return nil, nil
+	}
+	ids, err := identities(path)
+	if err != nil {
+		return nil, coded(exitUsage, fmt.Errorf("%s %s: %w", from, path, err))
+	}
+	return sealed.New(nil, ids)
+}
+
+func identities(path string) ([]sealed.Identity, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxIdentity+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxIdentity {
+		return nil, fmt.Errorf("it is larger than %d bytes", maxIdentity)
+	}
+	return sealed.ParseIdentities(b)
 }
 
 // noticeEvery is how much time lies between two lines about a store.

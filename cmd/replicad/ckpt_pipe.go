@@ -63,6 +63,9 @@ func (c ckpt) opened(ctx context.Context, where, job, at, who string) (g pipe.Ge
 		return g, usageIf(err)
 	}
 	t, found, err := c.one(ctx, w)
+	if err == nil {
+		err = found.Readable()
+	}
 	if err != nil {
 		w.close()
 		return g, usageIf(err)

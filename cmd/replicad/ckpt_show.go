@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -27,6 +28,7 @@ type shown struct {
 	Loaders    map[string]json.RawMessage `json:"loaders,omitempty"`    // by rank
 	Kept       []kept.File                `json:"kept_files,omitempty"`
 	KeptError  string                     `json:"kept_files_error,omitempty"` // why they cannot be read
+	Locked     error                      `json:"-"`                          // why what lies in it can't be read
 }
 
 func (c ckpt) show() *cobra.Command {
@@ -47,7 +49,9 @@ func (c ckpt) show() *cobra.Command {
 				return err
 			}
 			s := shown{URL: t.URL(), Commit: found.Commit, Files: found.Index.Files, Tensors: found.Index.Tensors, Beyond: found.Index.Beyond}
-			if err := s.own(cmd.Context(), t, found); err != nil {
+			if s.Locked = found.Readable(); s.Locked != nil {
+				fmt.Fprintf(c.std.err, "tensors, generators and loaders are not shown: %v\n", s.Locked)
+			} else if err := s.own(cmd.Context(), t, found); err != nil {
 				return err
 			}
 			if !found.Old() {
@@ -123,6 +127,9 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 	if com.Stripped {
 		fmt.Fprintf(t, "stripped\tof its optimizer state (ckpt prune --strip-optimizer): nothing resumes from it\n")
 	}
+	if com.Sealed != nil {
+		fmt.Fprintf(t, "encrypted\tto %s\n", strings.Join(com.Sealed.Recipients, ", "))
+	}
 	fmt.Fprintf(t, "ranks\t%d in %d groups\n", com.Layout.World, com.Layout.NumGroups())
 	for _, o := range com.Lineage[max(0, len(com.Lineage)-maxEpochs):] {
 		fmt.Fprintf(t, "epoch %d\tfrom step %d\n", o.Epoch, o.Start)
@@ -169,7 +176,9 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 	for _, rank := range sortedKeys(s.Loaders) {
 		fmt.Fprintf(t, "loaders\trank %s: %s\n", rank, replica.Line(string(s.Loaders[rank]), 300))
 	}
-	fmt.Fprintf(t, "tensors\t%s\n", tensorTotals(s.Tensors))
+	if s.Locked == nil {
+		fmt.Fprintf(t, "tensors\t%s\n", tensorTotals(s.Tensors))
+	}
 	if err := t.Flush(); err != nil || !tensors {
 		return err
 	}

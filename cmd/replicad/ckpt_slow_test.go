@@ -29,7 +29,7 @@ func TestACopyTellsWhatItMoves(t *testing.T) {
 	dir := t.TempDir()
 	writeGeneration(t, dir, 10, 1)
 	var out bytes.Buffer
-	c := ckpt{stdio{err: &out}}
+	c := ckpt{std: stdio{err: &out}}
 	at := time.Unix(0, 0)
 	clock := func(s *slow) *slow {
 		s.began, s.last, s.now = at, at, func() time.Time { at = at.Add(slowEvery); return at }
@@ -49,7 +49,7 @@ func TestACopyTellsWhatItMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	if _, err := c.copy(t.Context(), w, found, catalog.New(st, catalog.Options{Who: "me"}), clock(c.slow("copy of step 10"))); err != nil || !strings.Contains(out.String(), "copy of step 10: 100 % of ") {
+	if _, err := c.copy(t.Context(), w, found, catalog.New(st, catalog.Options{Who: "me"}), rewriting{}, clock(c.slow("copy of step 10"))); err != nil || !strings.Contains(out.String(), "copy of step 10: 100 % of ") {
 		t.Errorf("a copy: %q, %v", out.String(), err)
 	}
 }

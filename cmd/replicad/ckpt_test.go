@@ -16,6 +16,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/remote"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/storetest"
 	"github.com/replicad/replicad/replica"
 )
@@ -30,13 +31,19 @@ func writeGeneration(t *testing.T, dir string, step replica.Step, id byte) {
 
 func writeMade(t *testing.T, dir string, made durabletest.Generation, id byte, says ...func(*format.Commit)) {
 	t.Helper()
+	writeTo(t, dir, made, id, nil, says...)
+}
+
+// writeTo encrypts it besides.
+func writeTo(t *testing.T, dir string, made durabletest.Generation, id byte, keys *sealed.Keys, says ...func(*format.Commit)) {
+	t.Helper()
 	step := made.Generation.Step
 	st, err := openStore(t.Context(), dir, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	c := catalog.New(st, catalog.Options{Who: "daemon"})
+	c := catalog.New(st, catalog.Options{Who: "daemon", Keys: keys})
 	run := durabletest.Job
 	run[15] = id
 	r, err := c.Begin(t.Context(), format.Run{Job: ckptJob, ID: run, Began: time.Date(2026, 11, 25, 17, 16+int(id), 0, 0, time.UTC).UnixMilli()})

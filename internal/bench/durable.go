@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"filippo.io/age"
 	"golang.org/x/sys/unix"
 
 	"github.com/replicad/replicad/chaos/cluster"
@@ -35,6 +36,7 @@ func durableJobs() []job {
 	var jobs []job
 	for _, d := range []durableBench{
 		{name: "durable/directory/", pace: resting, every: 3},
+		{name: "durable/encrypted/", pace: resting, every: 3, encrypted: true},
 		{name: "durable/bucket/", url: "s3://bench/ck", pace: resting, every: 3},
 		{name: "durable/steps/", pace: "50ms", every: 40, spool: true},
 	} {
@@ -54,6 +56,7 @@ type durableBench struct {
 	name, url string // url is empty for a directory
 	pace      string // of the trainer's steps
 	every     int    // steps from one durable generation to the next
+	encrypted bool   // to a recipient of age
 	spool     bool   // as by default; it is on the same disk here, and each byte is written twice. The steps are looked at, and nothing else
 	mib       int
 	python    string // with torch; empty: there is none
@@ -79,7 +82,9 @@ func (r *runner) durable(ctx context.Context, d *durableBench) error {
 	if err := d.fits(r.dir); err != nil {
 		return err
 	}
-	d.python = torchPython(ctx, r.opt.Program)
+	if !d.encrypted {
+		d.python = torchPython(ctx, r.opt.Program)
+	}
 	r.say("%s: %d rounds of %d MiB, load average %s ...", d.name, rounds, d.mib, load())
 	for i := range rounds {
 		if err := r.durableRound(ctx, d, i); err != nil {
@@ -97,7 +102,7 @@ func (r *runner) durable(ctx context.Context, d *durableBench) error {
 		}
 		r.add(f)
 	}
-	if d.python == "" && d.url == "" && !d.spool {
+	if d.python == "" && d.url == "" && !d.spool && !d.encrypted {
 		return leftOut{"no Python with torch beside the program: nothing stands beside torch.distributed.checkpoint (make py-setup)"}
 	}
 	return nil
@@ -133,6 +138,9 @@ func (d *durableBench) figures() []Figure {
 	if d.url != "" {
 		return []Figure{newFigure(d.name+"write", "MB/s", d.write, "a bare client with the same parts", d.bareWrite, atLeast(0.8)),
 			newFigure(d.name+"read", "MB/s", d.read, "", nil, bound{}), term}
+	}
+	if d.encrypted {
+		return []Figure{newFigure(d.name+"write", "MB/s", d.write, "dd conv=fdatasync", d.bareWrite, bound{}), newFigure(d.name+"read", "MB/s", d.read, "dd, cold", d.bareRead, bound{})}
 	}
 	list := []Figure{
 		newFigure(d.name+"write", "MB/s", d.write, "dd conv=fdatasync", d.bareWrite, atLeast(0.9)),
@@ -212,13 +220,31 @@ func (d *durableBench) tier(ctx context.Context, r *runner, spawn *cluster.Spawn
 		return nil, err
 	}
 	d.store = store
+	keys, recipients, err := d.key(dir)
+	if err != nil {
+		return nil, err
+	}
 	return func(c *config.Config) {
 		store.Use(c)
+		c.DurableRecipients, c.DurableIdentities = recipients, keys
 		c.Log.Level, c.RereadRate, c.ScrubRate, c.Timing.StopGrace = "info", 0, 0, durableStopGrace
 		if !d.spool {
 			c.SpoolDir = "none"
 		}
 	}, nil
+}
+
+// key makes a key in a file, and says to whom it belongs; empty: nothing is encrypted.
+func (d *durableBench) key(dir string) (file string, recipients []string, err error) {
+	if !d.encrypted {
+		return "", nil, nil
+	}
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		return "", nil, err
+	}
+	file = filepath.Join(dir, "key.txt")
+	return file, []string{id.Recipient().String()}, os.WriteFile(file, []byte(id.String()+"\n"), 0o600)
 }
 
 func (d *durableBench) megabytes() float64 { return float64(d.mib) * mib / 1e6 }

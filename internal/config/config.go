@@ -61,6 +61,17 @@ type Config struct {
 	// Store says of a bucket's URL what it does not say itself. Never a key or a token: `replicad` takes those from Credentials or the environment.
 	Store Store `yaml:"store,omitempty"`
 
+	// DurableRecipients are to whom daemons encrypt what says something of the model before it leaves them, at most 32: age1... or age1pq1..., as
+	// age-keygen prints them. The same on all nodes. Sizes, metrics and notes stay readable. Default: none; nothing is encrypted. With another list
+	// than before, former generations are opened by their own keys.
+	DurableRecipients []string `yaml:"durable_recipients,omitempty"`
+	// DurableIdentities is a file, mode 0600, with the keys, one a line: of one of DurableRecipients, and of what is to be resumed from. A daemon reads it
+	// when it starts. Default: none.
+	DurableIdentities string `yaml:"durable_identities,omitempty"`
+	// DurableIdentitiesCommand is a program with its arguments in place of DurableIdentities, which prints the keys within 30 s. A daemon runs it when it
+	// starts. Default: none.
+	DurableIdentitiesCommand []string `yaml:"durable_identities_command,omitempty"`
+
 	// SpoolDir holds parts of durable writes between memory and DurableDir, so that a slow or hanging DurableDir keeps no slot from training: a directory
 	// on a local disk, whose files go with each write. What a daemon's death leaves is finished by a resume within a day. Nodes may share one. Default: spool in StateDir; "none": a write
 	// reads its slot until DurableDir has all of it, and is skipped once a commit has lacked the slot for 2 s or 10 steps.
@@ -264,6 +275,7 @@ const DefaultDurableWriters = 64
 func (c Config) WithDefaults() *Config {
 	out, d := c, Default()
 	out.Addrs, out.Voters, out.Seeds, out.Labels = slices.Clone(c.Addrs), slices.Clone(c.Voters), slices.Clone(c.Seeds), maps.Clone(c.Labels)
+	out.DurableRecipients, out.DurableIdentitiesCommand = slices.Clone(c.DurableRecipients), slices.Clone(c.DurableIdentitiesCommand)
 	setDefault(&out.MemoryMargin, d.MemoryMargin)
 	setDefault(&out.DurableKeep, d.DurableKeep)
 	setDefault(&out.DurableWriters, d.DurableWriters)

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -73,6 +75,54 @@ func TestStoreIsWrittenAndRead(t *testing.T) {
 		got, err := Load(file)
 		if err != nil || got.Durable != c.Durable || got.Store != s || got.DurableDir != "" {
 			t.Errorf("read back %q, %+v, directory %q: %v", got.Durable, got.Store, got.DurableDir, err)
+		}
+	}
+}
+
+// Who is to be encrypted to is said whole, or not at all: nothing is written in plain text because a line was left empty.
+func TestKeysOfTheTier(t *testing.T) {
+	example, err := os.ReadFile("../../docs/replicad.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const to = "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p"
+	for lines, want := range map[string]string{
+		"durable_recipients: [" + to + "]\ndurable_identities: /etc/key":                             "",
+		"durable_recipients:\n  - " + to + "\ndurable_identities_command: [/usr/bin/pass, show, ck]": "",
+		"durable_identities: key.txt":                                                     "",
+		"durable_recipients: [" + to + "]":                                                "durable_identities or durable_identities_command beside it",
+		"durable_recipients: []\ndurable_identities: /etc/key":                            "a list, or no such line",
+		"durable_recipients:\ndurable_identities: /etc/key":                               "a list, or no such line",
+		"durable_recipients: " + to:                                                       "a list",
+		"durable_identities_command: []":                                                  "a list, or no such line",
+		"durable_identities:":                                                             "a value, or no such line",
+		"durable_identities_command: [pass, show]":                                        "the program's whole path",
+		"durable_identities: /etc/key\ndurable_identities_command: [/usr/bin/pass, show]": "one of durable_identities and durable_identities_command",
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "c.yaml")
+		if err := os.WriteFile(path, append(slices.Clone(example), "\n"+lines+"\n"...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Load(path)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", lines, err, want)
+		}
+		if err == nil && (len(c.Warnings()) > 0) != !strings.Contains(lines, "recipients") {
+			t.Errorf("%s: warnings %v", lines, c.Warnings())
+		}
+		if err == nil && c.DurableIdentities == filepath.Join(dir, "key.txt") != strings.Contains(lines, "key.txt") {
+			t.Errorf("%s: %s", lines, c.DurableIdentities)
+		}
+		if err != nil {
+			continue
+		}
+		again := filepath.Join(dir, "again.yaml")
+		if err := c.Write(again); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Load(again); err != nil || !slices.Equal(got.DurableRecipients, c.DurableRecipients) || got.DurableIdentities != c.DurableIdentities || !slices.Equal(got.DurableIdentitiesCommand, c.DurableIdentitiesCommand) {
+			t.Errorf("%s: read back %+v: %v", lines, got, err)
 		}
 	}
 }

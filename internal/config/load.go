@@ -183,6 +183,9 @@ func (r *reader) fill(n ast.Node, v reflect.Value, field string) {
 		if !empty {
 			r.fillSection(n, v, field)
 		}
+		if slices.Contains(mustSay, field) && v.Len() == 0 {
+			r.fault(n, field, "nothing", "a list, or no such line for none")
+		}
 	case empty:
 		r.fault(n, field, "nothing", "a value, or no such line for the default")
 	default:
@@ -246,7 +249,7 @@ func fieldsOf(v reflect.Value) map[string]reflect.Value {
 }
 
 // mustSay are the fields of which an empty value would mean the default, in silence.
-var mustSay = []string{"socket", "admin_socket", "keeper_socket", "durable_dir", "durable", "spool_dir", "job_secret", "listen", "gossip_listen"}
+var mustSay = []string{"socket", "admin_socket", "keeper_socket", "durable_dir", "durable", "spool_dir", "job_secret", "listen", "gossip_listen", "durable_recipients", "durable_identities", "durable_identities_command"}
 
 func (r *reader) fillScalar(n ast.Node, v reflect.Value, field string) {
 	text, ok := scalar(n)
@@ -306,7 +309,7 @@ func scalar(n ast.Node) (text string, ok bool) {
 
 // relativeTo returns a copy whose relative paths count from dir.
 func (c Config) relativeTo(dir string) *Config {
-	for _, p := range []*string{&c.Socket, &c.AdminSocket, &c.KeeperSocket, &c.StateDir, &c.DurableDir, &c.SpoolDir, &c.Store.Credentials, &c.PKI.CA, &c.PKI.Cert, &c.PKI.Key, &c.PKI.GossipKey, &c.PKI.Operator} {
+	for _, p := range []*string{&c.Socket, &c.AdminSocket, &c.KeeperSocket, &c.StateDir, &c.DurableDir, &c.SpoolDir, &c.Store.Credentials, &c.DurableIdentities, &c.PKI.CA, &c.PKI.Cert, &c.PKI.Key, &c.PKI.GossipKey, &c.PKI.Operator} {
 		if *p != "" && !filepath.IsAbs(*p) && !(p == &c.SpoolDir && *p == NoSpool) {
 			*p = filepath.Join(dir, *p)
 		}

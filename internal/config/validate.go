@@ -44,6 +44,7 @@ func (c *Config) Validate() error {
 	c.checkAddresses(v)
 	c.checkPaths(v)
 	c.checkDurable(v)
+	c.checkKeys(v)
 	c.checkVoters(v)
 	c.checkLimits(v)
 	c.Timing.check(v)
@@ -58,6 +59,9 @@ func (c *Config) Warnings() []error {
 	if inside := !c.InBucket() && err == nil && rel != ".." && !strings.HasPrefix(rel, "../"); inside && (len(c.Voters) > 1 || !c.IsVoter()) {
 		v.add("durable_dir", c.DurableDir, "a directory on one file system that all nodes mount, not one below state_dir, which is this node's own",
 			"shards and commit marker land in different places, so that no durable generation is ever complete, and a loss of all memory is the end of the job")
+	}
+	if keys := c.DurableIdentities != "" || len(c.DurableIdentitiesCommand) > 0; keys && len(c.DurableRecipients) == 0 {
+		v.add("durable_recipients", "none", "the recipients beside their keys", "generations that are encrypted are read, and what is written is not encrypted")
 	}
 	if c.PlaintextState {
 		v.add("plaintext_state", "true", "false, unless nobody else can reach this network", "who can read it has the weights, and who can write to it changes them unseen")
@@ -182,6 +186,21 @@ func (c *Config) checkDurable(v *faults) {
 	}
 	if s := c.Store.Checksum; s != "" && s != "sha256" && s != "md5" && s != "none" {
 		v.add("store.checksum", s, "sha256, md5 or none", "no request would be sent")
+	}
+}
+
+// checkKeys looks at how the durable tier is encrypted. What is no recipient, and whether a key opens it, the daemon says that starts.
+func (c *Config) checkKeys(v *faults) {
+	keys := c.DurableIdentities != "" || len(c.DurableIdentitiesCommand) > 0
+	if len(c.DurableRecipients) > 0 && !keys {
+		v.add("durable_recipients", fmt.Sprintf("%d of them", len(c.DurableRecipients)), "durable_identities or durable_identities_command beside it, with the key of one of them",
+			"a generation is committed by who reads the headers of its files, and nothing could be resumed from")
+	}
+	if c.DurableIdentities != "" && len(c.DurableIdentitiesCommand) > 0 {
+		v.add("durable_identities_command", c.DurableIdentitiesCommand[0], "one of durable_identities and durable_identities_command", "nobody could tell which keys count")
+	}
+	if len(c.DurableIdentitiesCommand) > 0 && !filepath.IsAbs(c.DurableIdentitiesCommand[0]) {
+		v.add("durable_identities_command", c.DurableIdentitiesCommand[0], "the program's whole path, and its arguments", "another program of that name would be asked for keys")
 	}
 }
 

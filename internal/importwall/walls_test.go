@@ -44,8 +44,9 @@ var walls = map[string]wall{
 	"internal/durable/kept":        {1, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/safetensors": {1, []string{"replica"}, []string{"github.com/zeebo/xxh3"}},
 	"internal/durable/retain":      {1, []string{"replica"}, nil},
-	"internal/durable/format":      {2, []string{"replica", "rng", "internal/durable/safetensors", "internal/wire"}, nil},
-	"internal/durable/catalog":     {3, []string{"replica", "internal/checkpoint", "internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/store"}, nil},
+	"internal/durable/sealed":      {1, []string{}, []string{"filippo.io/age", "golang.org/x/crypto"}},
+	"internal/durable/format":      {2, []string{"replica", "rng", "internal/durable/safetensors", "internal/durable/sealed", "internal/wire"}, nil},
+	"internal/durable/catalog":     {3, []string{"replica", "internal/checkpoint", "internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store"}, nil},
 
 	"internal/durable/formats":             {1, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/formats/pickles":     {1, []string{}, nil},
@@ -82,7 +83,7 @@ var walls = map[string]wall{
 
 	"internal/durable":      {4, []string{"internal/durable/azure", "internal/durable/directory", "internal/durable/gcs", "internal/durable/remote", "internal/durable/s3", "internal/durable/store"}, nil},
 	"internal/durable/pipe": {4, []string{"replica", "internal/checkpoint", "internal/durable/catalog", "internal/durable/format", "internal/durable/safetensors"}, nil},
-	"internal/durable/tier": {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/kept", "internal/durable/retain", "internal/durable/store"}, nil},
+	"internal/durable/tier": {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/kept", "internal/durable/retain", "internal/durable/sealed", "internal/durable/store"}, nil},
 
 	"internal/host/room":     {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},
 	"internal/host/adoption": {5, []string{"replica", "recovery", "internal/holding", "internal/host/room", "internal/session", "internal/shm"}, nil},
@@ -107,7 +108,7 @@ var walls = map[string]wall{
 	"chaos":                   {5, []string{"replica", "internal/config", "internal/shm", "chaos/cluster", "chaos/netfault"}, []string{"golang.org/x/sys/unix"}},
 	"chaos/hostile":           {5, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki", "internal/unixsock", "internal/wire"}, []string{"github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/demo":           {5, []string{"internal/config", "chaos/cluster"}, []string{"golang.org/x/sys/unix", "golang.org/x/term"}},
-	"internal/bench":          {5, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki"}, []string{"github.com/minio/minio-go/v7", "github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
+	"internal/bench":          {5, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki"}, []string{"filippo.io/age", "github.com/minio/minio-go/v7", "github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 
 	"cmd/replicad": {8, nil, []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/rs/zerolog", "golang.org/x/sys/unix"}},
 

@@ -60,7 +60,7 @@ func Create(ctx context.Context, o Options) error {
 func (o Options) Environ() []string {
 	env := make([]string, 0, len(o.Env)+6)
 	for _, e := range o.Env {
-		if !strings.HasPrefix(e, "REPLICAD_") {
+		if name, _, _ := strings.Cut(e, "="); !ofALauncher(name) {
 			env = append(env, e)
 		}
 	}

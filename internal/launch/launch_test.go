@@ -218,6 +218,7 @@ func TestHelloAndEnvironment(t *testing.T) {
 		t.Setenv(name, "stale")
 	}
 	t.Setenv("MASTER_PORT", "7000")
+	t.Setenv("REPLICAD_IDENTITY", "/k")
 	j := run(d, 4, "env > "+out, func(o *Options) {
 		o.Groups, o.Ranks, o.Token, o.Host = []replica.GroupID{0, 1, 0, 1}, []replica.Rank{0, 3}, "secret", "10.0.0.7"
 		o.MinCopies, o.Cadence, o.Slots, o.ChunkMB, o.DurableEvery = 3, 2, 4, 8, 50
@@ -239,7 +240,7 @@ func TestHelloAndEnvironment(t *testing.T) {
 	}
 	lines := strings.Split(string(env), "\n")
 	for _, want := range []string{"REPLICAD_SOCKET=" + d.path, "REPLICAD_JOB=test", "REPLICAD_TOKEN=secret", "REPLICAD_RANK=3", "REPLICAD_WORLD=4", "REPLICAD_GROUP=1", "REPLICAD_GROUPS=0,1,0,1", "REPLICAD_HOST=10.0.0.7",
-		"RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=10.0.0.7", "MASTER_PORT=7000", "TORCHELASTIC_RUN_ID=replicad:test", "TORCHELASTIC_RESTART_COUNT=0",
+		"REPLICAD_IDENTITY=/k", "RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=10.0.0.7", "MASTER_PORT=7000", "TORCHELASTIC_RUN_ID=replicad:test", "TORCHELASTIC_RESTART_COUNT=0",
 		"TORCHELASTIC_MAX_RESTARTS=2147483647", "TORCHELASTIC_USE_AGENT_STORE=False"} {
 		if !slices.Contains(lines, want) {
 			t.Errorf("%s is not in the environment:\n%s", want, env)

@@ -88,10 +88,16 @@ func (o Options) torchEnviron(start wire.RunStart, at seat) []string {
 	return env
 }
 
+// Identity names a file with keys of age, with which ranks read generations that are encrypted.
+const Identity = "REPLICAD_IDENTITY"
+
+// ofALauncher tells whether a variable is one that launchers set for their own ranks.
+func ofALauncher(name string) bool { return strings.HasPrefix(name, "REPLICAD_") && name != Identity }
+
 // inherited is what a process gets of the launcher's own environment: nothing of another job, and nothing of another launcher.
 func (o Options) inherited() []string {
 	return slices.DeleteFunc(slices.Clone(o.Env), func(e string) bool {
 		name, _, _ := strings.Cut(e, "=")
-		return strings.HasPrefix(name, "REPLICAD_") || strings.HasPrefix(name, "TORCHELASTIC_") || slices.Contains(torchNames, name)
+		return ofALauncher(name) || strings.HasPrefix(name, "TORCHELASTIC_") || slices.Contains(torchNames, name)
 	})
 }

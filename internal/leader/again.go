@@ -148,7 +148,7 @@ func (l *Leader) lying(ctx context.Context, name string) reread.Listed {
 		}
 		for _, g := range list {
 			switch g.State {
-			case catalog.Good, catalog.Unread, catalog.Damaged, catalog.Stripped:
+			case catalog.Good, catalog.Unread, catalog.Damaged, catalog.Stripped, catalog.Encrypted:
 			case catalog.Unfinished, catalog.Unreadable, catalog.Deleting:
 				continue
 			}

@@ -147,7 +147,7 @@ func notKnown(url string, job *replica.Job, found []tier.Found, skipped []tier.S
 		if s.State == catalog.Unreadable {
 			return fmt.Errorf("durable generation %s: %s", s.Where(), s.Reason)
 		}
-		seen = seen || s.State == catalog.Damaged || s.State == catalog.Stripped
+		seen = seen || s.State == catalog.Damaged || s.State == catalog.Stripped || s.State == catalog.Encrypted
 	}
 	if !seen && !job.Durable.IsZero() {
 		return fmt.Errorf("%s has nothing of the job, though durable generation %v was written: mount it, or end the job (replicad job end %s)", url, job.Durable, job.Name)

@@ -202,7 +202,7 @@ func (l *Leader) adopts(ctx context.Context, a *adopt, found []tier.Found, skipp
 	}
 	a.command = replica.CreateJob{ID: f.Commit.Run, Epoch: resumed.Epoch, Writes: resumed.Writes, Began: resumed.Began, Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown, From: f.From}
 	a.request.Owner = f.Owner
-	a.news = []string{l.foreignNews(*f), unusedNews(a.request, *f), lackingNews(*f), notesNews(*f, a.request.Notes)}
+	a.news = []string{l.foreignNews(*f), unusedNews(a.request, *f), lackingNews(*f), plainNews(*f, l.cfg.Encrypts), notesNews(*f, a.request.Notes)}
 	for _, over := range resumed.Over {
 		a.news = append(a.news, takenNews(*f, over))
 	}
@@ -264,6 +264,14 @@ func lackingNews(m tier.Found) string {
 		names = replica.Cut(names, most) + "..."
 	}
 	return fmt.Sprintf("warning: step %d, which the job goes on from, lacks %s: this is not the same run; session.noticed says what to do", m.Position.Step, names)
+}
+
+// plainNews says that a run which was encrypted goes on without. Empty: it does not.
+func plainNews(f tier.Found, encrypts bool) string {
+	if f.Sealed == nil || encrypts {
+		return ""
+	}
+	return fmt.Sprintf("warning: step %d, which the job goes on from, is encrypted, and what this job writes is not: no durable_recipients are set here", f.Position.Step)
 }
 
 // notesNews says which notes of a run are other ones than the run's that it goes on from. What was noted there by the program it may yet note here.

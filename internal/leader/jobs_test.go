@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/wire"
@@ -252,5 +253,21 @@ func TestCreateIsTriedAgain(t *testing.T) {
 	c.handle(t.Context(), <-c.in)
 	if r := fixture.Only[control.CreateReply](told(t, n)); len(r) != 1 || r[0].ID != 7 || !r[0].Retry {
 		t.Errorf("answered by %+v, want to be asked again", r)
+	}
+}
+
+// A run that was encrypted and goes on without is told of.
+func TestWhatWasEncryptedIsWrittenPlain(t *testing.T) {
+	var f tier.Found
+	f.Position.Step = 30
+	if got := plainNews(f, false); got != "" {
+		t.Error(got)
+	}
+	f.Sealed = &format.Sealing{}
+	if got := plainNews(f, true); got != "" {
+		t.Error(got)
+	}
+	if got := plainNews(f, false); !strings.Contains(got, "step 30") || !strings.Contains(got, "no durable_recipients are set here") {
+		t.Error(got)
 	}
 }

@@ -39,6 +39,8 @@ type Config struct {
 	Node    replica.NodeName // this one, for people
 	Timing  config.Timing
 	Tier    Tier // nil: no durable tier on this node
+	// Encrypts: what is written to it is.
+	Encrypts bool
 	// DurableWriters is how many nodes write a durable generation at once; 0: config.DefaultDurableWriters.
 	DurableWriters int
 	Reread         RereadConfig

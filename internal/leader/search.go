@@ -135,7 +135,7 @@ func (s *searched) generations(url string) (out []recovery.DurableGen) {
 
 // bad is a generation that can't be used. What was never finished is none.
 func (s *searched) bad(sk tier.Skipped) (g recovery.DurableGen, ok bool) {
-	if sk.State != catalog.Damaged && sk.State != catalog.Unreadable && sk.State != catalog.Stripped {
+	if sk.State != catalog.Damaged && sk.State != catalog.Unreadable && sk.State != catalog.Stripped && sk.State != catalog.Encrypted {
 		return g, false
 	}
 	g.Generation, g.Position, g.Bad = sk.Generation, replica.Position(sk.Generation), sk.Plain

@@ -19,7 +19,8 @@ import (
 // It leaves nothing behind: a file is written into directories that are there and removed, and none is made.
 func Check(ctx context.Context, c *config.Config) error {
 	id, err := Identity(c)
-	faults := []error{err}
+	_, wrong := durableKeys(ctx, c)
+	faults := []error{err, wrong}
 	if missing(c.StateDir) {
 		faults = append(faults, canMake("state_dir", c.StateDir))
 	} else {

@@ -207,7 +207,11 @@ func (d *daemon) open(ctx context.Context) (err error) {
 // serves without it and this node's ranks need their daemon. One that never could does.
 func (d *daemon) openTier(ctx context.Context) (err error) {
 	c := d.cfg
-	settings := tier.Settings{Reader: string(c.Node), Cluster: d.id.Cluster, KeepRuns: c.KeepRuns, Best: c.DurableKeep.Best, Note: func(err error) { d.log.Failed("durable", "beside reading and keeping generations", err.Error()) }}
+	keys, err := durableKeys(ctx, c)
+	if err != nil {
+		return err
+	}
+	settings := tier.Settings{Reader: string(c.Node), Keys: keys, Cluster: d.id.Cluster, KeepRuns: c.KeepRuns, Best: c.DurableKeep.Best, Note: func(err error) { d.log.Failed("durable", "beside reading and keeping generations", err.Error()) }}
 	if !c.InBucket() && c.DurableDir == "" {
 		return nil
 	}
@@ -557,7 +561,7 @@ func (d *daemon) build() error {
 		if d.store != nil {
 			shelf = d.store
 		}
-		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Node: d.self.Name, Timing: c.Timing, Tier: shelf, DurableWriters: c.DurableWriters, Reread: leader.RereadConfig{Every: c.RereadEvery, Rate: uint64(c.RereadRate)}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
+		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Node: d.self.Name, Timing: c.Timing, Tier: shelf, Encrypts: len(c.DurableRecipients) > 0, DurableWriters: c.DurableWriters, Reread: leader.RereadConfig{Every: c.RereadEvery, Rate: uint64(c.RereadRate)}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
 			Answers: d.prober.answers, Hears: d.prober.hears, Quiet: d.prober.quiet, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch})
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)

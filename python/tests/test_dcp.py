@@ -103,6 +103,28 @@ def bits(x: Any) -> Any:
     return (type(x).__name__, x)
 
 
+#: A key of age's for tests, and whose it is.
+KEY = "AGE-SECRET-KEY-14DJERCTW8NSV8SU6CMW3VMLCFRYTNRR7DFGXYAFS5VH6HYTRYK4SP6P6C0"
+RECIPIENT = "age1mae8jgauc0tk75x5pd8433yu5rv08xe30wggyp4c2320e5k3hv4qcv7jku"
+
+
+def test_encrypted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encrypted generation is read with the key that the environment names, and without it nothing is loaded."""
+    given = state()
+    for name in ("plain", "sealed"):
+        (tmp_path / name).mkdir()
+    dcp.save(given, storage_writer=Writer(str(tmp_path / "plain"), "lm", 7))
+    command("cp", tmp_path / "plain" / "lm", tmp_path / "sealed", "--recipient", RECIPIENT)
+    into = emptied(given)
+    with pytest.raises(FAILS, match=rf"step 7 of .* is encrypted to {RECIPIENT}: .*REPLICAD_IDENTITY"):
+        dcp.load(into, storage_reader=Reader(str(tmp_path / "sealed" / "lm")))
+    assert bits(into) == bits(emptied(given))
+    (tmp_path / "key.txt").write_text(KEY + "\n")
+    monkeypatch.setenv("REPLICAD_IDENTITY", str(tmp_path / "key.txt"))
+    dcp.load(into, storage_reader=Reader(str(tmp_path / "sealed" / "lm")))
+    assert bits(into) == bits(given)
+
+
 def test_beside_torchs_own_files(tmp_path: Path) -> None:
     """The same state dict through FileSystemWriter and Writer is the same to the bit, and so are its names, shapes, types and pieces."""
     given = state()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"sync"
+
+	"github.com/replicad/replicad/internal/durable/sealed"
 )
 
 // errClosed ends what a reader that was closed still fetches.
@@ -17,7 +19,8 @@ type ahead struct {
 	ctx   context.Context // ends with the reader
 	stop  context.CancelCauseFunc
 	key   string
-	base  uint64 // where the part begins in the object
+	seal  *sealed.File
+	base  uint64 // where the part begins in what lies in the object
 	size  uint64 // of the part there
 	block uint64
 	wg    sync.WaitGroup
@@ -34,8 +37,8 @@ type fetched struct {
 	err  error
 }
 
-func (c *Catalog) ahead(ctx context.Context, key string, base, size uint64) *ahead {
-	a := &ahead{c: c, key: key, base: base, size: size, block: uint64(c.block)}
+func (c *Catalog) ahead(ctx context.Context, key string, s *sealed.File, base, size uint64) *ahead {
+	a := &ahead{c: c, key: key, seal: s, base: base, size: size, block: uint64(c.block)}
 	a.ctx, a.stop = context.WithCancelCause(ctx)
 	return a
 }
@@ -90,7 +93,7 @@ func (a *ahead) useLocked(n uint64) *fetched {
 		defer close(f.done)
 		f.err = a.c.again(a.ctx, func() error {
 			f.b = make([]byte, min(a.block, a.size-n*a.block)) // after an error the store may still write to the former one
-			return a.c.st.ReadRange(a.ctx, a.key, int64(a.base+n*a.block), f.b)
+			return a.c.readRange(a.ctx, a.key, a.seal, a.base+n*a.block, f.b)
 		})
 		if f.err != nil {
 			a.drop(f) // the next one who wants it asks anew

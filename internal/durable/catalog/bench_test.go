@@ -8,6 +8,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/safetensors"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -53,11 +54,18 @@ func (u sunk) Complete(_ context.Context, sum [32]byte) (store.Info, error) {
 
 // BenchmarkWriteAndRead is what the catalog itself costs: digests and copies, over a store that takes no time.
 func BenchmarkWriteAndRead(b *testing.B) {
+	_, keys := pair(b)
+	for name, k := range map[string]*sealed.Keys{"plain": nil, "encrypted": keys} {
+		b.Run(name, func(b *testing.B) { writeAndRead(b, Options{Keys: k}) })
+	}
+}
+
+func writeAndRead(b *testing.B, o Options) {
 	const size = 256 << 20
 	p := large(b, size)
 	m := memory.New()
 	m.Least = 16 << 20
-	c := New(m, Options{})
+	c := New(m, o)
 	r, err := c.Begin(b.Context(), format.Run{Job: "lm", ID: durabletest.Job})
 	if err != nil {
 		b.Fatal(err)
@@ -67,7 +75,7 @@ func BenchmarkWriteAndRead(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Run("write", func(b *testing.B) {
-		c := New(&sink{Store: m}, Options{})
+		c := New(&sink{Store: m}, o)
 		b.SetBytes(size)
 		for b.Loop() {
 			if _, err := c.WriteGroup(b.Context(), Attempt{r, gen(2), 1}, p); err != nil {
@@ -75,11 +83,14 @@ func BenchmarkWriteAndRead(b *testing.B) {
 			}
 		}
 	})
+	f := Found{Commit: format.Commit{Run: r.ID, Generation: gen(2)}, Run: r, Index: &format.Index{Files: []format.File{w.File}, Parts: []format.PartAt{{Part: p.Manifest.Part, Root: p.Manifest.Root}}}}
 	b.Run("read", func(b *testing.B) {
 		b.SetBytes(size)
 		for b.Loop() {
-			rd := c.reader(r, w.File, w.Object.Head, &w.Object.Parts[0])
-			rd.ctx, rd.ahead = b.Context(), c.ahead(b.Context(), r.Under(w.File.Key), rd.data, size)
+			rd, err := c.open(b.Context(), f, p.Manifest.Part)
+			if err != nil {
+				b.Fatal(err)
+			}
 			var buf []byte
 			for i := range p.Manifest.Chunks {
 				if buf, err = rd.ReadChunk(i, buf); err != nil {
@@ -91,7 +102,6 @@ func BenchmarkWriteAndRead(b *testing.B) {
 	})
 	b.Run("verify", func(b *testing.B) {
 		b.SetBytes(size)
-		f := Found{Commit: format.Commit{Run: r.ID, Generation: gen(2)}, Run: r, Index: &format.Index{Files: []format.File{w.File}, Parts: []format.PartAt{{Part: p.Manifest.Part, Root: p.Manifest.Root}}}}
 		for b.Loop() {
 			if _, err := c.Verify(b.Context(), f, nil); err != nil {
 				b.Fatal(err)

@@ -12,8 +12,11 @@
 // Deleting goes by trash entry, COMMIT, files, entry; whoever finds an entry may finish it. What no COMMIT names is swept when it is older
 // than a grace, by the store's own times.
 //
+// With recipients, what it writes of index and parts is encrypted, object by object, on its way into the buffers that are sent. COMMIT says of the files
+// what a generation is verified, copied and deleted by without a key.
+//
 // A Catalog may be used by several goroutines. It keeps no truth of its own: all of it can be made anew over the same store. The package
-// imports format, kept, safetensors, store, checkpoint (whose directories it lists too, see Old) and replica; it must not know any store by name.
+// imports format, kept, safetensors, sealed, store, checkpoint (whose directories it lists too, see Old) and replica; it must not know any store by name.
 package catalog
 
 import (
@@ -27,6 +30,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -55,6 +59,8 @@ type Options struct {
 	// Best is the metric that best.json goes by, empty for none; Largest: its largest value is the best.
 	Best    string
 	Largest bool
+	// Keys are to whom generations are encrypted that are written, and what opens those that are; nil: nothing is, and nothing does.
+	Keys *sealed.Keys
 	// Unconditional: the store ignores the conditions of puts. Claims lie under keys of their fleets, and there are no last.json and best.json.
 	Unconditional bool
 }
@@ -70,8 +76,9 @@ type Catalog struct {
 	lanes int
 	best  string // the metric of best.json
 	most  bool   // its largest value is the best
-	weak  bool   // the store ignores conditions
-	block int64  // how much of an object is read at once, in bytes
+	keys  *sealed.Keys
+	weak  bool  // the store ignores conditions
+	block int64 // how much of an object is read at once, in bytes
 
 	mu sync.Mutex
 	// Guarded by mu, by the key of the first twin: frozen files that were seen whole since the start or the last failed read, and those of
@@ -85,7 +92,7 @@ type Catalog struct {
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
-	c := &Catalog{st: st, note: o.Note, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, weak: o.Unconditional, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim), kept: make(map[store.Info]keptLook)}
+	c := &Catalog{st: st, note: o.Note, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, keys: o.Keys, weak: o.Unconditional, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim), kept: make(map[store.Info]keptLook)}
 	if c.who == "" {
 		c.who = "user-" + fmt.Sprint(os.Getuid())
 	}

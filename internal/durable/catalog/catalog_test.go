@@ -15,6 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/leakcheck"
 	"github.com/replicad/replicad/replica"
@@ -30,7 +31,15 @@ var (
 
 // over is a catalog that waits for nothing.
 func over(st store.Store, lanes int) *Catalog {
-	c := New(st, Options{Who: "ada", Host: "h", Lanes: lanes, Now: func() time.Time { return now }, Pause: func(ctx context.Context, _ time.Duration) error { return ctx.Err() }})
+	return with(st, lanes, encrypting)
+}
+
+// encrypting are the keys of all catalogs while TestEncrypted runs other tests.
+var encrypting *sealed.Keys
+
+// with is one that encrypts.
+func with(st store.Store, lanes int, keys *sealed.Keys) *Catalog {
+	c := New(st, Options{Who: "ada", Host: "h", Keys: keys, Lanes: lanes, Now: func() time.Time { return now }, Pause: func(ctx context.Context, _ time.Duration) error { return ctx.Err() }})
 	c.block = 1 << 10 // parts have several
 	return c
 }

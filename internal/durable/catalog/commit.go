@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -67,18 +68,8 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 		return nil, nil, err
 	}
 	x := format.NewIndex(a.Run.Job, a.Run.ID, a.Generation, a.Write, files, layouts)
-	com, b, xb, err := c.seal(a, fleet, said, x)
-	if err != nil {
+	if com, b, err = c.putIndex(ctx, a, fleet, said, x); err != nil {
 		return nil, nil, err
-	}
-	if _, err := format.ParseIndex(xb, com); err != nil { // nobody could read it back
-		return nil, nil, err
-	}
-	if _, err := format.ParseCommit(b, a.Run.Place, a.Run.ID, a.Generation); err != nil {
-		return nil, nil, err
-	}
-	if there, err := c.putOnce(ctx, a.Run.Under(com.Index.Key), xb); err != nil || there != nil {
-		return nil, nil, cmp.Or(err, fmt.Errorf("index of write %d: %w", a.Write, ErrCommitted))
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, nil, context.Cause(ctx)
@@ -106,7 +97,7 @@ func (c *Catalog) sameRoots(ctx context.Context, r Run, com *format.Commit, root
 	if err != nil {
 		return err
 	}
-	x, err := format.ParseIndex(b, com)
+	x, err := c.parseIndex(b, com)
 	if err != nil {
 		return err
 	}
@@ -118,11 +109,8 @@ func (c *Catalog) sameRoots(ctx context.Context, r Run, com *format.Commit, root
 	return nil
 }
 
-// seal fills COMMIT in and writes it and its index as bytes.
-func (c *Catalog) seal(a Attempt, fleet Fleet, said format.Commit, x *format.Index) (com *format.Commit, b, xb []byte, err error) {
-	if xb, err = x.Seal(); err != nil {
-		return nil, nil, nil, err
-	}
+// describe fills COMMIT in, for an index and its bytes as they lie in the store. What nobody could read back is refused.
+func (c *Catalog) describe(a Attempt, fleet Fleet, said format.Commit, x *format.Index, plain, xb []byte) (com *format.Commit, b []byte, err error) {
 	com = &said
 	com.Job, com.Run, com.Generation, com.Write, com.Cluster = a.Run.Job, a.Run.ID, a.Generation, a.Write, fleet.Cluster
 	com.Index = format.Ref{Key: format.Name{Kind: format.IndexKind, Generation: a.Generation, Write: a.Write}.String(), Bytes: uint64(len(xb)), SHA256: format.Sum(xb)}
@@ -133,15 +121,27 @@ func (c *Catalog) seal(a Attempt, fleet Fleet, said format.Commit, x *format.Ind
 			com.Frozen = append(com.Frozen, f.Key, f.Twin)
 		}
 	}
+	if com.Sealed = nil; c.keys.Seals() {
+		com.Sealed = &format.Sealing{Recipients: c.keys.Recipients(), Files: x.Files}
+	}
 	if com.At == 0 {
 		com.At = c.now().UnixMilli()
 	}
-	b, err = com.Seal()
-	return com, b, xb, err
+	if b, err = com.Seal(); err != nil {
+		return nil, nil, err
+	}
+	if _, err := format.ParseIndex(xb, com, func([]byte) ([]byte, error) { return plain, nil }); err != nil {
+		return nil, nil, err
+	}
+	_, err = format.ParseCommit(b, a.Run.Place, a.Run.ID, a.Generation)
+	return com, b, err
 }
 
 // there looks at a file that somebody wrote: its size, its checksum where the store has one, and its header.
 func (c *Catalog) there(ctx context.Context, r Run, w *format.Written) error {
+	if is := w.File.Sealed > 0; is != c.keys.Seals() {
+		return fmt.Errorf("%s is encrypted: %v, and what this daemon writes: %v: durable_recipients is to be the same on all nodes", w.File.Key, is, c.keys.Seals())
+	}
 	keys := []string{w.File.Key}
 	if w.File.Twin != "" {
 		keys = append(keys, w.File.Twin)
@@ -164,29 +164,25 @@ func (c *Catalog) there(ctx context.Context, r Run, w *format.Written) error {
 	if w.Object != nil {
 		return nil
 	}
-	o, err := c.object(ctx, r, w.File, w.File.Key)
+	o, _, err := c.object(ctx, r, w.File, w.File.Key)
 	w.Object = o
 	return err
 }
 
-// object reads the header of a file.
-func (c *Catalog) object(ctx context.Context, r Run, f format.File, key string) (*format.Object, error) {
-	if n := f.Header; n < 8 || n > f.Bytes {
-		return nil, fmt.Errorf("%s: a header of %d bytes in %d", key, n, f.Bytes)
+// object reads the header of a file. The second is what decrypts ranges of the file; nil: it is not encrypted.
+func (c *Catalog) object(ctx context.Context, r Run, f format.File, key string) (*format.Object, *sealed.File, error) {
+	if n := f.Header; n < 8 || n > f.Plain() {
+		return nil, nil, fmt.Errorf("%s: a header of %d bytes in %d", key, n, f.Plain())
 	}
-	var head []byte
-	err := c.again(ctx, func() error {
-		head = make([]byte, f.Header) // not used again after an error
-		return c.st.ReadRange(ctx, r.Under(key), 0, head)
-	})
+	head, s, err := c.head(ctx, r.Under(key), f)
 	if err != nil {
-		return nil, lying(key, err)
+		return nil, nil, lying(key, err)
 	}
-	o, err := format.ParseObject(head, f.Bytes)
+	o, err := format.ParseObject(head, f.Plain())
 	if err != nil {
-		return nil, &damage{key, wholeFile, "its header is damaged", fmt.Errorf("%s: %w", key, err)}
+		return nil, nil, &damage{key, wholeFile, "its header is damaged", fmt.Errorf("%s: %w", key, err)}
 	}
-	return o, nil
+	return o, s, nil
 }
 
 // fits compares what lies in files with what the job has committed.
@@ -219,7 +215,10 @@ func (c *Catalog) layouts(ctx context.Context, r Run, files []format.Written) (m
 			if p.Manifest.Part.Kind != replica.FrozenPart {
 				continue
 			}
-			rd := c.reader(r, w.File, w.Object.Head, p)
+			rd, err := c.layoutOf(ctx, r, w, p)
+			if err != nil {
+				return nil, err
+			}
 			b, err := rd.region(ctx, format.LayoutRegion)
 			if errors.Is(err, ErrNone) {
 				continue
@@ -233,6 +232,18 @@ func (c *Catalog) layouts(ctx context.Context, r Run, files []format.Written) (m
 		}
 	}
 	return out, nil
+}
+
+// layoutOf reads the frozen part that has a group's layout, of a file whose header was read by somebody.
+func (c *Catalog) layoutOf(ctx context.Context, r Run, w format.Written, p *format.Packed) (*reader, error) {
+	var s *sealed.File
+	if w.File.Sealed > 0 {
+		var err error
+		if _, s, err = c.object(ctx, r, w.File, w.File.Key); err != nil {
+			return nil, err
+		}
+	}
+	return c.reader(r, w.File, s, w.Object.Head, p), nil
 }
 
 // maxSummary bounds the rows that the hint keeps: the newest.

@@ -68,12 +68,11 @@ func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended boo
 	if err != nil {
 		return false, err
 	}
-	if _, err := format.ParseIndex(xb, &f.Commit); err != nil {
+	if err := format.CheckIndex(xb, &f.Commit); err != nil {
 		return false, err
 	}
 	wrote, err := to.replace(ctx, f.Run.Under(f.Commit.Index.Key), xb, func(there []byte) bool {
-		_, err := format.ParseIndex(there, &f.Commit)
-		return err == nil
+		return format.CheckIndex(there, &f.Commit) == nil
 	})
 	if err != nil {
 		return false, err
@@ -267,6 +266,105 @@ func (c *Catalog) claimsToCopy(ctx context.Context, f Found, to *Catalog) (keys 
 		}
 	}
 	return keys, nil
+}
+
+// CopyAnew is Copy of what lies in a generation: it is read, each byte checked, and written as the target writes, which may be without encryption, or to
+// others. Where the very parts are there already nothing is done.
+func (c *Catalog) CopyAnew(ctx context.Context, f Found, to *Catalog) error {
+	err := f.Readable()
+	if err == nil {
+		err = c.Leased(ctx, f, "ckpt cp to "+to.URL(), nil, func() error { return c.copyAnew(ctx, f, to) })
+	}
+	if err != nil {
+		return fmt.Errorf("copy generation %v of job %s to %s: %w", f.Generation, f.Job, to.URL(), err)
+	}
+	return nil
+}
+
+func (c *Catalog) copyAnew(ctx context.Context, f Found, to *Catalog) error {
+	if err := to.root(ctx); err != nil {
+		return err
+	}
+	if _, err := to.finish(ctx, f); err != nil {
+		return err
+	}
+	if err := c.copyWords(ctx, f, to); err != nil {
+		return err
+	}
+	if err := c.copyKept(ctx, f, to); err != nil {
+		return err
+	}
+	if there, err := to.Get(ctx, f.Run, f.Generation); err == nil && sameParts(there.Index, f.Index) {
+		return nil
+	}
+	a := Attempt{Run: f.Run, Generation: f.Generation}
+	a.Run.ID = f.Commit.Run
+	var err error
+	if a.Write, err = to.Unused(ctx, a, f.Write); err != nil {
+		return err
+	}
+	files := make([]format.Written, len(f.Index.Files))
+	for i := range f.Index.Files {
+		if files[i], err = c.copyFileAnew(ctx, f, i, to, a); err != nil {
+			return err
+		}
+	}
+	layouts, err := c.layoutsOf(ctx, f)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(files, func(a, b format.Written) int { return strings.Compare(a.File.Key, b.File.Key) })
+	com, b, err := to.putIndex(ctx, a, Fleet{Cluster: f.Cluster}, f.Commit, format.NewIndex(f.Job, f.Commit.Run, f.Generation, a.Write, files, layouts))
+	if err != nil {
+		return err
+	}
+	there, err := to.putOnce(ctx, a.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation}), b)
+	if there != nil {
+		return fmt.Errorf("step %d is there: %w: copy to another root, or delete it there first", f.Generation.Step, ErrCommitted)
+	}
+	if err == nil {
+		to.hint(ctx, a.Run, com, b)
+	}
+	return err
+}
+
+// layoutsOf reads the layouts of a generation's groups: the target may be encrypted to others.
+func (c *Catalog) layoutsOf(ctx context.Context, f Found) (map[uint32]map[string]format.Shard, error) {
+	var files []format.Written
+	for _, file := range f.Index.Files {
+		if file.Twin == "" {
+			continue // no frozen part lies in it
+		}
+		o, _, err := c.object(ctx, f.Run, file, file.Key)
+		if err != nil {
+			if o, _, err = c.object(ctx, f.Run, file, file.Twin); err != nil {
+				return nil, err
+			}
+			file.Key, file.Twin = file.Twin, ""
+		}
+		files = append(files, format.Written{File: file, Object: o})
+	}
+	return c.layouts(ctx, f.Run, files)
+}
+
+// copyFileAnew writes the parts of a file as one of the target.
+func (c *Catalog) copyFileAnew(ctx context.Context, f Found, i int, to *Catalog, a Attempt) (w format.Written, err error) {
+	var parts []Part
+	for _, at := range f.Index.Parts {
+		if at.File != i {
+			continue
+		}
+		rd, err := c.open(ctx, f, at.Part)
+		if err != nil {
+			return w, err
+		}
+		defer rd.Close()
+		parts = append(parts, Part{rd.Manifest(), rd.Regions(), rd.ReadChunk})
+	}
+	if n := format.ParseName(f.Index.Files[i].Key); n.Kind == format.ShardKind {
+		return to.WriteObject(ctx, a, n.Shard, parts...)
+	}
+	return to.WriteFrozen(ctx, a.Run, parts[0])
 }
 
 // importOld writes a generation of a directory of the former layout as one of this.

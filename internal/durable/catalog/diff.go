@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -76,6 +77,9 @@ func pieces(ctx context.Context, src Source, f Found) (map[string]map[uint32]ten
 
 // Diff compares two generations, tensor by tensor and group by group, each byte of both checked as it is read.
 func Diff(ctx context.Context, srcA Source, a Found, srcB Source, b Found) (list []Difference, err error) {
+	if err := cmp.Or(a.Readable(), b.Readable()); err != nil {
+		return nil, err
+	}
 	inA, err := pieces(ctx, srcA, a)
 	if err != nil {
 		return nil, err

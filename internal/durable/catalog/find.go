@@ -133,7 +133,7 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 		if f.Run.ID == (replica.JobID{}) {
 			f.Run.ID = f.Commit.Run
 		}
-		x, err := c.files(ctx, f)
+		err := c.files(ctx, &f)
 		err = c.orDeleted(ctx, r, f.Generation, err)
 		if ferr := fatal(err); ferr != nil && !unread(err) && !errors.Is(err, ErrNone) {
 			return nil, nil, ferr
@@ -142,7 +142,6 @@ func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int)
 			skipped = append(skipped, passedOver(r, f.Generation, stateOf(err), err, nil))
 			continue
 		}
-		f.Index = x
 		if read, ok := b.reads[f.Generation]; ok {
 			f.Read = time.Unix(read.At, 0)
 			if !read.Good { // it counts for nothing until a read finds it whole
@@ -191,15 +190,10 @@ func inOrder(r Run, coms []*format.Commit) (list []Found) {
 }
 
 // files reads the index of a generation and tells whether every file is there with its size.
-func (c *Catalog) files(ctx context.Context, f Found) (*format.Index, error) {
-	key := f.Run.Under(f.Commit.Index.Key)
-	b, _, err := c.get(ctx, key)
+func (c *Catalog) files(ctx context.Context, f *Found) error {
+	x, locked, err := c.readIndex(ctx, *f)
 	if err != nil {
-		return nil, err
-	}
-	x, err := format.ParseIndex(b, &f.Commit)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
+		return err
 	}
 	sizes := make(map[string]store.Info)
 	prefix := f.Run.Prefix()
@@ -208,11 +202,11 @@ func (c *Catalog) files(ctx context.Context, f Found) (*format.Index, error) {
 		return nil
 	}
 	if err := c.list(ctx, f.Run.Under(format.StepName(f.Generation))+"/", "", each); err != nil {
-		return nil, err
+		return err
 	}
 	if len(f.Frozen) > 0 {
 		if err := c.list(ctx, prefix+format.FrozenPrefix, "", each); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for _, file := range x.Files {
@@ -221,10 +215,11 @@ func (c *Catalog) files(ctx context.Context, f Found) (*format.Index, error) {
 			err = sized(sizes, file.Twin, file) // either serves
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return x, nil
+	f.Index, f.locked = x, locked
+	return nil
 }
 
 func sized(sizes map[string]store.Info, key string, file format.File) error {
@@ -280,7 +275,7 @@ func (c *Catalog) Get(ctx context.Context, r Run, g replica.Generation) (f Found
 	if err == nil {
 		f = Found{Commit: *com, Run: r}
 		f.Run.ID = com.Run
-		f.Index, err = c.files(ctx, f)
+		err = c.files(ctx, &f)
 	}
 	if err != nil {
 		return f, fmt.Errorf("generation %v of job %s in %s: %w", g, r.Job, c.st.URL(), c.orDeleted(ctx, r, g, err))

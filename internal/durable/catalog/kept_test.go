@@ -251,3 +251,20 @@ func TestKeptFilesMended(t *testing.T) {
 		t.Errorf("what is no tar was put: %v", err)
 	}
 }
+
+// A copy that is decrypted has the files too.
+func TestKeptFilesAreCopiedAnew(t *testing.T) {
+	_, keys := pair(t)
+	m := memory.New()
+	c := with(m, 1, keys)
+	r := begun(t, c)
+	must(c.KeepFiles(t.Context(), r, tarOf(t, "first")))(t)
+	trained(t.Context(), t, c, gen(4), 1)
+	to := over(memory.New(), 1)
+	if err := c.CopyAnew(t.Context(), find0(t, c)[0], to); err != nil {
+		t.Fatal(err)
+	}
+	if got := files(t, to, find0(t, to)[0]); !maps.Equal(got, map[string]string{"tok/config.json": "first"}) {
+		t.Error(got)
+	}
+}

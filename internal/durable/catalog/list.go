@@ -26,6 +26,7 @@ const (
 	Unreadable State = "unreadable" // the store refuses to read it: what it holds is not known
 	Deleting   State = "deleting"   // somebody began to delete it
 	Stripped   State = "stripped"   // whole, without optimizer state: nothing resumes from it
+	Encrypted  State = "encrypted"  // whole, and no key of it was given
 )
 
 // Listed is a generation as a list shows it.

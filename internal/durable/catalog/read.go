@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -25,7 +26,8 @@ type Found struct {
 	// Read is when the newest whole read of it ended, which found every byte; zero: nobody has read it.
 	Read time.Time
 
-	old *checkpoint.Found // of a directory of the former layout
+	locked error             // what Readable says
+	old    *checkpoint.Found // of a directory of the former layout
 }
 
 // Old tells whether the generation has the former layout.
@@ -62,14 +64,15 @@ type reader struct {
 	ctx   context.Context // of whoever opened it: checkpoint.ShardReader's calls have none
 	run   Run
 	keys  []string // the file, and its twin
-	data  uint64   // where the part's bytes begin in the file
+	data  uint64   // where the part's bytes begin in what lies in the file
+	seal  *sealed.File
 	p     *format.Packed
 	first atomic.Int32 // which of keys is tried first
 	ahead *ahead       // nil: each chunk is a request
 }
 
-func (c *Catalog) reader(r Run, f format.File, head uint64, p *format.Packed) *reader {
-	rd := &reader{c: c, run: r, keys: []string{f.Key}, data: head + p.At, p: p}
+func (c *Catalog) reader(r Run, f format.File, s *sealed.File, head uint64, p *format.Packed) *reader {
+	rd := &reader{c: c, run: r, keys: []string{f.Key}, data: head + p.At, seal: s, p: p}
 	if f.Twin != "" {
 		rd.keys = append(rd.keys, f.Twin)
 	}
@@ -87,19 +90,22 @@ func (c *Catalog) OpenShard(ctx context.Context, f Found, part replica.Part) (ch
 }
 
 func (c *Catalog) open(ctx context.Context, f Found, part replica.Part) (*reader, error) {
+	if err := f.Readable(); err != nil {
+		return nil, err
+	}
 	at, ok := f.Index.Part(part)
 	if !ok {
 		return nil, errors.New("the index does not list it")
 	}
 	file := f.Index.Files[at.File]
-	o, err := c.object(ctx, f.Run, file, file.Key)
+	o, s, err := c.object(ctx, f.Run, file, file.Key)
 	if err == nil {
 		err = c.belongs(f, file, o)
 	}
 	if err != nil && file.Twin != "" {
 		c.doubt(f.Run, format.ParseName(file.Key))
 		var twinErr error
-		if o, twinErr = c.object(ctx, f.Run, file, file.Twin); twinErr == nil {
+		if o, s, twinErr = c.object(ctx, f.Run, file, file.Twin); twinErr == nil {
 			twinErr = c.belongs(f, file, o)
 		}
 		if twinErr == nil {
@@ -115,10 +121,10 @@ func (c *Catalog) open(ctx context.Context, f Found, part replica.Part) (*reader
 		// The file is every cluster's and every generation's. Whoever loads a part wants to know of which it is.
 		p.Manifest.Cluster, p.Manifest.Generation = f.Cluster, f.Generation
 	}
-	rd := c.reader(f.Run, file, o.Head, p)
+	rd := c.reader(f.Run, file, s, o.Head, p)
 	rd.ctx = ctx
 	if size := p.Layout.Size(); size > 0 {
-		rd.ahead = c.ahead(ctx, f.Run.Under(file.Key), rd.data, size)
+		rd.ahead = c.ahead(ctx, f.Run.Under(file.Key), s, rd.data, size)
 	}
 	return rd, nil
 }
@@ -192,7 +198,7 @@ func (rd *reader) chunk(ctx context.Context, i int, dst []byte) ([]byte, error) 
 			used = true
 			key := rd.keys[which]
 			return rd.try(key, i, dst, func(from uint64, b []byte) error {
-				return rd.c.st.ReadRange(ctx, rd.run.Under(key), int64(rd.data+from), b)
+				return rd.c.readRange(ctx, rd.run.Under(key), rd.seal, rd.data+from, b)
 			})
 		})
 		if err == nil {
@@ -216,7 +222,9 @@ func (rd *reader) try(key string, i int, dst []byte, read func(from uint64, b []
 	}
 	packed := dst[uint64(len(dst))-size:]
 	if size > 0 {
-		if err := read(from, packed); err != nil {
+		if err := read(from, packed); errors.Is(err, sealed.ErrDamaged) {
+			return &damage{key, i, "it does not decrypt", fmt.Errorf("%s: chunk %d: %w", key, i, err)}
+		} else if err != nil {
 			return fmt.Errorf("%s: chunk %d: %w", key, i, err)
 		}
 	}

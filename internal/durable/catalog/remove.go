@@ -261,7 +261,7 @@ func (c *Catalog) clear(ctx context.Context, r Run, grace time.Duration) (bool, 
 // written once for all tries.
 func superseded(named map[string]bool, n format.Name) bool {
 	for key := range named {
-		if o := format.ParseName(key); o.Kind == format.SharedKind && o.Group == n.Group && o.Root != n.Root {
+		if o := format.ParseName(key); o.Kind == format.SharedKind && o.Group == n.Group && (o.Root != n.Root || o.Seal != n.Seal) {
 			return true
 		}
 	}
@@ -296,10 +296,13 @@ func (c *Catalog) named(ctx context.Context, r Run, all []store.Info) (named map
 			continue // its deletion was finished just now
 		}
 		var x *format.Index
-		if err == nil {
+		switch {
+		case err == nil && com.Sealed != nil:
+			x = &format.Index{Files: com.Sealed.Files}
+		case err == nil:
 			var b []byte
 			if b, _, err = c.get(ctx, r.Under(com.Index.Key)); err == nil {
-				x, err = format.ParseIndex(b, com)
+				x, err = c.parseIndex(b, com)
 			}
 		}
 		if ferr := fatal(err); ferr != nil {

@@ -22,7 +22,7 @@ func (rd *reader) ReadSpan(i, n int, dst []byte) ([]byte, error) {
 		dst = make([]byte, size)
 	}
 	dst, got, err := rd.packed(i, n, dst[:size])
-	if err != nil && len(rd.keys) == 1 {
+	if err != nil && len(rd.keys) == 1 && !IsDamage(err) {
 		return nil, err
 	}
 	for k := range n {
@@ -74,7 +74,7 @@ func (rd *reader) packed(i, n int, dst []byte) (all, got []byte, err error) {
 			dst = make([]byte, len(dst)) // a call that failed may still write to the former one
 		}
 		used = true
-		return rd.c.st.ReadRange(rd.ctx, rd.run.Under(key), int64(rd.data+begin), dst[head:])
+		return rd.c.readRange(rd.ctx, rd.run.Under(key), rd.seal, rd.data+begin, dst[head:])
 	})
 	if err != nil {
 		return make([]byte, len(dst)), nil, fmt.Errorf("%s: chunks %d to %d: %w", key, i, i+n-1, err)

@@ -50,6 +50,9 @@ func (c *Catalog) Strip(ctx context.Context, f Found, why string, dry bool) (fre
 }
 
 func (c *Catalog) strip(ctx context.Context, f Found, why string, dry bool) (freed uint64, err error) {
+	if f.Sealed != nil || c.keys.Seals() {
+		return 0, errors.New("it is encrypted: `replicad ckpt cp --decrypt` makes a plain copy, which can be stripped")
+	}
 	if err := c.unpinned(ctx, f); err != nil {
 		return 0, err
 	}
@@ -250,14 +253,7 @@ func (c *Catalog) rewrite(ctx context.Context, f Found, parts []*bare) (was []by
 		}
 	}
 	x := format.NewIndex(f.Job, f.Commit.Run, f.Generation, a.Write, files, layouts)
-	com, b, xb, err := c.seal(a, Fleet{Cluster: f.Cluster}, said, x)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	if _, err := format.ParseIndex(xb, com); err != nil { // nobody could read it back
-		return nil, nil, nil, err
-	}
-	if _, err := c.putOnce(ctx, f.Run.Under(com.Index.Key), xb); err != nil {
+	if com, b, err = c.putIndex(ctx, a, Fleet{Cluster: f.Cluster}, said, x); err != nil {
 		return nil, nil, nil, err
 	}
 	_, err = c.VerifyAs(ctx, Found{Commit: *com, Run: f.Run, Index: x}, How{Cold: true}, nil)
@@ -289,9 +285,9 @@ func (c *Catalog) rewritten(ctx context.Context, f Found, a Attempt, parts []*ba
 				return nil, err
 			}
 		}
-		o, err := c.object(ctx, f.Run, file, file.Key)
+		o, _, err := c.object(ctx, f.Run, file, file.Key)
 		if err != nil && file.Twin != "" {
-			o, err = c.object(ctx, f.Run, file, file.Twin)
+			o, _, err = c.object(ctx, f.Run, file, file.Twin)
 		}
 		if err != nil {
 			return nil, err

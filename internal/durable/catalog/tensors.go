@@ -11,13 +11,16 @@ import (
 
 // Tensors lists the tensors of a generation: those of its index, or, where they did not fit in there, what the headers of its files say.
 func (c *Catalog) Tensors(ctx context.Context, f Found) ([]format.Tensor, error) {
+	if err := f.Readable(); err != nil {
+		return nil, err
+	}
 	if len(f.Index.Tensors) > 0 {
 		return f.Index.Tensors, nil
 	}
 	files := make([]format.Written, len(f.Index.Files))
 	err := c.eachOf(ctx, lookLanes*c.lanes, len(files), func(ctx context.Context, i int) (err error) {
 		files[i].File = f.Index.Files[i]
-		files[i].Object, err = c.object(ctx, f.Run, files[i].File, files[i].File.Key)
+		files[i].Object, _, err = c.object(ctx, f.Run, files[i].File, files[i].File.Key)
 		return err
 	})
 	if err != nil {

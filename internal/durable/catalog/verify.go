@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -146,22 +147,30 @@ func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key str
 	if err != nil {
 		return lying(key, err)
 	}
-	o, err := c.object(ctx, f.Run, file, key)
-	if err != nil {
-		return err
-	}
-	if err := c.belongs(f, file, o); err != nil {
-		return err
-	}
-	got, err := c.readFile(ctx, f.Run, file, key, o, how.Pace, read)
+	got, err := c.readWhole(ctx, f, file, key, how.Pace, read)
 	if err == nil && got != file.SHA256 {
 		err = &damage{key, wholeFile, "SHA-256 differs", fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", key, store.ErrCorrupt, got, file.SHA256)}
 	}
 	return err
 }
 
-// readFile reads a file whole, checks every chunk of its parts, and returns its SHA-256.
-func (c *Catalog) readFile(ctx context.Context, r Run, file format.File, key string, o *format.Object, pace func(context.Context, int) error, read func(n uint64)) (sum string, err error) {
+// readWhole reads a file of a generation; of one that is encrypted and has no key here its SHA-256 has to do.
+func (c *Catalog) readWhole(ctx context.Context, f Found, file format.File, key string, pace func(context.Context, int) error, read func(n uint64)) (sum string, err error) {
+	if f.Readable() != nil {
+		return c.readFile(ctx, f.Run, file, key, nil, nil, pace, read)
+	}
+	o, s, err := c.object(ctx, f.Run, file, key)
+	if err != nil {
+		return "", err
+	}
+	if err := c.belongs(f, file, o); err != nil {
+		return "", err
+	}
+	return c.readFile(ctx, f.Run, file, key, o, s, pace, read)
+}
+
+// readFile reads a file whole, checks every chunk of its parts, and returns its SHA-256. Without an object its bytes alone are read.
+func (c *Catalog) readFile(ctx context.Context, r Run, file format.File, key string, o *format.Object, seal *sealed.File, pace func(context.Context, int) error, read func(n uint64)) (sum string, err error) {
 	s := c.stream(ctx, r.Under(key), int64(file.Bytes))
 	defer s.close()
 	h := sha256.New()
@@ -177,6 +186,26 @@ func (c *Catalog) readFile(ctx context.Context, r Run, file format.File, key str
 		_, _ = h.Write(b) // it returns no error
 		read(uint64(len(b)))
 		return nil
+	}
+	if o == nil {
+		b := make([]byte, min(file.Bytes, 1<<20))
+		for left := file.Bytes; left > 0; left -= uint64(len(b)) {
+			b = b[:min(left, uint64(len(b)))]
+			if err := take(b); err != nil {
+				return "", err
+			}
+		}
+		return fmt.Sprintf("%x", h.Sum(nil)), nil
+	}
+	if seal != nil {
+		plain := seal.Stream(take)
+		take = func(b []byte) error {
+			err := plain(b)
+			if errors.Is(err, sealed.ErrDamaged) {
+				err = &damage{key, wholeFile, "it does not decrypt", fmt.Errorf("%s: %w", key, corrupted(err))}
+			}
+			return err
+		}
 	}
 	if err := take(make([]byte, o.Head)); err != nil {
 		return "", err

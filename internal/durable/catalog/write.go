@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
+	"strings"
 
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -67,7 +70,10 @@ func (c *Catalog) WriteFrozen(ctx context.Context, r Run, p Part) (w format.Writ
 }
 
 func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Written, err error) {
-	twins := [2]format.Name{frozenName(p.Manifest, 'a'), frozenName(p.Manifest, 'b')}
+	twins, err := c.twins(ctx, r, p.Manifest)
+	if err != nil {
+		return good, err
+	}
 	var there [2]error
 	for i, n := range twins {
 		var w format.Written
@@ -103,9 +109,40 @@ func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Writte
 	return good, nil
 }
 
+// twins are the names of a frozen part. Encrypted ones are looked for: what is encrypted to others than these recipients, or to nobody, is another file.
+// Who has no key cannot tell what lies there, and writes beside it.
+func (c *Catalog) twins(ctx context.Context, r Run, m replica.Manifest) (twins [2]format.Name, err error) {
+	n := frozenName(m, 'a')
+	if c.keys.Seals() && c.keys.Opens() {
+		begins := strings.TrimSuffix(r.Key(n), ".a"+path.Ext(n.String())) + "."
+		err = c.list(ctx, begins, "", func(info store.Info) error {
+			if o := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); o.SealedFor(c.keys.Tag()) {
+				n.Seal = o.Seal
+				return errStop
+			}
+			return nil
+		})
+	}
+	if c.keys.Seals() && n.Seal == "" {
+		n.Seal = format.NewSeal(c.keys.Tag())
+	}
+	twins[0], twins[1] = n, n
+	twins[1].Twin = 'b'
+	return twins, err
+}
+
 // frozenThere looks at one twin of a frozen part: whether it has the part, and every byte of it. The store's own checksum stands for reading
 // it, unless a read has failed since.
 func (c *Catalog) frozenThere(ctx context.Context, r Run, n format.Name, m replica.Manifest) (w format.Written, err error) {
+	c.mu.Lock()
+	suspect := c.suspect[r.Key(frozenName(m, 'a'))]
+	c.mu.Unlock()
+	return c.isWritten(ctx, r, n, []replica.Manifest{m}, suspect)
+}
+
+// isWritten looks at an object that somebody may have written: whether it has these parts and no others, and every byte of them. deep: it is read, whatever
+// checksum the store has of it.
+func (c *Catalog) isWritten(ctx context.Context, r Run, n format.Name, parts []replica.Manifest, deep bool) (w format.Written, err error) {
 	key := r.Key(n)
 	var info store.Info
 	err = c.again(ctx, func() (err error) {
@@ -116,23 +153,21 @@ func (c *Catalog) frozenThere(ctx context.Context, r Run, n format.Name, m repli
 		return w, err
 	}
 	w.File = format.File{Key: n.String(), Bytes: uint64(info.Size), SHA256: info.Checksum}
-	if w.File.Header, err = c.headBytes(ctx, key, info.Size); err != nil {
+	if w.File.Header, w.File.Sealed, err = c.headBytes(ctx, key, info.Size); err != nil {
 		return w, err
 	}
-	o, err := c.object(ctx, r, w.File, w.File.Key)
+	o, s, err := c.object(ctx, r, w.File, w.File.Key)
 	if err != nil {
 		return w, err
 	}
-	if p, ok := o.Part(m.Part); !ok || len(o.Parts) != 1 || p.Manifest.Root != m.Root || p.Manifest.Job != r.ID {
-		return w, fmt.Errorf("%s: %w: it has not %v with root %v", key, store.ErrCorrupt, m.Part, m.Root)
+	for _, m := range parts {
+		if p, ok := o.Part(m.Part); !ok || len(o.Parts) != len(parts) || p.Manifest.Root != m.Root || p.Manifest.Job != r.ID {
+			return w, fmt.Errorf("%s: %w: it has not %v with root %v", key, store.ErrCorrupt, m.Part, m.Root)
+		}
 	}
 	w.Object = o
-	n.Twin = 'a'
-	c.mu.Lock()
-	suspect := c.suspect[r.Key(n)]
-	c.mu.Unlock()
-	if w.File.SHA256 == "" || suspect {
-		w.File.SHA256, err = c.readFile(ctx, r, w.File, w.File.Key, o, nil, func(uint64) {})
+	if w.File.SHA256 == "" || deep {
+		w.File.SHA256, err = c.readFile(ctx, r, w.File, w.File.Key, o, s, nil, func(uint64) {})
 	}
 	if err != nil {
 		w.Object = nil
@@ -140,24 +175,46 @@ func (c *Catalog) frozenThere(ctx context.Context, r Run, n format.Name, m repli
 	return w, err
 }
 
-// headBytes is how long a file's header is, with its length field.
-func (c *Catalog) headBytes(ctx context.Context, key string, size int64) (uint64, error) {
+// headBytes is how long the header is of what lies in a file, with its length field, and how much lies before what is encrypted where the catalog has
+// recipients.
+func (c *Catalog) headBytes(ctx context.Context, key string, size int64) (n, envelope uint64, err error) {
+	want := int64(8)
+	if c.keys.Seals() {
+		want = min(size, sealed.FirstBytes)
+	}
 	if size < 8 {
-		return 0, fmt.Errorf("%s: %w: %d bytes", key, store.ErrCorrupt, size)
+		return 0, 0, fmt.Errorf("%s: %w: %d bytes", key, store.ErrCorrupt, size)
 	}
 	var first []byte
-	err := c.again(ctx, func() error {
-		first = make([]byte, 8) // not used again after an error
+	err = c.again(ctx, func() error {
+		first = make([]byte, want) // not used again after an error
 		return c.st.ReadRange(ctx, key, 0, first)
 	})
-	if err != nil {
-		return 0, err
+	if err == nil && c.keys.Seals() {
+		first, envelope, err = c.firstOf(first, uint64(size))
 	}
-	n, err := format.HeadBytes([8]byte(first))
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s: %w", key, err)
+	}
+	n, err = format.HeadBytes([8]byte(first))
 	if err == nil && n > uint64(size) {
 		err = fmt.Errorf("%s: %w: a header of %d bytes in %d", key, store.ErrCorrupt, n, size)
 	}
-	return n, err
+	return n, envelope, err
+}
+
+// firstOf decrypts the first 8 bytes of what lies in an object, out of its own first ones.
+func (c *Catalog) firstOf(b []byte, size uint64) (first []byte, envelope uint64, err error) {
+	s, err := c.unlock(b, size)
+	if err != nil {
+		return nil, 0, err
+	}
+	first = make([]byte, 8)
+	if s.Size() < uint64(len(first)) {
+		return nil, 0, fmt.Errorf("%w: %d bytes lie in it", store.ErrCorrupt, s.Size())
+	}
+	from, n := s.Span(0, uint64(len(first)))
+	return first, s.Envelope(), corrupted(s.Decrypt(first, 0, b[from:min(from+n, uint64(len(b)))]))
 }
 
 func frozenName(m replica.Manifest, twin byte) format.Name {
@@ -173,7 +230,7 @@ func (c *Catalog) seen(r Run, n format.Name) (format.Written, bool) {
 
 // doubt has the next write of a frozen part look at what lies there.
 func (c *Catalog) doubt(r Run, n format.Name) {
-	n.Twin = 'a'
+	n.Twin, n.Seal = 'a', ""
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.frozen, r.Key(n))
@@ -225,10 +282,25 @@ func (c *Catalog) write(ctx context.Context, r Run, n format.Name, parts []Part)
 	if err != nil {
 		return w, err
 	}
-	src := newSource(head, o, parts)
-	sum, err := c.upload(ctx, r.Key(n), int64(o.Size()), src.fill)
-	w = format.Written{File: format.File{Key: n.String(), Bytes: o.Size(), Header: o.Head, SHA256: fmt.Sprintf("%x", sum)}, Object: o}
+	size, envelope, fill, err := c.sealing(o.Size(), newSource(head, o, parts).fill)
+	if err != nil {
+		return w, err
+	}
+	sum, err := c.upload(ctx, r.Key(n), int64(size), fill)
+	w = format.Written{File: format.File{Key: n.String(), Bytes: size, Header: o.Head, SHA256: fmt.Sprintf("%x", sum), Sealed: envelope}, Object: o}
+	if err != nil && envelope > 0 { // an earlier try may have come through, whose bytes are others
+		if there, lerr := c.isWritten(ctx, r, n, manifests(parts), false); lerr == nil {
+			return there, nil
+		}
+	}
 	return w, err
+}
+
+func manifests(parts []Part) (list []replica.Manifest) {
+	for _, p := range parts {
+		list = append(list, p.Manifest)
+	}
+	return list
 }
 
 // source gives the bytes of a file, from its header and its parts' chunks, each checked.

@@ -6,7 +6,7 @@
 //	<root>/<job>/20261125T1716Z-4385b34d/         a run: when it began, first 8 digits of its UUID
 //	    commits/step-00001200.e2.json             COMMIT: a generation without it does not exist
 //	    epochs/000002.json                        the claim: the fleet that owns epoch 2
-//	    frozen/group-0-<root>.a.safetensors, .b   frozen parts, shared by generations, twice
+//	    frozen/group-0-<root>.a.safetensors, .b   frozen parts, shared by generations, twice; group-0-<root>.<seal>.a.safetensors: encrypted
 //	    pins/step-00001200.e2-<who>.json          kept, with an optional end: readers' leases are these
 //	    reads/step-00001200.e2.<unix>.good-<who>.json, .bad-<who>
 //	    run.json                                  UUID, owner, program, from what it began
@@ -23,6 +23,8 @@
 //
 // The chunk digests of a part lie in the header of its own file (see Object), bound to the root that index and COMMIT name. A file can
 // therefore be verified alone, and who writes the index reads headers, not other files. The header is bounded as safetensors bounds it.
+//
+// Where COMMIT says so, index and files are encrypted, each an age file by itself (package sealed), under the same names.
 //
 // JSON objects carry kind, format number and SHA-256 of their body (Seal). Whatever is parsed is checked against the place that it was found
 // at, and its counts are bounded before anything is allocated for them. A parser refuses what belongs to another job, run, step or epoch.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -104,7 +105,14 @@ type Commit struct {
 	Keep       string               `json:"keep,omitempty"`       // why session.save wants it kept
 	Stripped   bool                 `json:"stripped,omitempty"`   // without optimizer state: nothing resumes from it
 	KeptFiles  *Ref                 `json:"kept_files,omitempty"` // the tar of files that its run carried by then
+	Sealed     *Sealing             `json:"sealed,omitempty"`     // index and files are encrypted; nil: they are not
 	At         int64                `json:"at"`                   // milliseconds since 1970 by the writer's clock, for people
+}
+
+// Sealing is what a commit says of a generation that is encrypted, so that it can be verified, copied and deleted without a key.
+type Sealing struct {
+	Recipients []string `json:"recipients"` // of age
+	Files      []File   `json:"files"`      // the index's
 }
 
 // Hint is last.json and best.json: where to look first.
@@ -128,11 +136,12 @@ type Row struct {
 	Loader     *uint64            `json:"loader,omitempty"`
 	Keep       string             `json:"keep,omitempty"`
 	Stripped   bool               `json:"stripped,omitempty"`
+	Sealed     bool               `json:"sealed,omitempty"` // encrypted
 }
 
 // Row is the commit's.
 func (c *Commit) Row() Row {
-	return Row{c.Generation, c.Position, c.Write, c.Bytes, c.At, c.Metrics, c.Loader, c.Keep, c.Stripped}
+	return Row{c.Generation, c.Position, c.Write, c.Bytes, c.At, c.Metrics, c.Loader, c.Keep, c.Stripped, c.Sealed != nil}
 }
 
 // Summary is a hint: rows of commits that were there once.
@@ -238,7 +247,26 @@ func (c *Commit) check() error {
 			return err
 		}
 	}
+	if err := c.checkSealed(); err != nil {
+		return err
+	}
 	return cmp.Or(c.Layout.Check(), checkTexts("note", c.Notes), checkTexts("provenance", c.Provenance), checkNames("metric", c.Metrics))
+}
+
+// checkSealed tells whether what is said of encrypted files can be.
+func (c *Commit) checkSealed() error {
+	if c.Sealed == nil {
+		return nil
+	}
+	if n := len(c.Sealed.Recipients); n == 0 || n > sealed.MaxRecipients {
+		return fmt.Errorf("%d recipients, want 1 to %d", n, sealed.MaxRecipients)
+	}
+	for _, r := range c.Sealed.Recipients {
+		if err := sealed.CheckRecipient(r); err != nil {
+			return err
+		}
+	}
+	return (&Index{Generation: c.Generation, Write: c.Write, Files: c.Sealed.Files}).checkFiles(c)
 }
 
 // checkTexts tells whether notes fit.

@@ -167,7 +167,7 @@ func TestGeneration(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, c) || !got.Same(c) {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	again, err := ParseIndex(xb, got)
+	again, err := ParseIndex(xb, got, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestForeign(t *testing.T) {
 		"kind":       second(ParseCommit(xb, place, durabletest.Job, gen)),
 		"cut":        second(ParseCommit(cb[:len(cb)-3], place, durabletest.Job, gen)),
 		"longer":     second(ParseCommit(append(bytes.Clone(cb), '{'), place, durabletest.Job, gen)),
-		"index":      second(ParseIndex(append(bytes.Clone(xb), ' '), c)),
+		"index":      second(ParseIndex(append(bytes.Clone(xb), ' '), c, nil)),
 	} {
 		if !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
@@ -234,7 +234,7 @@ func TestForeign(t *testing.T) {
 		}
 		d := *c
 		d.Index.Bytes, d.Index.SHA256 = uint64(len(b)), Sum(b)
-		return second(ParseIndex(b, &d))
+		return second(ParseIndex(b, &d, nil))
 	}
 	if err := bend(func(*Index) {}); err != nil {
 		t.Fatal(err)

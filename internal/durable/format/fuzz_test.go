@@ -31,8 +31,8 @@ func FuzzName(f *testing.F) {
 	})
 }
 
-// sealed wraps a body that was mutated, so that the parsers behind the checksum are reached.
-func sealed(kind string, body []byte) []byte {
+// enclosed wraps a body that was mutated, so that the parsers behind the checksum are reached.
+func enclosed(kind string, body []byte) []byte {
 	b, err := Seal(kind, json.RawMessage(body))
 	if err != nil {
 		return body
@@ -46,8 +46,11 @@ func FuzzCommit(f *testing.F) {
 	body, _ := json.Marshal(c)
 	f.Add(body)
 	f.Add(cb)
+	_, c = encrypted(f)
+	body, _ = json.Marshal(c)
+	f.Add(body)
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, b := range [][]byte{body, sealed("commit", body)} {
+		for _, b := range [][]byte{body, enclosed("commit", body)} {
 			c, err := ParseCommit(b, place, replica.JobID{}, gen)
 			if err != nil {
 				continue
@@ -79,10 +82,10 @@ func FuzzIndex(f *testing.F) {
 	body, _ := json.Marshal(x)
 	f.Add(body)
 	f.Fuzz(func(t *testing.T, body []byte) {
-		b := sealed("index", body)
+		b := enclosed("index", body)
 		d := *c
 		d.Index.Bytes, d.Index.SHA256 = uint64(len(b)), Sum(b)
-		x, err := ParseIndex(b, &d)
+		x, err := ParseIndex(b, &d, nil)
 		if err != nil {
 			return
 		}
@@ -122,7 +125,7 @@ func FuzzDocuments(f *testing.F) {
 			if _, err := parse(body); err == nil && !bytes.Contains(body, []byte(`"`+kind+`"`)) {
 				t.Fatalf("%s: taken without its envelope", kind)
 			}
-			if v, err := parse(sealed(kind, body)); err == nil {
+			if v, err := parse(enclosed(kind, body)); err == nil {
 				if b, err := json.Marshal(v); err != nil || len(b) == 0 {
 					t.Fatalf("%s: %v", kind, err)
 				}
@@ -144,14 +147,14 @@ func FuzzSpooled(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	if s, err := ParseSpooled(sealed("spooled", body)); err != nil {
+	if s, err := ParseSpooled(enclosed("spooled", body)); err != nil {
 		f.Fatal(err)
 	} else if got, err := s.Packed(0); err != nil || got.Manifest.Root != p.Manifest.Root {
 		f.Fatalf("%+v, %v", got, err)
 	}
 	f.Add(body)
 	f.Fuzz(func(t *testing.T, body []byte) {
-		s, err := ParseSpooled(sealed("spooled", body))
+		s, err := ParseSpooled(enclosed("spooled", body))
 		if err != nil {
 			return
 		}
@@ -239,14 +242,19 @@ func FuzzCapsule(f *testing.F) {
 func TestSeedsAreTaken(t *testing.T) {
 	x, _, c, _ := generation(t)
 	body, _ := json.Marshal(c)
-	if _, err := ParseCommit(sealed("commit", body), place, replica.JobID{}, gen); err != nil {
+	if _, err := ParseCommit(enclosed("commit", body), place, replica.JobID{}, gen); err != nil {
 		t.Error(err)
 	}
 	body, _ = json.Marshal(x)
-	b := sealed("index", body)
+	b := enclosed("index", body)
 	d := *c
 	d.Index.Bytes, d.Index.SHA256 = uint64(len(b)), Sum(b)
-	if y, err := ParseIndex(b, &d); err != nil || !reflect.DeepEqual(y.Files, x.Files) {
+	_, e := encrypted(t)
+	body, _ = json.Marshal(e)
+	if _, err := ParseCommit(enclosed("commit", body), place, replica.JobID{}, gen); err != nil {
+		t.Error(err)
+	}
+	if y, err := ParseIndex(b, &d, nil); err != nil || !reflect.DeepEqual(y.Files, x.Files) {
 		t.Error(err)
 	}
 }

@@ -1,11 +1,13 @@
 package format
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -30,6 +32,21 @@ type File struct {
 	Bytes  uint64 `json:"bytes"`
 	Header uint64 `json:"header"` // bytes of length field and header
 	SHA256 string `json:"sha256"`
+	// Sealed is how many bytes lie before what is encrypted, if the file is: Bytes and SHA256 are of the file as it lies there, Header and all that an
+	// index says of tensors of what lies in it. 0: it is not.
+	Sealed uint64 `json:"sealed,omitempty"`
+}
+
+// Plain is how many bytes lie in the file; 0: its sizes fit no file.
+func (f File) Plain() uint64 {
+	if f.Sealed == 0 {
+		return f.Bytes
+	}
+	n, ok := sealed.PlainSize(f.Bytes, f.Sealed)
+	if !ok || f.Sealed > sealed.MaxEnvelope {
+		return 0
+	}
+	return n
 }
 
 // PartAt is where a part lies.
@@ -155,10 +172,24 @@ func (x *Index) Seal() ([]byte, error) {
 	return b, err
 }
 
-// ParseIndex reads the index that a COMMIT names.
-func ParseIndex(b []byte, c *Commit) (*Index, error) {
+// CheckIndex tells whether bytes, as they lie in a store, are the index that a COMMIT names.
+func CheckIndex(b []byte, c *Commit) error {
 	if uint64(len(b)) != c.Index.Bytes || Sum(b) != c.Index.SHA256 {
-		return nil, corrupt("index: %d bytes, or their SHA-256, are not what COMMIT names", len(b))
+		return corrupt("index: %d bytes, or their SHA-256, are not what COMMIT names", len(b))
+	}
+	return nil
+}
+
+// ParseIndex reads the index that a COMMIT names. open decrypts one that is encrypted.
+func ParseIndex(b []byte, c *Commit, open func(b []byte) ([]byte, error)) (*Index, error) {
+	if err := CheckIndex(b, c); err != nil {
+		return nil, err
+	}
+	if c.Sealed != nil {
+		var err error
+		if b, err = open(b); err != nil {
+			return nil, err
+		}
 	}
 	var x Index
 	if err := unseal("index", b, &x); err != nil {
@@ -176,6 +207,9 @@ func ParseIndex(b []byte, c *Commit) (*Index, error) {
 func (x *Index) check(c *Commit) error {
 	if err := x.checkFiles(c); err != nil {
 		return err
+	}
+	if c.Sealed != nil && !slices.Equal(x.Files, c.Sealed.Files) {
+		return errors.New("its files are not those that COMMIT lists")
 	}
 	have := make(map[replica.Part]int, len(x.Parts))
 	frozen := make(map[replica.Digest]bool)
@@ -223,7 +257,7 @@ func (x *Index) checkFiles(c *Commit) error {
 			own = n.Twin == 'a' && f.Twin == twin.String()
 			shared = append(shared, f.Key, f.Twin)
 		}
-		if !own || seen[f.Key] || !isHex(f.SHA256, 64) || f.Header < 8 || f.Header > f.Bytes || f.Bytes > maxSpan<<10 {
+		if !own || seen[f.Key] || !isHex(f.SHA256, 64) || f.Header < 8 || f.Header > f.Plain() || f.Bytes > maxSpan<<10 || (f.Sealed == 0) != (c.Sealed == nil) {
 			return fmt.Errorf("file %.80q (twin %.80q) of %d bytes, header %d, does not belong to write %d of %v", f.Key, f.Twin, f.Bytes, f.Header, x.Write, x.Generation)
 		}
 		seen[f.Key] = true
@@ -250,8 +284,8 @@ func (x *Index) checkTensor(t Tensor) error {
 		if !ok || n != p.Bytes || p.File < 0 || p.File >= len(x.Files) || len(p.Shape) > replica.MaxDims {
 			return fmt.Errorf("a piece of %d bytes, shape %v, in file %d", p.Bytes, p.Shape, p.File)
 		}
-		if f := x.Files[p.File]; p.From < f.Header || p.From > f.Bytes || p.Bytes > f.Bytes-p.From {
-			return fmt.Errorf("a piece at %d of %d bytes, in a file of %d", p.From, p.Bytes, f.Bytes)
+		if f := x.Files[p.File]; p.From < f.Header || p.From > f.Plain() || p.Bytes > f.Plain()-p.From {
+			return fmt.Errorf("a piece at %d of %d bytes, in a file of %d", p.From, p.Bytes, f.Plain())
 		}
 		if len(p.At) > 2*replica.MaxDims {
 			return fmt.Errorf("a piece that begins at %v", p.At)

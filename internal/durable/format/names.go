@@ -1,6 +1,7 @@
 package format
 
 import (
+	"crypto/rand"
 	"encoding/hex"
 	"fmt"
 	"path"
@@ -103,6 +104,7 @@ type Name struct {
 	Shard      string         // "group-0", "node-b", "private-3"
 	Group      uint32         // of frozen parts
 	Root       replica.Digest // of frozen parts
+	Seal       string         // of frozen parts that are encrypted: to whom, and which of several; see NewSeal
 	Twin       byte           // of frozen parts: 'a' or 'b'
 	Who        string         // of pins and reads
 	Number     uint64         // of reads: one above the records that their reader saw; 0: of a former version
@@ -121,7 +123,11 @@ func (n Name) String() string {
 		}
 		return fmt.Sprintf("%s%06d.json", EpochPrefix, n.Epoch)
 	case SharedKind:
-		return fmt.Sprintf("%sgroup-%d-%v.%c%s", FrozenPrefix, n.Group, n.Root, n.Twin, shardExt)
+		seal := ""
+		if n.Seal != "" {
+			seal = "." + n.Seal
+		}
+		return fmt.Sprintf("%sgroup-%d-%v%s.%c%s", FrozenPrefix, n.Group, n.Root, seal, n.Twin, shardExt)
 	case PinKind:
 		return PinPrefix + step + "-" + n.Who + ".json"
 	case ReadKind:
@@ -158,7 +164,7 @@ var forms = []struct {
 }{
 	{CommitKind, CommitPrefix, regexp.MustCompile(`^commits/(?P<step>step-[^/]+)\.json$`)},
 	{ClaimKind, EpochPrefix, regexp.MustCompile(`^epochs/(?P<epoch>\d{6,8})(?:\.(?P<fleet>[0-9a-f]{16}))?\.json$`)},
-	{SharedKind, FrozenPrefix, regexp.MustCompile(`^frozen/group-(?P<group>\d{1,7})-(?P<root>[0-9a-f]{32})\.(?P<twin>[ab])\.safetensors$`)},
+	{SharedKind, FrozenPrefix, regexp.MustCompile(`^frozen/group-(?P<group>\d{1,7})-(?P<root>[0-9a-f]{32})(?:\.(?P<seal>[0-9a-f]{16}))?\.(?P<twin>[ab])\.safetensors$`)},
 	{KeptKind, KeptKey, regexp.MustCompile(`^kept\.tar$`)},
 	{PinKind, PinPrefix, regexp.MustCompile(`^pins/(?P<step>step-\d+\.e\d+)-(?P<who>[^/]+)\.json$`)},
 	{ReadKind, ReadPrefix, regexp.MustCompile(`^reads/(?P<step>step-\d+\.e\d+)(?:\.(?P<number>\d{1,19}))?\.(?P<at>\d{1,12})\.(?P<how>good|bad)-(?P<who>[^/]+)\.json$`)},
@@ -221,6 +227,8 @@ func (n *Name) set(field, text string) (ok bool) {
 		return replica.CheckName(text) == nil
 	case "root":
 		return n.Root.UnmarshalText([]byte(text)) == nil
+	case "seal":
+		n.Seal = text
 	case "twin":
 		n.Twin = text[0]
 	case "how":
@@ -250,6 +258,17 @@ func (n Name) OfGeneration() bool {
 	}
 	return false
 }
+
+// NewSeal tells an encrypted frozen part from others of the same bytes: tag, 8 digits, says to whom it is encrypted. The rest is random, since no two
+// are encrypted to the same: who writes one writes beside others, not over them.
+func NewSeal(tag string) string {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return tag + hex.EncodeToString(b[:])
+}
+
+// SealedFor tells whether a frozen part is encrypted to those that a tag stands for.
+func (n Name) SealedFor(tag string) bool { return n.Seal != "" && n.Seal[:8] == tag }
 
 // FleetKey stands for a fleet in the keys of claims, where the store has no conditions and each fleet has keys of its own.
 func FleetKey(cluster replica.ClusterID, fleet string) string {

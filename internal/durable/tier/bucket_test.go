@@ -7,29 +7,36 @@ import (
 
 	"github.com/replicad/replicad/internal/durable"
 	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/storetest"
 	"github.com/replicad/replicad/replica"
 )
 
 // inBucket is a tier over a bucket of the test server.
-func inBucket(t *testing.T, srv *storetest.Server) *Tier {
+func inBucket(t *testing.T, srv *storetest.Server, keys *sealed.Keys) *Tier {
 	t.Helper()
 	st, err := durable.Open(t.Context(), "s3://"+srv.Bucket+"/ck", durable.Settings{Endpoint: srv.URL, Region: "us-east-1", AccessKey: storetest.Access, SecretKey: storetest.Secret})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tier := New(st, nil, Settings{Reader: "n1", KeepRuns: 1})
+	tier := New(st, nil, Settings{Reader: "n1", KeepRuns: 1, Keys: keys})
 	t.Cleanup(func() { tier.Close() })
 	return tier
 }
 
 // A bucket does what a directory does: writes, reads back, a resume, another fleet that is refused, retention, a discard.
 func TestTierOverABucket(t *testing.T) {
+	for name, keys := range map[string]*sealed.Keys{"plain": nil, "encrypted": someKeys(t)} {
+		t.Run(name, func(t *testing.T) { overABucket(t, keys) })
+	}
+}
+
+func overABucket(t *testing.T, keys *sealed.Keys) {
 	srv := storetest.Start(t)
-	tier := inBucket(t, srv)
+	tier := inBucket(t, srv, keys)
 	f := newFleet(t, tier, "a")
 	f.writes(1, 10)
-	other := newFleet(t, inBucket(t, srv), "b")
+	other := newFleet(t, inBucket(t, srv, keys), "b")
 	at, was, err := other.looks(10)
 	if err := errors.Join(err, f.reads(10), f.resumes(10)); err != nil {
 		t.Fatal(err)
@@ -70,7 +77,7 @@ func TestTierOverABucket(t *testing.T) {
 // Answers that are lost cost requests, and nothing else.
 func TestABucketThatLosesAnswers(t *testing.T) {
 	srv := storetest.Start(t)
-	f := newFleet(t, inBucket(t, srv), "a")
+	f := newFleet(t, inBucket(t, srv, someKeys(t)), "a")
 	f.writes(5, 10)
 	for _, kind := range []string{"lose-answer", "lose-request"} {
 		for _, method := range []string{"PUT", "POST", "GET", "DELETE"} {

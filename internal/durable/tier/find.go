@@ -36,7 +36,8 @@ func StateOf(err error) catalog.State {
 
 // Find lists the generations of a run whose files are all there and whose newest whole read, if there was one, found every byte, the newest
 // first; and what it passed over and why. With a zero id it lists those of every run of the name, the last run first. A stripped generation is passed
-// over: nothing goes on from it.
+// over: nothing goes on from it. One that is encrypted to others is passed over where something newer can be gone on from; where it is the newest, that is
+// an error, since an older one must not pass for it.
 func (t *Tier) Find(ctx context.Context, name string, id replica.JobID) (found []Found, skipped []Skipped, err error) {
 	all, skipped, err := t.cat.Find(ctx, name, id)
 	for _, s := range skipped {
@@ -45,7 +46,12 @@ func (t *Tier) Find(ctx context.Context, name string, id replica.JobID) (found [
 		}
 	}
 	for _, f := range all {
-		if f.Stripped {
+		if err := f.Readable(); err != nil {
+			if len(found) == 0 {
+				return nil, nil, err
+			}
+			skipped = append(skipped, Skipped{Run: f.Run, Generation: f.Generation, State: catalog.Encrypted, Reason: err.Error(), Plain: err.Error()})
+		} else if f.Stripped {
 			skipped = append(skipped, Skipped{Run: f.Run, Generation: f.Generation, State: catalog.Stripped, Reason: stripped, Plain: stripped})
 		} else {
 			found = append(found, f)

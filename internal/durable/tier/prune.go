@@ -167,7 +167,7 @@ func stateOf(l Listed) retain.State {
 		return retain.Damaged
 	case catalog.Unfinished, catalog.Deleting:
 		return retain.Unfinished
-	case catalog.Unread, catalog.Unreadable, catalog.Stripped:
+	case catalog.Unread, catalog.Unreadable, catalog.Stripped, catalog.Encrypted:
 	}
 	return retain.Unread
 }

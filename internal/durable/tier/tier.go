@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/directory"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -22,6 +23,8 @@ type Settings struct {
 	Cluster  replica.ClusterID
 	KeepRuns int          // former runs of a name that Prune keeps, each by its rule; 0: it leaves former runs alone
 	Best     replica.Best // the metric that best.json goes by
+	// Keys are to whom is encrypted what is written, and what opens what was; nil: nobody, and nothing.
+	Keys *sealed.Keys
 	// Unconditional: the store's conditions are not tried, and not asked for where two fleets depend on them (catalog.Options).
 	Unconditional bool
 	Note          func(error) // told of what costs work and not correctness; nil: nobody is
@@ -81,7 +84,7 @@ func DirectoryLater(ctx context.Context, dir string, s Settings) (*Tier, error) 
 
 // New makes a tier over a store. old is its directory as the former layout sees it; nil: it has none. Close closes both.
 func New(st store.Store, old *catalog.Old, s Settings) *Tier {
-	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Note: s.Note, Best: s.Best.Metric, Largest: s.Best.Largest(), Unconditional: s.Unconditional}), old: old, settings: s,
+	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Note: s.Note, Best: s.Best.Metric, Largest: s.Best.Largest(), Keys: s.Keys, Unconditional: s.Unconditional}), old: old, settings: s,
 		owned: map[owned]catalog.Run{}, swept: map[replica.JobID]time.Time{}, reads: map[string]*read{}, keeping: make(chan struct{}, 1), closing: make(chan struct{})}
 }
 

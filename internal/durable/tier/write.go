@@ -149,11 +149,11 @@ func ObjectOf(node replica.NodeName, p replica.Part) string {
 
 func stored(w format.Written) replica.Stored {
 	sum, _ := hex.DecodeString(w.File.SHA256) // it was written here
-	return replica.Stored{Key: w.File.Key, Twin: w.File.Twin, Bytes: w.File.Bytes, Header: w.File.Header, SHA256: sum}
+	return replica.Stored{Key: w.File.Key, Twin: w.File.Twin, Bytes: w.File.Bytes, Header: w.File.Header, SHA256: sum, Sealed: w.File.Sealed}
 }
 
 func written(s replica.Stored) format.Written {
-	return format.Written{File: format.File{Key: s.Key, Twin: s.Twin, Bytes: s.Bytes, Header: s.Header, SHA256: hex.EncodeToString(s.SHA256)}}
+	return format.Written{File: format.File{Key: s.Key, Twin: s.Twin, Bytes: s.Bytes, Header: s.Header, SHA256: hex.EncodeToString(s.SHA256), Sealed: s.Sealed}}
 }
 
 // Commit makes a generation exist, from objects that are all written. roots are those that the job has committed. It is the last step; the same

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	filippo "filippo.io/age"
+	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/sealed"
+	"github.com/replicad/replicad/replica"
+)
+
+// newKey makes a key, in a file too.
+func newKey(t *testing.T) (keys *sealed.Keys, file string) {
+	t.Helper()
+	id, err := filippo.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keys, err = sealed.New([]string{id.Recipient().String()}, []filippo.Identity{id}); err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(t.TempDir(), "key.txt")
+	if err := os.WriteFile(file, []byte("# created: now\n"+id.String()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return keys, file
+}
+
+// encryptedRoot has steps 10, plain, and 20 and 30, which are encrypted.
+func encryptedRoot(t *testing.T) (dir string, keys *sealed.Keys, file string) {
+	t.Helper()
+	dir = t.TempDir()
+	keys, file = newKey(t)
+	writeGeneration(t, dir, 10, 1)
+	for _, step := range []replica.Step{20, 30} {
+		writeTo(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), 1, keys)
+	}
+	return dir, keys, file
+}
+
+// Commands that keep generations need no key; those that read what lies in them name it, and how to give it.
+func TestCommandsWithoutAKey(t *testing.T) {
+	dir, keys, file := encryptedRoot(t)
+	to := keys.Recipients()[0]
+	out := expect(t, exitOK, []string{"ls", dir}, "unread, encrypted")
+	if strings.Count(out, "encrypted") != 2 {
+		t.Error(out)
+	}
+	expect(t, exitOK, []string{"verify", "--all", dir}, "step 30 of", "step 10 of", "good")
+	expect(t, exitOK, []string{"show", dir}, "encrypted", to, "loss", "tensors, generators and loaders are not shown: step 30 of file://"+dir+"/"+ckptJob+" is encrypted to "+to, "--identity or REPLICAD_IDENTITY")
+	expect(t, exitOK, []string{"pin", dir + "@30"})
+	sentence := "is encrypted to " + to + ": no key that was given opens it"
+	empty := filepath.Join(t.TempDir(), "out")
+	expect(t, exitFailed, []string{"diff", dir + "@20", dir + "@30"}, sentence)
+	expect(t, exitFailed, []string{"export", dir, empty, "--to", "safetensors"}, sentence)
+	target := t.TempDir()
+	expect(t, exitFailed, []string{"cp", "--decrypt", dir, target}, sentence)
+	if left, err := os.ReadDir(target); err != nil || len(left) > 0 {
+		t.Errorf("something was copied: %v, %v", left, err)
+	}
+	f := runFlags{from: dir}
+	if got, err := f.origin(t.Context(), stdio{err: &bytes.Buffer{}}); err != nil || !strings.Contains(got.Failed, sentence) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	var answer bytes.Buffer
+	if code := run(t.Context(), []string{"ckpt", "pipe", dir}, stdio{strings.NewReader(`{"op":"open"}` + "\n"), &answer, &bytes.Buffer{}}); code != exitOK || !strings.Contains(answer.String(), sentence) {
+		t.Errorf("the pipe: %d, %s", code, answer.String())
+	}
+
+	t.Setenv("REPLICAD_IDENTITY", file)
+	if got, err := f.origin(t.Context(), stdio{err: &bytes.Buffer{}}); err != nil || got.Failed != "" || got.Generation.Step != 30 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	answer.Reset()
+	if code := run(t.Context(), []string{"ckpt", "pipe", dir}, stdio{strings.NewReader(`{"op":"open"}` + "\n"), &answer, &bytes.Buffer{}}); code != exitOK || !strings.Contains(answer.String(), `"tensors"`) {
+		t.Errorf("the pipe: %d, %.300s", code, answer.String())
+	}
+	expect(t, exitOK, []string{"show", dir, "--tensors"}, "weight", to)
+	expect(t, exitFailed, []string{"diff", dir + "@20", dir + "@30"}, "elements differ")
+	expect(t, exitOK, []string{"export", dir, empty, "--to", "safetensors"}, "exported step 30")
+}
+
+// A key comes from a flag or the environment. One that is none is refused, and not shown.
+func TestIdentity(t *testing.T) {
+	dir, _, file := encryptedRoot(t)
+	_, stranger := newKey(t)
+	bad := filepath.Join(t.TempDir(), "bad")
+	if err := os.WriteFile(bad, []byte("AGE-SECRET-KEY-1QQQQ"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, exitOK, []string{"show", dir, "--tensors", "--identity", file}, "weight")
+	expect(t, exitOK, []string{"show", dir, "--identity", stranger}, "no key that was given opens it")
+	if out := expect(t, exitUsage, []string{"ls", dir, "--identity", bad}, "--identity "+bad, "as age-keygen writes them"); strings.Contains(out, "QQQQ") {
+		t.Error(out)
+	}
+	t.Setenv("REPLICAD_IDENTITY", bad+"x")
+	expect(t, exitUsage, []string{"ls", dir}, "REPLICAD_IDENTITY "+bad+"x", "no such file")
+	expect(t, exitOK, []string{"show", dir, "--tensors", "--identity", file}, "weight")
+}
+
+// cp takes what is encrypted as it is. --decrypt makes a plain copy, --recipient one for others; both keep job, run and step.
+func TestCopyOfWhatIsEncrypted(t *testing.T) {
+	dir, keys, file := encryptedRoot(t)
+	others, theirs := newKey(t)
+	asIs, plain, anew := t.TempDir(), t.TempDir(), t.TempDir()
+	expect(t, exitOK, []string{"cp", dir, asIs}, "copied step 30")
+	expect(t, exitOK, []string{"show", asIs, "--tensors", "--identity", file}, "weight")
+	for range 2 {
+		expect(t, exitOK, []string{"cp", "--all", "--decrypt", dir, plain, "--identity", file}, "copied step 30", "copied step 20", "copied step 10")
+	}
+	expect(t, exitOK, []string{"log", plain}, "decrypted")
+	if rows := ckptRows(t, plain); len(rows) != 3 || rows[0].Encrypted || rows[0].Step != 30 || rows[0].Run != ckptRows(t, dir)[0].Run {
+		t.Errorf("%+v", rows)
+	}
+	expect(t, exitOK, []string{"verify", "--all", plain}, "step 30")
+	expect(t, exitOK, []string{"diff", plain, dir, "--identity", file}, "equal")
+	expect(t, exitOK, []string{"cp", dir, anew, "--identity", file, "--recipient", others.Recipients()[0]}, "copied step 30")
+	expect(t, exitOK, []string{"diff", plain, anew, "--identity", theirs}, "equal")
+	if out := expect(t, exitOK, []string{"show", "--json", anew}); strings.Contains(out, keys.Recipients()[0]) || !strings.Contains(out, others.Recipients()[0]) {
+		t.Error(out)
+	}
+	var shown struct {
+		Commit struct{ Sealed json.RawMessage }
+	}
+	if err := json.Unmarshal([]byte(expect(t, exitOK, []string{"show", "--json", plain})), &shown); err != nil || shown.Commit.Sealed != nil {
+		t.Errorf("%s, %v", shown.Commit.Sealed, err)
+	}
+	expect(t, exitUsage, []string{"cp", dir, anew, "--decrypt", "--recipient", others.Recipients()[0]}, "give one of them")
+	expect(t, exitUsage, []string{"cp", dir, anew, "--recipient", "age1x"}, `recipient "age1x"`)
+}

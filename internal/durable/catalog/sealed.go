@@ -1,0 +1,167 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/sealed"
+	"github.com/replicad/replicad/internal/durable/store"
+)
+
+// ErrLocked marks what is encrypted and can't be read, since no key of it was given.
+var ErrLocked = sealed.ErrLocked
+
+// Readable says why nothing can be read of what lies in a generation: it is encrypted, and no key was given. nil: it can be. Without a key a generation
+// is found, listed, verified by the digests of its files, copied as it lies, kept and deleted all the same.
+func (f *Found) Readable() error { return f.locked }
+
+// lockedTo is what Readable says.
+func (c *Catalog) lockedTo(f Found) error {
+	return fmt.Errorf("step %d of %s/%s is encrypted to %s: %w: name its key's file in durable_identities, or for ckpt and --from in --identity or REPLICAD_IDENTITY",
+		f.Generation.Step, c.st.URL(), f.Job, short(f.Sealed.Recipients), ErrLocked)
+}
+
+// What is shown of recipients: those of age's second kind have 1,959 letters each.
+const (
+	recipientsShown = 3
+	recipientShown  = 62 // as many as one of the first kind has
+)
+
+func short(recipients []string) string {
+	var list []string
+	for i, r := range recipients {
+		if i == recipientsShown {
+			list = append(list, fmt.Sprintf("%d more", len(recipients)-i))
+			break
+		}
+		if len(r) > recipientShown {
+			r = r[:recipientShown] + "..."
+		}
+		list = append(list, r)
+	}
+	return strings.Join(list, ", ")
+}
+
+// readIndex reads the index of a generation. locked says why it can't be read; then it lists the files alone, which COMMIT says.
+func (c *Catalog) readIndex(ctx context.Context, f Found) (x *format.Index, locked, err error) {
+	key := f.Run.Under(f.Commit.Index.Key)
+	b, _, err := c.get(ctx, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	x, err = c.parseIndex(b, &f.Commit)
+	if errors.Is(err, ErrLocked) {
+		com := &f.Commit
+		return &format.Index{Job: com.Job, Run: com.Run, Generation: com.Generation, Write: com.Write, Files: com.Sealed.Files}, c.lockedTo(f), nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return x, nil, nil
+}
+
+// parseIndex is format's, with the catalog's keys.
+func (c *Catalog) parseIndex(b []byte, com *format.Commit) (*format.Index, error) {
+	return format.ParseIndex(b, com, func(b []byte) ([]byte, error) {
+		out, err := c.keys.OpenBytes(b)
+		return out, corrupted(err)
+	})
+}
+
+// corrupted marks what does not decrypt as what differs from its digest is marked.
+func corrupted(err error) error {
+	if errors.Is(err, sealed.ErrDamaged) {
+		return fmt.Errorf("%w: %w", store.ErrCorrupt, err)
+	}
+	return err
+}
+
+// readRange reads what lies in a file from byte off on; s is nil where it is not encrypted. One range of the file is read for it.
+func (c *Catalog) readRange(ctx context.Context, key string, s *sealed.File, off uint64, b []byte) error {
+	if s == nil {
+		return c.st.ReadRange(ctx, key, int64(off), b)
+	}
+	from, n := s.Span(off, uint64(len(b)))
+	span := make([]byte, n)
+	if err := c.st.ReadRange(ctx, key, int64(from), span); err != nil {
+		return err
+	}
+	return corrupted(s.Decrypt(b, off, span))
+}
+
+// unlock opens a file of a generation whose index can be read, or whose writer has the recipients of this catalog: no other key is missing.
+func (c *Catalog) unlock(first []byte, size uint64) (*sealed.File, error) {
+	s, err := c.keys.Open(first, size)
+	if errors.Is(err, ErrLocked) {
+		err = fmt.Errorf("%w: no key opens it: it was changed, or durable_recipients was another on the node that wrote it", store.ErrCorrupt)
+	}
+	return s, corrupted(err)
+}
+
+// head reads the first bytes of what lies in a file, f.Header of them, with the file's envelope in one request.
+func (c *Catalog) head(ctx context.Context, key string, f format.File) (head []byte, s *sealed.File, err error) {
+	first := f.Header
+	if f.Sealed > 0 {
+		from, n := sealed.Span(f.Plain(), f.Sealed, 0, f.Header)
+		first = from + n
+	}
+	var b []byte
+	err = c.again(ctx, func() error {
+		b = make([]byte, first) // not used again after an error
+		return c.st.ReadRange(ctx, key, 0, b)
+	})
+	if err != nil || f.Sealed == 0 {
+		return b, nil, err
+	}
+	if s, err = c.unlock(b, f.Bytes); err == nil && s.Envelope() != f.Sealed {
+		err = fmt.Errorf("%w: %d bytes lie before what is encrypted, its writer said %d", store.ErrCorrupt, s.Envelope(), f.Sealed)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	head = make([]byte, f.Header)
+	return head, s, corrupted(s.Decrypt(head, 0, b[f.Sealed:]))
+}
+
+// sealing has fill's bytes encrypted on their way into a file, where the catalog has recipients: how large the file is, and how much lies before them.
+func (c *Catalog) sealing(size uint64, fill func(b []byte) error) (stored, envelope uint64, sealing func(b []byte) error, err error) {
+	if !c.keys.Seals() {
+		return size, 0, fill, nil
+	}
+	s, err := c.keys.Seal(size, fill)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	return s.Size, s.Envelope, s.Fill, nil
+}
+
+// putIndex puts the index of an attempt, and says what COMMIT is to say. What is encrypted anew has other bytes: where an earlier try has put the very
+// index, COMMIT names that.
+func (c *Catalog) putIndex(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, x *format.Index) (com *format.Commit, b []byte, err error) {
+	plain, err := x.Seal()
+	if err != nil {
+		return nil, nil, err
+	}
+	xb := plain
+	if c.keys.Seals() {
+		if xb, err = c.keys.SealBytes(plain); err != nil {
+			return nil, nil, err
+		}
+	}
+	if com, b, err = c.describe(a, fleet, said, x, plain, xb); err != nil {
+		return nil, nil, err
+	}
+	there, err := c.putOnce(ctx, a.Run.Under(com.Index.Key), xb)
+	if there != nil && c.keys.Seals() {
+		if got, oerr := c.keys.OpenBytes(there); oerr == nil && string(got) == string(plain) {
+			return c.describe(a, fleet, said, x, plain, there)
+		}
+	}
+	if there != nil {
+		return nil, nil, fmt.Errorf("index of write %d: %w", a.Write, ErrCommitted)
+	}
+	return com, b, err
+}

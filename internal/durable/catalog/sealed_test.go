@@ -1,0 +1,317 @@
+package catalog
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"filippo.io/age"
+	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/durable/sealed"
+	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/replica"
+)
+
+// pair makes a key, and keys that encrypt to it and to others.
+func pair(t testing.TB, others ...string) (*age.X25519Identity, *sealed.Keys) {
+	t.Helper()
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := sealed.New(append([]string{id.Recipient().String()}, others...), []age.Identity{id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, k
+}
+
+// opening are keys that only read.
+func opening(t testing.TB, id age.Identity) *sealed.Keys {
+	t.Helper()
+	k, err := sealed.New(nil, []age.Identity{id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// TestEncrypted: what holds of a catalog holds of one that encrypts, at each crash, doubt and damage.
+func TestEncrypted(t *testing.T) {
+	_, encrypting = pair(t)
+	defer func() { encrypting = nil }()
+	for name, test := range map[string]func(*testing.T){
+		"round trip": TestRoundTrip, "commit once": TestCommitOnce, "damage": TestDamage, "damage in pairs": TestDamageInPairs, "one bad read": TestOneBadReadIsNoDamage, "swapped": TestSwapped,
+		"crashes": TestCrashAtEveryCall, "crash of the first": TestCrashOfTheFirst, "doubts": TestDoubtAtEveryCall, "sweep beside a write": TestSweepAtEveryCallOfAWrite,
+		"crash of a copy": TestCopyCrash, "copy heals": TestCopyHealsFromTheTwin, "copy mends": TestCopyMendsItsTarget, "another cluster": TestFrozenOfAnotherCluster,
+		"diff": TestDiff, "directory": TestOverADirectory, "discard": TestDiscardBesideACommit,
+	} {
+		t.Run(name, test)
+	}
+}
+
+// TestNothingIsReadable: no object that says something of the model has any of it as it was. What orders and keeps generations stays readable.
+func TestNothingIsReadable(t *testing.T) {
+	id, keys := pair(t)
+	m := memory.New()
+	mustWrite(t, with(m, 2, keys), gen(4), 2)
+	made := durabletest.Make(gen(4), 2)
+	sealedOnes := 0
+	for _, key := range m.Keys() {
+		b, _, err := m.Get(t.Context(), key, 1<<24)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := format.ParseName(strings.Join(strings.Split(key, "/")[min(2, strings.Count(key, "/")):], "/"))
+		is := bytes.HasPrefix(b, []byte("age-encryption.org/v1\n"))
+		if want := n.Kind == format.ShardKind || n.Kind == format.SharedKind || n.Kind == format.IndexKind; is != want {
+			t.Errorf("%s is encrypted: %v", key, is)
+		}
+		if is {
+			sealedOnes++
+			if r, err := age.Decrypt(bytes.NewReader(b), id); err != nil || r == nil {
+				t.Errorf("age does not open %s: %v", key, err)
+			}
+		}
+		for _, p := range append(append(made.Groups, made.Frozen...), made.Private...) {
+			for _, r := range p.Regions {
+				if bytes.Contains(b, []byte(`"`+r.Name+`"`)) || r.Bytes > 16 && r.Offset+16 <= uint64(len(p.Bytes)) && bytes.Contains(b, p.Bytes[r.Offset:r.Offset+16]) && !bytes.Equal(p.Bytes[r.Offset:r.Offset+16], make([]byte, 16)) {
+					t.Errorf("%s shows %s of %v", key, r.Name, p.Manifest.Part)
+				}
+			}
+		}
+	}
+	if sealedOnes != 8 { // two groups, two frozen parts twice, a node's private ones, the index
+		t.Errorf("%d objects are encrypted", sealedOnes)
+	}
+}
+
+// TestEncryptedTakesNoMoreRequests: finding, opening and reading take as many requests as without encryption.
+func TestEncryptedTakesNoMoreRequests(t *testing.T) {
+	_, keys := pair(t)
+	var count [2]int64
+	for i, k := range []*sealed.Keys{nil, keys} {
+		st := &ranged{Store: memory.New()}
+		mustWrite(t, with(st, 1, k), gen(4), 2)
+		c := with(st, 1, k)
+		c.block = 8 << 20
+		found, _ := find(t, c)
+		st.requests.Store(0)
+		checkWhole(t, c, found[0], 2)
+		for _, p := range found[0].Index.Parts {
+			rd, err := c.open(t.Context(), found[0], p.Part)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := rd.ReadSpan(0, len(rd.Manifest().Chunks), nil); err != nil {
+				t.Fatal(err)
+			}
+			rd.Close()
+		}
+		count[i] = st.requests.Load()
+	}
+	if count[0] != count[1] || count[0] == 0 {
+		t.Errorf("%d requests, with encryption %d", count[0], count[1])
+	}
+}
+
+// TestWithoutAKey: an encrypted generation is found, verified, copied and deleted without its key, and what lies in it refused with a sentence.
+func TestWithoutAKey(t *testing.T) {
+	_, keys := pair(t)
+	stranger, _ := pair(t)
+	for name, other := range map[string]*sealed.Keys{"none": nil, "another": opening(t, stranger)} {
+		m := memory.New()
+		mustWrite(t, with(m, 2, keys), gen(4), 2)
+		c := with(m, 2, other)
+		found, skipped := find(t, c)
+		if len(found) != 1 || len(skipped) != 0 {
+			t.Fatal(found, skipped)
+		}
+		f := found[0]
+		locked := func(what string, err error) {
+			t.Helper()
+			if want := "step 4 of " + m.URL() + "/" + f.Job + " is encrypted to " + keys.Recipients()[0] + ": no key that was given opens it: name its key's file in durable_identities"; !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, %s: %v", name, what, err)
+			}
+			if IsDamage(err) {
+				t.Errorf("%s, %s: it counts as damage", name, what)
+			}
+		}
+		locked("find", f.Readable())
+		_, err := c.OpenShard(t.Context(), f, replica.OfGroup(0))
+		locked("open", err)
+		_, err = c.Tensors(t.Context(), f)
+		locked("tensors", err)
+		_, err = Diff(t.Context(), c, f, c, f)
+		locked("diff", err)
+		locked("copy anew", c.CopyAnew(t.Context(), f, over(memory.New(), 1)))
+		if _, err := c.Strip(t.Context(), f, "test", true); err == nil || !strings.Contains(err.Error(), "--decrypt") {
+			t.Error(err)
+		}
+		if faults, err := c.Verify(t.Context(), f, nil); err != nil || len(faults) > 0 {
+			t.Error(faults, err)
+		}
+		if list, err := c.List(t.Context(), f.Job); err != nil || len(list) != 1 || list[0].Row.Metrics["loss"] != 1 {
+			t.Errorf("%+v, %v", list, err)
+		}
+		to := memory.New()
+		if _, err := c.Copy(t.Context(), f, with(to, 2, other)); err != nil {
+			t.Fatal(err)
+		}
+		copied := find0(t, with(to, 2, keys))
+		checkWhole(t, with(to, 2, keys), copied[0], 2)
+		if s, err := c.Sweep(t.Context(), f.Run, LeastGrace); err != nil || len(s.Objects) > 0 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		for _, key := range []string{f.Index.Files[len(f.Index.Files)-1].Key, f.Commit.Index.Key} {
+			bad := m.Clone()
+			bad.Bend(f.Run.Under(key), func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+			_, skipped := find(t, with(bad, 1, other))
+			_, err := with(bad, 1, other).Verify(t.Context(), f, nil)
+			if key == f.Commit.Index.Key {
+				if len(skipped) != 1 || skipped[0].State != Damaged {
+					t.Errorf("a damaged index: %+v", skipped)
+				}
+			} else if !IsDamage(err) {
+				t.Errorf("%s: %v", key, err)
+			}
+		}
+		if err := c.Delete(t.Context(), f.Run, f.Generation, "test"); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range m.Keys() {
+			if strings.Contains(key, "step-") && !strings.Contains(key, "/log/") {
+				t.Errorf("%s stays", key)
+			}
+		}
+	}
+}
+
+// TestOtherRecipients: who changes them, begins with them or ends with them writes frozen parts beside the former ones, and all generations stay readable.
+func TestOtherRecipients(t *testing.T) {
+	a, first := pair(t)
+	_, second := pair(t, a.Recipient().String())
+	m := memory.New()
+	steps := []*sealed.Keys{nil, first, second, first, opening(t, a)}
+	for i, k := range steps {
+		mustWrite(t, with(m, 2, k), gen(replica.Step(10*(i+1))), 1)
+	}
+	found := find0(t, with(m, 2, first))
+	if len(found) != len(steps) {
+		t.Fatal(len(found))
+	}
+	for _, f := range found {
+		checkWhole(t, with(m, 2, first), f, 1)
+	}
+	slices.Reverse(found)
+	if found[0].Frozen[0] != found[4].Frozen[0] || found[1].Frozen[0] != found[3].Frozen[0] || found[1].Frozen[0] == found[2].Frozen[0] || found[0].Frozen[0] == found[1].Frozen[0] {
+		t.Errorf("%v, %v, %v, %v, %v", found[0].Frozen, found[1].Frozen, found[2].Frozen, found[3].Frozen, found[4].Frozen)
+	}
+}
+
+// TestNodesThatDiffer: a generation is not committed whose nodes have other recipients than the leader.
+func TestNodesThatDiffer(t *testing.T) {
+	_, keys := pair(t)
+	_, others := pair(t)
+	for name, tc := range map[string]struct {
+		leader, node *sealed.Keys
+		want         string
+	}{
+		"the leader alone":  {keys, nil, "durable_recipients is to be the same on all nodes"},
+		"the node alone":    {nil, keys, "durable_recipients is to be the same on all nodes"},
+		"others than those": {keys, others, "durable_recipients was another on the node that wrote it"},
+	} {
+		m := memory.New()
+		made := durabletest.Make(gen(4), 1)
+		leader, node := with(m, 1, tc.leader), with(m, 1, tc.node)
+		r, err := leader.Begin(t.Context(), format.Run{Job: durabletest.JobName, ID: durabletest.Job, Owner: 7, Began: began.UnixMilli()})
+		if err == nil {
+			err = leader.Claim(t.Context(), r, fleet)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := Attempt{r, gen(4), 17}
+		w, err := node.WriteGroup(t.Context(), a, part(made.Groups[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Object = nil
+		_, err = leader.Commit(t.Context(), a, fleet, format.Commit{Layout: made.Layout}, map[replica.Part]replica.Digest{made.Groups[0].Manifest.Part: made.Groups[0].Manifest.Root}, []format.Written{w})
+		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), w.File.Key) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestCopyAnew: a plain copy is what was never encrypted, and one to others is theirs. Whatever call it breaks off at, the next one comes through.
+func TestCopyAnew(t *testing.T) {
+	a, keys := pair(t)
+	b, others := pair(t)
+	src := memory.New()
+	mustWrite(t, with(src, 2, keys), gen(4), 2)
+	from := with(src, 2, opening(t, a))
+	f := find0(t, from)[0]
+	plain := memory.New()
+	for range 2 {
+		if err := from.CopyAnew(t.Context(), f, with(plain, 2, nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	never := memory.New()
+	mustWrite(t, with(never, 2, nil), gen(4), 2)
+	got := find0(t, with(plain, 2, nil))[0]
+	checkWhole(t, with(plain, 2, nil), got, 2)
+	want := find0(t, with(never, 2, nil))[0]
+	if !slices.Equal(got.Index.Files, want.Index.Files) || got.Sealed != nil || got.Index.Files[0].Sealed != 0 || got.At != f.At || got.Notes["lr"] != "0.1" {
+		t.Errorf("%+v, want %+v", got.Index.Files, want.Index.Files)
+	}
+	theirs := memory.New()
+	to, err := sealed.New(others.Recipients(), nil) // their key is theirs
+	if err == nil {
+		err = from.CopyAnew(t.Context(), f, with(theirs, 2, to))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := with(theirs, 2, opening(t, b))
+	checkWhole(t, c, find0(t, c)[0], 2)
+	if f := find0(t, with(theirs, 2, opening(t, a)))[0]; f.Readable() == nil {
+		t.Error("the former key opens a copy to others")
+	}
+	if err := from.CopyAnew(t.Context(), f, with(src.Clone(), 2, nil)); !errors.Is(err, ErrCommitted) {
+		t.Errorf("over the encrypted one: %v", err)
+	}
+	broken := errors.New("broken")
+	for at := 1; ; at++ {
+		to := memory.New()
+		n := 0
+		to.Before = func(memory.Call) error {
+			if n++; n >= at {
+				return broken
+			}
+			return nil
+		}
+		err := from.CopyAnew(t.Context(), f, with(to, 1, nil))
+		if to.Before = nil; err != nil && !errors.Is(err, broken) {
+			t.Fatal(err)
+		}
+		done := n < at
+		if err := from.CopyAnew(t.Context(), f, with(to, 1, nil)); err != nil {
+			t.Fatalf("after call %d broke: %v", at, err)
+		}
+		checkWhole(t, with(to, 1, nil), find0(t, with(to, 1, nil))[0], 2)
+		if done {
+			break
+		}
+	}
+	var bad store.Store = src
+	src.Bend(f.Run.Under(f.Index.Files[len(f.Index.Files)-1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+	if err := with(bad, 1, keys).CopyAnew(t.Context(), f, with(memory.New(), 1, nil)); !IsDamage(err) {
+		t.Errorf("a damaged source: %v", err)
+	}
+}
