@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.hooks import RemovableHandle
 
 from . import rng
 from ._core import admin, ending, provenance, remarks, saving, torchenv
@@ -37,8 +38,10 @@ from ._core.region import Region
 from ._core.remarks import Remarks
 from ._torch import conversion, device, groups, loaders, unwind
 from ._torch.declared import Declared
+from ._torch.derived import Derived
 from ._torch.explain import Explanation, explain
 from ._torch.grown import Grown, Grows, More
+from ._torch.held import Held, behind_closure
 from ._torch.hooks import Hook
 from ._torch.hyper import arguments, replaced
 from ._torch.kept import How, Kept
@@ -50,14 +53,14 @@ from ._torch.optimizers import Carried, part, scalars_in_place, undoing
 from ._torch.parts import Parts
 from ._torch.staging import Staging
 from ._torch.state import Full
-from ._torch.steps import Follows, Steps
+from ._torch.steps import Follows, Steps, step_of
 from ._torch.tensors import some
+from ._torch.told import Told
 from ._torch.trained import Trained
 from ._torch.trees import differences
 from ._torch.watch import Watch
 from ._torch.wrappers import reshard, taken_down
-from .data import Loader
-from .errors import Canceled, Corrupt, Error, Fenced, Invalid, Mismatch, Refused, RegroupNeeded, SessionState, StaleProcessGroup, StaleProgram, Timeout
+from .errors import Canceled, Corrupt, Error, Fenced, Invalid, Mismatch, Refused, RegroupNeeded, SessionState, Signal, StaleProcessGroup, StaleProgram, Timeout
 
 __all__ = ["Resumed", "Session"]
 
@@ -78,7 +81,7 @@ ENDING = 30.0
 class Resumed(int):
     """The step whose state is in place; training goes on with the next. It says where that state came from."""
 
-    source: str  #: "fresh", "own-ram", "peer-ram", "durable", or "from": a generation of another run (replicad run --from)
+    source: str  #: "fresh", "own-ram", "peer-ram", "durable", "from": a generation of another run (replicad run --from), or "otherwise": what resume(otherwise=) has loaded
     epoch: int
     told: str  #: of "durable" and "from": which generation, how old, which were passed over, what is not exact; else empty
 
@@ -141,7 +144,8 @@ class Session:
     another, wider floating-point type than they have here: what was kept of a float32 model is then rounded to this bfloat16 one when it is loaded, and logged;
     without it that is a :class:`Mismatch`. ``was``, ``fresh`` and ``dropped`` declare what of the program was changed on purpose since the generation was written from which
     ``replicad run --from`` begins: ``was={"head.*": "lm_head.*"}`` for names that were others, ``fresh=["adapter.*"]`` for what was not there, ``dropped=["old.*"]`` for what is no
-    more. Who the rank is comes from the environment that
+    more. ``derived`` names tensors that follow from others and are in no copy (``{"model.*": rebuild}``: 16-bit weights of fp32 shards): ``rebuild()`` makes them anew after
+    each load, before :meth:`resume` returns. Who the rank is comes from the environment that
     ``replicad run`` sets, or from ``connection``: what :func:`replicad.connect` returned, where that was needed before, or was told otherwise.
     Where no launcher started the program, or with ``enabled=False``, the session is off: the same file trains by itself, and nothing is kept. ``enabled=True`` refuses that.
     """
@@ -178,6 +182,7 @@ class Session:
         was: Mapping[str, str] | None = None,
         fresh: Iterable[str] = (),
         dropped: Iterable[str] = (),
+        derived: Mapping[str, Callable[[], object]] | None = None,
         connection: Rank | None = None,
     ) -> None:
         global _open
@@ -199,11 +204,13 @@ class Session:
         self._fresh = False
         self._loop = Loop()
         self._follows = Follows()
+        self._held, self._told_of = Held(), Told()
         self._unkept: set[str] = set()  # what moves and can't be kept
         self._asks_room = True  # where small state takes more than half of its room
         self._grows: Grows | None = None  # what is to be kept from the step that is open on, or why it can't be
         self._remarks = Remarks()
         self._declared = Declared(was, fresh, dropped)
+        self._otherwise = False  # the program's own checkpoint was loaded
         self._begun = ""  # from which generation of another run, and what of it is not exact
         self._saves = 0  # in this epoch
         self._marked = ""  # of what copies lack, to the daemon
@@ -213,7 +220,7 @@ class Session:
         self._hooks: list[Any] = []
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
         self._strict = strict
-        self._kept = kept = Kept(Objects(given, shared_buffers, keep_rng), How(self._read_own, staging, kept_dtype or {}))
+        self._kept = kept = Kept(Objects(given, shared_buffers, keep_rng, derived=Derived(derived)), How(self._read_own, staging, kept_dtype or {}))
         self._watch.keep(kept.shared, kept.objects, kept.trained)
         there = connection or torchenv.opened()
         self._rank = there or Rank.open()
@@ -258,8 +265,8 @@ class Session:
         self._hooks += [part(o).register_step_post_hook(put_back) for o, put_back in zip(self._objects.optimizers.values(), self._scalars, strict=True)]
         if self._staging.on_device:
             self._hooks += [part(o).register_step_post_hook(Hook(self._on_stepped)) for o in self._objects.optimizers.values()]
-        self._hooks += [o.before_a_batch(Hook(self._on_batch)) for o in self._objects.data.values() if isinstance(o, Loader)]
-        self._loop.asks = any(isinstance(o, Loader) for o in self._objects.data.values())
+        self._hooks += [o.before_a_batch(Hook(self._on_batch)) for o in self._objects.data.values() if loaders.tells(o)]
+        self._loop.asks = any(map(loaders.tells, self._objects.data.values()))
 
     def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was
@@ -320,14 +327,23 @@ class Session:
                     layer, f"{layer} is merged with its adapters: unmerging leaves rounding in base weights that are kept once; evaluate unmerged, or put a copy of them back"
                 )
 
-    def _on_optimizer(self, optimizer: Any, *_: Any) -> None:
+    def _on_optimizer(self, optimizer: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """An optimizer's step begins. With a closure it updates nothing before that has returned, and a step may begin in it."""
         self._kept.lacking.stepped(optimizer)
+        if self._life.inside is not None:
+            return None
+        behind = behind_closure(args, kwargs or {}, lambda: self._inside_of_a_step(optimizer))
+        if behind is None:
+            self._inside_of_a_step(optimizer)
+        return behind
+
+    def _inside_of_a_step(self, optimizer: Any) -> None:
         if self._life.inside is not None or self._pid != os.getpid():
             return
         if self._life.resumed.is_set() and not (self._closed or self._life.left) and self._torn <= self._at:
             raise SessionState(
                 f"{type(optimizer).__name__}.step() outside of `with session.step()`: the copy of step {self._at} may be under way, and would have a part of this update. "
-                "Call step() of every registered optimizer inside of the block"
+                "Call step() of every registered optimizer inside of the block, or between session.step_begin() and session.step_end()"
             )
 
     def _on_stepped(self, *_: Any) -> None:
@@ -339,6 +355,8 @@ class Session:
         self._objects.set_common(shared)
         self._trained.set(shared["trained"])
         self._objects.set_own(own)
+        self._kept.set_tensors()
+        self._objects.derived.rebuild()
         self._follows.due, self._follows.named = list(own["due"]), []
         return own
 
@@ -373,8 +391,11 @@ class Session:
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
-    def resume(self, timeout: float | None = None) -> Resumed:
+    def resume(self, timeout: float | None = None, *, otherwise: Callable[[], int] | None = None) -> Resumed:
         """Brings the newest step that the job can go on from into the registered state, and returns it: 0 in a fresh job.
+
+        ``otherwise`` is called where the job has no state, in memory or in the durable tier, and was not told to begin from another run: it puts the program's own checkpoint into
+        the objects that the session has, and returns the step that this is of. The job counts from there. All ranks return the same step, or the job ends and names both.
 
         It waits until every rank is there; where the state came from is in the result's ``source``. It is called once
         before the loop, and again after :class:`replicad.Fenced` by those who stay in the process. :class:`Timeout` after ``timeout`` seconds (None: never),
@@ -387,11 +408,15 @@ class Session:
         """
         self._check()
         self._present("resume")
+        if self._held:
+            self._abandon()
         self._outside("resume")
+        self._told_of.lost(self._at)
         self._ungrouped()
         self._unmoved()
         self._tell_late()
         self._life.resumed.clear()
+        self._life.resume = None
         if not self._rank.attached:
             self._attach()
         elif not self._orders.resting and not self._rebound:
@@ -402,7 +427,7 @@ class Session:
             try:
                 order = self._order(timeout)
                 if order.initialise:
-                    own, leads = self._begin(order)
+                    own, leads = self._begin(order, otherwise)
                     self._kept.write(*(("", "", own) if own is not None else ()))
                     self._kept.live.everything()
                     (self._rank.seal_initial if leads else self._rank.seal_own)()
@@ -440,7 +465,7 @@ class Session:
                     "the epoch that the ranks had gathered for was closed before it was opened, and all ranks gather again: let this end the process, or the block"
                 ) from further
             # a further fault: another order will come
-        source = ("from" if self._begun else "fresh") if self._fresh else order.source
+        source = ("from" if self._begun else "otherwise" if self._otherwise else "fresh") if self._fresh else order.source
         first, self._at = self._at < 0, order.step
         self._fresh, self._torn, self._rebound, self._ends = False, -1, False, False
         self._kept.live.begin()
@@ -463,7 +488,7 @@ class Session:
         self._saves = 0
         there = dist.is_available() and dist.is_initialized()
         self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
-        if first and (source in ("fresh", "from", "durable") or self._strict):
+        if first and (source in ("fresh", "from", "otherwise", "durable") or self._strict):
             self._say_lacking()
         elif first:  # to look takes a tenth of a second, for which no recovery is to wait
             self._say_at = order.step + SAID
@@ -472,12 +497,18 @@ class Session:
         if self._unwinder is None:
             self._unwinder = unwind.Unwinder(self)
             self._unwinder.start()
-        return Resumed(order, source, told=told)
+        self._life.resume = resumed = Resumed(order, source, told=told)
+        self._told_of.resumed(resumed)
+        return resumed
 
-    def _begin(self, order: Order) -> tuple[dict[str, Any] | None, bool]:
-        """Loads the initial state from the generation that the job was told to begin from, if it was. It returns what is the rank's own, where that comes from there, and
-        whether the rank has loaded what its group has in common."""
+    def _begin(self, order: Order, otherwise: Callable[[], int] | None) -> tuple[dict[str, Any] | None, bool]:
+        """Loads the initial state from the generation that the job was told to begin from, or otherwise, if it was. It returns what is the rank's own, where it comes from there,
+        and whether the rank has loaded what its group has in common."""
         if not (origin := self._rank.origin()):
+            self._otherwise = otherwise is not None
+            if otherwise is not None:
+                self._rank.begin_at(step_of(otherwise()))
+                self._unmoved()
             if self._declared and order.rank == 0:
                 log.warning("replicad: was, fresh and dropped change nothing, as the job did not begin from a generation (replicad run --from URL): leave them out")
             return None, True
@@ -539,8 +570,10 @@ class Session:
             return
         self._abandon()
         self._life.resumed.clear()
+        self._life.resume = None
         self._settle()
         self._orders.rest()
+        self._told_of.lost(self._at)
 
     def _ungrouped(self) -> None:
         """Refuses a model whose groups went down with the epoch: it would fail in its first forward, on every rank, in every run of the block."""
@@ -653,6 +686,34 @@ class Session:
         finally:
             if self._life.inside is mark:
                 self._life.inside = None
+
+    def step_begin(self, *, updated: bool = True, timeout: float = 30.0) -> int:
+        """Begins a step as :meth:`step` does, for the hooks of a trainer whose loop is not yours, and returns its number: :meth:`step_end` ends it, in another hook. It may be
+        called inside of ``optimizer.step(closure)``, once the closure has the gradients. An exception in between tears the step where :class:`replicad.inprocess`, the end of
+        the program or ``step_end(error=)`` sees it. A step that is open when :meth:`resume` is called is given up."""
+        return self._held.begin(self.step(updated=updated, timeout=timeout))
+
+    def step_end(self, error: BaseException | None = None) -> int:
+        """Ends the step that :meth:`step_begin` has begun, and returns the step that is live. ``error`` is an exception that the trainer has seen and does not raise here: the
+        step is torn by it if one is open, and nothing happens if none is. :class:`SessionState` where no step is open and there is no error."""
+        if error is None:
+            self._check()
+            self._held.end(self._life.inside)
+        elif isinstance(error, Signal) and self._held:
+            self._abandon()
+        else:
+            self._held.tear(error)
+        return self._at
+
+    def on_resumed(self, fn: Callable[[Resumed], None]) -> RemovableHandle:
+        """Has ``fn`` called with what :meth:`resume` returns, before each returns, on the same thread: a progress bar that goes to that step. ``remove()`` of the result ends
+        that. What it raises, :meth:`resume` raises."""
+        return self._told_of.on_resumed(fn)
+
+    def on_lost(self, fn: Callable[[int], None]) -> RemovableHandle:
+        """Has ``fn`` called with the step that was live, once for each epoch that is lost while this process stays: when the block of :mod:`replicad.inprocess` has ended, or
+        when :meth:`resume` is called again. An exception of its own is logged."""
+        return self._told_of.on_lost(fn)
 
     def _look(self) -> None:
         """Refuses tensors that are not those which copies are made of, but for what the job can take up."""
@@ -905,6 +966,8 @@ class Session:
         self._whole()
 
     def _outside(self, what: str) -> None:
+        if self._held:
+            raise SessionState(f"{what} inside of step {self._at + 1}, which session.step_begin() has begun: call session.step_end() first")
         if self._life.inside is not None:
             nested = "steps don't nest, and this one" if what == "a step" else "it"
             raise SessionState(
@@ -920,7 +983,8 @@ class Session:
     def _abandon(self) -> None:
         """The open step, if there is one, will never end: whatever its block does from now on is nobody's business."""
         if self._life.inside is not None:
-            log.error("replicad: step %d was never left: its update is not kept", self._at + 1)
+            by_hooks = self._held.drop() is not None
+            log.log(logging.WARNING if by_hooks else logging.ERROR, "replicad: step %d was never %s: its update is not kept", self._at + 1, "ended" if by_hooks else "left")
             self._torn, self._life.inside = self._at + 1, None
             self._rank.freeze_good()
 
@@ -1032,6 +1096,7 @@ class Session:
         """Tells the daemon of an exception that this program or its block ends by, unless it has heard, or the exception came of a peer's end."""
         if self._closed or self._life.left or self._pid != os.getpid() or not self._rank.attached or not isinstance(err, Exception):
             return
+        self._held.tear(err)
         self._tell_late()
         if self._torn > self._at or self._rank.fenced or ending.of_a_collective(err):
             return

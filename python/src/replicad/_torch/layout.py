@@ -72,7 +72,7 @@ def sharded(world: int, objects: Objects) -> list[Sharded]:
             out.append(Sharded(optimizer, on_mesh(world, ranks, (len(ranks),), (True,)), (), (), None, ("by parameter",), (len(ranks),)))
         for path, t, _ in optimizer_tensors(optimizer, o, objects.names):
             out += _dtensors(world, path, t)
-    return out
+    return [s for s in out if not objects.derived.has(s.name)]
 
 
 def _dtensors(world: int, name: str, t: torch.Tensor) -> Iterator[Sharded]:
