@@ -241,6 +241,14 @@ func TestNodesThatDiffer(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Object = nil
+		shared, err := node.WriteFrozen(t.Context(), r, part(made.Frozen[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = leader.Commit(t.Context(), a, fleet, format.Commit{Layout: made.Layout}, nil, []format.Written{shared})
+		if err == nil || !strings.Contains(err.Error(), "durable_recipients is to be the same on all nodes") || !strings.Contains(err.Error(), shared.File.Key) {
+			t.Errorf("%s: %v", name, err)
+		}
 		_, err = leader.Commit(t.Context(), a, fleet, format.Commit{Layout: made.Layout}, map[replica.Part]replica.Digest{made.Groups[0].Manifest.Part: made.Groups[0].Manifest.Root}, []format.Written{w})
 		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), w.File.Key) {
 			t.Errorf("%s: %v", name, err)
