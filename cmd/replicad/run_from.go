@@ -32,7 +32,7 @@ func (f *runFlags) origin(ctx context.Context, std stdio) (*wire.From, error) {
 	from := &wire.From{Origin: replica.Origin{Asked: asked}}
 	ctx, cancel := context.WithTimeoutCause(ctx, fromPatience, fmt.Errorf("no answer for %v", fromPatience))
 	defer cancel()
-	if err := (ckpt{std: std}).origin(ctx, &from.Origin); err != nil {
+	if err := (ckpt{std, new(keyring)}).origin(ctx, &from.Origin); err != nil {
 		from.Failed = replica.Line(err.Error(), wire.MaxRefusedText)
 	}
 	return from, nil
