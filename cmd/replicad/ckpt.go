@@ -33,17 +33,17 @@ and prune change the present layout alone.`
 
 // newCkpt has the verbs on generations in stores. One more is a line here.
 func newCkpt(std stdio) *cobra.Command {
-	c := ckpt{std, new(string)}
+	c := ckpt{std, new(keyring)}
 	g := group("ckpt", "List, verify, compare, keep, copy and delete durable checkpoints",
 		c.ls(), c.show(), c.verify(), c.diff(), c.pin(), c.unpin(), c.prune(), c.cp(), c.export(), c.imports(), c.log(), c.wait(), c.pipe(), ckptSave(std))
 	g.Long = ckptLong
-	g.PersistentFlags().StringVar(c.identity, "identity", "", "a file with keys of age, for generations that are encrypted (default: "+identityEnv+")")
+	g.PersistentFlags().StringVar(&c.keyring.file, "identity", "", "a file with keys of age, for generations that are encrypted (default: "+identityEnv+")")
 	return g
 }
 
 type ckpt struct {
-	std      stdio
-	identity *string // the flag's; nil: there is no flag
+	std stdio
+	*keyring
 }
 
 // tier is what generations are read from: a store, or a directory of the former layout.
@@ -212,7 +212,7 @@ func (c ckpt) open(ctx context.Context, w *where, url string, names []string, wh
 	if err != nil {
 		return false, err
 	}
-	keys, err := c.keys()
+	keys, err := c.keyring.keys()
 	if err != nil {
 		return false, errors.Join(err, st.Close())
 	}

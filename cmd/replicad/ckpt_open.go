@@ -28,20 +28,32 @@ const identityEnv = launch.Identity
 // maxIdentity bounds such a file, in bytes.
 const maxIdentity = 1 << 20
 
-// keys are those of --identity, or of the environment; nil: there are none.
-func (c ckpt) keys() (*sealed.Keys, error) {
-	from, path := identityEnv, os.Getenv(identityEnv)
-	if c.identity != nil && *c.identity != "" {
-		from, path = "--identity", *c.identity
-	}
-	if path == "" {
-		return nil, nil
-	}
-	ids, err := identities(path)
-	if err != nil {
-		return nil, coded(exitUsage, fmt.Errorf("%s %s: %w", from, path, err))
-	}
-	return sealed.New(nil, ids)
+// keyring are the keys of --identity, or of the environment. The file is read once: it may be a pipe.
+type keyring struct {
+	file string // the flag's
+	once sync.Once
+	has  *sealed.Keys
+	err  error
+}
+
+// keys are nil where nothing names a file.
+func (k *keyring) keys() (*sealed.Keys, error) {
+	k.once.Do(func() {
+		from, path := "--identity", k.file
+		if path == "" {
+			from, path = identityEnv, os.Getenv(identityEnv)
+		}
+		if path == "" {
+			return
+		}
+		ids, err := identities(path)
+		if err != nil {
+			k.err = coded(exitUsage, fmt.Errorf("%s %s: %w", from, path, err))
+			return
+		}
+		k.has, k.err = sealed.New(nil, ids)
+	})
+	return k.has, k.err
 }
 
 func identities(path string) ([]sealed.Identity, error) {

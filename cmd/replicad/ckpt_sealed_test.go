@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,6 +95,20 @@ func TestIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, exitOK, []string{"show", dir, "--tensors", "--identity", file}, "weight")
+	secret, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	if _, err := to.Write(secret); err != nil {
+		t.Fatal(err)
+	}
+	to.Close()
+	expect(t, exitOK, []string{"diff", filepath.Join(dir, ckptJob) + "@20", filepath.Join(dir, ckptJob) + "@20", "--identity", fmt.Sprintf("/dev/fd/%d", from.Fd())}, "equal")
 	expect(t, exitOK, []string{"show", dir, "--identity", stranger}, "no key that was given opens it")
 	if out := expect(t, exitUsage, []string{"ls", dir, "--identity", bad}, "--identity "+bad, "as age-keygen writes them"); strings.Contains(out, "QQQQ") {
 		t.Error(out)

@@ -29,7 +29,7 @@ func TestACopyTellsWhatItMoves(t *testing.T) {
 	dir := t.TempDir()
 	writeGeneration(t, dir, 10, 1)
 	var out bytes.Buffer
-	c := ckpt{std: stdio{err: &out}}
+	c := ckpt{stdio{err: &out}, new(keyring)}
 	at := time.Unix(0, 0)
 	clock := func(s *slow) *slow {
 		s.began, s.last, s.now = at, at, func() time.Time { at = at.Add(slowEvery); return at }

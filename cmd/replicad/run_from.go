@@ -33,7 +33,7 @@ func (f *runFlags) origin(ctx context.Context, std stdio) (from *wire.From, err 
 	from = &wire.From{Origin: replica.Origin{Asked: asked}}
 	ctx, cancel := context.WithTimeoutCause(ctx, fromPatience, fmt.Errorf("no answer for %v", fromPatience))
 	defer cancel()
-	if f.lease, err = (ckpt{std: std}).origin(ctx, &from.Origin); err != nil {
+	if f.lease, err = (ckpt{std, new(keyring)}).origin(ctx, &from.Origin); err != nil {
 		from.Failed = replica.Line(err.Error(), wire.MaxRefusedText)
 	}
 	return from, nil

@@ -139,8 +139,9 @@ func (c *Catalog) describe(a Attempt, fleet Fleet, said format.Commit, x *format
 
 // there looks at a file that somebody wrote: its size, its checksum where the store has one, and its header.
 func (c *Catalog) there(ctx context.Context, r Run, w *format.Written) error {
-	if is := w.File.Sealed > 0; is != c.keys.Seals() {
-		return fmt.Errorf("%s is encrypted: %v, and what this daemon writes: %v: durable_recipients is to be the same on all nodes", w.File.Key, is, c.keys.Seals())
+	n := format.ParseName(w.File.Key)
+	if is := w.File.Sealed > 0; is != c.keys.Seals() || is && n.Kind == format.SharedKind && !n.SealedFor(c.keys.Tag()) {
+		return fmt.Errorf("%s is encrypted otherwise than what this daemon writes (to %d recipients): durable_recipients is to be the same on all nodes", w.File.Key, len(c.keys.Recipients()))
 	}
 	keys := []string{w.File.Key}
 	if w.File.Twin != "" {
