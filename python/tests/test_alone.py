@@ -109,4 +109,6 @@ def test_names_of_the_package() -> None:
     names = dir(replicad)
     assert {"Session", "data", "rng", "inprocess"} <= set(names)
     assert [n for n in names if n.startswith("_")] == []
-    assert all(getattr(replicad, n) is not None for n in names)
+    adapters = set(replicad._ADAPTERS)  # each is for a framework that may be missing
+    assert adapters <= set(names)
+    assert all(getattr(replicad, n) is not None for n in names if n not in adapters)

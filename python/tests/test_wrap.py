@@ -23,6 +23,7 @@ torch = pytest.importorskip("torch")
 import replicad
 from replicad import inprocess
 from replicad._core.life import Life
+from replicad.inprocess.parts import given, name
 
 
 class Rank:
@@ -44,7 +45,7 @@ class Rank:
 
 def session(attached: bool) -> SimpleNamespace:
     life = Life()
-    return SimpleNamespace(enabled=True, rank=Rank(attached), life=life, rest=life.resumed.clear, last_moment=lambda: None)
+    return SimpleNamespace(enabled=True, rank=Rank(attached), life=life, rest=life.resumed.clear, last_moment=lambda: None, step_end=lambda error: None, at=7)
 
 
 def block(calls: list[int]) -> object:
@@ -205,6 +206,30 @@ def test_a_full_disk_under_the_trace_keeps_no_part_from_running() -> None:
     ran: list[str] = []
     train = inprocess.wrap(session(attached=True), abort=[Part("a", ran), Part("b", ran)], finalize=[], health=[], trace="/dev/full")
     assert train(block([1]))() == "done" and ran == ["a", "b"]
+
+
+def test_parts_that_take_an_argument_get_the_call() -> None:
+    seen: list[Any] = []
+
+    class Frees:
+        def __call__(self, call: inprocess.Call) -> None:
+            seen.append(("part", call.runs))
+
+        def begin(self, call: inprocess.Call) -> None:
+            seen.append(("begin", call.runs))
+
+    def plain(most: int = 3) -> None:
+        seen.append(most)
+
+    call = inprocess.Call()
+    call.runs = 2
+    first, second = given(call, [Frees(), plain])
+    first()
+    first.begin()  # type: ignore[attr-defined]
+    second()
+    assert seen == [("part", 2), ("begin", 2), 3]
+    assert (name(first), name(second)) == ("Frees", "plain"), "as logs and traces call them"
+    assert (call.resumed, call.steps, call.step) == (None, 0, -1), "there is no session yet"
 
 
 def test_health_checks_that_fail_are_all_named() -> None:

@@ -39,6 +39,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from ._torch.marked import moves, own
     from .session import Resumed, Session
 
 connect = Rank.open
@@ -76,6 +77,8 @@ __all__ = [
     "Unsupported",
     "Version",
     "connect",
+    "moves",
+    "own",
     "place",
     "wait_rank",
 ]
@@ -95,17 +98,23 @@ def _begin() -> None:
 _begin()
 
 _MODULES = ("data", "dcp", "inprocess", "parallel", "rng", "store", "testing")
+#: What puts a session under other people's loops; each imports its framework when it is asked for.
+_ADAPTERS = ("accelerate", "huggingface", "lightning")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_MODULES, "errors"])
+    return sorted([*__all__, *_MODULES, *_ADAPTERS, "errors"])
 
 
 def __getattr__(name: str) -> Any:
     if name in ("Resumed", "Session"):
         return getattr(_over_torch("session"), name)
+    if name in ("moves", "own"):
+        return getattr(_over_torch("_torch.marked"), name)
     if name in _MODULES:
         return _over_torch(name)
+    if name in _ADAPTERS:
+        return _over_torch(f"adapters.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -15,8 +15,10 @@ import torch
 from ._core.life import Life
 from ._core.rank import Order, Rank, Stats
 from ._core.waiting import place
+from ._torch.held import Held
 from ._torch.loop import Loop
 from ._torch.steps import Follows, Steps
+from ._torch.told import Told
 from .errors import SessionState
 from .session import Resumed, Session
 
@@ -42,6 +44,7 @@ class Alone(Session):
         self._closed, self._life = False, Life()
         self._at = -1
         self._loop, self._follows = Loop(), Follows()
+        self._held, self._told_of = Held(), Told()
         self._given = {"model": model}
         rank, world = place()
         self.order = Order(initialise=False, epoch=1, step=0, incarnation=1, source="fresh", rank=rank, world=world, group=0, job=uuid.UUID(int=0))
@@ -60,8 +63,15 @@ class Alone(Session):
 
     def resume(self, timeout: float | None = None) -> Resumed:
         """Step 0, or the one that it is at."""
+        self._abandon()
         self._at = max(self._at, 0)
-        return Resumed(self.order, "fresh", self._at)
+        self._life.resume = resumed = Resumed(self.order, "fresh", self._at)
+        self._told_of.resumed(resumed)
+        return resumed
+
+    def _abandon(self) -> None:
+        if self._held.drop() is not None:
+            self._life.inside, self._follows.named = None, []
 
     @property
     def resumed(self) -> bool:
@@ -76,6 +86,7 @@ class Alone(Session):
         """Counts."""
         if self._at < 0:
             raise SessionState("a step before resume: call session.resume() first")
+        self._outside("a step")
         mark = self._life.inside = object()
         try:
             yield self._at + 1

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.hooks import RemovableHandle
 
 from . import rng
 from ._core import admin, ending, provenance, remarks, saving, torchenv
@@ -37,8 +38,10 @@ from ._core.region import Region
 from ._core.remarks import Remarks
 from ._torch import conversion, device, groups, loaders, unwind
 from ._torch.declared import Declared
+from ._torch.derived import Derived
 from ._torch.explain import Explanation, explain
 from ._torch.grown import Grown, Grows, More
+from ._torch.held import Held, behind_closure
 from ._torch.hooks import Hook
 from ._torch.hyper import arguments, replaced
 from ._torch.kept import How, Kept
@@ -52,12 +55,13 @@ from ._torch.staging import Staging
 from ._torch.state import Full
 from ._torch.steps import Follows, Steps
 from ._torch.tensors import some
+from ._torch.told import Told
 from ._torch.trained import Trained
 from ._torch.trees import differences
 from ._torch.watch import Watch
 from ._torch.wrappers import reshard, taken_down
 from .data import Loader
-from .errors import Canceled, Corrupt, Error, Fenced, Invalid, Mismatch, Refused, RegroupNeeded, SessionState, StaleProcessGroup, StaleProgram, Timeout
+from .errors import Canceled, Corrupt, Error, Fenced, Invalid, Mismatch, Refused, RegroupNeeded, SessionState, Signal, StaleProcessGroup, StaleProgram, Timeout
 
 __all__ = ["Resumed", "Session"]
 
@@ -141,7 +145,8 @@ class Session:
     another, wider floating-point type than they have here: what was kept of a float32 model is then rounded to this bfloat16 one when it is loaded, and logged;
     without it that is a :class:`Mismatch`. ``was``, ``fresh`` and ``dropped`` declare what of the program was changed on purpose since the generation was written from which
     ``replicad run --from`` begins: ``was={"head.*": "lm_head.*"}`` for names that were others, ``fresh=["adapter.*"]`` for what was not there, ``dropped=["old.*"]`` for what is no
-    more. Who the rank is comes from the environment that
+    more. ``derived`` names tensors that follow from others and are in no copy (``{"model.*": rebuild}``: 16-bit weights of fp32 shards): ``rebuild()`` makes them anew after
+    each load, before :meth:`resume` returns. Who the rank is comes from the environment that
     ``replicad run`` sets, or from ``connection``: what :func:`replicad.connect` returned, where that was needed before, or was told otherwise.
     Where no launcher started the program, or with ``enabled=False``, the session is off: the same file trains by itself, and nothing is kept. ``enabled=True`` refuses that.
     """
@@ -178,6 +183,7 @@ class Session:
         was: Mapping[str, str] | None = None,
         fresh: Iterable[str] = (),
         dropped: Iterable[str] = (),
+        derived: Mapping[str, Callable[[], object]] | None = None,
         connection: Rank | None = None,
     ) -> None:
         global _open
@@ -199,6 +205,7 @@ class Session:
         self._fresh = False
         self._loop = Loop()
         self._follows = Follows()
+        self._held, self._told_of = Held(), Told()
         self._unkept: set[str] = set()  # what moves and can't be kept
         self._asks_room = True  # where small state takes more than half of its room
         self._grows: Grows | None = None  # what is to be kept from the step that is open on, or why it can't be
@@ -213,7 +220,7 @@ class Session:
         self._hooks: list[Any] = []
         self._grouped: dict[str, weakref.ref[Any]] = {}  # at the last resume: the default process group, and what hung on groups, by name
         self._strict = strict
-        self._kept = kept = Kept(Objects(given, shared_buffers, keep_rng), How(self._read_own, staging, kept_dtype or {}))
+        self._kept = kept = Kept(Objects(given, shared_buffers, keep_rng, derived=Derived(derived)), How(self._read_own, staging, kept_dtype or {}))
         self._watch.keep(kept.shared, kept.objects, kept.trained)
         there = connection or torchenv.opened()
         self._rank = there or Rank.open()
@@ -320,14 +327,23 @@ class Session:
                     layer, f"{layer} is merged with its adapters: unmerging leaves rounding in base weights that are kept once; evaluate unmerged, or put a copy of them back"
                 )
 
-    def _on_optimizer(self, optimizer: Any, *_: Any) -> None:
+    def _on_optimizer(self, optimizer: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """An optimizer's step begins. With a closure it updates nothing before that has returned, and a step may begin in it."""
         self._kept.lacking.stepped(optimizer)
+        if self._life.inside is not None:
+            return None
+        behind = behind_closure(args, kwargs or {}, lambda: self._inside_of_a_step(optimizer))
+        if behind is None:
+            self._inside_of_a_step(optimizer)
+        return behind
+
+    def _inside_of_a_step(self, optimizer: Any) -> None:
         if self._life.inside is not None or self._pid != os.getpid():
             return
         if self._life.resumed.is_set() and not (self._closed or self._life.left) and self._torn <= self._at:
             raise SessionState(
                 f"{type(optimizer).__name__}.step() outside of `with session.step()`: the copy of step {self._at} may be under way, and would have a part of this update. "
-                "Call step() of every registered optimizer inside of the block"
+                "Call step() of every registered optimizer inside of the block, or between session.step_begin() and session.step_end()"
             )
 
     def _on_stepped(self, *_: Any) -> None:
@@ -339,6 +355,8 @@ class Session:
         self._objects.set_common(shared)
         self._trained.set(shared["trained"])
         self._objects.set_own(own)
+        self._kept.set_tensors()
+        self._objects.derived.rebuild()
         self._follows.due, self._follows.named = list(own["due"]), []
         return own
 
@@ -387,11 +405,15 @@ class Session:
         """
         self._check()
         self._present("resume")
+        if self._held:
+            self._abandon()
         self._outside("resume")
+        self._told_of.lost(self._at)
         self._ungrouped()
         self._unmoved()
         self._tell_late()
         self._life.resumed.clear()
+        self._life.resume = None
         if not self._rank.attached:
             self._attach()
         elif not self._orders.resting and not self._rebound:
@@ -472,7 +494,9 @@ class Session:
         if self._unwinder is None:
             self._unwinder = unwind.Unwinder(self)
             self._unwinder.start()
-        return Resumed(order, source, told=told)
+        self._life.resume = resumed = Resumed(order, source, told=told)
+        self._told_of.resumed(resumed)
+        return resumed
 
     def _begin(self, order: Order) -> dict[str, Any] | None:
         """Loads the initial state from the generation that the job was told to begin from, if it was. It returns what is the rank's own, where that comes from there."""
@@ -537,8 +561,10 @@ class Session:
             return
         self._abandon()
         self._life.resumed.clear()
+        self._life.resume = None
         self._settle()
         self._orders.rest()
+        self._told_of.lost(self._at)
 
     def _ungrouped(self) -> None:
         """Refuses a model whose groups went down with the epoch: it would fail in its first forward, on every rank, in every run of the block."""
@@ -651,6 +677,34 @@ class Session:
         finally:
             if self._life.inside is mark:
                 self._life.inside = None
+
+    def step_begin(self, *, updated: bool = True, timeout: float = 30.0) -> int:
+        """Begins a step as :meth:`step` does, for the hooks of a trainer whose loop is not yours, and returns its number: :meth:`step_end` ends it, in another hook. It may be
+        called inside of ``optimizer.step(closure)``, once the closure has the gradients. An exception in between tears the step where :class:`replicad.inprocess`, the end of
+        the program or ``step_end(error=)`` sees it. A step that is open when :meth:`resume` is called is given up."""
+        return self._held.begin(self.step(updated=updated, timeout=timeout))
+
+    def step_end(self, error: BaseException | None = None) -> int:
+        """Ends the step that :meth:`step_begin` has begun, and returns the step that is live. ``error`` is an exception that the trainer has seen and does not raise here: the
+        step is torn by it if one is open, and nothing happens if none is. :class:`SessionState` where no step is open and there is no error."""
+        if error is None:
+            self._check()
+            self._held.end(self._life.inside)
+        elif isinstance(error, Signal) and self._held:
+            self._abandon()
+        else:
+            self._held.tear(error)
+        return self._at
+
+    def on_resumed(self, fn: Callable[[Resumed], None]) -> RemovableHandle:
+        """Has ``fn`` called with what :meth:`resume` returns, before each returns, on the same thread: a progress bar that goes to that step. ``remove()`` of the result ends
+        that. What it raises, :meth:`resume` raises."""
+        return self._told_of.on_resumed(fn)
+
+    def on_lost(self, fn: Callable[[int], None]) -> RemovableHandle:
+        """Has ``fn`` called with the step that was live, once for each epoch that is lost while this process stays: when the block of :mod:`replicad.inprocess` has ended, or
+        when :meth:`resume` is called again. An exception of its own is logged."""
+        return self._told_of.on_lost(fn)
 
     def _look(self) -> None:
         """Refuses tensors that are not those which copies are made of, but for what the job can take up."""
@@ -903,6 +957,8 @@ class Session:
         self._whole()
 
     def _outside(self, what: str) -> None:
+        if self._held:
+            raise SessionState(f"{what} inside of step {self._at + 1}, which session.step_begin() has begun: call session.step_end() first")
         if self._life.inside is not None:
             nested = "steps don't nest, and this one" if what == "a step" else "it"
             raise SessionState(
@@ -918,7 +974,8 @@ class Session:
     def _abandon(self) -> None:
         """The open step, if there is one, will never end: whatever its block does from now on is nobody's business."""
         if self._life.inside is not None:
-            log.error("replicad: step %d was never left: its update is not kept", self._at + 1)
+            by_hooks = self._held.drop() is not None
+            log.log(logging.WARNING if by_hooks else logging.ERROR, "replicad: step %d was never %s: its update is not kept", self._at + 1, "ended" if by_hooks else "left")
             self._torn, self._life.inside = self._at + 1, None
             self._rank.freeze_good()
 
@@ -1030,6 +1087,7 @@ class Session:
         """Tells the daemon of an exception that this program or its block ends by, unless it has heard, or the exception came of a peer's end."""
         if self._closed or self._life.left or self._pid != os.getpid() or not self._rank.attached or not isinstance(err, Exception):
             return
+        self._held.tear(err)
         self._tell_late()
         if self._torn > self._at or self._rank.fenced or ending.of_a_collective(err):
             return

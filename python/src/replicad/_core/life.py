@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 __all__ = ["Life"]
 
@@ -15,6 +16,7 @@ class Life:
         self.left = False  #: the rank has said that it is done
         self.inside: object = None  #: the step that is open: none, or a mark of its own
         self.entering = False  #: a step begins, or what it changed is being looked at
+        self.resume: Any = None  #: what the last resume() returned, until its epoch is lost
         self.moving = False  #: memory is being given back or taken again
 
     @property

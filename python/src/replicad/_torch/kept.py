@@ -25,10 +25,12 @@ from .state import Capsule, regions
 from .tensors import orders
 from .trained import Trained
 
-__all__ = ["How", "Kept"]
+__all__ = ["TENSORS", "How", "Kept"]
 
 #: So many bytes may name what a copy lacks.
 MARKED = 8 << 10
+#: How the names of capsules with an object's tensors begin.
+TENSORS = "replicad.own."
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,13 @@ class Kept:
         self.shared = Capsule("replicad.shared", False, "any", self.common, self.trained.most, rooms.get("replicad.shared", 0))
         more = MARKED + sum(loaders.room(o) for o in objects.data.values())
         self.own = Capsule("replicad.own", True, "window", lambda *of: how.own(self.objects, *of), more, rooms.get("replicad.own", 0))
+        self.tensors = {k: self._of_tensors(k) for k in objects.tensors}
+
+    def _of_tensors(self, name: str) -> Capsule:
+        """The capsule of an object with tensors of changing size."""
+        of = self.objects.tensors[name]
+        of.packed(name)  # says whose state is too large
+        return Capsule(f"{TENSORS}{name}", True, "window", lambda: self.objects.tensors[name].state_dict(), room=of.most + 8)
 
     def grew(self, objects: Objects) -> Kept:
         """The same, of objects with more to keep; this one stays what it is."""
@@ -84,7 +93,7 @@ class Kept:
 
     def table(self) -> list[Region]:
         """What is registered."""
-        return [*regions(self.staging.leaves), self.layout.region, self.shared.region, self.own.region]
+        return [*regions(self.staging.leaves), self.layout.region, self.shared.region, self.own.region, *(c.region for c in self.tensors.values())]
 
     def registered(self, rank: Rank, table: list[Region]) -> None:
         """The rank copies from there now."""
@@ -95,8 +104,15 @@ class Kept:
 
     def write(self, *of: Any) -> Any:
         """Packs the small values as they are now, and returns what is the rank's own. ``of`` is for who reads that."""
+        for k, c in self.tensors.items():
+            c.put(self.objects.tensors[k].packed(k))
         self.trained.kept = self.shared.write()["trained"]
         return self.own.write(*of)
+
+    def set_tensors(self) -> None:
+        """Gives what was loaded to the objects that have tensors of changing size."""
+        for k, c in self.tensors.items():
+            self.objects.tensors[k].load_state_dict(c.value())
 
     @property
     def tight(self) -> bool:

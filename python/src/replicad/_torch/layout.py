@@ -74,7 +74,7 @@ def sharded(world: int, objects: Objects) -> list[Sharded]:
             for key, v in state.items() if isinstance(state, dict) else ():  # what is under keys of the optimizer's own may be a number, or a tensor
                 if isinstance(v, torch.Tensor) and (s := _dtensor(world, f"{optimizer}.{objects.names.get(id(p), '?')}.{key}", v)) is not None:
                     out.append(s)
-    return out
+    return [s for s in out if not objects.derived.has(s.name)]
 
 
 def _dtensor(world: int, name: str, t: torch.Tensor) -> Sharded | None:

@@ -18,8 +18,10 @@ from .. import rng
 from .._core.capsule import Opaque
 from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from . import loaders
+from .derived import Derived
 from .gradients import Gradients
 from .grown import Grown
+from .marked import Moves, Own
 from .optimizers import bare, part, refuse_inner, refuse_sparse, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
 from .tensors import some
@@ -47,9 +49,9 @@ class Objects:
     names: dict[int, str]  #: of the models' parameters, by id
     leaves: list[Leaf]
 
-    def __init__(self, given: Mapping[str, Any], shared_buffers: Callable[[str], bool], keep_rng: bool, grown: Grown | None = None) -> None:
-        """``grown`` is what the job has taken up on its way."""
-        self._shared_buffers, self.keep_rng, self.grown = shared_buffers, keep_rng, grown or Grown()
+    def __init__(self, given: Mapping[str, Any], shared_buffers: Callable[[str], bool], keep_rng: bool, grown: Grown | None = None, derived: Derived | None = None) -> None:
+        """``grown`` is what the job has taken up on its way, ``derived`` what is in no copy."""
+        self._shared_buffers, self.keep_rng, self.grown, self.derived = shared_buffers, keep_rng, grown or Grown(), derived or Derived()
         self.gradients, self._kept_gradients = Gradients(), b""
         for kind, at in KINDS.items():
             setattr(self, at, by_name(kind, given.get(kind)))
@@ -68,6 +70,8 @@ class Objects:
                 raise Mismatch(f"rebind: {kind} is {now}, and the session has {was}: give all that it was made with, by the same names")
             setattr(new, KINDS[kind], named)
         new._settle()
+        if other := list(self.tensors.keys() ^ new.tensors.keys()):
+            raise Mismatch(f"rebind: {some(sorted(other))}: give replicad.own(...) for what was given by it, and for that alone: its room was made with the session")
         for name, scheduler in new.schedulers.items():
             if _drives(self.schedulers[name], self.optimizers) and not _drives(scheduler, new.optimizers):
                 raise Mismatch(f"rebind: {name} drives an optimizer that is no longer the session's: give the scheduler of the new one, too")
@@ -112,13 +116,16 @@ class Objects:
         refuse_inner(self.optimizers)
         for what in (self.schedulers, self.scalers, self.data, self.extra):
             for name, obj in what.items():
+                if isinstance(obj, Moves) and what is not self.extra:
+                    raise Invalid(f"{name}: replicad.{type(obj).__name__.lower()}(...) is for objects of extra=: give the object itself here")
                 remedy = "use replicad.data.Loader, or torchdata's StatefulDataLoader" if what is self.data else "give it both, or leave it out"
                 if not (callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))):
                     raise SessionState(f"{name}: {type(obj).__name__} has no state_dict and load_state_dict: {remedy}")
         # A plateau scheduler sees a metric that may be the rank's own.
         own = {k: s for k, s in self.schedulers.items() if isinstance(s, torch.optim.lr_scheduler.ReduceLROnPlateau)}
         self._common = {k: s for k, s in (self.schedulers | self.scalers).items() if k not in own}
-        self._own = own | self.extra
+        self.tensors = {k: o for k, o in self.extra.items() if isinstance(o, Own)}  #: what has tensors of changing size
+        self._own = own | {k: o for k, o in self.extra.items() if k not in self.tensors}
 
     def _find(self) -> None:
         reshard(self.models.values())
@@ -131,13 +138,18 @@ class Objects:
             _in_order(name, o, self.names)
             materialise(o)
         self.grown.take_state(self.names, self.optimizers)
+        self.derived.check(x.name for x in self._all())
         self.leaves = list(self.live())
         if twice := [name for name, n in Counter(x.name for x in self.leaves).items() if n > 1]:
             raise Invalid(f"{some(twice)} is the name of two tensors, of objects that were given by name: give the objects names without dots, or others")
         self.look()
 
     def live(self) -> Iterator[Leaf]:
-        """The tensors that models and optimizers consist of now."""
+        """The tensors that models and optimizers consist of now, but for those that follow from others."""
+        return (x for x in self._all() if not self.derived.has(x.name)) if self.derived else self._all()
+
+    def _all(self) -> Iterator[Leaf]:
+        """All of them."""
         window = set(self.grown.window)
         for name, m in self.models.items():
             yield from model_leaves(name, m, self._shared_buffers, window)
@@ -222,6 +234,10 @@ class Objects:
     def objects(self) -> dict[str, Any]:
         """What the user's own objects, and schedulers that see a rank's own metric, have."""
         return {k: o.state_dict() for k, o in self._own.items()}
+
+    def steady(self) -> dict[str, Any]:
+        """Those of them that are to change only where a copy has it."""
+        return {k: o.state_dict() for k, o in self._own.items() if not isinstance(o, Moves)}
 
     def set_objects(self, values: Mapping[str, Any]) -> None:
         """The inverse of :meth:`objects`."""

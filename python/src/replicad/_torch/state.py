@@ -65,12 +65,12 @@ class Capsule:
         self._bytes = memoryview(self.buffer).cast("B")  # written to without a call of ctypes', at which another thread may take the interpreter
         self.region = Region(name=name, address=ctypes.addressof(self.buffer), nbytes=self.room, shape=(self.room,), private=private, changes=changes, keep=self.buffer)
         self.used = 0
-        self._put(first)
+        self.put(first)
 
     def write(self, *how: Any) -> Any:
         """Packs what is true now, and returns it. ``how`` is for who reads it."""
         now = self.read(*how)
-        self._put(capsule.pack(now, self.name))
+        self.put(capsule.pack(now, self.name))
         return now
 
     @property
@@ -83,7 +83,8 @@ class Capsule:
         now = capsule.pack(self.read(), self.name)
         return None if now == self._bytes[8 : self.used] else capsule.unpack(now)
 
-    def _put(self, b: bytes) -> None:
+    def put(self, b: bytes) -> None:
+        """Has what is packed already."""
         self._wanted = len(b) + 8
         if self._wanted > self.room:
             raise Full(

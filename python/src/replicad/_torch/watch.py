@@ -118,8 +118,9 @@ class Watch:
 
     def keep(self, shared: Capsule, objects: Objects, trained: Trained) -> None:
         """What is kept from now on. All tensors but buffers are hashed in debug mode."""
-        self._shared, self._objects, self._generators = shared, objects.objects, objects.generators
-        self._frozen, self._trained = Counted(trained.tensors(False)), Counted([*trained.tensors(True), *(trained.moments() if self._debug else ())])
+        self._shared, self._objects, self._generators = shared, objects.steady, objects.generators
+        frozen, window = ([x for x in trained.tensors(of) if not objects.derived.has(x[0])] for of in (False, True))
+        self._frozen, self._trained = Counted(frozen), Counted([*window, *(trained.moments() if self._debug else ())])
         self._sampled = Sampled(x for x in objects.leaves if x.changes == "never")
         self._renormalised = trained.renormalised
         self._leaves = [x for x in objects.leaves if x.changes != "any"] if self._debug else []

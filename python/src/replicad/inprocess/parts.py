@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import logging
@@ -17,7 +18,7 @@ from .watchdog import Watchdog
 
 log = logging.getLogger("replicad.inprocess")
 
-__all__ = ["Part", "accelerator", "captured", "freeze", "live", "run_all"]
+__all__ = ["Part", "accelerator", "captured", "freeze", "given", "live", "run_all"]
 
 
 class Part(Protocol):
@@ -34,6 +35,30 @@ def name(part: Callable[[], None]) -> str:
     """What a part is called in logs and traces."""
     of = part.__self__ if inspect.ismethod(part) else part
     return getattr(of, "__name__", None) or type(of).__name__
+
+
+def given(call: Any, parts: Iterable[Any]) -> list[Part]:
+    """The parts, those that take an argument with the call in its place."""
+    return [_given(part, call) for part in parts]
+
+
+def _given(part: Any, call: Any) -> Any:
+    if not _takes(part):
+        return part
+    bound: Any = functools.partial(part, call)
+    bound.__name__ = name(part)
+    if (begin := getattr(part, "begin", None)) is not None:
+        bound.begin = _given(begin, call)
+    return bound
+
+
+def _takes(part: Any) -> bool:
+    """Whether it can't be called without an argument."""
+    try:
+        parameters = inspect.signature(part).parameters.values()
+    except (TypeError, ValueError):
+        return False  # of some that are written in C nothing is known
+    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 
 def run_all(kind: str, parts: Iterable[Part], watchdog: Watchdog, trace: Callable[..., None]) -> list[tuple[str, BaseException]]:

@@ -22,11 +22,11 @@ from .health import Unhealthy, default_health
 from .hooks import hooks
 from .interrupt import Interrupter, Restart, Unraisable
 from .modes import modes
-from .parts import Part, freeze, run_all
+from .parts import Part, freeze, given, run_all
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from ..session import Session
+    from ..session import Resumed, Session
 
 __all__ = ["Call", "Restart", "wrap"]
 
@@ -40,12 +40,28 @@ PAUSE = 0.5
 
 
 class Call:
-    """What a block may ask of its wrapper."""
+    """What a block may ask of its wrapper, and its parts too."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Callable[[], Session | None] = lambda: None) -> None:
+        self._session = session
         self.runs = 0  #: how often the block was begun
         self.own_faults = 0  #: how often it ended by an exception of its own
         self.last: BaseException | None = None  #: why it ended last
+
+    @property
+    def resumed(self) -> Resumed | None:
+        """What ``session.resume()`` has returned in this run; None before that, and once the run has ended early."""
+        return None if (session := self._session()) is None else session.life.resume
+
+    @property
+    def step(self) -> int:
+        """The step whose state is live; -1 before the first ``session.resume()``."""
+        return -1 if (session := self._session()) is None else session.at
+
+    @property
+    def steps(self) -> int:
+        """How many steps this run has done."""
+        return 0 if (resumed := self.resumed) is None else self.step - resumed
 
 
 class Trace:
@@ -76,9 +92,9 @@ def wrap(
     session: Session | Callable[[], Session | None],
     *,
     enabled: bool = True,
-    abort: Sequence[Part] | None = None,
-    finalize: Sequence[Part] | None = None,
-    health: Sequence[Part] | None = None,
+    abort: Sequence[Part | Callable[[Call], object]] | None = None,
+    finalize: Sequence[Part | Callable[[Call], object]] | None = None,
+    health: Sequence[Part | Callable[[Call], object]] | None = None,
     peer_grace: float = 5.0,
     soft: float = 0.02,
     hard: float = 60.0,
@@ -89,12 +105,13 @@ def wrap(
     ``session`` is the block's, or a function that returns it once the block has made it (where the model, and so the session,
     needs a process group first). A block that fails before there is a session just fails.
     ``abort`` is what is taken down when the block ends early, ``finalize`` what is cleaned up after that, ``health`` what must
-    hold for the process to go on; each replaces the default list. An error of a collective is a peer's fault if the epoch is
-    closed within ``peer_grace`` seconds; any other exception is this rank's own, and reported. The third run in a row that fails before its
-    ``session.resume()`` has returned ends the process (:class:`Unhealthy`, from what it raised): a new one takes its place. ``soft`` seconds after the
-    epoch was closed a training thread that is still blocked has its process groups aborted. One that is not back after
-    ``hard`` seconds is ended with its process, and so is each part that takes as long. ``trace`` names a file for a JSON
-    line a phase. ``enabled=False``, or a session that is off, runs the block once, as it is.
+    hold for the process to go on; each replaces the default list. A part that takes an argument gets the block's :class:`Call`.
+    An error of a collective is a peer's fault if the epoch is closed within ``peer_grace`` seconds; any other exception is this
+    rank's own, and reported. The third run in a row that fails before its ``session.resume()`` has returned ends the process
+    (:class:`Unhealthy`, from what it raised): a new one takes its place. ``soft`` seconds after the epoch was closed a training
+    thread that is still blocked has its process groups aborted. One that is not back after ``hard`` seconds is ended with its
+    process, and so is each part that takes as long. ``trace`` names a file for a JSON line a phase. ``enabled=False``, or a
+    session that is off, runs the block once, as it is.
 
     Whatever a part raises is logged, with its name, and the others run; of ``health`` it ends the process
     (:class:`Unhealthy`) once all have run, and so does Ctrl-C in any part.
@@ -112,12 +129,12 @@ def wrap(
 
         @functools.wraps(fn)
         def run(*args: Any, **kwargs: Any) -> T:
-            call = Call()
+            call = Call(lambda: session() if callable(session) else session)
             if not enabled or (not callable(session) and not session.enabled):
                 return fn(call, *args, **kwargs)
-            down = list(default_abort() if abort is None else abort)
-            clean = list(default_finalize() if finalize is None else finalize)
-            sane = list(default_health() if health is None else health)
+            down = given(call, default_abort() if abort is None else abort)
+            clean = given(call, default_finalize() if finalize is None else finalize)
+            sane = given(call, default_health() if health is None else health)
             to = Trace(trace)
             with freeze(), Unraisable(), Watchdog(hard, lambda: get().rank.number, to) as watchdog:
                 return Runs(get, functools.partial(fn, call, *args, **kwargs), call, down, clean, sane, peer_grace, soft, watchdog, to).until_one_returns()
@@ -195,6 +212,7 @@ class Runs(Generic[T]):
             raise reason  # this process never was the rank: nothing is kept in it, and the daemon can't be told anything
         if session.life.left and not isinstance(reason, Signal):
             raise reason  # the job has ended well without what came after it
+        session.step_end(reason)  # one that hooks hold open
         session.last_moment()
         rank.freeze_good()
         self.trace("ended", reason=f"{type(reason).__name__}: {reason}"[:400])

@@ -1,0 +1,51 @@
+"""What all adapters stand on: which versions they were tested with, and state that lies in attributes of a framework's objects."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import Mismatch, Unsupported
+
+__all__ = ["Attributes", "want"]
+
+
+def want(package: str, least: str) -> None:
+    """Refuses, before anything is made, a version that the adapter was not tested with: below ``least``, or of another major version. :class:`replicad.Unsupported`, or
+    ``ImportError`` where there is none."""
+    try:
+        has = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise ImportError(f"{package} is not installed: pip install '{package}>={least}'", name=package) from None
+    major = least.partition(".")[0]
+    if _numbers(has) < _numbers(least) or has.partition(".")[0] != major:
+        raise Unsupported(f"{package} {has}: want {least} to {major}.x (pip install '{package}>={least},<{int(major) + 1}')")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Its release, as it is compared; what follows the numbers (``.dev0``, ``+cpu``) is no matter."""
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, numbers[0].split("."))) if numbers else ()
+
+
+class Attributes:
+    """State that lies in attributes of an object: ``replicad.moves(Attributes(trainer.state, "global_step", "epoch"))``. Their values are what
+    can be kept: numbers, texts, lists, dicts, tensors."""
+
+    def __init__(self, obj: Any, *names: str) -> None:
+        self._obj, self._names = obj, names
+
+    def state_dict(self) -> dict[str, Any]:
+        """The values as they are now."""
+        return {name: getattr(self._obj, name) for name in self._names}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts them back. :class:`replicad.Mismatch` where others were kept."""
+        if state.keys() != set(self._names):
+            raise Mismatch(
+                f"{type(self._obj).__name__}: the copy has {', '.join(sorted(state)) or 'nothing'}, want {', '.join(sorted(self._names))}: use the release that wrote it"
+            )
+        for name, value in state.items():
+            setattr(self._obj, name, value)
