@@ -1,0 +1,27 @@
+"""What the tests of adapters share: replicad.testing.conformance under the daemon of the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from conftest import Daemon, environment
+from replicad.testing.conformance import Report, Subject, Suite
+
+
+def suite(subject: type[Subject], world: int, daemon: Daemon, folder: Path) -> Suite:
+    def launch(program: str, args: Sequence[str], world: int) -> None:
+        daemon.run(program, *args, world=world).done()
+
+    return Suite(subject, world=world, folder=folder, launch=launch, env=environment(OMP_NUM_THREADS="1"))
+
+
+def equal(report: Report) -> None:
+    """Prints the table, and into the file that `make frameworks-test` names; every row has to be equal."""
+    print(report)
+    if path := os.environ.get("CONFORMANCE_TABLE"):
+        with open(path, "a") as out:
+            out.write("".join(json.dumps(vars(row)) + "\n" for row in report.rows))
+    assert report.equal, f"\n{report}"

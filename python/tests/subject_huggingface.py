@@ -1,0 +1,124 @@
+"""How a transformers.Trainer trains under its adapter, for replicad.testing.conformance: a tiny GPT-2 with dropout, accumulation with a remainder, clipping, a schedule, evaluations,
+saves and a log of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+import replicad
+from replicad.testing.conformance import Run, Subject
+
+transformers.logging.set_verbosity_error()
+
+SAMPLES, BATCH, EPOCHS = 10, 1, 4
+#: What differs from run to run.
+TIMES = ("runtime", "per_second", "preparation_time")
+
+
+class Events(TrainerCallback):
+    """Knows of the run, and nothing of replicad."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.at("on_step_end", state.global_step)
+        self._run.event("step", state.global_step, epoch=state.epoch)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
+        self._run.at("on_log", state.global_step)
+        self._run.event("log", state.global_step, **{k: v for k, v in (logs or {}).items() if not k.endswith(TIMES)})
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any] | None = None, **_: Any) -> None:
+        self._run.at("on_evaluate", state.global_step)
+        self._run.event("evaluation", state.global_step, **{k: v for k, v in (metrics or {}).items() if not k.endswith(TIMES)})
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.at("on_save", state.global_step)
+        self._run.event("save", state.global_step, best=state.best_global_step, metric=state.best_metric)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.at("on_epoch_end", state.global_step)
+        self._run.event("epoch end", state.global_step, epoch=state.epoch)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.at("on_train_end", state.global_step)
+        self._run.event("end", state.global_step, history=[{k: v for k, v in line.items() if not k.endswith(TIMES)} for line in state.log_history])
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.at("on_pre_optimizer_step", state.global_step + 1)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.at("on_optimizer_step", state.global_step + 1)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.at("on_step_begin", state.global_step + 1)
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.at("on_substep_end", state.global_step + 1)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.at("evaluation", state.global_step)
+
+
+def dataset(n: int, seed: int) -> list[dict[str, torch.Tensor]]:
+    tokens = torch.randint(32, (n, 8), generator=torch.Generator().manual_seed(seed))
+    return [{"input_ids": t, "labels": t} for t in tokens]
+
+
+class Kept(Subject):
+    name = "huggingface"
+    #: 5 batches a rank and epoch make updates of 2, 2 and 1.
+    steps = EPOCHS * 3
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.trainer = self.make(self.arguments())
+        if run.kept:
+            self.trainer = replicad.huggingface.keep(self.trainer)
+        run.watch(self.trainer.model, self.optimizer(), lambda: self.trainer.state.global_step + 1)
+
+    def arguments(self) -> dict[str, Any]:
+        run = self.run
+        return dict(  # noqa: C408 (as arguments are written)
+            output_dir=str(run.folder / "saves"), use_cpu=True, seed=1, num_train_epochs=EPOCHS, per_device_train_batch_size=BATCH, gradient_accumulation_steps=2,
+            learning_rate=0.01, lr_scheduler_type="cosine", warmup_steps=2, logging_steps=1, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=4,
+            load_best_model_at_end=True, metric_for_best_model="eval_loss", report_to=[], disable_tqdm=True, dataloader_pin_memory=False,
+        )  # fmt: skip
+
+    def make(self, arguments: dict[str, Any]) -> Trainer:
+        torch.manual_seed(1)
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0))
+        arguments = TrainingArguments(**arguments)
+        data = dataset(SAMPLES // 2 * self.run.world * BATCH, 2)
+        trainer = Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=dataset(4, 3), callbacks=[Events(self.run)])
+        save = trainer._save_checkpoint
+
+        def saved(*args: Any) -> None:
+            save(*args)
+            self.run.at("save", trainer.state.global_step)
+
+        trainer._save_checkpoint = saved
+        return trainer
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        if self.trainer.optimizer is None:
+            self.trainer.create_optimizer()
+        return self.trainer.optimizer
+
+    @property
+    def session(self) -> replicad.Session:
+        return self.trainer.session
+
+    def train(self) -> None:
+        self.trainer.train()
+
+    def digests(self) -> Mapping[str, Any]:
+        t = self.trainer
+        state = t.optimizer.state_dict()
+        return {"weights": t.model.state_dict(), "optimizer": state["state"], "groups": state["param_groups"], "scheduler": t.lr_scheduler.state_dict()}
