@@ -60,7 +60,6 @@ from ._torch.trained import Trained
 from ._torch.trees import differences
 from ._torch.watch import Watch
 from ._torch.wrappers import reshard, taken_down
-from .data import Loader
 from .errors import Canceled, Corrupt, Error, Fenced, Invalid, Mismatch, Refused, RegroupNeeded, SessionState, Signal, StaleProcessGroup, StaleProgram, Timeout
 
 __all__ = ["Resumed", "Session"]
@@ -265,8 +264,8 @@ class Session:
         self._hooks += [part(o).register_step_post_hook(put_back) for o, put_back in zip(self._objects.optimizers.values(), self._scalars, strict=True)]
         if self._staging.on_device:
             self._hooks += [part(o).register_step_post_hook(Hook(self._on_stepped)) for o in self._objects.optimizers.values()]
-        self._hooks += [o.before_a_batch(Hook(self._on_batch)) for o in self._objects.data.values() if isinstance(o, Loader)]
-        self._loop.asks = any(isinstance(o, Loader) for o in self._objects.data.values())
+        self._hooks += [o.before_a_batch(Hook(self._on_batch)) for o in self._objects.data.values() if loaders.tells(o)]
+        self._loop.asks = any(map(loaders.tells, self._objects.data.values()))
 
     def rebind(self, *, model: Any = None, optimizer: Any = None, scheduler: Any = None, scaler: Any = None, data: Any = None, extra: Mapping[str, Any] | None = None) -> None:
         """Puts objects that were made anew (in a block that is run again, say) in the place of those that the session was

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["counts", "ours", "room", "set_state", "state"]
+__all__ = ["counts", "ours", "room", "set_state", "state", "tells"]
 
 
 def _torchdatas(o: Any) -> bool:
@@ -26,6 +26,11 @@ def counts(o: Any) -> bool:
 def ours(o: Any) -> bool:
     """Whether it is a loader of this package."""
     return any(c.__module__ == "replicad.data" and c.__name__ == "Loader" for c in type(o).__mro__)
+
+
+def tells(o: Any) -> bool:
+    """Whether it says when it is asked for a batch, so that what follows a step can be told from the next one."""
+    return callable(getattr(o, "before_a_batch", None))
 
 
 def state(o: Any) -> Any:
@@ -52,4 +57,6 @@ def set_state(o: Any, value: Any) -> None:
 
 def room(o: Any) -> int:
     """How many bytes its state may take beyond what it has before it was iterated."""
+    if tells(o):
+        return int(getattr(o, "room", 0))
     return (64 << 10) + (8 << 10) * o.num_workers if _torchdatas(o) and o._iterator is None else 0
