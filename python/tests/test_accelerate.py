@@ -6,13 +6,25 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate", reason="accelerate is missing: see python/requirements-frameworks.txt")
 
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+
+import replicad
 from conftest import PATIENCE, Daemon, environment, quick
+from replicad import Invalid, Mismatch, Unsupported
+from replicad._torch.memory import Memory
+from replicad._torch.objects import Objects
+from replicad._torch.staging import Staging
+from replicad._torch.trained import Trained
+from replicad.data import Loader
 
 # 13 batches for each rank in an epoch, two of them a step, so that the last step of an epoch has one. Items and dropout draw. What the loop does is written down by the loop
 # itself, which knows nothing of the session; faults come by its name for a moment, once in the life of the job.
@@ -51,6 +63,8 @@ def at(moment):
         mark.touch()
         while session.committed < 1:
             pass
+        if how == "inprocess":
+            raise ValueError(moment)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -67,7 +81,7 @@ model, optimizer, loader, scheduler, held_out = accelerator.prepare(model, optim
 session = replicad.accelerate.prepare(accelerator, model, optimizer, loader, scheduler, strict=True, enabled=False if how == "plain" else None)
 
 
-def evaluate():
+def evaluate(model):
     at(f"evaluate:{session.at}")
     model.eval()
     with torch.no_grad():
@@ -81,17 +95,19 @@ def log(*words):
     print("EVENT", rank, *words, flush=True)
 
 
-with session:
+@replicad.inprocess.wrap(session, enabled=how == "inprocess")
+def train(call):
     session.resume()
+    parallel = replicad.accelerate.again(accelerator, session, model) if how == "inprocess" else model
     for epoch in range(loader.iteration, EPOCHS):
         for n, x in enumerate(loader):
-            with accelerator.accumulate(model):
-                loss = model(x).square().mean()
+            with accelerator.accumulate(parallel):
+                loss = parallel(x).square().mean()
                 at(f"forward{accelerator.step % 2}:{session.at + 1}")
                 accelerator.backward(loss)
                 at(f"backward:{session.at + 1}")
                 if accelerator.sync_gradients:
-                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                    accelerator.clip_grad_norm_(parallel.parameters(), 1.0)
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
@@ -99,8 +115,8 @@ with session:
                 log("step", session.at, epoch, loss.item(), scheduler.get_last_lr())
                 at(f"logged:{session.at}")
                 if session.at == 9:
-                    log("middle", evaluate())
-        log("epoch", epoch, evaluate(), best.value)
+                    log("middle", evaluate(parallel))
+        log("epoch", epoch, evaluate(parallel), best.value)
         at(f"epoch:{session.at}")
     digest = hashlib.sha256()
     state = accelerator.unwrap_model(model).state_dict(), [v for s in optimizer.state.values() for v in s.values()], scheduler.state_dict()
@@ -108,8 +124,11 @@ with session:
         digest.update(t.numpy().tobytes())
     log("end", session.at, digest.hexdigest()[:16], state[2], best.value)
     print("NOTICED", session.noticed, flush=True)
-    if session.enabled:
-        session.commit()
+    session.leave()
+
+
+with session:
+    train()
 torch.distributed.destroy_process_group()
 """
 
@@ -141,17 +160,99 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
 
 
 @pytest.mark.parametrize(
-    "faults",
+    ("how", "faults"),
     [
-        ("0:forward1:3", "1:forward0:6", "0:evaluate:9", "1:evaluate:14"),
-        ("1:backward:8", "0:logged:7", "1:logged:14", "0:epoch:14"),
+        ("killed", ("0:forward1:3", "1:forward0:6", "0:evaluate:9", "1:evaluate:14")),
+        ("inprocess", ("0:forward0:3", "1:forward1:6", "0:evaluate:9", "1:evaluate:14", "0:logged:17", "1:epoch:21")),
+        pytest.param("killed", ("1:backward:8", "0:logged:7", "1:logged:14", "0:epoch:14"), marks=pytest.mark.long),
     ],
 )
-def test_a_killed_run_is_the_same_run(faults: tuple[str, ...], daemon: Daemon, plain: dict[int, list[str]]) -> None:
-    job = daemon.run(PROGRAM, "kept", *faults, world=2)
+def test_a_broken_run_is_the_same_run(how: str, faults: tuple[str, ...], daemon: Daemon, plain: dict[int, list[str]]) -> None:
+    job = daemon.run(PROGRAM, how, *faults, world=2)
     job.done()
     out = job.printed()
     assert len(re.findall("recovered: step [1-9]", out)) == len(faults), out
     assert "NOTICED {}" in out, out
     assert events(out) == plain
     assert len(plain[0]) == 21 + 1 + 3 + 1
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    yield Accelerator(cpu=True)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+class Items(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return torch.full((2,), float(i))
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+class Meter:
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None: ...
+
+
+def test_what_can_not_be_kept_is_refused(accelerator: Accelerator) -> None:
+    prepare = replicad.accelerate.prepare
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(Items(), 2)
+    for o in (model, optimizer, loader, torch.optim.lr_scheduler.StepLR(optimizer, 3), 3):
+        with pytest.raises(Invalid, match=f"{type(o).__name__} is not what accelerator.prepare"):
+            prepare(accelerator, o, enabled=False)
+    for loader, text in (
+        (torch.utils.data.DataLoader(Stream(), 2), "an IterableDataset"),
+        (torch.utils.data.DataLoader(Items(), batch_size=None), "batch_size=None"),
+    ):
+        with pytest.raises(Unsupported, match=text + ".*replicad.data.Loader"):
+            prepare(accelerator, accelerator.prepare(loader), enabled=False)
+    prepare(accelerator, accelerator.prepare(model), Loader(Items(), 2), enabled=False)
+    with pytest.raises(Invalid, match=r"register_for_checkpointing\(Meter\) after replicad.accelerate.prepare"):
+        accelerator.register_for_checkpointing(Meter())
+
+
+def test_a_session_that_was_made_before_names_prepare(accelerator: Accelerator) -> None:
+    """On the CPU accelerate has all of a model moved to "cpu:0" where there are several ranks, and an optimizer's state loaded anew in any case."""
+    with_buffers, model = torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    moved: list[tuple[dict[str, Any], Callable[[], object]]] = [
+        ({"model": with_buffers}, lambda: with_buffers.to("cpu:0")),
+        ({"model": model}, lambda: model.to("cpu:0")),
+        ({"model": model, "optimizer": optimizer}, lambda: accelerator.prepare(optimizer)),
+    ]
+    for given, move in moved:
+        objects = Objects(given, lambda name: False, False)
+        trained = Trained(objects, Memory(Staging(objects.leaves, False, {})))
+        move()
+        with pytest.raises(Mismatch, match=r"call replicad.accelerate.prepare\(...\) after it"):
+            trained.check_places()
+
+
+def test_the_same_loop_alone(accelerator: Accelerator) -> None:
+    """The session is off: steps are counted where accelerate updates."""
+    accelerator.gradient_accumulation_steps = 3
+    model = torch.nn.Linear(2, 1)
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.utils.data.DataLoader(Items(), 2, shuffle=True))
+    with replicad.accelerate.prepare(accelerator, model, optimizer, loader, enabled=False) as session:
+        session.resume()
+        at = []
+        for epoch in range(loader.iteration, 2):
+            for x in loader:
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(x).square().mean())
+                    optimizer.step()
+                    optimizer.zero_grad()
+                at.append((epoch, session.at))
+    assert at == [(0, 0), (0, 0), (0, 1), (0, 2), (1, 2), (1, 2), (1, 3), (1, 4)]

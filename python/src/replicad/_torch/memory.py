@@ -8,6 +8,7 @@ was registered.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..errors import Mismatch
 from .staging import Staging
 from .tensors import Leaf, some
 
-__all__ = ["Memory"]
+__all__ = ["Memory", "by_accelerate"]
 
 # What says which bytes a tensor has and how they are read, without a line of Python for each tensor.
 _POINTER, _CONTIGUOUS, _STRIDE = torch.Tensor.data_ptr, torch.Tensor.is_contiguous, torch.Tensor.stride
@@ -64,10 +65,15 @@ class Memory:
         if moved := self._fixed.other(_POINTER):
             raise Mismatch(
                 f"{some([n for n, _, _ in moved])} has moved to other memory (`.data =`, .to()) after the session was made, and the copies go on from the old memory: move it "
-                "before the session is made, copy_ into what is there (p.copy_(old) for p.data = old), or make the session with staging=True"
+                f"before the session is made, copy_ into what is there (p.copy_(old) for p.data = old), or make the session with staging=True{by_accelerate()}"
             )
         if self._fixed.other(_CONTIGUOUS) or self._ordered.other(_STRIDE):
             raise _laid_out(self._fixed.other(_STRIDE), "strides")
+
+
+def by_accelerate() -> str:
+    """What to say besides of tensors that are not where they were, where accelerate is in use: its ``prepare`` places them on its device, the CPU's too."""
+    return ". accelerator.prepare() does that: call replicad.accelerate.prepare(...) after it, and make no other session" if "accelerate" in sys.modules else ""
 
 
 def _laid_out(other: Sequence[tuple[str, Any, Any]], what: str) -> Mismatch:

@@ -19,7 +19,7 @@ import torch
 
 from ..errors import Mismatch
 from .grown import Grown, Grows
-from .memory import Memory
+from .memory import Memory, by_accelerate
 from .objects import Objects, extra_state
 from .optimizers import part
 from .places import Places, identical, persistent
@@ -104,12 +104,12 @@ class Trained:
         if not same:
             self._check_groups()
         if now := [f"{o}.state" for o, optimizer, state in self._states if optimizer.state is not state]:
-            raise Mismatch(f"{some(now)} {REPLACED}")
+            raise Mismatch(f"{some(now)} {REPLACED}{by_accelerate()}")
         if not same:
             self._compare()
             self._places = self._look()
         if now := [n for n, outer, key, v in self._inner if (inner := getattr(outer, key)) is not v and inner.data_ptr() != v.data_ptr()]:
-            raise Mismatch(f"{some(now)} {REPLACED}")
+            raise Mismatch(f"{some(now)} {REPLACED}{by_accelerate()}")
         self._memory.check()
         return same
 
@@ -186,7 +186,7 @@ class Trained:
         if replaced:
             raise Mismatch(
                 f"{some(replaced)} was replaced by another tensor after the session was made, and would be in no copy: copy_ or fill_ what is there, replace it before the "
-                "session is made, or give a model that was made anew to session.rebind()"
+                f"session is made, or give a model that was made anew to session.rebind(){by_accelerate()}"
             )
         came = [n for n, t in now.items() if n not in was and t is not None and id(t) not in known]
         if came := came + [f"{n} (get_extra_state)" for n, x in extra_state(self._models) if not any(x is y for y in self._extra_state)]:
@@ -201,7 +201,7 @@ class Trained:
                 "make it before, at its full size, and change it in place"
             )
         if replaced := [n for n, t in was.items() if now.get(n) is not t]:
-            raise Mismatch(f"{some(replaced)} {REPLACED}")
+            raise Mismatch(f"{some(replaced)} {REPLACED}{by_accelerate()}")
 
     def _model_tensors(self) -> Iterator[tuple[str, torch.Tensor | None]]:
         """Parameters and persistent buffers under every name that they have, and None where there could be one."""

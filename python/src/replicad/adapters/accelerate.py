@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.hooks import RemovableHandle
 
@@ -27,9 +29,10 @@ from .. import rng
 from .._torch.marked import moves
 from ..errors import Invalid, Mismatch, Unsupported
 from ..session import Session
+from ..store import init_process_group
 from ._loop import Attributes, want
 
-__all__ = ["prepare"]
+__all__ = ["again", "prepare"]
 
 log = logging.getLogger("replicad")
 
@@ -71,6 +74,28 @@ def prepare(accelerator: Accelerator, *objects: Any, **options: Any) -> Session:
     return session
 
 
+def again(accelerator: Accelerator, session: Session, model: torch.nn.Module) -> torch.nn.Module:
+    """In a block of :mod:`replicad.inprocess`, after ``session.resume()``: a prepared model with process group and DDP around it, which are made anew where a restart has
+    taken them down. Accelerator, session and all that was prepared stay outside of the block: a second ``accelerator.prepare`` would move what is kept."""
+    if accelerator.num_processes == 1:
+        return model
+    if not dist.is_initialized():
+        init_process_group(session, accelerator.state.backend)
+    if not isinstance(model, DistributedDataParallel):
+        raise Unsupported(
+            f"{type(model).__name__}: only a model that accelerate has wrapped in DistributedDataParallel is wrapped again in the process: let the process end by its fault"
+        )
+    if model.process_group is dist.group.WORLD:
+        return model
+    handler = accelerator.ddp_handler
+    new = DistributedDataParallel(model.module, device_ids=model.device_ids, output_device=model.output_device, **(handler.to_kwargs() if handler else {}))
+    if handler is not None:
+        handler.register_comm_hook(new)
+    new._is_accelerate_prepared = True  # type: ignore[assignment]
+    accelerator._models = [new if m is model else m for m in accelerator._models]
+    return new
+
+
 def _sorted(accelerator: Accelerator, objects: Iterable[Any]) -> dict[str, list[Any]]:
     """The objects by the session's arguments."""
     out: dict[str, list[Any]] = {"model": [], "optimizer": [], "scheduler": [], "data": []}
@@ -91,11 +116,11 @@ def _keepable(loader: Any) -> Any:
     if not hasattr(loader, "base_dataloader"):
         return loader
     base, ours = loader.base_dataloader, "use replicad.data.Loader, which needs no accelerator.prepare()"
-    if not isinstance(loader, DataLoaderShard):
-        raise Unsupported(f"a {type(loader).__name__} reads on one rank for all (dispatch_batches): leave dispatch_batches out, or {ours}")
     if isinstance(base.dataset, IterableDataset) or base.batch_sampler is None:
         what = "an IterableDataset" if isinstance(base.dataset, IterableDataset) else "batch_size=None"
         raise Unsupported(f"a loader with {what} has no place that could be kept: have a dataset with indices, and batches, or {ours}")
+    if not isinstance(loader, DataLoaderShard):
+        raise Unsupported(f"a {type(loader).__name__} reads on one rank for all: leave dispatch_batches=True out, or {ours}")
     if loader.use_stateful_dataloader:
         raise Unsupported("a loader with use_stateful_dataloader=True: leave that out, as the place of a plain one is kept")
     return loader
