@@ -49,6 +49,16 @@ def test_another_value_is_named_with_what_it_was() -> None:
     assert judge(PLAIN, broken) == {0: "log 3 loss=2.0 for log 3 loss=1.0"}
 
 
+def test_another_value_in_the_first_line() -> None:
+    broken = lives(text("life", *events(1), ["step", 2, {}], "broken 0", "life", ["log", 2, {"loss": "2.0"}], *events(3, 4), {"weights": "a"}))
+    assert judge(PLAIN, broken) == {0: "log 2 loss=2.0 for log 2 loss=1.0"}
+
+
+def test_only_what_differs_of_a_line_is_said() -> None:
+    plain = lives(text("life", ["log", 1, {"a": "1", "b": "2"}], {}))
+    assert judge(plain, lives(text("life", ["log", 1, {"a": "1", "b": "3", "c": "4"}], {}))) == {0: "log 1 b=3 c=4 for log 1 b=2"}
+
+
 def test_the_fault_is_named_whose_life_differs() -> None:
     broken = lives(text("life", *events(1), "broken 0", "life", *events(2), "broken 1", "life", *events(3, 4, loss="2.0"), {"weights": "a"}))
     assert list(judge(PLAIN, broken)) == [1]
@@ -61,11 +71,6 @@ def test_a_run_that_ends_early_and_one_that_goes_on() -> None:
 
 def test_digests_of_the_end() -> None:
     assert judge(PLAIN, lives(text("life", *events(1, 2, 3, 4), {"weights": "b"}))) == {0: "in the end weights differ"}
-
-
-def test_a_line_that_a_kill_cut() -> None:
-    broken = lives(text("life", *events(1), "broken 0") + '["st\n' + text("life", *events(2, 3, 4), {"weights": "a"}))
-    assert judge(PLAIN, broken) == {}
 
 
 def test_the_table() -> None:

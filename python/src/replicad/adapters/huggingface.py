@@ -17,14 +17,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import Trainer, TrainerCallback
-from transformers.trainer_callback import ExportableState
 
-from .. import moves, rng
+from .. import moves, own, rng
 from .._core.capsule import Opaque
 from ..errors import Invalid, SessionState, Unsupported
 from ..session import Session
 from ._loop import want
+
+want("transformers", "5.20")
+
+from accelerate.data_loader import DataLoaderShard, SeedableRandomSampler
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import ExportableState
 
 __all__ = ["keep"]
 
@@ -36,20 +40,24 @@ STATE = (
 )  # fmt: skip
 #: What its loop keeps in the Trainer, and begins anew in each train().
 LOOP = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "_initial_num_input_tokens_seen", "current_flos")
+#: What TRL's Trainers count besides.
+TRL = ("_step", "_total_train_tokens")
 #: What follows a step, by the flag that says so.
 FOLLOWS = {"log": "should_log", "evaluation": "should_evaluate", "save": "should_save"}
+#: What its loop is told that it goes on from. It loads nothing of it.
+GOES_ON = "what replicad has"
 EPOCH_END = "end of the epoch"
 
 
-def keep(trainer: Any, *, longest: float = 3600.0, extra: Mapping[str, Any] | None = None, **session: Any) -> Any:
+def keep(trainer: Any, *, longest: float = 3600.0, completions: int = 0, extra: Mapping[str, Any] | None = None, **session: Any) -> Any:
     """Keeps the training of a ``transformers.Trainer``, and returns it; its session is ``trainer.session``. Call it once, before ``trainer.train()``, on all ranks.
 
-    ``longest`` is how many seconds an evaluation or a save may take, before a rank in it counts as one that hangs. ``extra`` and the other arguments are those of
+    ``longest`` is how many seconds an evaluation or a save may take, before a rank in it counts as one that hangs. ``completions`` is for TRL's GRPO and RLOO, where they generate
+    for several steps at once: how many bytes that takes at most, for which each copy of a step has room. ``extra`` and the other arguments are those of
     :class:`replicad.Session`. Where no launcher started the program, the trainer trains as it did.
     :class:`replicad.Unsupported` for a version that this was not tested with, and for what can't be kept, by name, with what to do instead; :class:`replicad.Invalid` for what is
     no Trainer; :class:`replicad.SessionState` for one that is kept already.
     """
-    want("transformers", "5.20")
     if not isinstance(trainer, Trainer):
         raise Invalid(f"keep: want a transformers.Trainer, not {type(trainer).__module__}.{type(trainer).__qualname__}")
     if isinstance(getattr(trainer, "session", None), Session):
@@ -57,7 +65,14 @@ def keep(trainer: Any, *, longest: float = 3600.0, extra: Mapping[str, Any] | No
     if refused := _refused(trainer):
         raise Unsupported(f"keep: {refused}")
     kept: Any = trainer
-    kept.session = _Keeper(kept, longest, dict(extra or {}), session).session
+    extra = dict(extra or {})
+    if _generates_ahead(kept):
+        if not completions:
+            raise Unsupported(
+                "keep: this Trainer generates for several steps at once: give keep(trainer, completions=BYTES), the most that these take on a rank (64 << 20, for example)"
+            )
+        extra["completions"] = own(_Completions(kept), most=completions)
+    kept.session = _Keeper(kept, longest, extra, session).session
     return kept
 
 
@@ -76,6 +91,12 @@ def _refused(trainer: Any) -> str:
     return ""
 
 
+def _generates_ahead(trainer: Any) -> bool:
+    """Whether what it has generated lasts for more than a step."""
+    args = trainer.args
+    return hasattr(trainer, "_buffered_inputs") and args.steps_per_generation * trainer.num_iterations > args.gradient_accumulation_steps
+
+
 class _Keeper:
     """Kept of a Trainer what a session does not see by itself: where it is in the epoch, its counters, and what follows a step."""
 
@@ -89,10 +110,12 @@ class _Keeper:
         self.kept: dict[str, Any] = {}  # what was loaded last
         self.generators: Any = None  # those of the step that was resumed
         self.back = False  # in the epoch that a resume goes on in
-        self.behind: Any = None  # the generators once the first batch after a resume is fetched
+        self.behind: Any = None  # the generators once the first batch after a resume is fetched, until then
+        self.first = 0  # that batch
         self.steps_in_epoch, self.ended = 0, False
         self.history = _History(trainer)
-        self._place()
+        with rng.preserved():  # train() does it again, and draws again
+            self._place()
         _name_unkept(trainer)
         self.session = self._session(extra, given)
         self._patch()
@@ -135,6 +158,8 @@ class _Keeper:
             "grad_norm": norm.item() if isinstance(norm, torch.Tensor) else norm, "learning_rate": self.learning_rate,
             "loss": float(getattr(trainer, "_tr_loss", 0.0)), "loop": {name: getattr(trainer, name, 0) for name in LOOP},
             "state": {name: getattr(trainer.state, name) for name in STATE}, "history": self.history.text(),
+            "trl": {name: getattr(trainer, name) for name in TRL if hasattr(trainer, name)},
+            "metrics": {mode: dict(of) for mode, of in getattr(trainer, "_metrics", {}).items()},
             "control": trainer.control.state()["args"], "callbacks": {name: _of(c) for name, c in _stateful(trainer)},
         }  # fmt: skip
 
@@ -144,6 +169,11 @@ class _Keeper:
         self.grad_norm, self.learning_rate = state["grad_norm"], state["learning_rate"]
         for name, value in state["state"].items():
             setattr(trainer.state, name, value)
+        for name, value in state["trl"].items():
+            setattr(trainer, name, value)
+        for mode, of in state["metrics"].items():
+            trainer._metrics[mode].clear()
+            trainer._metrics[mode].update(of)
         self.history.load(state["history"])
         self._put_control()
         for name, callback in _stateful(trainer):
@@ -179,9 +209,13 @@ class _Keeper:
         return result
 
     def get_train_dataloader(self, get: Callable[[], Any]) -> Any:
-        """For what is prepared early."""
-        self.loader = get()
-        return self.loader
+        """For what is prepared early. Where this process makes the batches itself they may draw, each before the steps that are made meanwhile."""
+        self.loader = loader = get()
+        self.at.of(loader)
+        base: Any = getattr(loader, "base_dataloader", None)
+        if isinstance(loader, DataLoaderShard) and getattr(base, "batch_sampler", None) is not None and not base.num_workers:
+            object.__setattr__(base, "batch_sampler", _Fetches(base.batch_sampler, self.fetches))  # a DataLoader refuses it otherwise
+        return loader
 
     def init_training_state(self, init: Callable[..., tuple[int, int]], max_steps: int, per_epoch: int, epochs: int, path: Any, trial: Any) -> tuple[int, int]:
         """Where the Trainer asks for its position. It is prepared here, since DDP spreads the buffers of rank 0 when it is made, and the state is loaded after that."""
@@ -210,7 +244,10 @@ class _Keeper:
         trainer._total_loss_scalar = 0.0
         trainer._globalstep_last_logged = trainer._initial_global_step = trainer.state.global_step
         trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
-        self.at.drawn = self.grad_norm = self.learning_rate = None
+        self.at.begin(self.at.epoch, self.at.batches)
+        self.at.before = self.at.drawn
+        self.grad_norm = self.learning_rate = None
+        self.kept = self.state()
 
     def _load(self, path: str) -> int:
         """What there is of the program's own checkpoint is in place already, but for the generators."""
@@ -251,12 +288,13 @@ class _Keeper:
             self.back = False
             return self._go_on(run, given)
         begun = given["steps_trained_in_current_epoch"] if given["epoch"] == given["epochs_trained"] else 0
-        self.at.epoch, self.at.batches, self.at.drawn = given["epoch"], begun, rng.get()
+        self.at.begin(given["epoch"], begun)
         return run(**given)
 
     def _go_on(self, run: Callable[..., None], given: dict[str, Any]) -> None:
         """From behind the step that was resumed: what was to follow it comes first."""
         control = self.trainer.control
+        given["model"].train()  # as a step leaves it
         rng.set(self.generators)  # what a process draws on its way here is no part of the run
         self._put_control()  # the epoch's hooks have lowered flags
         if self.session.due:
@@ -264,10 +302,9 @@ class _Keeper:
         if self.at.batches >= self.steps_in_epoch or control.should_epoch_stop or control.should_training_stop:
             self.trainer.control = self.trainer.callback_handler.on_epoch_end(self.trainer.args, self.trainer.state, control)
             return self._follow_up(given)
-        self.behind = rng.get()
-        if self.at.drawn is not None:
-            rng.set(self.at.drawn)  # the order of samples may follow from it
-        return run(**given | {"resume_from_checkpoint": "what replicad has"})
+        self.behind, self.first = rng.get(), self.at.batches
+        self.at.again()
+        return run(**given | {"resume_from_checkpoint": GOES_ON})
 
     def _follow_up(self, given: dict[str, Any]) -> None:
         trainer = self.trainer
@@ -287,12 +324,27 @@ class _Keeper:
         self.at.batches += len(found[0])
         return found
 
+    def fetches(self, i: int) -> None:
+        """The epoch's batch ``i``, from 0, is fetched next: it draws what it drew in the process that fetched it first, and the one behind it what an undisturbed run has there."""
+        if self.behind is not None and i <= self.first + 1:
+            if i < self.first:
+                return  # it is left out
+            if i > self.first:
+                self._behind()
+            else:
+                rng.set(self.at.before)
+        self.at.before = rng.get()
+
+    def _behind(self) -> None:
+        rng.set(self.behind)
+        self.behind = None
+
     def load_rng_state(self, load: Callable[[Any], None], path: Any) -> None:
-        """The first batch after a resume is there."""
-        if self.behind is None:
-            return load(path)
-        behind, self.behind = self.behind, None
-        return rng.set(behind)
+        """The first batches after a resume are there."""
+        if self.behind is not None:
+            self._behind()
+        elif path != GOES_ON:
+            load(path)
 
     # -- a step ---------------------------------------------------------------------------------------------------------------
 
@@ -347,15 +399,62 @@ class _Position:
 
     def __init__(self) -> None:
         self.epoch, self.batches = 0, 0  #: so many batches of the epoch are used
-        self.drawn: Any = None  #: the generators when the epoch began
+        self.drawn: Any = rng.get()  #: the generators when the epoch began
+        self.before: Any = self.drawn  #: and before the batch was fetched that is next: the loader is one ahead
+        self.shuffled: Any = None  #: that of the sampler, when the epoch began
+        self._sampler: torch.Generator | None = None
+
+    def of(self, loader: Any) -> None:
+        """The loader that is used from now on."""
+        batches = getattr(loader, "batch_sampler", None)
+        while hasattr(batches, "batch_sampler"):
+            batches = batches.batch_sampler
+        sampler = getattr(batches, "sampler", None)
+        # accelerate's seeds its own by the epoch's number.
+        self._sampler = None if isinstance(sampler, SeedableRandomSampler) else getattr(sampler, "generator", None)
+
+    def begin(self, epoch: int, batches: int) -> None:
+        """An epoch begins."""
+        self.epoch, self.batches, self.drawn, self.shuffled = epoch, batches, rng.get(), self._now()
+
+    def again(self) -> None:
+        """An epoch begins as it began: what is drawn for the order of its samples is the same."""
+        rng.set(self.drawn)
+        self._shuffle(self.shuffled)
+
+    def _now(self) -> Any:
+        return None if self._sampler is None else self._sampler.get_state()
+
+    def _shuffle(self, state: Any) -> None:
+        if self._sampler is not None and state is not None:
+            self._sampler.set_state(state)
 
     def state_dict(self) -> dict[str, Any]:
         """It is as small as this."""
-        return vars(self).copy()
+        return {"epoch": self.epoch, "batches": self.batches, "drawn": self.drawn, "before": self.before, "shuffled": self.shuffled, "sampler": self._now()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse."""
-        vars(self).update(state)
+        self.epoch, self.batches, self.drawn, self.before, self.shuffled = (state[k] for k in ("epoch", "batches", "drawn", "before", "shuffled"))
+        self._shuffle(state["sampler"])
+
+
+class _Fetches:
+    """A batch sampler that says when a batch is fetched: behind all that the sampler draws, and before anything that the batch does."""
+
+    def __init__(self, of: Any, fetches: Callable[[int], None]) -> None:
+        self._of, self._fetches = of, fetches
+
+    def __iter__(self) -> Iterator[Any]:
+        for i, batch in enumerate(self._of):
+            self._fetches(i)
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
 
 
 class _Kept:
@@ -373,6 +472,25 @@ class _Kept:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Into the keeper."""
         self._of.load(state)
+
+
+class _Completions:
+    """What GRPO has generated, for the steps to come."""
+
+    __slots__ = ("_trainer",)
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        """The batches that there are."""
+        return {"batches": self._trainer._buffered_inputs or []}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Onto the device that they are trained on."""
+        device = self._trainer.args.device
+        batches = [{k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.items()} for batch in state["batches"]]
+        self._trainer._buffered_inputs = batches or None
 
 
 class _Scheduler:

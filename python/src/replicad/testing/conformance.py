@@ -56,7 +56,7 @@ class Run:
     def __init__(self, folder: Path, rank: int, world: int, how: str, plan: Sequence[Break] = ()) -> None:
         self.folder, self.rank, self.world, self.how, self.plan = folder, rank, world, how, plan
         self.kept = how != "plain"  #: whether replicad is to keep it
-        self._out = open(folder / f"rank{rank}", "a", buffering=1)  # noqa: SIM115 (for the life of the process)
+        self._path = folder / f"rank{rank}"
         self._forwards = (0, 0)  # a step, and how many forwards of it there were
 
     def event(self, name: str, step: int, **values: Any) -> None:
@@ -64,11 +64,11 @@ class Run:
         self._write([name, step, {k: repr(v) for k, v in sorted(values.items())}])
 
     def _write(self, line: Any) -> None:
-        self._out.write(json.dumps(line) + "\n")
+        with open(self._path, "a") as out:
+            out.write(json.dumps(line) + "\n")
 
     def life(self) -> None:
-        """A process, or a run of its block, begins. A kill may have cut the line before."""
-        self._out.write("\n")
+        """A process, or a run of its block, begins."""
         self._write("life")
 
     def digests(self, values: Mapping[str, Any]) -> None:
@@ -177,13 +177,10 @@ class Life:
 
 
 def lives(text: str) -> list[Life]:
-    """A rank's file. Of a last line that a kill cut there may be half."""
+    """A rank's file."""
     found: list[Life] = []
     for line in text.splitlines():
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
+        value = json.loads(line)
         if value == "life":
             found.append(Life())
         elif isinstance(value, str):
@@ -216,18 +213,27 @@ def judge(plain: Sequence[Life], broken: Sequence[Life]) -> dict[int, str]:
 
 def _first_difference(whole: list[Any], events: list[Any], done: int) -> str:
     """The line of a life that is not what it is in the plain run, from where that life can have begun at best."""
-    at = next((i for i in range(done, -1, -1) if whole[i : i + 1] == events[:1]), None)
-    if at is None:
+    names = [w[:2] for w in whole]
+    fits = {i: _common(names[i:], [e[:2] for e in events]) for i in range(done, -1, -1)}
+    at = max(fits, key=lambda i: fits[i])
+    if not fits[at]:
         return f"{_line(events[0])} comes first, and {_line(whole[done]) if done < len(whole) else 'the end'} was to come"
     for want, has in zip(whole[at:], events, strict=False):
         if want != has:
-            return f"{_line(has)} for {_line(want)}"
+            return f"{_line(has, want)} for {_line(want, has)}"
     return f"{_line(events[len(whole) - at])} for the end"
 
 
-def _line(event: Any) -> str:
+def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """How many they have in common from the beginning."""
+    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _line(event: Any, beside: Any = (None, None, {})) -> str:
+    """What it says, but for values that it has in common with another one of its name and step."""
     name, step, values = event
-    return " ".join([name, str(step), *(f"{k}={v}" for k, v in values.items())])
+    same = beside[2] if list(beside[:2]) == [name, step] else {}
+    return " ".join([name, str(step), *(f"{k}={v}" for k, v in values.items() if k not in same or same[k] != v)])
 
 
 def _digest(value: Any) -> str:
