@@ -106,6 +106,11 @@ func (s *Session) From(ctx context.Context) (*replica.Origin, error) {
 	return &o, json.Unmarshal([]byte(b), &o)
 }
 
+// BeginAt says, after Init and before SealInitial, that the state in place is the program's own, of this step: the job counts from there.
+func (s *Session) BeginAt(step replica.Step) error {
+	return failure("begin at a step", C.rp_begin_at(s.h, C.uint64_t(step), &s.call.error), s.call)
+}
+
 // SealInitial captures and seals the initial state, after Init; Join again afterwards.
 func (s *Session) SealInitial(ctx context.Context) error {
 	return s.waiting(ctx, "seal initial state", func(C.int64_t) C.int { return C.rp_seal_initial(s.h, &s.call.error) })

@@ -75,7 +75,7 @@ func planGeneration(j *replica.Job, p replica.Plan) error {
 		return refuse(Invalid, "plan for epoch %d: generation %v, but job %s grows: want %v, which its ranks seal in this epoch", p.Epoch, g, j.Name, grownAt(j))
 	case p.Initial && (g.Epoch != p.Epoch || len(j.Lineage) != 0 && j.Growth == nil):
 		return refuse(Invalid, "initial plan for epoch %d: generation %v, lineage %v: want one sealed in this epoch, before any was opened", p.Epoch, g, j.Lineage)
-	case p.Initial && j.Growth == nil && g.Step != j.Start():
+	case p.Initial && j.Growth == nil && j.From != nil && g.Step != j.Start():
 		return refuse(Invalid, "initial plan for epoch %d: generation %v, but job %s begins at step %d", p.Epoch, g, j.Name, j.Start())
 	case !p.Initial && !j.Lineage.Valid(g):
 		return refuse(Stale, "plan for epoch %d: generation %v is not of job %s's history %v", p.Epoch, g, j.Name, j.Lineage)

@@ -424,10 +424,11 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 	if len(waiting) > 0 {
 		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: waiting, Reason: fmt.Sprintf("ranks %v have not sealed %s", rankList(waiting), in.sealing())}
 	}
-	init := replica.Generation{Epoch: in.Job.Epoch, Step: in.Job.Start()}
-	if in.Job.Growth != nil {
-		init.Step = in.Job.Growth.Step
+	step, differ := in.begins()
+	if differ != "" {
+		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: DoNotRequeue + differ}
 	}
+	init := replica.Generation{Epoch: in.Job.Epoch, Step: step}
 	st := in.stock()
 	if d := st.disputed(in.Job, init); d != nil {
 		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: d.String(), dispute: d}
@@ -437,6 +438,9 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", missing[0])}
 	}
 	reason := "opening: the initial state that every rank sealed"
+	if step > 0 {
+		reason += fmt.Sprintf(", of step %d", step)
+	}
 	if from := in.Job.From; from != nil {
 		reason = fmt.Sprintf("opening: %v, as every rank has loaded and sealed it", from)
 	}
@@ -444,6 +448,30 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 		reason = fmt.Sprintf("growth: step %d, which every rank sealed with its new regions", init.Step)
 	}
 	return choice{gen: init, lots: lots, reason: reason, initial: true}, Verdict{Kind: Ready, Reason: reason}
+}
+
+// begins is the step of what the ranks of a job that opens have sealed, or why there is none: where nothing says at which step the job begins, its ranks do, by a state of
+// their own.
+func (in *PlanInput) begins() (step replica.Step, differ string) {
+	switch {
+	case in.Job.Growth != nil:
+		return in.Job.Growth.Step, ""
+	case in.Job.From != nil:
+		return in.Job.Start(), ""
+	}
+	for r := range in.Job.Ranks {
+		rep, ok := in.rank(replica.Rank(r))
+		if !ok {
+			continue
+		}
+		switch sealed := rep.Live.Step(); {
+		case r == 0:
+			step = sealed
+		case sealed != step:
+			return 0, fmt.Sprintf("rank 0 begins at step %d, rank %d at step %d: what the program loads by itself must be of one step on all ranks (session.resume(otherwise=...))", step, r, sealed)
+		}
+	}
+	return step, ""
 }
 
 // sealing is what the ranks of a job that opens seal.

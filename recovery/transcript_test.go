@@ -117,7 +117,7 @@ func (w *world) command(f []string) error {
 		}
 		_, spare := a["spare"]
 		w.addNode(replica.NodeName(f[1]), number(a["offers"]), spare, labels)
-	case "job": // job groups=0,1,0,1 [durable] [copies=N] [votes] [lone=N] [from=STEP]
+	case "job": // job groups=0,1,0,1 [durable] [copies=N] [votes] [lone=N] [from=STEP] [own=STEP,STEP...]
 		var groups []replica.GroupID
 		for _, g := range strings.Split(a["groups"], ",") {
 			groups = append(groups, replica.GroupID(number(g)))
@@ -127,6 +127,9 @@ func (w *world) command(f []string) error {
 		o.LoneAhead = replica.Step(number(a["lone"]))
 		if step, ok := a["from"]; ok {
 			w.from = begun(replica.Step(number(step)))
+		}
+		for _, step := range strings.FieldsFunc(a["own"], func(c rune) bool { return c == ',' }) {
+			w.own = append(w.own, replica.Step(number(step)))
 		}
 		w.create(groups, o)
 	case "start": // start RANK NODE

@@ -24,7 +24,8 @@ type world struct {
 	timing  recovery.Timing
 	leader  *recovery.Leader
 	job     replica.JobID
-	from    *replica.Origin // of the job to create; nil: it begins at step 0
+	from    *replica.Origin // of the job to create; nil: it begins at step 0, or where its ranks do
+	own     []replica.Step  // at which ranks begin, by a state of their own
 	layout  replica.Layout  // of the job, which that has no more once it has ended
 	nodes   map[replica.NodeName]*daemon
 	disk    []recovery.DurableGen
@@ -235,6 +236,14 @@ func (w *world) newLeader() {
 // begun is an origin whose state is that of a step.
 func begun(step replica.Step) *replica.Origin {
 	return &replica.Origin{Asked: "s3://b/ck/lm", URL: "s3://b/ck", Job: "lm", Run: replica.JobID{7}, Place: "lm/run/step", Generation: replica.Generation{Epoch: 2, Step: step}, World: 8}
+}
+
+// begins is the step of the state that a rank seals first.
+func (w *world) begins(j *replica.Job, r replica.Rank) replica.Step {
+	if int(r) < len(w.own) {
+		return w.own[r]
+	}
+	return j.Start()
 }
 
 func (w *world) create(groups []replica.GroupID, o replica.Options) {
@@ -502,7 +511,7 @@ func (w *world) react(n replica.NodeName) {
 			}
 		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0 && p.unsealing:
 		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0:
-			p.initial, p.live = j.Epoch, replica.Generation{Epoch: j.Epoch, Step: j.Start()}
+			p.initial, p.live = j.Epoch, replica.Generation{Epoch: j.Epoch, Step: w.begins(j, r)}
 			d.hold(replica.OfGroup(j.Layout.Groups[r]), p.live, r, false)
 			d.hold(replica.OfRank(r), p.live, r, false)
 		case j.ClosedEpoch >= j.Epoch && !p.stuck && !p.busy:

@@ -61,10 +61,13 @@ func (o *Origin) JSON() []byte {
 	return bytes.TrimSpace(b.Bytes())
 }
 
-// Start is the step whose state a job begins with: 0, or its origin's.
+// Start is the step whose state a job begins with: its origin's, the one that its ranks have sealed first where they had a state of their own, or 0.
 func (j *Job) Start() Step {
-	if j.From == nil {
-		return 0
+	switch {
+	case j.From != nil:
+		return j.From.Generation.Step
+	case len(j.Lineage) > 0:
+		return j.Lineage[0].Start
 	}
-	return j.From.Generation.Step
+	return 0
 }

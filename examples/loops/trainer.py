@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 
 import replicad
@@ -42,7 +40,7 @@ class Hooks:
     """What an adapter hangs into the trainer."""
 
     def __init__(self, session: replicad.Session) -> None:
-        self.session, self.block = session, contextlib.ExitStack()
+        self.session = session
 
     def on_train_begin(self, trainer: Trainer) -> int:
         start = self.session.resume()
@@ -51,12 +49,12 @@ class Hooks:
         return int(start)
 
     def on_before_update(self) -> None:
-        self.block.enter_context(self.session.step())
+        self.session.step_begin()
 
     def on_after_update(self, step: int) -> None:
         if step % EVERY == 0:
             self.session.follow("evaluate")
-        self.block.close()  # the step is over: it is copied from here on
+        self.session.step_end()  # the step is over: it is copied from here on
 
     def on_evaluated(self, loss: float) -> None:
         print(f"after step {self.session.at} loss {loss:.4f}", flush=True)

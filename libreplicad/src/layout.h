@@ -9,6 +9,7 @@
 /* ---- words (replica/words.go) ---- */
 #define RP_WORD(epoch, step, phase) (((uint64_t)(epoch) << 40) | (((uint64_t)(step) & ((1ull << 38) - 1)) << 2) | (uint64_t)(phase))
 #define RP_WORD_EPOCH(w) ((uint64_t)(w) >> 40)
+#define RP_STEP_MAX ((1ull << 38) - 1)
 #define RP_WORD_STEP(w) (((uint64_t)(w) >> 2) & ((1ull << 38) - 1))
 #define RP_WORD_PHASE(w) ((uint64_t)(w) & 3)
 enum { RP_IDLE = 0, RP_UPDATING = 1, RP_UPDATED = 2 };

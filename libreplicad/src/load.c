@@ -48,6 +48,18 @@ static int set_words(rp_handle *h, uint64_t epoch, uint64_t step, rp_error *err)
 	return RP_OK;
 }
 
+RP_API int rp_begin_at(rp_handle *h, uint64_t step, rp_error *err) {
+	RPI_ENTER(h, err);
+	if (atomic_load(&h->life) != RPI_INIT)
+		return rpi_error(err, RP_ESTATE, "rp_begin_at: call it when rp_join says RP_INIT, before rp_seal_initial");
+	if (step > RP_STEP_MAX)
+		return rpi_error(err, RP_EINVAL, "rp_begin_at: step %llu is above %llu", (unsigned long long)step, (unsigned long long)RP_STEP_MAX);
+	if (h->order.step && h->order.step != step)
+		return rpi_error(err, RP_ESTATE, "rp_begin_at: step %llu, but the job begins at step %llu", (unsigned long long)step, (unsigned long long)h->order.step);
+	h->order.step = step;
+	return RP_OK;
+}
+
 RP_API int rp_seal_initial(rp_handle *h, rp_error *err) {
 	RPI_ENTER(h, err);
 	if (atomic_load(&h->life) != RPI_INIT)

@@ -172,6 +172,33 @@ static void private_ring_full(void) {
 	rank_end(&r);
 }
 
+/* A rank has a state of its own where the job has none: it says of which step, once. */
+static void begins_at_a_step(void) {
+	rank r = {.daemon = {.chunk = 4096, .slots = 4, .ring = 8}};
+	rp_join_info info;
+	fake_start(&r.daemon);
+	rank_open(&r, &r.daemon, 100, 0);
+	OK(rp_attach(r.h, 20ll * second, &failure));
+	SAME(rp_begin_at(r.h, 500, &failure), RP_ESTATE);
+	fake_order(&r.daemon, 1, RP_ORDER_INIT, 0, 0, 0);
+	OK(rank_join(&r, &info));
+	SAME(rp_begin_at(r.h, 1ull << 38, &failure), RP_EINVAL);
+	OK(rp_begin_at(r.h, 500, &failure));
+	OK(rp_seal_initial(r.h, &failure));
+	SAME(atomic_load(&r.daemon.control->step.word), RP_WORD(1, 500, RP_IDLE));
+	SAME(rp_begin_at(r.h, 500, &failure), RP_ESTATE);
+	fake_order(&r.daemon, 1, RP_ORDER_LOAD, 500, 0, 0);
+	OK(rank_join(&r, &info));
+	SAME(info.step, 500);
+	OK(rp_load(r.h, &failure));
+	OK(rp_ready(r.h, 20ll * second, &failure));
+	fake_order(&r.daemon, 2, RP_ORDER_INIT, 7, 0, 0); /* of a job that begins at a step */
+	OK(rank_join(&r, &info));
+	SAME(rp_begin_at(r.h, 8, &failure), RP_ESTATE);
+	OK(rp_begin_at(r.h, 7, &failure));
+	rank_end(&r);
+}
+
 static void start_in_window(rank *r) {
 	rp_join_info info;
 	*r = (rank){0};
@@ -790,4 +817,4 @@ const test capture_tests[] = {{"takes volatile from staging", takes_volatile_fro
 			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"leaves in slices", leaves_in_slices}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed}, {"private part later", private_part_later}, {"private part at enter is never late", private_part_at_enter_is_never_late}, {"fenced while a capture waits", fenced_while_a_capture_waits}, {"fenced while a private part waits", fenced_while_a_private_part_waits},
 			      {"join finishes the capture", join_finishes_the_capture},
 			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed},
-			      {"an heir seals nothing", an_heir_seals_nothing}, {"says what it cannot load", says_what_it_cannot_load}, {0}};
+			      {"begins at a step", begins_at_a_step}, {"an heir seals nothing", an_heir_seals_nothing}, {"says what it cannot load", says_what_it_cannot_load}, {0}};

@@ -23,7 +23,7 @@ PAGES = {
     "pytorch.md": ["step 50 loss"],
     "loops.md": ["epoch 5, best 0.9", "noticed {}"],
     "inprocess.md": ["at step 50 in run 2"],
-    "adapters.md": ["step 30 loss"],
+    "lora.md": ["step 30 loss"],
     "sharded.md": ["at step 30"],
     "torchrun.md": ["step 50 loss"],
     "../python/README.md": ["step 50 loss"],  # the wheel's own page
@@ -44,12 +44,12 @@ def test_every_page_that_has_a_program_is_here() -> None:
 
 
 #: What needs FSDP2; and what has a file of tests of its own.
-MARKS = {"sharded.md": [cluster.fsdp2], "testing.md": [pytest.mark.long], "adapters.md": [pytest.mark.long]}
+MARKS = {"sharded.md": [cluster.fsdp2], "testing.md": [pytest.mark.long], "lora.md": [pytest.mark.long]}
 
 
 @pytest.mark.parametrize("page", [pytest.param(p, marks=MARKS.get(p, [])) for p in PAGES])
 def test_programs_and_commands(page: str, own_daemon: Daemon, tmp_path: Path) -> None:
-    if page == "adapters.md":
+    if page == "lora.md":
         pytest.importorskip("peft", reason="peft is missing: see python/requirements-torch.txt")
     for name, text in (programs("pytorch.md") | programs(page)).items():
         (tmp_path / name).write_text(text)

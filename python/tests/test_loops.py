@@ -61,7 +61,7 @@ def test_every_program_is_here(programs: dict[str, Path]) -> None:
     assert set(programs) == set(KILLS)
 
 
-@pytest.mark.parametrize("page", ["loops.md", "loops-people-write.md", "adapters.md"])
+@pytest.mark.parametrize("page", ["loops.md", "loops-people-write.md", "frameworks.md"])
 def test_pages_quote_the_programs(page: str) -> None:
     """A piece of a program on a page is that program's: the page would go stale."""
     text = (PAGES / page).read_text()

@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -17,7 +17,7 @@ from ._core.rank import Order, Rank, Stats
 from ._core.waiting import place
 from ._torch.held import Held
 from ._torch.loop import Loop
-from ._torch.steps import Follows, Steps
+from ._torch.steps import Follows, Steps, step_of
 from ._torch.told import Told
 from .errors import SessionState
 from .session import Resumed, Session
@@ -61,11 +61,13 @@ class Alone(Session):
         if model is not None:
             self._given = {"model": model}
 
-    def resume(self, timeout: float | None = None) -> Resumed:
-        """Step 0, or the one that it is at."""
+    def resume(self, timeout: float | None = None, *, otherwise: Callable[[], int] | None = None) -> Resumed:
+        """The step that it is at: at first 0, or that of the program's own checkpoint."""
         self._abandon()
-        self._at = max(self._at, 0)
-        self._life.resume = resumed = Resumed(self.order, "fresh", self._at)
+        loads = self._at < 0 and otherwise is not None
+        if self._at < 0:
+            self._at = 0 if otherwise is None else step_of(otherwise())
+        self._life.resume = resumed = Resumed(self.order, "otherwise" if loads else "fresh", self._at)
         self._told_of.resumed(resumed)
         return resumed
 

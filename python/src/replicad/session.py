@@ -53,7 +53,7 @@ from ._torch.optimizers import Carried, part, scalars_in_place, undoing
 from ._torch.parts import Parts
 from ._torch.staging import Staging
 from ._torch.state import Full
-from ._torch.steps import Follows, Steps
+from ._torch.steps import Follows, Steps, step_of
 from ._torch.tensors import some
 from ._torch.told import Told
 from ._torch.trained import Trained
@@ -81,7 +81,7 @@ ENDING = 30.0
 class Resumed(int):
     """The step whose state is in place; training goes on with the next. It says where that state came from."""
 
-    source: str  #: "fresh", "own-ram", "peer-ram", "durable", or "from": a generation of another run (replicad run --from)
+    source: str  #: "fresh", "own-ram", "peer-ram", "durable", "from": a generation of another run (replicad run --from), or "otherwise": what resume(otherwise=) has loaded
     epoch: int
     told: str  #: of "durable" and "from": which generation, how old, which were passed over, what is not exact; else empty
 
@@ -210,6 +210,7 @@ class Session:
         self._grows: Grows | None = None  # what is to be kept from the step that is open on, or why it can't be
         self._remarks = Remarks()
         self._declared = Declared(was, fresh, dropped)
+        self._otherwise = False  # the program's own checkpoint was loaded
         self._begun = ""  # from which generation of another run, and what of it is not exact
         self._saves = 0  # in this epoch
         self._marked = ""  # of what copies lack, to the daemon
@@ -390,8 +391,11 @@ class Session:
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
-    def resume(self, timeout: float | None = None) -> Resumed:
+    def resume(self, timeout: float | None = None, *, otherwise: Callable[[], int] | None = None) -> Resumed:
         """Brings the newest step that the job can go on from into the registered state, and returns it: 0 in a fresh job.
+
+        ``otherwise`` is called where the job has no state, in memory or in the durable tier, and was not told to begin from another run: it puts the program's own checkpoint into
+        the objects that the session has, and returns the step that this is of. The job counts from there. All ranks return the same step, or the job ends and names both.
 
         It waits until every rank is there; where the state came from is in the result's ``source``. It is called once
         before the loop, and again after :class:`replicad.Fenced` by those who stay in the process. :class:`Timeout` after ``timeout`` seconds (None: never),
@@ -423,7 +427,7 @@ class Session:
             try:
                 order = self._order(timeout)
                 if order.initialise:
-                    own = self._begin(order)
+                    own = self._begin(order, otherwise)
                     self._kept.write(*(("", "", own) if own is not None else ()))
                     self._kept.live.everything()
                     self._rank.seal_initial()
@@ -461,7 +465,7 @@ class Session:
                     "the epoch that the ranks had gathered for was closed before it was opened, and all ranks gather again: let this end the process, or the block"
                 ) from further
             # a further fault: another order will come
-        source = ("from" if self._begun else "fresh") if self._fresh else order.source
+        source = ("from" if self._begun else "otherwise" if self._otherwise else "fresh") if self._fresh else order.source
         first, self._at = self._at < 0, order.step
         self._fresh, self._torn, self._rebound, self._ends = False, -1, False, False
         self._kept.live.begin()
@@ -484,7 +488,7 @@ class Session:
         self._saves = 0
         there = dist.is_available() and dist.is_initialized()
         self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
-        if first and (source in ("fresh", "from", "durable") or self._strict):
+        if first and (source in ("fresh", "from", "otherwise", "durable") or self._strict):
             self._say_lacking()
         elif first:  # to look takes a tenth of a second, for which no recovery is to wait
             self._say_at = order.step + SAID
@@ -497,9 +501,13 @@ class Session:
         self._told_of.resumed(resumed)
         return resumed
 
-    def _begin(self, order: Order) -> dict[str, Any] | None:
-        """Loads the initial state from the generation that the job was told to begin from, if it was. It returns what is the rank's own, where that comes from there."""
+    def _begin(self, order: Order, otherwise: Callable[[], int] | None) -> dict[str, Any] | None:
+        """Loads the initial state from the generation that the job was told to begin from, or otherwise, if it was. It returns what is the rank's own, where it comes from it."""
         if not (origin := self._rank.origin()):
+            self._otherwise = otherwise is not None
+            if otherwise is not None:
+                self._rank.begin_at(step_of(otherwise()))
+                self._unmoved()
             if self._declared and order.rank == 0:
                 log.warning("replicad: was, fresh and dropped change nothing, as the job did not begin from a generation (replicad run --from URL): leave them out")
             return None

@@ -152,6 +152,7 @@ def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
         "rp_join": (h, c.POINTER(JoinInfo), i64, err),
         "rp_from": (h, c.c_char_p, c.c_size_t, i64, err),
         "rp_resumed": (h, c.c_char_p, c.c_size_t, i64, err),
+        "rp_begin_at": (h, c.c_uint64, err),
         "rp_seal_initial": (h, err),
         "rp_seal_step": (h, u32, err),
         "rp_expect": (h, u32, u64, c.c_void_p, c.c_size_t, err),

@@ -247,6 +247,11 @@ class Rank(Rendezvous):
             uuid.UUID(info.job_uuid.decode()),
         )  # fmt: skip
 
+    def begin_at(self, step: int) -> None:
+        """Before :meth:`seal_initial`: the state that is in place is the program's own, of this step, and the job counts from there."""
+        with self._lock:
+            self._check(self._lib.rp_begin_at(self._handle(), step, c.byref(self._text)), "begin")
+
     def seal_initial(self) -> None:
         """Captures and seals the initial state."""
         self._wait("seal the initial state", lambda ns: self._lib.rp_seal_initial(self._h, c.byref(self._text)), None)

@@ -23,7 +23,7 @@ from .._core.region import Region
 from ..errors import Mismatch
 from . import loaders
 from .declared import Declared
-from .kept import Kept
+from .kept import TENSORS, Kept
 from .layout import NAME as LAYOUT
 from .layout import Sharded, grouped
 from .optimizers import part
@@ -111,6 +111,8 @@ def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: 
     kept.objects.set_common(common)
     kept.trained.set(common["trained"])
     kept.objects.set_own(own)
+    if fresh := _tensors(source, kept, declared, of):
+        values.said.append(f"{some(fresh)} begins as this program has made it")
     if world > source.world:
         values.said.append(f"the generators of {_ranks(source.world, world)}, which the run did not have, are seeded from its seed and the rank's number")
     also = [f"{some([r.name for r, _ in fit.own])}, of a rank's own, are rank {of}'s"] if fit.own and source.world != world else []
@@ -127,8 +129,9 @@ def _ranks(begin: int, end: int) -> str:
 def _fit(source: Generation, kept: Kept, declared: Declared) -> _Fit:
     fit, used = _Fit(), {SHARED, LAYOUT, OWN}
     used |= {declared.then(short(leaf.name)) for leaf in kept.objects.leaves if leaf.local.numel() == 0}  # of an empty shard there is no region
+    used |= {name for name in source.private if name.startswith(TENSORS)}
     for region in kept.table():
-        if region.name in (SHARED, LAYOUT, OWN):
+        if region.name in (SHARED, LAYOUT, OWN) or region.name.startswith(TENSORS):
             continue
         then = declared.then(region.name)
         tensor = (source.private if region.private else source.tensors).get(then) or source.tensors.get(then)
@@ -140,7 +143,7 @@ def _fit(source: Generation, kept: Kept, declared: Declared) -> _Fit:
             used.add(then)
             (fit.own if tensor.kind == "private" else fit.found).append((region, tensor))
     for tensors in (source.tensors, source.private):
-        fit.extra += [t for name, t in tensors.items() if name not in used and not declared.is_dropped(name)]
+        fit.extra += [t for name, t in tensors.items() if name not in used and not declared.is_dropped(name) and not kept.objects.derived.has(name)]
     return fit
 
 
@@ -320,6 +323,19 @@ def _small(source: Generation, group: int, rank: int) -> tuple[dict[str, Any], d
     pieces = next((p for p in shared.pieces if p.index == group), shared.pieces[0]), next((p for p in own.pieces if p.index == rank), own.pieces[0])
     first, second = (_unpacked(source.load(p)) for p in pieces)
     return first, second
+
+
+def _tensors(source: Generation, kept: Kept, declared: Declared, rank: int) -> list[str]:
+    """Gives the objects that have tensors of changing size what a rank had; the names of those of which the generation has nothing."""
+    fresh = []
+    for name, o in kept.objects.tensors.items():
+        tensor = source.private.get(f"{TENSORS}{declared.then(name)}")
+        piece = None if tensor is None else next((p for p in tensor.pieces if p.index == rank), None)
+        if piece is None or declared.is_fresh(name):
+            fresh.append(name)
+        else:
+            o.load_state_dict(_unpacked(source.load(piece)))
+    return fresh
 
 
 def _unpacked(raw: bytearray) -> dict[str, Any]:

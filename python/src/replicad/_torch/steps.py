@@ -7,11 +7,23 @@ A :class:`replicad.data.Loader` knows as well, as the loop asks it for the next 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 
 from ..errors import Invalid, SessionState
 
-__all__ = ["Follows", "Steps"]
+__all__ = ["Follows", "Steps", "step_of"]
+
+
+def step_of(loaded: object) -> int:
+    """The step that ``resume(otherwise=)`` was told of."""
+    try:
+        step = operator.index(loaded)  # type: ignore[arg-type]
+    except TypeError:
+        step = -1
+    if not 0 <= step < 1 << 38:
+        raise Invalid(f"resume: otherwise returned {loaded!r:.80}: want the step of the checkpoint that it has loaded, 0 where there is none")
+    return step
 
 
 class Steps(Iterator[int]):
