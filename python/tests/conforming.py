@@ -10,9 +10,13 @@ from conftest import Daemon, environment
 from replicad.testing.conformance import Report, Subject, Suite
 
 
-def suite(subject: type[Subject], world: int, daemon: Daemon, folder: Path) -> Suite:
+def suite(subject: type[Subject], world: int, daemon: Daemon, folder: Path, said: list[str] | None = None) -> Suite:
+    """``said`` is given what each job printed."""
+
     def launch(program: str, args: Sequence[str], world: int) -> None:
-        daemon.run(program, *args, world=world).done()
+        text = daemon.run(program, *args, world=world).done()
+        if said is not None:
+            said.append(text)
 
     return Suite(subject, world=world, folder=folder, launch=launch, env=environment(OMP_NUM_THREADS="1"))
 

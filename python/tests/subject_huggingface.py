@@ -232,3 +232,12 @@ class Streams(Kept):
 
     def data(self, n: int) -> Any:
         return Stream(dataset(n, 2))
+
+
+class FromCheckpoint(Kept):
+    """From a checkpoint of the Trainer's own, which lies beside what the runs leave."""
+
+    name = "huggingface, resume_from_checkpoint"
+
+    def train(self) -> None:
+        self.trainer.train(resume_from_checkpoint=str(self.run.folder.parent / "checkpoint-4"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -64,6 +65,22 @@ def test_other_ways_to_train(kind: type[subjects.Kept], daemon: Daemon, tmp_path
 
 
 @pytest.mark.long
+def test_a_checkpoint_of_its_own_and_which_wins(daemon: Daemon, tmp_path: Path) -> None:
+    """A job that has nothing begins with the Trainer's checkpoint, as the Trainer does; one that has something goes on from that, and says so."""
+    (tmp_path / "first").mkdir()
+    first = Plain(tmp_path / "first")
+    first.train()
+    shutil.move(tmp_path / "first" / "saves" / "checkpoint-4", tmp_path / "checkpoint-4")
+    said: list[str] = []
+    runs = suite(subjects.FromCheckpoint, 1, daemon, tmp_path, said)
+    plan = (Break("forward", 5), Break("on_log", 6), Break("step", 9))
+    equal(runs.through("raise", *plan))
+    assert "checkpoint-4') is of step 4, and the job has step 5 (own-ram): it goes on from that" in said[0]
+    equal(runs.through("kill", *plan))
+    assert "it goes on from that; another --job begins from the checkpoint" in said[1]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["Sft", "Dpo", "Grpo"])
 def test_trl(name: str, daemon: Daemon, tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="trl is missing: `make frameworks-test` has it")
@@ -97,9 +114,10 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_alone_it_trains_as_it_did(folders: tuple[Path, Path]) -> None:
-    plain, kept = (Plain(folder) for folder in folders)
-    replicad.huggingface.keep(kept.trainer)
+    plain = Plain(folders[0])
     plain.train()
+    kept = Plain(folders[1])  # it seeds the generators, as the first did
+    replicad.huggingface.keep(kept.trainer)
     kept.train()
     assert kept.lines.read_text() == plain.lines.read_text()
     assert not kept.session.enabled
