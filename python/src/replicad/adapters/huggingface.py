@@ -406,7 +406,7 @@ class _Position:
 
     def of(self, loader: Any) -> None:
         """The loader that is used from now on."""
-        batches = getattr(loader, "batch_sampler", None)
+        batches: Any = getattr(loader, "batch_sampler", None)
         while hasattr(batches, "batch_sampler"):
             batches = batches.batch_sampler
         sampler = getattr(batches, "sampler", None)
