@@ -163,6 +163,18 @@ def test_a_version_that_was_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
         importlib.import_module("replicad.adapters.huggingface")
 
 
+@pytest.mark.parametrize(("last", "stops"), [(12, True), (24, False)])
+def test_a_program_that_trains_further_does_not_stop_where_the_one_before_it_did(last: int, stops: bool, tmp_path: Path) -> None:
+    trainer = replicad.huggingface.keep(Plain(tmp_path).trainer)
+    keeper = trainer.train.func.__self__
+    trainer.state.max_steps = trainer.state.global_step = 12
+    trainer.control.should_training_stop = True
+    kept = keeper.state()
+    trainer.state.max_steps = last
+    keeper.load(kept)
+    assert trainer.control.should_training_stop == stops
+
+
 class Counts(TrainerCallback):
     def __init__(self) -> None:
         self.seen, self.name = 3, "x"

@@ -84,6 +84,10 @@ def _refused(trainer: Any) -> str:
         (args.ignore_data_skip, "ignore_data_skip has each restart read the epoch from its beginning: leave it out"),
         (trainer.model_init is not None, "model_init makes another model in each train(): pass model="),
         (trainer.is_deepspeed_enabled, "DeepSpeed keeps weights in partitions of its own: train without it"),
+        (
+            getattr(trainer, "is_distributed_loading_by_transformers", False),
+            "the model was sharded as it was loaded: load it whole, or shard in a loop of your own (docs/sharded.md)",
+        ),
         (trainer.is_fsdp_enabled, "FSDP shards the model in train(), behind this: train with DDP, or shard in a loop of your own (docs/sharded.md)"),
     ):
         if given:
@@ -123,7 +127,7 @@ class _Keeper:
     def _place(self) -> None:
         """Makes what train() would make later, so that a session can be made of it."""
         trainer, args = self.trainer, self.trainer.args
-        if args.fp16_full_eval or args.bf16_full_eval:
+        if not (trainer.place_model_on_device or trainer.is_model_parallel):
             trainer._move_model_to_device(trainer.model, args.device)
         max_steps = trainer.set_initial_training_values(args, trainer.get_train_dataloader())[-1]
         trainer.create_optimizer_and_scheduler(num_training_steps=max_steps)
@@ -157,7 +161,7 @@ class _Keeper:
         return {
             "grad_norm": norm.item() if isinstance(norm, torch.Tensor) else norm, "learning_rate": self.learning_rate,
             "loss": float(getattr(trainer, "_tr_loss", 0.0)), "loop": {name: getattr(trainer, name, 0) for name in LOOP},
-            "state": {name: getattr(trainer.state, name) for name in STATE}, "history": self.history.text(),
+            "state": {name: _plain(getattr(trainer.state, name)) for name in STATE}, "last": trainer.state.max_steps, "history": self.history.text(),
             "trl": {name: getattr(trainer, name) for name in TRL if hasattr(trainer, name)},
             "metrics": {mode: dict(of) for mode, of in getattr(trainer, "_metrics", {}).items()},
             "control": trainer.control.state()["args"], "callbacks": {name: _of(c) for name, c in _stateful(trainer)},
@@ -183,12 +187,15 @@ class _Keeper:
                 log.warning("replicad: the copy has no state of the callback %s, which was added since: it begins anew", name)
 
     def _put_control(self) -> None:
+        control, state = self.trainer.control, self.trainer.state
         for name, value in self.kept["control"].items():
-            setattr(self.trainer.control, name, value)
+            setattr(control, name, value)
+        if self.kept["last"] == state.global_step < state.max_steps:  # the program trains further than the one before it
+            control.should_training_stop = False
 
     # -- train ----------------------------------------------------------------------------------------------------------------
 
-    def train(self, train: Callable[..., Any], resume_from_checkpoint: Any = None, trial: Any = None, **more: Any) -> Any:
+    def train(self, train: Callable[..., Any], resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: Any = None) -> Any:
         """The whole of it, and in a block that is run again once more."""
         if trial is not None:
             raise Unsupported("train(trial=...): a search trains many models under one session: search without keep, and keep the Trainer that trains the best one")
@@ -198,10 +205,11 @@ class _Keeper:
         if trainer.accelerator.distributed_type != "NO" and not dist.is_initialized():  # the run of a block before this has taken it down
             dist.init_process_group(trainer.accelerator.state.backend)
         # Prepared by the run before: DDP is of groups that are gone, and autocast would be put around what has it.
-        trainer.model_wrapped = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+        trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+        trainer.model_wrapped = trainer.model
         trainer.optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
         try:
-            result = train(resume_from_checkpoint=resume_from_checkpoint, **more)
+            result = train(resume_from_checkpoint=resume_from_checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
         except BaseException as err:
             self.session.step_end(error=err)
             raise
@@ -302,6 +310,8 @@ class _Keeper:
         if self.at.batches >= self.steps_in_epoch or control.should_epoch_stop or control.should_training_stop:
             self.trainer.control = self.trainer.callback_handler.on_epoch_end(self.trainer.args, self.trainer.state, control)
             return self._follow_up(given)
+        for name in self.session.due:  # the end of an epoch that goes on after all
+            self.session.done(name)
         self.behind, self.first = rng.get(), self.at.batches
         self.at.again()
         return run(**given | {"resume_from_checkpoint": GOES_ON})
@@ -388,10 +398,12 @@ class _Keeper:
 
     def evaluate(self, evaluate: Callable[..., Any], *args: Any, skip_scheduler: bool = False, **more: Any) -> Any:
         """``eval_on_start`` is of the job's start, not of a process's."""
-        if skip_scheduler and self.session.at > 0:
+        if not skip_scheduler:
+            return evaluate(*args, **more)
+        if self.session.at > 0:
             return {}
         with self.session.pause(self.longest):
-            return evaluate(*args, skip_scheduler=skip_scheduler, **more)
+            return evaluate(*args, skip_scheduler=True, **more)
 
 
 class _Position:
@@ -512,6 +524,11 @@ class _Scheduler:
     def load_state_dict(self, state: Any) -> None:
         """Into the one there is."""
         self._trainer.lr_scheduler.load_state_dict(state)
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as one of Python's."""
+    return value.item() if hasattr(value, "item") else value
 
 
 class _History:
