@@ -201,6 +201,7 @@ def test_callbacks_that_nobody_keeps_are_named(tmp_path: Path, caplog: pytest.Lo
 # -- the example --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_example(daemon: Daemon, tmp_path: Path) -> None:
     """It is killed once it has logged."""
     program = (ROOT / "examples" / "frameworks" / "huggingface.py").read_text()
