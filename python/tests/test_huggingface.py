@@ -33,7 +33,7 @@ RAISED = (
 KILLED = (Break("second forward", 2), Break("evaluation", 4, 1), Break("step", 9))
 #: What the others leave: the other hooks, and by a kill what was an exception, and the other way round.
 REST_RAISED = (
-    Break("on_step_begin", 2), Break("on_substep_end", 3, 1), Break("on_pre_optimizer_step", 4), Break("on_optimizer_step", 5, 1), Break("on_evaluate", 6), Break("on_save", 8, 1),
+    Break("on_step_begin", 2), Break("on_pre_optimizer_step", 3, 1), Break("on_substep_end", 4), Break("on_optimizer_step", 5, 1), Break("on_evaluate", 6), Break("on_save", 8, 1),
     Break("on_epoch_end", 9), Break("second forward", 11, 1), Break("on_epoch_end", 12),
 )  # fmt: skip
 REST_KILLED = (
