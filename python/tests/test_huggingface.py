@@ -205,11 +205,11 @@ def test_callbacks_that_nobody_keeps_are_named(tmp_path: Path, caplog: pytest.Lo
 def test_the_example(daemon: Daemon, tmp_path: Path) -> None:
     """It is killed once it has logged."""
     program = (ROOT / "examples" / "frameworks" / "huggingface.py").read_text()
-    alone = daemon.run(program, "--out", str(tmp_path / "alone"), world=2, fresh=True)
+    alone = daemon.run(program, "--out", str(tmp_path / "alone"), world=2)
     last = sorted(line for line in alone.done().splitlines() if line.startswith("rank "))
     assert [line.split(", best")[0] for line in last] == ["rank 0 at step 20", "rank 1 at step 20"]
     assert all(line.endswith("noticed {}") for line in last)
-    job = daemon.run(program, "--out", str(tmp_path / "killed"), world=2, fresh=True)
+    job = daemon.run(program, "--out", str(tmp_path / "killed"), world=2)
     pid = int(job.until("rank 1: process").split("process ")[1].split()[0])
     job.until("'loss'")
     os.kill(pid, signal.SIGKILL)
