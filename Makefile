@@ -20,6 +20,8 @@ VENV       := $(CURDIR)/.venv
 GLIBC      ?= 2.36
 # Files of tests side by side: a job waits for its ranks about as long as it computes.
 PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 1
+# The tests of frameworks' adapters, those that there are.
+FRAMEWORKS := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,accelerate.py conformance.py huggingface.py lightning.py)))
 # What the default leaves out: further libraries, layouts and moments of what it shows once. SKIP= leaves out nothing.
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
@@ -58,7 +60,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-servers versitygw fakegcs store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test frameworks-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-servers versitygw fakegcs store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -153,6 +155,11 @@ release: vulncheck wheel go-tools ## dist/: wheel, static programs, bill of mate
 
 py-test: py-setup wheel ## the Python tests, with real daemons, three files at a time; other flags in PYTEST="-k rng", the long tests too with SKIP=
 	cd python && $(VENV)/bin/python -m pytest $(SKIP) $(PYTEST)
+
+frameworks-test: build ## the adapters of frameworks, each place of a step by kill and by exception, with TRL and in worlds of 3, in .venv-frameworks (6 GB); table in bin/frameworks.md. Flags in PYTEST="-k trl"
+	.ci/py-setup $(CURDIR)/.venv-frameworks python/requirements-frameworks.txt
+	@mkdir -p $(BIN) && printf '| adapter | world | fault | by | equal |\n|---|---|---|---|---|\n' >$(BIN)/frameworks.md
+	cd python && CI=1 CONFORMANCE_TABLE=$(BIN)/frameworks.md $(CURDIR)/.venv-frameworks/bin/python -m pytest $(FRAMEWORKS) $(PYTEST); status=$$?; cat $(BIN)/frameworks.md; exit $$status
 
 py-compat: build ## the Python tests with the oldest and the newest torch and other Pythons, each in .venv-compat; gigabytes. Flags in PYTEST
 	.ci/py-compat $(PYTEST)

@@ -170,6 +170,14 @@ def test_a_recipe_makes_of_a_new_program_what_the_old_one_had() -> None:
     assert [x.name for x in again.leaves] == [x.name for x in new.leaves]
 
 
+def test_a_group_without_parameters_is_no_new_one() -> None:
+    """Trainers make one for what has no weight decay, of which there may be none: a new process would get it twice, and its scheduler would not fit."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW([{"params": model.parameters()}, {"params": []}])
+    before = objects(model, optimizer)
+    assert Trained(before, Memory(Staging([], False, {}))).grown(Grown(), []).groups == {}
+
+
 @pytest.mark.parametrize("given", ["all", "some"])
 def test_a_growth_that_comes_to_nothing_is_undone(given: str) -> None:
     """What moves may be in an optimizer that has state of others only, and whose groups have another order."""

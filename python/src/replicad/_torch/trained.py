@@ -136,6 +136,8 @@ class Trained:
         """The groups that an optimizer got, by the models' names of their parameters; none where those of before are not what they were, or a model has none of that name."""
         groups, at = [], 0
         for group in self._optimizers[o].param_groups:
+            if not group["params"]:
+                continue  # without decay, say, where all of it is frozen
             if at < len(self._groups[o]):
                 if not identical(group["params"], self._groups[o][at : at + len(group["params"])]):
                     return []

@@ -34,7 +34,7 @@ def main() -> None:
     sys.argv = [file, *arguments]
     sys.path[:] = os.environ["PYTHONPATH"].split(os.pathsep)  # nothing before it
     try:
-        train = getattr(_load(module, file), function)
+        train = getattr(load(module, file), function)
         if how == "through":
             _through(train, int(last))
         else:
@@ -68,7 +68,7 @@ def _record(train: Train, last: int, kill: int, how: str, path: Path) -> None:
                 advice = "want one after each step, behind its `with session.step()`; what its micro-batches have goes into one: `yield {'losses': losses}`"
                 raise RuntimeError(f"check_resume: {seen}: {advice}")
             at = session.at
-            values = {n: v for key, value in yielded.items() for n, v in _named(value, key)} | dict(_state(session))
+            values = {n: v for key, value in yielded.items() for n, v in named(value, key)} | dict(_state(session))
             out.write(json.dumps({"step": at, "values": values}) + "\n")
             # The cadence may skip this step, and the job makes no other before it goes on: commit() has this one copied.
             session.commit()
@@ -97,14 +97,14 @@ def _through(train: Train, last: int) -> None:
         raise RuntimeError(f"a step was made behind step {last}, which was to be the last: pass `last` to session.steps()")
 
 
-def _named(value: Any, name: str) -> Iterator[tuple[str, str]]:
+def named(value: Any, name: str) -> Iterator[tuple[str, str]]:
     """A tree of values as (name, text or digest), leaf by leaf."""
     if isinstance(value, Mapping):
         for k, v in value.items():
-            yield from _named(v, f"{name}.{k}")
+            yield from named(v, f"{name}.{k}")
     elif isinstance(value, (list, tuple)):
         for i, v in enumerate(value):
-            yield from _named(v, f"{name}[{i}]")
+            yield from named(v, f"{name}[{i}]")
     elif hasattr(value, "detach"):
         import torch
 
@@ -121,12 +121,12 @@ def _state(session: Session) -> Iterator[tuple[str, str]]:
     that is the cause where weights differ."""
     parts = session.parts
     own = parts.objects.own()
-    yield from _named(own["data"], "data")
+    yield from named(own["data"], "data")
     for leaf in parts.objects.leaves:
-        yield from _named(leaf.local, leaf.name)
-    yield from _named(parts.common(), "shared")
-    yield from _named(own["objects"], "own")
-    yield from _named(own["rng"], "rng")
+        yield from named(leaf.local, leaf.name)
+    yield from named(parts.common(), "shared")
+    yield from named(own["objects"], "own")
+    yield from named(own["rng"], "rng")
 
 
 def _seed(n: int) -> None:
@@ -139,7 +139,7 @@ def _seed(n: int) -> None:
         np.random.seed(n)
 
 
-def _load(module: str, file: str) -> Any:
+def load(module: str, file: str) -> Any:
     """The module of this name, or the program in the file, which has none."""
     if module != "__main__":
         try:

@@ -1,0 +1,79 @@
+"""The judgement of replicad.testing.conformance, without any process: what counts as the same run, and what does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from replicad.testing.conformance import Report, Row, judge, lives
+
+
+def events(*steps: int, loss: str = "1.0") -> list[Any]:
+    """The lines of steps: each has a log, and every second one an evaluation."""
+    lines: list[Any] = []
+    for n in steps:
+        lines += [["step", n, {}], ["log", n, {"loss": loss}]]
+        lines += [["evaluation", n, {}]] if n % 2 == 0 else []
+    return lines
+
+
+def text(*parts: Any) -> str:
+    return "".join(json.dumps(line) + "\n" for line in parts)
+
+
+PLAIN = lives(text("life", *events(1, 2, 3, 4), {"weights": "a"}))
+
+
+def test_a_run_without_faults_is_itself() -> None:
+    assert judge(PLAIN, PLAIN) == {}
+
+
+def test_steps_may_be_done_twice() -> None:
+    broken = lives(text("life", *events(1, 2, 3), "broken 0", "life", *events(2, 3, 4), {"weights": "a"}))
+    assert judge(PLAIN, broken) == {}
+
+
+def test_a_life_may_end_before_its_first_line() -> None:
+    broken = lives(text("life", "broken 0", "life", "life", *events(1, 2, 3, 4), {"weights": "a"}))
+    assert judge(PLAIN, broken) == {}
+
+
+def test_a_line_that_nobody_did_again_is_a_gap() -> None:
+    first = [*events(1), ["step", 2, {}], ["log", 2, {"loss": "1.0"}]]  # the evaluation is broken
+    broken = lives(text("life", *first, "broken 0", "life", *events(3, 4), {"weights": "a"}))
+    assert judge(PLAIN, broken) == {0: "step 3 comes first, and evaluation 2 was to come"}
+
+
+def test_another_value_is_named_with_what_it_was() -> None:
+    broken = lives(text("life", *events(1, 2), "broken 0", "life", *events(3, 4, loss="2.0"), {"weights": "a"}))
+    assert judge(PLAIN, broken) == {0: "log 3 loss=2.0 for log 3 loss=1.0"}
+
+
+def test_another_value_in_the_first_line() -> None:
+    broken = lives(text("life", *events(1), ["step", 2, {}], "broken 0", "life", ["log", 2, {"loss": "2.0"}], *events(3, 4), {"weights": "a"}))
+    assert judge(PLAIN, broken) == {0: "log 2 loss=2.0 for log 2 loss=1.0"}
+
+
+def test_only_what_differs_of_a_line_is_said() -> None:
+    plain = lives(text("life", ["log", 1, {"a": "1", "b": "2"}], {}))
+    assert judge(plain, lives(text("life", ["log", 1, {"a": "1", "b": "3", "c": "4"}], {}))) == {0: "log 1 b=3 c=4 for log 1 b=2"}
+
+
+def test_the_fault_is_named_whose_life_differs() -> None:
+    broken = lives(text("life", *events(1), "broken 0", "life", *events(2), "broken 1", "life", *events(3, 4, loss="2.0"), {"weights": "a"}))
+    assert list(judge(PLAIN, broken)) == [1]
+
+
+def test_a_run_that_ends_early_and_one_that_goes_on() -> None:
+    assert judge(PLAIN, lives(text("life", *events(1, 2, 3), {"weights": "a"}))) == {0: "the run ended before step 4"}
+    assert judge(PLAIN, lives(text("life", *events(1, 2, 3, 4, 5), {"weights": "a"}))) == {0: "step 5 for the end"}
+
+
+def test_digests_of_the_end() -> None:
+    assert judge(PLAIN, lives(text("life", *events(1, 2, 3, 4), {"weights": "b"}))) == {0: "in the end weights differ"}
+
+
+def test_the_table() -> None:
+    report = Report([Row("x", 2, "kill", "forward 2")]) + Report([Row("x", 2, "raise", "save 4", "rank 0: step 5 for the end")])
+    assert not report.equal
+    assert str(report).splitlines()[2:] == ["| x | 2 | forward 2 | kill | yes |", "| x | 2 | save 4 | raise | NO: rank 0: step 5 for the end |"]
