@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 
 import replicad
-from conftest import PATIENCE, Daemon, environment, quick
+from conftest import PATIENCE, ROOT, Daemon, environment, quick
 from replicad import Invalid, Mismatch, Unsupported
 from replicad._torch.memory import Memory
 from replicad._torch.objects import Objects
@@ -256,3 +257,27 @@ def test_the_same_loop_alone(accelerator: Accelerator) -> None:
                     optimizer.zero_grad()
                 at.append((epoch, session.at))
     assert at == [(0, 0), (0, 0), (0, 1), (0, 2), (1, 2), (1, 2), (1, 3), (1, 4)]
+
+
+EXAMPLE = ROOT / "examples" / "frameworks" / "with_accelerate.py"
+
+
+def test_the_page_quotes_the_example() -> None:
+    page = (ROOT / "docs" / "frameworks.md").read_text().split("\n## accelerate\n")[1].split("\n## ")[0]
+    program = {line.strip() for line in EXAMPLE.read_text().splitlines()}
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    assert {line.strip() for line in block.splitlines()} - {"..."} <= program
+    assert len(page.split()) <= 300
+
+
+@pytest.mark.parametrize("world", [0, pytest.param(2, marks=pytest.mark.long)])
+def test_the_example(world: int, daemon: Daemon, tmp_path: Path) -> None:
+    """Without a launcher, and with one."""
+    if world:
+        out = daemon.run(EXAMPLE.read_text(), world=world).done()
+    else:
+        (tmp_path / EXAMPLE.name).write_text(EXAMPLE.read_text())
+        done = subprocess.run([sys.executable, EXAMPLE.name], env=environment(OMP_NUM_THREADS="1"), cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, done.stderr
+        out = done.stdout
+    assert len(re.findall(rf"^rank \d at step {24 if world else 48}, loss .*, noticed {{}}$", out, re.M)) == max(1, world), out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,52 @@ def test_a_rank_that_is_lost_does_not_begin_again(daemon: Daemon) -> None:
     assert is_["at"] > 3 and is_["source"] != "from"
     whole = Run(daemon, "ddp", 2, 9)
     assert is_["ends"] == whole.is_["ends"]
+
+
+#: Has a buffer of samples that is the rank's own, and 16-bit weights that follow from others.
+OWN = """
+import sys
+import torch, replicad
+
+last = int(sys.argv[1])
+
+class Buffer:
+    rows = torch.zeros(1)
+    def state_dict(self):
+        return {"rows": self.rows}
+    def load_state_dict(self, state):
+        self.rows = state["rows"]
+
+class Half(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.full, self.bits = torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(2, 1, bias=False, dtype=torch.bfloat16).requires_grad_(False)
+    def rebuild(self):
+        with torch.no_grad():
+            self.bits.weight.copy_(self.full.weight)
+
+model, buffer = Half(), Buffer()
+optimizer = torch.optim.SGD(model.full.parameters(), lr=0.5)
+session = replicad.Session(model, optimizer, extra={"buffer": replicad.own(buffer, most=4096)}, derived={"model.bits.weight": model.rebuild} if sys.argv[2] == "derived" else None)
+with session:
+    at = session.resume()
+    same = torch.equal(model.bits.weight, model.full.weight.bfloat16())
+    print("HAS", int(at), at.told, buffer.rows.tolist(), same, flush=True)
+    for step in session.steps(last):
+        model.full(torch.ones(1, 2)).sum().backward()
+        with session.step():
+            optimizer.step()
+        model.rebuild()
+        buffer.rows = torch.full((step,), float(step))
+    if last > at:
+        session.save(wait=True)
+"""
+
+
+@pytest.mark.long
+def test_what_is_a_ranks_own_and_what_follows(daemon: Daemon) -> None:
+    before = daemon.run(OWN, "3", "kept", flags=("--durable-every", "0"))
+    before.done()
+    url = f"{daemon.dir}/replicad-dev/durable/{before.name}"
+    out = daemon.run(OWN, "3", "derived", flags=("--durable-every", "0", "--from", url)).done()
+    assert re.search(r"^HAS 3 .* \[3\.0, 3\.0, 3\.0\] True$", out, re.M), out

@@ -64,6 +64,7 @@ def rebuild():
 session = replicad.Session(
     model, optimizer, extra={"progress": replicad.moves(progress), "buffered": replicad.own(buffered, most=4096)}, derived={"model.bits.*": rebuild}, strict=True
 )
+print("ADVICE", [str(v.reason) for v in session.explain().advice])
 told = []
 session.on_resumed(lambda resumed: told.append(("resumed", int(resumed), resumed.source)))
 gone = session.on_resumed(lambda resumed: told.append("removed"))
@@ -165,6 +166,7 @@ def test_a_trainers_steps(daemon: Daemon) -> None:
     job = daemon.run(PROGRAM)
     assert job.wait() == 5, "what is too large ends the job"
     out = job.printed()
+    assert "ADVICE ['model.bits.weight, model.bits.bias: in no copy, and made anew from others after each load']" in out
     assert "the optimizer step 4: ValueError: in a user's hook" in out
     assert "step 6 was never ended: its update is not kept" in out
     assert "a hook of on_lost failed after step 3: ZeroDivisionError" in out

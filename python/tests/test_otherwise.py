@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,13 @@ torch = pytest.importorskip("torch")
 
 import replicad
 from conftest import Daemon
-from replicad import Invalid
+from replicad import Invalid, Mismatch
+from replicad._torch.memory import Memory
+from replicad._torch.objects import Objects
+from replicad._torch.reloaded import putting_back
+from replicad._torch.staging import Staging
 from replicad._torch.steps import step_of
+from replicad._torch.trained import Trained
 
 #: Trains from a checkpoint of its own, of step 500 or as the arguments say; kills itself once, between two steps.
 PROGRAM = """
@@ -32,19 +38,19 @@ session = replicad.Session(model, optimizer, data=loader, shared_buffers=lambda 
 def load():
     "A checkpoint as people read it: it fills what is registered."
     print("LOADS", rank, flush=True)
-    with torch.no_grad():
-        model.weight.fill_(0.25)
-        model.bias.fill_(0.5)
-    for state in optimizer.state.values():
-        state["momentum_buffer"].fill_(0.125)
-    optimizer.param_groups[0]["lr"] = 0.01
+    model.load_state_dict({"weight": torch.full((1, 2), 0.25), "bias": torch.full((1,), 0.5)})
+    state = optimizer.state_dict()
+    state["state"] = {i: {"momentum_buffer": torch.full_like(of["momentum_buffer"], 0.125)} for i, of in state["state"].items()}
+    state["param_groups"][0]["lr"] = 0.01
+    optimizer.load_state_dict(state)
     loader.load_state_dict(loader.state_dict() | {"epoch": 3, "used": 5})
     return steps[rank] if steps else 500
 
 
 with session:
     at = session.resume(otherwise=load)
-    print("AT", rank, int(at), at.source, session.at, loader.epoch, loader.used, optimizer.param_groups[0]["lr"], f"{model.bias.item():.6f}", flush=True)
+    momentum = optimizer.state[model.bias]["momentum_buffer"].item()
+    print("AT", rank, int(at), at.source, session.at, loader.epoch, loader.used, optimizer.param_groups[0]["lr"], f"{model.bias.item():.6f} {momentum:.6f}", flush=True)
     batches = loader.endless()
     for step in session.steps(last):
         (x,) = next(batches)
@@ -69,7 +75,7 @@ def test_a_job_counts_from_its_programs_checkpoint(own_daemon: Daemon) -> None:
     out = job.printed()
     for rank in (0, 1):
         first, second = re.findall(rf"^AT {rank} (.*)", out, re.M)
-        assert first == "500 otherwise 500 3 5 0.01 0.500000"
+        assert first == "500 otherwise 500 3 5 0.01 0.500000 0.125000"
         assert re.match(r"503 (own|peer)-ram 503 3 8 0.01 0\.\d+", second), second
     assert sorted(re.findall(r"^LOADS (\d)", out, re.M)) == ["0", "1"], "a job that has a state never asks for another"
     assert len(set(re.findall(r"^ENDS \d (506 .*)", out, re.M))) == 1
@@ -86,6 +92,36 @@ def test_ranks_that_begin_at_different_steps_end_the_job(daemon: Daemon) -> None
     job = daemon.run(PROGRAM, "506", "0", "500", "400", world=2)
     assert job.wait() == 5, job.printed()
     assert "rank 0 begins at step 500, rank 1 at step 400: what the program loads by itself must be of one step on all ranks (session.resume(otherwise=...))" in job.printed()
+
+
+@pytest.mark.parametrize(
+    "make", [torch.optim.AdamW, lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1), capturable=False, foreach=False), lambda p: torch.optim.SGD(p, momentum=0.9)]
+)
+def test_registered_tensors_take_what_an_optimizer_loads(make: Any) -> None:
+    """``load_state_dict`` makes new ones, which would be in no copy."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = make(model.parameters())
+    objects = Objects({"model": model, "optimizer": optimizer}, lambda name: False, False)
+    trained = Trained(objects, Memory(Staging(objects.leaves, False, {})))
+    other = torch.nn.Linear(2, 2)
+    loaded = make(other.parameters())
+    other(torch.ones(3, 2)).sum().backward()
+    loaded.step()
+    loaded.param_groups[0]["weight_decay"] = 0.5
+    back = putting_back([optimizer])
+    optimizer.load_state_dict(loaded.state_dict())
+    with pytest.raises(Mismatch, match="was replaced by another tensor"):
+        trained.check_places()
+    back()
+    trained.check_places()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        assert optimizer.state[p].keys() == loaded.state[q].keys()
+        assert all(torch.equal(torch.as_tensor(optimizer.state[p][k]), torch.as_tensor(v)) for k, v in loaded.state[q].items())
+    assert optimizer.param_groups[0]["weight_decay"] == 0.5
+    back = putting_back([optimizer])
+    optimizer.load_state_dict(make(torch.nn.Linear(2, 2).parameters()).state_dict())
+    back()
+    trained.check_places()  # a checkpoint from before the first step has no state
 
 
 def test_a_step_is_a_number() -> None:

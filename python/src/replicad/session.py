@@ -51,6 +51,7 @@ from ._torch.objects import Objects
 from ._torch.offload import Offload
 from ._torch.optimizers import Carried, part, scalars_in_place, undoing
 from ._torch.parts import Parts
+from ._torch.reloaded import putting_back
 from ._torch.staging import Staging
 from ._torch.state import Full
 from ._torch.steps import Follows, Steps, step_of
@@ -506,8 +507,11 @@ class Session:
         if not (origin := self._rank.origin()):
             self._otherwise = otherwise is not None
             if otherwise is not None:
-                self._rank.begin_at(step_of(otherwise()))
+                back = putting_back(self._objects.optimizers.values())
+                step = step_of(otherwise())
+                back()
                 self._unmoved()
+                self._rank.begin_at(step)
             if self._declared and order.rank == 0:
                 log.warning("replicad: was, fresh and dropped change nothing, as the job did not begin from a generation (replicad run --from URL): leave them out")
             return None

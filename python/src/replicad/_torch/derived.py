@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 from ..errors import Invalid
 
@@ -26,12 +27,11 @@ class Derived:
         """Whether a tensor follows from others."""
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._rebuild)
 
-    def check(self, names: Iterable[str]) -> None:
-        """Refuses a name that no tensor has: what was meant would be copied, or lost, without a word."""
-        names = list(names)
+    def check(self, found: Iterable[str], names: Iterable[str]) -> None:
+        """Refuses a name that none of the tensors that were found has: what was meant would be copied, without a word. ``names`` are those of all tensors."""
         for pattern in self._rebuild:
-            if not any(fnmatch.fnmatchcase(n, pattern) for n in names):
-                few = ", ".join(names[:3]) or "none"
+            if not any(fnmatch.fnmatchcase(n, pattern) for n in found):
+                few = ", ".join(islice(names, 3)) or "none"
                 raise Invalid(f"derived: no tensor is named {pattern!r:.80}: want names as messages give them ({few}, ...), or patterns ('model.*')")
 
     def rebuild(self) -> None:

@@ -248,6 +248,8 @@ def _advice(parts: Parts) -> Iterator[Verdict]:
             f"{len(names)} tensors are {conversion.name(kept)} in the copies and {conversion.name(live)} here, so that copies are {kept.itemsize // live.itemsize} times as large",
             "a new job that is begun without kept_dtype has smaller copies",
         )
+    if follow := parts.objects.follow:
+        yield Verdict("derived", True, f"{some(follow)}: in no copy, and made anew from others after each load")
     models, optimizers = parts.objects.models, parts.objects.optimizers
     for name, o in optimizers.items():
         unknown = sum(id(p) not in parts.objects.names for g in o.param_groups for p in g["params"])
@@ -258,7 +260,7 @@ def _advice(parts: Parts) -> Iterator[Verdict]:
         return
     held = {id(p) for o in optimizers.values() for g in o.param_groups for p in g["params"]}
     trained = {id(p): parts.objects.names[id(p)] for model in models.values() if not isinstance(model, AveragedModel) for p in model.parameters() if p.requires_grad}
-    if loose := [name for i, name in trained.items() if i not in held]:
+    if loose := [name for i, name in trained.items() if i not in held and name not in parts.objects.follow]:
         yield Verdict(
             "parameters",
             False,

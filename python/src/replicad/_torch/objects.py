@@ -138,7 +138,8 @@ class Objects:
             _in_order(name, o, self.names)
             materialise(o)
         self.grown.take_state(self.names, self.optimizers)
-        self.derived.check(x.name for x in self._all())
+        self.follow = [x.name for x in self._all() if self.derived.has(x.name)]  #: the tensors that are in no copy, as they are made from others
+        self.derived.check(self.follow, (x.name for x in self._all()))
         self.leaves = list(self.live())
         if twice := [name for name, n in Counter(x.name for x in self.leaves).items() if n > 1]:
             raise Invalid(f"{some(twice)} is the name of two tensors, of objects that were given by name: give the objects names without dots, or others")

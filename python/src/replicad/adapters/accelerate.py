@@ -70,7 +70,7 @@ def prepare(accelerator: Accelerator, *objects: Any, **options: Any) -> Session:
     )
     for optimizer in given["optimizer"]:
         _as_steps(session, optimizer)
-    accelerator.register_for_checkpointing = _late
+    accelerator.register_for_checkpointing = _late(session, accelerator.register_for_checkpointing)
     return session
 
 
@@ -132,10 +132,16 @@ def _registered(accelerator: Accelerator, given: Mapping[str, list[Any]]) -> dic
     return {f"registered.{i}": o for i, o in enumerate(accelerator._custom_objects) if id(o) not in known}
 
 
-def _late(*objects: Any) -> None:
-    """Takes the place of an accelerator's register_for_checkpointing."""
-    names = ", ".join(type(o).__name__ for o in objects)
-    raise Invalid(f"register_for_checkpointing({names}) after replicad.accelerate.prepare(): it would be in no copy. Call it before")
+def _late(session: Session, plain: Callable[..., None]) -> Callable[..., None]:
+    """What takes the place of an accelerator's register_for_checkpointing while there is the session."""
+
+    def register_for_checkpointing(*objects: Any) -> None:
+        if not session._closed:
+            names = ", ".join(type(o).__name__ for o in objects)
+            raise Invalid(f"register_for_checkpointing({names}) after replicad.accelerate.prepare(): it would be in no copy. Call it before")
+        plain(*objects)
+
+    return register_for_checkpointing
 
 
 def _as_steps(session: Session, optimizer: AcceleratedOptimizer) -> None:
@@ -144,7 +150,7 @@ def _as_steps(session: Session, optimizer: AcceleratedOptimizer) -> None:
 
     @functools.wraps(plain)
     def step(closure: Callable[[], Any] | None = None) -> Any:
-        if not optimizer.gradient_state.sync_gradients or session.life.inside is not None:
+        if not optimizer.gradient_state.sync_gradients or session.life.inside is not None or session._closed:
             return plain(closure)
         with session.step():
             return plain(closure)
@@ -272,6 +278,13 @@ class _Indices:
         if name == "_sampler":
             raise AttributeError(name)
         return getattr(self._sampler, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Changes the sampler: accelerate puts another one into it when it loads a checkpoint."""
+        if name in ("_sampler", "_place"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._sampler, name, value)
 
     def __len__(self) -> int:
         return len(self._sampler)
