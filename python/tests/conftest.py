@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 #: What takes longest.
-LONGEST = ["test_check_resume.py", "test_jobs.py", "test_docs.py", "test_endings.py", "test_preload.py", "test_reports.py", "test_zero.py", "test_grows.py"]
+LONGEST = ["test_check_resume.py", "test_jobs.py", "test_docs.py", "test_endings.py", "test_preload.py", "test_reports.py", "test_zero.py", "test_grows.py", "test_huggingface.py"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

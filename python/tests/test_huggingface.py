@@ -33,7 +33,7 @@ RAISED = (
 KILLED = (Break("second forward", 2), Break("evaluation", 4, 1), Break("step", 9))
 #: What the others leave: the other hooks, and by a kill what was an exception, and the other way round.
 REST_RAISED = (
-    Break("on_step_begin", 2), Break("on_substep_end", 3, 1), Break("on_pre_optimizer_step", 4), Break("on_optimizer_step", 5, 1), Break("on_evaluate", 6), Break("on_save", 8, 1),
+    Break("on_step_begin", 2), Break("on_pre_optimizer_step", 3, 1), Break("on_substep_end", 4), Break("on_optimizer_step", 5, 1), Break("on_evaluate", 6), Break("on_save", 8, 1),
     Break("on_epoch_end", 9), Break("second forward", 11, 1), Break("on_epoch_end", 12),
 )  # fmt: skip
 REST_KILLED = (
@@ -201,14 +201,15 @@ def test_callbacks_that_nobody_keeps_are_named(tmp_path: Path, caplog: pytest.Lo
 # -- the example --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_example(daemon: Daemon, tmp_path: Path) -> None:
     """It is killed once it has logged."""
     program = (ROOT / "examples" / "frameworks" / "huggingface.py").read_text()
-    alone = daemon.run(program, "--out", str(tmp_path / "alone"), world=2, fresh=True)
+    alone = daemon.run(program, "--out", str(tmp_path / "alone"), world=2)
     last = sorted(line for line in alone.done().splitlines() if line.startswith("rank "))
     assert [line.split(", best")[0] for line in last] == ["rank 0 at step 20", "rank 1 at step 20"]
     assert all(line.endswith("noticed {}") for line in last)
-    job = daemon.run(program, "--out", str(tmp_path / "killed"), world=2, fresh=True)
+    job = daemon.run(program, "--out", str(tmp_path / "killed"), world=2)
     pid = int(job.until("rank 1: process").split("process ")[1].split()[0])
     job.until("'loss'")
     os.kill(pid, signal.SIGKILL)

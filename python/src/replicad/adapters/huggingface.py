@@ -231,7 +231,7 @@ class _Keeper:
         self.at.epoch, self.at.batches = init(max_steps, per_epoch, epochs, path, trial)
         placing, trainer.accelerator.device_placement = trainer.accelerator.device_placement, False  # on a CPU it moves every tensor, each time
         try:
-            self.prepared = trainer._prepare_for_training(max_steps, self.loader, path)
+            self.prepared = trainer._prepare_for_training(max_steps, self.loader, None)
         finally:
             trainer.accelerator.device_placement = placing
         self._begin()
@@ -258,7 +258,9 @@ class _Keeper:
         self.kept = self.state()
 
     def _load(self, path: str) -> int:
-        """What there is of the program's own checkpoint is in place already, but for the generators."""
+        """The Trainer has loaded weights and its own state; optimizer, scheduler and generators follow."""
+        self.trainer._load_optimizer_and_scheduler(path)
+        self.trainer._load_scaler(path)
         self.original["_load_rng_state"](path)
         return int(self.trainer.state.global_step)
 

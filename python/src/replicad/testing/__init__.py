@@ -2,7 +2,8 @@
 
 :class:`Faults` kills, raises or hangs in a rank, by a seeded plan. :func:`check_resume` trains twice, once in one go and once
 through the loss of a process, or of everything but the disk, and names the first thing that differs. :func:`check_generation` loads a
-generation of a run from its store, and compares what follows with what followed in the run.
+generation of a run from its store, and compares what follows with what followed in the run. :mod:`replicad.testing.conformance` asks the same of an adapter of a framework, at each
+place of a step and by what the framework did.
 """
 
 from .check import SOURCES, Checked, Different, Resumption, Train, check_generation, check_resume
