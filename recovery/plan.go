@@ -435,7 +435,7 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 	}
 	lots, missing := st.assemble(in.record(), init, nil)
 	if len(missing) > 0 {
-		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", missing[0])}
+		return choice{}, in.unmade(missing[0], len(st[init][missing[0]]) == 0)
 	}
 	reason := "opening: the initial state that every rank sealed"
 	if step > 0 {
@@ -459,19 +459,28 @@ func (in *PlanInput) begins() (step replica.Step, differ string) {
 	case in.Job.From != nil:
 		return in.Job.Start(), ""
 	}
+	first := -1
 	for r := range in.Job.Ranks {
 		rep, ok := in.rank(replica.Rank(r))
-		if !ok {
+		if !ok || rep.Live.Epoch() != in.Job.Epoch { // one that takes the state from another rank
 			continue
 		}
 		switch sealed := rep.Live.Step(); {
-		case r == 0:
-			step = sealed
+		case first < 0:
+			first, step = r, sealed
 		case sealed != step:
-			return 0, fmt.Sprintf("rank 0 begins at step %d, rank %d at step %d: what the program loads by itself must be of one step on all ranks (session.resume(otherwise=...))", step, r, sealed)
+			return 0, fmt.Sprintf("rank %d begins at step %d, rank %d at step %d: what the program loads by itself must be of one step on all ranks (session.resume(otherwise=...))", first, step, r, sealed)
 		}
 	}
 	return step, ""
+}
+
+// unmade is the verdict on a part that is missing where each rank has sealed what it was to.
+func (in *PlanInput) unmade(part replica.Part, nobodys bool) Verdict {
+	if nobodys && part.Kind == replica.ReplicatedPart && in.Job.Growth == nil {
+		return Verdict{Kind: Stuck, Final: true, Reason: fmt.Sprintf("nobody makes the initial state of %v: each of its ranks takes it from another one (rp_seal_own): have one of them call rp_seal_initial", part)}
+	}
+	return Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", part)}
 }
 
 // sealing is what the ranks of a job that opens seal.

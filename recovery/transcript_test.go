@@ -309,6 +309,8 @@ func (w *world) command(f []string) error {
 		for _, r := range ranks(f[1]) {
 			w.process(fmt.Sprint(r)).unsealing = true
 		}
+	case "follows": // follows RANKS: they seal what is their own alone of what they are to begin with
+		w.follows = ranks(f[1])
 	case "leave": // leave RANKS: they have done their last step
 		for _, r := range ranks(f[1]) {
 			w.process(fmt.Sprint(r)).left = true

@@ -17,7 +17,8 @@ import (
 // world is a cluster in one goroutine: the real state machine, the real Leader, and daemons that do what protocol says, as
 // far as recovery can tell. Time is a number.
 type world struct {
-	pushing time.Duration // how long a push takes that fails
+	follows []replica.Rank // they seal what is their own of their first state: other ranks seal what their groups have in common
+	pushing time.Duration  // how long a push takes that fails
 	st      *lock.State
 	index   uint64
 	now     time.Duration
@@ -511,9 +512,13 @@ func (w *world) react(n replica.NodeName) {
 			}
 		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0 && p.unsealing:
 		case j.Phase == replica.Opening && j.Epoch > j.ClosedEpoch && p.initial != j.Epoch && len(j.Lineage) == 0:
-			p.initial, p.live = j.Epoch, replica.Generation{Epoch: j.Epoch, Step: w.begins(j, r)}
-			d.hold(replica.OfGroup(j.Layout.Groups[r]), p.live, r, false)
-			d.hold(replica.OfRank(r), p.live, r, false)
+			g := replica.Generation{Epoch: j.Epoch, Step: w.begins(j, r)}
+			p.initial = j.Epoch
+			if !slices.Contains(w.follows, r) {
+				p.live = g
+				d.hold(replica.OfGroup(j.Layout.Groups[r]), g, r, false)
+			}
+			d.hold(replica.OfRank(r), g, r, false)
 		case j.ClosedEpoch >= j.Epoch && !p.stuck && !p.busy:
 			p.stopped, p.left = true, false
 		case j.Phase == replica.Planned && p.loaded != j.Epoch && p.blocked:

@@ -1,6 +1,9 @@
 package replica
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Check tells what is wrong with a layout: every rank in exactly one group, groups numbered from 0 without a gap.
 func (l Layout) Check() error {
@@ -54,6 +57,11 @@ func (l Layout) Members() [][]Rank {
 		m[g] = append(m[g], Rank(r))
 	}
 	return m
+}
+
+// Leads is the lowest rank of a rank's group.
+func (l Layout) Leads(r Rank) Rank {
+	return Rank(slices.Index(l.Groups, l.Groups[r]))
 }
 
 // MaxSlots is how many slots an arena may have, and has where there are no mirrors beside it.

@@ -50,12 +50,17 @@ func (o *Origin) String() string {
 	return fmt.Sprintf("step %d of %s/%s", o.Generation.Step, o.URL, o.Job)
 }
 
-// JSON is the origin as ranks read it, in one line.
-func (o *Origin) JSON() []byte {
+// JSON is the origin as a rank reads it, in one line. seals is the rank that is to load, and seal, what the group of the one that reads has in common;
+// nil: its group is not known.
+func (o *Origin) JSON(seals *Rank) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false) // it is to be no longer than MaxOriginJSON
-	if err := e.Encode(o); err != nil {
+	told := struct {
+		*Origin
+		Seals *Rank `json:"seals,omitempty"`
+	}{o, seals}
+	if err := e.Encode(told); err != nil {
 		panic(err) // texts and numbers
 	}
 	return bytes.TrimSpace(b.Bytes())

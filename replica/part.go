@@ -48,6 +48,9 @@ type PartFlags uint32
 const (
 	NoUpdate   PartFlags = 1 // the step ran no update (overflow)
 	DaemonMade PartFlags = 2 // hashed or sealed by the daemon in a dead rank's name: holds, never votes
+	// SharedElsewhere, of a private part: what the group has in common is initialised by another rank of it. It stays in the arena of its rank: no
+	// manifest has it.
+	SharedElsewhere PartFlags = 4
 )
 
 // DefaultChunkBytes is the chunk size in bytes unless the job says otherwise. A chunk is read, sent, received, hashed and written as a whole, one

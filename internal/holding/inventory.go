@@ -148,15 +148,17 @@ func (a *Arena) NewestSealed(k shm.PlaceKind) (newest replica.Generation) {
 	return newest
 }
 
-// Captured tells whether a replicated and a private part of an epoch are sealed here.
+// Captured tells whether what a rank seals at the beginning of an epoch is sealed here: a replicated and a private part, or a private part that says
+// that another rank seals the replicated one.
 func (a *Arena) Captured(e replica.Epoch) bool {
-	var slot, ring bool
+	var shared, own bool
 	for _, p := range a.Places() {
 		if info, err := a.Info(p); err == nil && info.Generation.Epoch == e {
-			slot, ring = slot || p.Kind == shm.Slot, ring || p.Kind == shm.Ring
+			own = own || p.Kind == shm.Ring
+			shared = shared || p.Kind == shm.Slot || info.Flags&replica.SharedElsewhere != 0
 		}
 	}
-	return slot && ring
+	return shared && own
 }
 
 // Misses tells whether the arena lacks one of generation g's two parts, and no slot is on its way that may be it.

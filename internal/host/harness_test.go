@@ -291,9 +291,12 @@ func frozenRoot(a *holding.Arena) replica.Digest {
 }
 
 // stage begins to write a part into a place.
-func (d *rig) stage(a *holding.Arena, p shm.Place, g replica.Generation, seed uint64) *shm.Staging {
+func (d *rig) stage(a *holding.Arena, p shm.Place, g replica.Generation, seed uint64, flags ...replica.PartFlags) *shm.Staging {
 	d.t.Helper()
 	man, chunks := manifestFor(a, p, g, seed)
+	for _, f := range flags {
+		man.Flags |= f
+	}
 	s, err := a.Stage(p, man)
 	if err != nil {
 		d.t.Fatal(err)

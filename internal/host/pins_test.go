@@ -612,13 +612,17 @@ func TestCommitInAView(t *testing.T) {
 	}
 }
 
-// Both parts of (epoch, init) sealed: said once, and only while the job opens.
+// Both parts of (epoch, init) sealed, or a private one of a rank whose group has another that seals the rest: said once, and only while the job opens.
 func TestInitialSeal(t *testing.T) {
 	for _, c := range []struct {
 		phase      replica.JobPhase
 		slot, ring replica.Epoch
+		elsewhere  bool
 		want       replica.Epoch
-	}{{replica.Opening, 3, 3, 3}, {replica.Opening, 3, 0, 0}, {replica.Opening, 0, 3, 0}, {replica.Opening, 3, 1, 0}, {replica.Opening, 1, 1, 0}, {replica.Closed, 3, 3, 0}} {
+	}{
+		{replica.Opening, 3, 3, false, 3}, {replica.Opening, 3, 0, false, 0}, {replica.Opening, 0, 3, false, 0}, {replica.Opening, 3, 1, false, 0}, {replica.Opening, 1, 1, false, 0},
+		{replica.Closed, 3, 3, false, 0}, {replica.Opening, 0, 3, true, 3}, {replica.Opening, 0, 1, true, 0}, {replica.Opening, 3, 1, true, 0}, {replica.Closed, 0, 3, true, 0},
+	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			d := newRig(t)
 			lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.Plan = c.phase, nil }))
@@ -627,7 +631,13 @@ func TestInitialSeal(t *testing.T) {
 				d.seal(lr.arena, slot(0), fixture.Gen(c.slot, 0), 1)
 			}
 			if c.ring != 0 {
-				d.seal(lr.arena, ring(0), fixture.Gen(c.ring, 0), 1)
+				var flags replica.PartFlags
+				if c.elsewhere {
+					flags = replica.SharedElsewhere
+				}
+				if err := d.stage(lr.arena, ring(0), fixture.Gen(c.ring, 0), 1, flags).Seal(); err != nil {
+					t.Fatal(err)
+				}
 			}
 			d.checkInitial(lj, lr)
 			if lr.initial != c.want {

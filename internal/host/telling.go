@@ -129,7 +129,7 @@ func (h *Host) sayOrigin(l *launcher, job *replica.Job) {
 
 // origin tells a process what its job began with, as JSON; an empty text: with the program's own state.
 func (h *Host) origin(ev session.From) {
-	lj, _ := h.rankOf(ev.Peer)
+	lj, lr := h.rankOf(ev.Peer)
 	if a := h.attaching[ev.Peer.ID()]; lj == nil && a != nil {
 		lj = h.jobNamed(a.hello.Job)
 	}
@@ -137,11 +137,27 @@ func (h *Host) origin(ev session.From) {
 		ev.Peer.Refuse(ev.Header.Request, wire.CodeAgain, "the job is not known here yet")
 		return
 	}
-	var text []byte
-	if from := lj.job.From; from != nil {
-		text = from.JSON()
+	text, known := originFor(lj.job, lr)
+	if !known {
+		ev.Peer.Refuse(ev.Header.Request, wire.CodeAgain, "not all ranks have named their groups yet")
+		return
 	}
 	ev.Peer.Send(wire.RankHeader{Type: wire.MFromIs, Request: ev.Header.Request, Epoch: lj.job.Epoch}, text) //nolint:errcheck // a dead peer is Gone
+}
+
+// originFor is the text for a process; it is not known yet who of a rank's group loads while ranks are still naming their groups. lr is nil for a
+// process that has not attached.
+func originFor(job *replica.Job, lr *localRank) (text []byte, known bool) {
+	switch {
+	case job.From == nil:
+		return nil, true
+	case lr == nil:
+		return job.From.JSON(nil), true
+	case int(lr.rank) >= len(job.Layout.Groups):
+		return nil, false
+	}
+	leads := job.Layout.Leads(lr.rank)
+	return job.From.JSON(&leads), true
 }
 
 // sayResumed tells a rank which durable generation its job goes on from, as launchers were told.

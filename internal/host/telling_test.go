@@ -174,10 +174,19 @@ func TestRankIsToldWhatItsJobBeganWith(t *testing.T) {
 	}
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.From = origin() })
 	d.attaching[early.ID()] = &attaching{peer: early, hello: wire.Hello{Job: lj.job.Name}}
-	for p, end := range map[session.Peer]*rankEnd{lr.peer: rank, early: other} {
-		if h, text := ask(p, end); h.Type != wire.MFromIs || h.Request != 9 || text != string(origin().JSON()) {
+	leads := replica.Rank(0)
+	for _, c := range []struct {
+		peer  session.Peer
+		end   *rankEnd
+		seals *replica.Rank
+	}{{lr.peer, rank, &leads}, {early, other, nil}} {
+		if h, text := ask(c.peer, c.end); h.Type != wire.MFromIs || h.Request != 9 || text != string(origin().JSON(c.seals)) {
 			t.Errorf("answered with %+v %q", h, text)
 		}
+	}
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Layout.Groups = nil })
+	if h, _ := ask(lr.peer, rank); h.Type != wire.MRefused {
+		t.Errorf("while ranks name their groups it is answered with %+v", h)
 	}
 }
 

@@ -46,7 +46,7 @@ func TestGoldenArena(t *testing.T) {
 
 func TestGoldenMeta(t *testing.T) {
 	b, part := goldenFile(t, "meta"), goldenFile(t, "part")
-	m, err := parseMeta(b, uint64(len(part)), 512)
+	m, err := parseMeta(b, Slot, uint64(len(part)), 512)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,11 +159,11 @@ func FuzzMeta(f *testing.F) {
 		if n > maxArenaBytes || chunk == 0 || n/uint64(chunk) > 1<<16 {
 			return // of the daemon's own making
 		}
-		m, err := parseMeta(b, n, chunk)
+		m, err := parseMeta(b, Ring, n, chunk)
 		if err != nil {
 			return
 		}
-		back, err := parseMeta(m.marshal(), n, chunk)
+		back, err := parseMeta(m.marshal(), Ring, n, chunk)
 		if err != nil || !bytes.Equal(back.marshal(), m.marshal()) {
 			t.Fatalf("%+v comes back as %+v: %v", m, back, err)
 		}

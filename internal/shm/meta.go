@@ -28,8 +28,16 @@ const (
 	metaPin      = 72
 )
 
+// known are the flags that a part in a kind of place may have.
+func known(k PlaceKind) replica.PartFlags {
+	if k == Ring {
+		return replica.NoUpdate | replica.DaemonMade | replica.SharedElsewhere
+	}
+	return replica.NoUpdate | replica.DaemonMade
+}
+
 // parseMeta reads a meta copied out of shared memory. n is the part's size by the geometry; whatever contradicts it is refused.
-func parseMeta(b []byte, n uint64, chunk uint32) (Info, error) {
+func parseMeta(b []byte, kind PlaceKind, n uint64, chunk uint32) (Info, error) {
 	le := binary.LittleEndian
 	chunks := replica.ChunkCount(n, chunk)
 	if len(b) != metaBytes+16*chunks {
@@ -45,7 +53,7 @@ func parseMeta(b []byte, n uint64, chunk uint32) (Info, error) {
 		return Info{}, fmt.Errorf("meta: generation word %#x", uint64(w))
 	case m.Bytes != n || uint64(c) != uint64(chunks):
 		return Info{}, fmt.Errorf("meta: %d bytes in %d chunks, the geometry has %d in %d", m.Bytes, c, n, chunks)
-	case m.Flags&^(replica.NoUpdate|replica.DaemonMade) != 0:
+	case m.Flags&^known(kind) != 0:
 		return Info{}, fmt.Errorf("meta: unknown flags %#x", uint32(m.Flags))
 	case m.Rank >= replica.MaxRanks:
 		return Info{}, fmt.Errorf("meta: producer rank %d", m.Rank)
@@ -84,7 +92,7 @@ func (a *Arena) readMeta(p Place, count uint64) (Info, error) {
 	if _, err := a.file.ReadAt(b, int64(a.metaOf(p))); err != nil {
 		return Info{}, fmt.Errorf("meta: %w", err)
 	}
-	m, err := parseMeta(b, n, a.spec.ChunkBytes)
+	m, err := parseMeta(b, p.Kind, n, a.spec.ChunkBytes)
 	if err != nil {
 		return Info{}, fmt.Errorf("%w (%w)", err, ErrCorrupt)
 	}
@@ -103,7 +111,7 @@ func (a *Arena) writeMeta(p Place, m Info) error {
 // manifest is what m says of part, without lineage.
 func (a *Arena) manifest(part replica.Part, m Info) replica.Manifest {
 	return replica.Manifest{Cluster: a.spec.Cluster, Era: a.spec.Era, Job: a.spec.Job, Part: part, Generation: m.Generation, Rank: m.Rank, Incarnation: m.Incarnation,
-		Flags: m.Flags, Geometry: a.head.Geometry[part.Kind], FrozenRoot: m.FrozenRoot, Bytes: m.Bytes, ChunkBytes: a.spec.ChunkBytes, Chunks: m.Digests, Root: m.Root}
+		Flags: m.Flags &^ replica.SharedElsewhere, Geometry: a.head.Geometry[part.Kind], FrozenRoot: m.FrozenRoot, Bytes: m.Bytes, ChunkBytes: a.spec.ChunkBytes, Chunks: m.Digests, Root: m.Root}
 }
 
 // Pin records in the arena that a sealed part is pinned for candidate (term, n).

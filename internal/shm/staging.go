@@ -80,7 +80,7 @@ func (a *Arena) fits(p Place, m *replica.Manifest) error {
 		return fmt.Errorf("manifest of %v has %d bytes in chunks of %d, the place %d in chunks of %d", m.Part, m.Bytes, m.ChunkBytes, n, a.spec.ChunkBytes)
 	case m.Geometry != a.head.Geometry[m.Part.Kind]:
 		return fmt.Errorf("manifest of %v has geometry %v, the arena %v: the ranks of a group must register the same regions in the same order", m.Part, m.Geometry, a.head.Geometry[m.Part.Kind])
-	case m.Generation.IsZero() || m.Generation.Epoch > replica.MaxEpoch || m.Generation.Step > replica.MaxStep || m.Flags&^(replica.NoUpdate|replica.DaemonMade) != 0:
+	case m.Generation.IsZero() || m.Generation.Epoch > replica.MaxEpoch || m.Generation.Step > replica.MaxStep || m.Flags&^known(p.Kind) != 0:
 		return fmt.Errorf("manifest of %v: generation %v, flags %#x", m.Part, m.Generation, uint32(m.Flags))
 	case Root(m) != m.Root:
 		return fmt.Errorf("manifest of %v has root %v, its digests make %v (%w)", m.Part, m.Root, Root(m), ErrCorrupt)

@@ -346,8 +346,17 @@ func (r *rank) init(o wire.Order) bool {
 	if want := r.w.start(); o.Step != want {
 		r.w.failf("P2: rank %d is to begin at step %d, and its job does at %d", r.of, o.Step, want)
 	}
-	r.set(o.Step)
 	g := replica.Generation{Epoch: r.epoch, Step: o.Step}
+	if !r.w.initialises(r.of) {
+		r.held = r.epoch
+		if r.fill(shm.Ring, g, replica.OfRank(r.of), o.Step) {
+			r.initial = r.epoch
+		}
+		r.held = 0
+		r.sleep(time.Millisecond)
+		return false
+	}
+	r.set(o.Step)
 	r.has = o.Step
 	if r.w.frozen {
 		r.fill(shm.Frozen, g, replica.FrozenOf(r.group), 0)
@@ -618,6 +627,9 @@ func (r *rank) manifest(k shm.PlaceKind, g replica.Generation, part replica.Part
 		b[dissentAt] ^= 1
 	}
 	man := replica.Manifest{Cluster: r.w.cluster, Era: r.welcome.Era, Job: r.welcome.Job, Part: part, Generation: g, Rank: r.of, Incarnation: r.inc, Geometry: h.Geometry[kind], Bytes: uint64(len(b)), ChunkBytes: h.ChunkBytes}
+	if k == shm.Ring && of == r.w.start() && !r.w.initialises(r.of) {
+		man.Flags |= replica.SharedElsewhere
+	}
 	if k == shm.Slot && r.w.frozen {
 		f, _ := r.manifest(shm.Frozen, g, replica.FrozenOf(r.group), 0)
 		man.FrozenRoot = f.Root

@@ -88,6 +88,11 @@ func (s shape) has(m moment) bool {
 // start is the step that the job begins at.
 func (s shape) start() replica.Step { return (&replica.Job{From: s.from}).Start() }
 
+// initialises tells whether a rank makes the initial state of its group: all do, or the one that leads it where the job begins from another run.
+func (s shape) initialises(r replica.Rank) bool {
+	return s.from == nil || slices.Index(s.groups, s.groups[r]) == int(r)
+}
+
 // grouped tells whether some group has several ranks.
 func (s shape) grouped() bool {
 	for i, g := range s.groups {

@@ -32,8 +32,8 @@
  * What a handle may do, by state. A call out of order is RP_ESTATE and changes nothing.
  *   state         entered by                    calls (besides those of any state)
  *   open          rp_open                       rp_set_group, rp_register (once), rp_attach; rp_reconnect after RP_EGONE
- *   attached      rp_attach, rp_seal_initial    rp_join, rp_leave, rp_fail, rp_pause, rp_ending
- *   to initialise rp_join said RP_INIT          rp_begin_at, rp_seal_initial; rp_join
+ *   attached      rp_attach, rp_seal_*          rp_join, rp_leave, rp_fail, rp_pause, rp_ending
+ *   to initialise rp_join said RP_INIT          rp_begin_at, rp_seal_initial, rp_seal_own; rp_join
  *   to load       rp_join said RP_LOAD          rp_load; rp_join, rp_fail
  *   loaded        rp_load                       rp_ready, rp_reject; rp_join, rp_fail
  *   ready         rp_ready                      rp_step_enter, rp_step_exit by turns; rp_set_good, rp_seal_step, rp_grow; rp_join, rp_leave, rp_fail, rp_pause, rp_ending
@@ -58,7 +58,7 @@
  * Until then rp_capture of S is RP_EAGAIN, and S is committed on no rank. Without any rp_set_good nothing is ever committed.
  *
  * RP_EAGAIN is never an error: nothing was done, the same call later can succeed. rp_capture: nothing is armed, or its step is not good or
- * not staged yet. rp_seal_initial, rp_seal_step: no place is free yet, the daemon frees one. rp_notify: the daemon reads slowly. rp_kv_check:
+ * not staged yet. rp_seal_initial, rp_seal_own, rp_seal_step: no place is free yet, the daemon frees one. rp_notify: the daemon reads slowly. rp_kv_check:
  * no such key. Wait a millisecond, or until rp_fd is readable, and call again.
  */
 #ifndef REPLICAD_H
@@ -190,11 +190,14 @@ RP_API int rp_resumed(rp_handle *h, char *text, size_t room, int64_t timeout_ns,
 /* Which generation of another run the job began with (replicad run --from), from rp_open on: UTF-8 JSON and a zero (8192 bytes are enough; RP_EINVAL where
  * room is too small); empty: none. Who is told RP_INIT then initialises its state from there: it is that of info.step. Nobody else reads it. */
 RP_API int rp_from(rp_handle *h, char *text, size_t room, int64_t timeout_ns, rp_error *err);
-/* After RP_INIT, before rp_seal_initial: the state that is in place is the program's own, of this step (a checkpoint that it has loaded where nothing of the job
+/* After RP_INIT, before rp_seal_*: the state that is in place is the program's own, of this step (a checkpoint that it has loaded where nothing of the job
  * is kept). The job counts from there, once all ranks have sealed that step; ranks of different steps end it. RP_ESTATE where the job begins at another step. */
 RP_API int rp_begin_at(rp_handle *h, uint64_t step, rp_error *err);
 /* After RP_INIT: captures and seals the frozen area, replicated and private parts as (epoch, step); sets good. Then rp_join again. */
 RP_API int rp_seal_initial(rp_handle *h, rp_error *err);
+/* In its place, where another rank of the group initialises what the group has in common: captures and seals the private part alone. RP_LOAD follows, and
+ * rp_load brings the rest from that rank. At least one rank of each group calls rp_seal_initial, else the job ends. */
+RP_API int rp_seal_own(rp_handle *h, rp_error *err);
 /* After RP_LOAD: copies the sealed parts into the live regions, verifying every chunk; sets good to {epoch, step}. RP_EFENCED if the epoch was
  * closed meanwhile, and its plan's parts were freed. */
 RP_API int rp_load(rp_handle *h, rp_error *err);

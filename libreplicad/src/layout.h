@@ -85,7 +85,7 @@ _Static_assert(offsetof(rp_control, step) == 512 && offsetof(rp_control, holder)
 /* Describes what lies in a slot, ring place or the frozen area; written before COPIED, read only at COPIED or SEALED. */
 typedef struct rp_meta {
 	uint64_t generation;  /*  0 RP_WORD of the origin's name */
-	uint32_t flags;       /*  8 replica.PartFlags */
+	uint32_t flags;       /*  8 replica.PartFlags: RP_NO_UPDATE, 2 (the daemon's), RP_SHARED_ELSEWHERE */
 	uint32_t chunks;      /* 12 */
 	uint64_t bytes;       /* 16 */
 	uint64_t use_count;   /* 24 of the slot word this belongs to */
@@ -100,6 +100,7 @@ typedef struct rp_meta {
 	uint8_t digest[][16]; /* 128 chunk digests, XXH3-128 canonical */
 } rp_meta;
 _Static_assert(sizeof(rp_meta) == 128, "meta");
+#define RP_SHARED_ELSEWHERE 4u /* of a private part: the rank takes what its group has in common from another one of it (rp_seal_own) */
 
 /* Root of a part = XXH3-128(seed 0) of: "RPROOT01", geometry digest[16], kind u32 (0 replicated, 1 private, 2 frozen), chunks u32,
  * chunk_bytes u32, flags & RP_NO_UPDATE u32, bytes u64, frozen_root[16], chunk digests. See replica.Manifest.RootInput. */

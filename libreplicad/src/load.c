@@ -60,32 +60,66 @@ RP_API int rp_begin_at(rp_handle *h, uint64_t step, rp_error *err) {
 	return RP_OK;
 }
 
-RP_API int rp_seal_initial(rp_handle *h, rp_error *err) {
-	RPI_ENTER(h, err);
-	if (atomic_load(&h->life) != RPI_INIT)
-		return rpi_error(err, RP_ESTATE, "rp_seal_initial: call it when rp_join says RP_INIT");
-	uint64_t epoch = atomic_load(&h->epoch), generation = RP_WORD(epoch, h->order.step, 0), word = 0;
-	if (rp_fenced(h))
-		return rpi_error(err, RP_EFENCED, "epoch %llu is closed: rp_join", (unsigned long long)epoch);
-	int rc = set_words(h, epoch, h->order.step, err);
-	if (rc == RP_OK)
-		rc = seal_frozen(h, generation, err);
+/* Seals the frozen area and the replicated part of what the registered memory holds. */
+static int seal_shared(rp_handle *h, uint64_t generation, rp_error *err) {
 	rpi_place p = {0};
+	uint64_t word = 0;
+	int rc = seal_frozen(h, generation, err);
 	rpi_stage(h, generation);
 	if (rc == RP_OK)
 		rc = take_any(h, RPI_KIND_SLOT, &p, &word, err);
 	if (rc == RP_OK)
 		rc = rpi_fill(h, p, word, RPI_PART_REPLICATED, &h->staged[h->order.step % RP_STAGING], generation, 0, h->frozen_root, 0, err);
-	if (rc == RP_OK)
-		rc = take_any(h, RPI_KIND_RING, &p, &word, err);
-	if (rc == RP_OK)
-		rc = rpi_fill(h, p, word, RPI_PART_PRIVATE, &h->private_part, generation, 0, NULL, 0, err);
-	if (rc != RP_OK)
-		return rc;
+	return rc;
+}
+
+static int seal_own(rp_handle *h, uint64_t generation, uint32_t flags, rp_error *err) {
+	rpi_place p = {0};
+	uint64_t word = 0;
+	int rc = take_any(h, RPI_KIND_RING, &p, &word, err);
+	return rc == RP_OK ? rpi_fill(h, p, word, RPI_PART_PRIVATE, &h->private_part, generation, flags, NULL, 0, err) : rc;
+}
+
+static int initialising(rp_handle *h, const char *call, rp_error *err) {
+	if (atomic_load(&h->life) != RPI_INIT)
+		return rpi_error(err, RP_ESTATE, "%s: call it when rp_join says RP_INIT", call);
+	if (rp_fenced(h))
+		return rpi_error(err, RP_EFENCED, "epoch %llu is closed: rp_join", (unsigned long long)atomic_load(&h->epoch));
+	return RP_OK;
+}
+
+static int initialised(rp_handle *h, uint64_t epoch) {
 	h->initial_epoch = epoch;
 	atomic_store(&h->life, RPI_ATTACHED);
 	rpi_flush(h, 0); /* a daemon that is away reads the words when it is back */
 	return RP_OK;
+}
+
+RP_API int rp_seal_initial(rp_handle *h, rp_error *err) {
+	RPI_ENTER(h, err);
+	int rc = initialising(h, "rp_seal_initial", err);
+	uint64_t epoch = atomic_load(&h->epoch), generation = RP_WORD(epoch, h->order.step, 0);
+	if (rc == RP_OK)
+		rc = set_words(h, epoch, h->order.step, err);
+	if (rc == RP_OK)
+		rc = seal_shared(h, generation, err);
+	if (rc == RP_OK)
+		rc = seal_own(h, generation, 0, err);
+	return rc == RP_OK ? initialised(h, epoch) : rc;
+}
+
+/* Nothing says that the replicated part is good, and before and after the seal the registered memory holds no epoch's state: it can't be captured as one. */
+RP_API int rp_seal_own(rp_handle *h, rp_error *err) {
+	RPI_ENTER(h, err);
+	int rc = initialising(h, "rp_seal_own", err);
+	if (rc != RP_OK)
+		return rc;
+	uint64_t epoch = atomic_load(&h->epoch);
+	rpi_own(h, epoch);
+	rc = seal_own(h, RP_WORD(epoch, h->order.step, 0), RP_SHARED_ELSEWHERE, err);
+	if (!rpi_disown(h) && rc == RP_OK)
+		rc = rpi_error(err, RP_ESTATE, "the good or step word was changed by somebody else: the arena has another owner, exit");
+	return rc == RP_OK ? initialised(h, epoch) : rc;
 }
 
 static const char *const part_names[] = {"replicated part", "private part", "frozen area"};

@@ -628,6 +628,41 @@ static void join_only_looks(void) {
 	rank_end(&r);
 }
 
+/* Another rank of the group seals what they have in common: this one's memory is no generation's before it has loaded that. */
+static void own_part_alone(void) {
+	rank r = {0};
+	rp_join_info info;
+	r.daemon = (fake){.chunk = 4096, .slots = 4, .ring = 8};
+	fake_start(&r.daemon);
+	rank_open(&r, &r.daemon, 5000, 0);
+	OK(rp_attach(r.h, 20ll * second, &failure));
+	SAME(rp_seal_own(r.h, &failure), RP_ESTATE);
+	fake_order(&r.daemon, 1, RP_ORDER_INIT, 7, 0, 0);
+	OK(rank_join(&r, &info));
+	OK(rp_seal_own(r.h, &failure));
+	rpi_place own = rpi_ring(r.h, 0);
+	CHECK(whole(r.h, own, RPI_PART_PRIVATE, true));
+	SAME(own.meta->flags, RP_SHARED_ELSEWHERE);
+	SAME(own.meta->generation, RP_WORD(1, 7, 0));
+	SAME(state(&r, 0), RP_FREE);
+	SAME(RP_SLOT_STATE(atomic_load(rpi_frozen(r.h).word)), RP_FREE);
+	SAME(atomic_load(&r.daemon.control->good.word), 0);
+	SAME(atomic_load(&r.daemon.control->step.word), 0);
+	SAME(rpi_capture_live(r.h, RP_WORD(1, 7, 0), &failure), RP_EAGAIN);
+	SAME(rp_seal_own(r.h, &failure), RP_ESTATE);
+	SAME(rp_seal_initial(r.h, &failure), RP_ESTATE);
+	SAME(rp_join(r.h, &info, 0, &failure), RP_ETIMEOUT); /* the order that it has carried out is none */
+	fake_order(&r.daemon, 2, RP_ORDER_INIT, 7, 0, 0);
+	atomic_store(&r.daemon.control->fence.word, 1);
+	OK(rank_join(&r, &info));
+	atomic_store(&r.daemon.control->fence.word, 2);
+	SAME(rp_seal_own(r.h, &failure), RP_EFENCED);
+	atomic_store(&r.daemon.control->fence.word, 1);
+	OK(rp_seal_initial(r.h, &failure)); /* who followed may lead in a later epoch */
+	CHECK(whole(r.h, rpi_slot(r.h, 0), RPI_PART_REPLICATED, true));
+	rank_end(&r);
+}
+
 static void load_refuses(void) {
 	rank r;
 	rp_join_info info;
@@ -816,5 +851,5 @@ static void is_of_what_the_caller_has(void) {
 const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"worker maps the slots", worker_maps_the_slots}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"is of what the caller has", is_of_what_the_caller_has}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
 			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"leaves in slices", leaves_in_slices}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed}, {"private part later", private_part_later}, {"private part at enter is never late", private_part_at_enter_is_never_late}, {"fenced while a capture waits", fenced_while_a_capture_waits}, {"fenced while a private part waits", fenced_while_a_private_part_waits},
 			      {"join finishes the capture", join_finishes_the_capture},
-			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed},
+			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"own part alone", own_part_alone}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed},
 			      {"begins at a step", begins_at_a_step}, {"an heir seals nothing", an_heir_seals_nothing}, {"says what it cannot load", says_what_it_cannot_load}, {0}};

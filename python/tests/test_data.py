@@ -440,6 +440,24 @@ def test_another_world_goes_on_at_the_sample(was: tuple[int, int], now: tuple[in
     assert both == whole[: len(both)]
 
 
+def test_another_version_of_the_data_is_refused() -> None:
+    """The same numbers would be other samples, and nothing else shows it."""
+    three, four, unnamed = (loader(version=v) for v in ("corpus-v3@sha256:77", "corpus-v4", None))
+    three.load_state_dict(unnamed.state_dict())  # it is named from now on
+    state = three.state_dict()
+    assert state["version"] == "corpus-v3@sha256:77" and "version" not in unnamed.state_dict()
+    loader(version="corpus-v3@sha256:77").load_state_dict(state)
+    for other in (four, unnamed):
+        before = other.state_dict()
+        for load in (other.load_state_dict, other.take_up):
+            with pytest.raises(Mismatch, match=r"of a loader of 'corpus-v3@sha256:77', this one is of ('corpus-v4'|None): have the loader read"):
+                load(state | {"used": 3})
+        assert other.state_dict() == before
+    for bad in ("", "x" * 257, "a\x1b[2J", 7):
+        with pytest.raises(Invalid, match="want 1 to 256 bytes of text"):
+            loader(version=bad)
+
+
 def test_another_loader_is_refused() -> None:
     state = worlds(2, 4)[0].state_dict()
     for other in (Loader(PLAIN, 4, seed=8, rank=0, world=2), Loader(PLAIN[:-1], 4, seed=7, rank=0, world=2), Loader(PLAIN, 4, seed=7, rank=0, world=2, shuffle=False)):

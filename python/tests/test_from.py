@@ -22,6 +22,16 @@ from replicad.parallel import ddp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from replicad._core import generations
+
+asked, fetch = [0], generations.Generation.fetch
+
+def counted(self, wanted):
+    wanted = list(wanted)
+    asked[0] += sum(len(into) for _, _, into in wanted)
+    return fetch(self, wanted)
+
+generations.Generation.fetch = counted
 layout, last, batch, change = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
@@ -100,7 +110,8 @@ with replicad.Session(kept, optimizer, scheduler=scheduler, data=loader, shared_
     ends = digest()[0]
     if rank == 0:
         print("RAN", json.dumps(begins | {"losses": losses, "ends": ends}), flush=True)
-    print("DREW", json.dumps([rank, draws]), flush=True)
+    kept_bytes = sum(t.numel() * 4 for t in [*model.parameters(), *model.buffers(), *(v for s in optimizer.state.values() for v in s.values())])
+    print("DREW", json.dumps([rank, [draws, asked[0], kept_bytes]]), flush=True)
 dist.destroy_process_group()
 """
 
@@ -115,7 +126,9 @@ class Run:
         (ran,) = (line for line in out.splitlines() if "RAN {" in line)
         self.is_: dict[str, Any] = json.loads(ran.split("RAN ", 1)[1])
         self.out = out
-        self.drew = dict(json.loads(line.split("DREW ", 1)[1]) for line in out.splitlines() if "DREW [" in line)
+        drew = dict(json.loads(line.split("DREW ", 1)[1]) for line in out.splitlines() if "DREW [" in line)
+        self.drew = {rank: draws for rank, (draws, _, _) in drew.items()}
+        self.asked = {rank: (asked, kept) for rank, (_, asked, kept) in drew.items()}  # bytes of the other run that a rank asked for, and those of its tensors
         self.url = f"{daemon.dir}/replicad-dev/durable/{self.job.name}"
 
 
@@ -142,6 +155,8 @@ def test_the_same_layout_is_the_same_run(daemon: Daemon) -> None:
     second = Run(daemon, "ddp", 2, 6, "--from", first.url + "@3")
     assert first.is_["losses"] + second.is_["losses"] == whole.is_["losses"]
     assert second.is_["ends"] == whole.is_["ends"]
+    (leads, tensors), (follows, _) = second.asked[0], second.asked[1]
+    assert leads - follows == tensors, "what a group has in common leaves the store once, and goes on over the lanes"
     third = Run(daemon, "ddp", 3, 3, "--from", first.url)
     assert third.drew[0] == second.drew[0] and third.drew[2] not in (third.drew[0], third.drew[1]), "an added rank draws others"
     assert "the generators of rank 2, which the run did not have, are seeded" in third.is_["told"]

@@ -27,7 +27,7 @@ import torch, replicad
 torch.manual_seed(1)
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-loader = replicad.data.Loader(torch.arange(6).float().reshape(6, 1).expand(6, 4), batch_size=1, seed=1)
+loader = replicad.data.Loader(torch.arange(6).float().reshape(6, 1).expand(6, 4), batch_size=1, seed=1, version="six@sha256:7")
 last = int(sys.argv[1])
 with replicad.Session(model, optimizer, data=loader) as session:
     session.note(lr=sys.argv[2], place=f"rank {session.rank.number}")
@@ -75,6 +75,7 @@ def test_said_in_checkpoints(own_daemon: Daemon) -> None:
     shown = json.loads(daemon.verb("ckpt", "show", where, "--json"))["commit"]
     assert shown["notes"] == {"data": "v2", "lr": "0.1", "place": "rank 0"}
     assert shown["provenance"]["torch"] == torch.__version__
+    assert shown["provenance"]["data"] == "six@sha256:7"
     assert {"python", "replicad", "program"} <= set(shown["provenance"])
     text = daemon.verb("ckpt", "show", f"{where}@3")
     lines = (

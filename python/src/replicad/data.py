@@ -26,6 +26,9 @@ from .errors import Invalid, Mismatch
 
 __all__ = ["Endless", "Loader"]
 
+#: The most bytes of a loader's version.
+VERSION = 256
+
 log = logging.getLogger("replicad")
 
 #: Options of torch's loader that this one settles by itself, and what there is instead.
@@ -159,6 +162,9 @@ class Loader:
     ``loader.endless()`` goes on for ever. A batch counts as used when it was handed out, and with an epoch's last one ``loader.epoch`` is the next. Each batch has
     ``batch_size`` samples of this rank; what doesn't fill a batch on every rank is left out of the epoch. ``options`` are those of torch's
     ``DataLoader``; :class:`replicad.Invalid` for one that this loader settles by itself (a sampler, say), and for a dataset without a length.
+
+    ``version`` names what the samples are, in up to 256 bytes (``"corpus-v3@sha256:..."``). It is kept with the place, and a loader of another version is refused: the
+    same numbers would be other samples.
     """
 
     def __init__(
@@ -172,6 +178,7 @@ class Loader:
         shuffle: bool = True,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        version: str | None = None,
         **options: Any,
     ) -> None:
         for name in options:
@@ -194,7 +201,10 @@ class Loader:
             rank, world = place()
         if batch_size < 1 or not 0 <= rank < world or len(dataset) < batch_size * world:
             raise Invalid(f"loader: batches of {batch_size} for rank {rank} of {world} from {len(dataset)} samples: want at least one whole batch for every rank")
+        if version is not None and not (isinstance(version, str) and version.isprintable() and 0 < len(version.encode()) <= VERSION):
+            raise Invalid(f"loader: version={version!r:.80}: want 1 to {VERSION} bytes of text that can be printed, or none")
         self.dataset, self.batch_size, self.seed, self.rank, self.world, self.shuffle = dataset, batch_size, seed, rank, world, shuffle
+        self.version = version
         self.options = {"num_workers": num_workers, "collate_fn": collate_fn, **options}
         self.epoch = 0
         self.used = 0  # batches of this epoch
@@ -277,7 +287,17 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, and of what."""
         self.asked = True
-        return {"epoch": self.epoch, "used": self.used, "of": [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]}
+        named = {"version": self.version} if self.version is not None else {}
+        return {"epoch": self.epoch, "used": self.used, "of": [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle], **named}
+
+    def _check_version(self, state: dict[str, Any]) -> None:
+        """A version that is given for the first time counts from then on."""
+        had = state.get("version")
+        if had is not None and had != self.version:
+            raise Mismatch(
+                f"the state is of a loader of {had!r}, this one is of {self.version!r}: have the loader read {had!r}, or begin a new job where the data is to be another one "
+                "(replicad run --from URL, with the loader's name in Session(fresh=))"
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes to where a loader of the same kind was. :class:`Mismatch` for one with another seed, world, batch size, number of samples or order."""
@@ -285,6 +305,7 @@ class Loader:
         of = [self.seed, self.world, self.batch_size, len(self.dataset), self.shuffle]
         if state["of"] != of:
             raise Mismatch(f"the state is of a loader with seed, world, batch size, samples, shuffle = {state['of']}, this one has {of}: make the loader with the same")
+        self._check_version(state)
         self.epoch, self.used = (state["epoch"], state["used"]) if state["used"] < len(self) else (state["epoch"] + 1, 0)
         self._life += 1
 
@@ -297,6 +318,7 @@ class Loader:
             raise Mismatch(
                 f"the state is of a loader with seed, samples, shuffle = {[seed, samples, shuffle]}, this one has {[self.seed, len(self.dataset), self.shuffle]}: make it alike"
             )
+        self._check_version(state)
         had, now = world * size, self.world * self.batch_size
         if had == now:
             used = state["used"]

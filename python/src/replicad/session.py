@@ -428,10 +428,10 @@ class Session:
             try:
                 order = self._order(timeout)
                 if order.initialise:
-                    own = self._begin(order, otherwise)
+                    own, leads = self._begin(order, otherwise)
                     self._kept.write(*(("", "", own) if own is not None else ()))
                     self._kept.live.everything()
-                    self._rank.seal_initial()
+                    (self._rank.seal_initial if leads else self._rank.seal_own)()
                     self._fresh = True
                     continue
                 self._kept.live.drain(self._free)
@@ -502,8 +502,9 @@ class Session:
         self._told_of.resumed(resumed)
         return resumed
 
-    def _begin(self, order: Order, otherwise: Callable[[], int] | None) -> dict[str, Any] | None:
-        """Loads the initial state from the generation that the job was told to begin from, or otherwise, if it was. It returns what is the rank's own, where it comes from it."""
+    def _begin(self, order: Order, otherwise: Callable[[], int] | None) -> tuple[dict[str, Any] | None, bool]:
+        """Loads the initial state from the generation that the job was told to begin from, or otherwise, if it was. It returns what is the rank's own, where it comes from it, and
+        whether the rank has loaded what its group has in common."""
         if not (origin := self._rank.origin()):
             self._otherwise = otherwise is not None
             if otherwise is not None:
@@ -514,12 +515,13 @@ class Session:
                 self._rank.begin_at(step)
             if self._declared and order.rank == 0:
                 log.warning("replicad: was, fresh and dropped change nothing, as the job did not begin from a generation (replicad run --from URL): leave them out")
-            return None
+            return None, True
         from ._torch import begun
 
+        leads = origin.get("seals", order.rank) == order.rank
         try:
             with begun.opened(origin) as source:
-                inexact, own = begun.begin(source, self._kept, self._declared, order.rank, order.world)
+                inexact, own = begun.begin(source, self._kept, self._declared, order.rank, order.world, leads)
                 same = source.world == order.world
         except Corrupt as err:  # a new process would only read the same
             raise Mismatch(
@@ -534,7 +536,7 @@ class Session:
             self._remarks.note("note", {"declared": ", ".join(declared)[: remarks.TEXT]})
         if (inexact or declared) and order.rank == 0:
             log.warning("replicad: this run begins from %s; all else is as it was there", self._begun)
-        return own
+        return own, leads
 
     def _told(self, source: str) -> str:
         """What launchers print of the durable generation that the job goes on from. The step does not hang on it: without an answer it is not said."""
@@ -623,7 +625,7 @@ class Session:
             self._rank.register(table := self._kept.table())
             self._kept.registered(self._rank, table)
             self._rank.attach()
-            self._remarks.note("version", provenance.versions())
+            self._remarks.note("version", provenance.versions() | loaders.versions(self._objects.data))
             self._remarks.tell(self._rank, again=True)
         except Refused as err:
             if "geometry" in str(err):

@@ -154,6 +154,7 @@ def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
         "rp_resumed": (h, c.c_char_p, c.c_size_t, i64, err),
         "rp_begin_at": (h, c.c_uint64, err),
         "rp_seal_initial": (h, err),
+        "rp_seal_own": (h, err),
         "rp_seal_step": (h, u32, err),
         "rp_expect": (h, u32, u64, c.c_void_p, c.c_size_t, err),
         "rp_load": (h, err),

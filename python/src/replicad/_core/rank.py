@@ -208,7 +208,8 @@ class Rank(Rendezvous):
 
     def origin(self, timeout: float | None = None) -> dict[str, Any] | None:
         """Which generation of another run the job began with: "url" of the store's root, "job", "run", "place" below the root, "generation" and its
-        "world"; None: none. After :meth:`open`. Who is told to initialise its state then loads it from there."""
+        "world"; None: none. After :meth:`open`. Who is told to initialise its state then loads it from there: of what a group has in common only the
+        rank that "seals" names, which is said once the rank is attached; the others call :meth:`seal_own`."""
         room = c.create_string_buffer(8192)
         self._wait("read what the job began with", lambda ns: self._lib.rp_from(self._h, room, len(room), ns, c.byref(self._text)), timeout)
         return cast("dict[str, Any]", json.loads(room.value)) if room.value else None
@@ -255,6 +256,10 @@ class Rank(Rendezvous):
     def seal_initial(self) -> None:
         """Captures and seals the initial state."""
         self._wait("seal the initial state", lambda ns: self._lib.rp_seal_initial(self._h, c.byref(self._text)), None)
+
+    def seal_own(self) -> None:
+        """In its place: seals the rank's own part alone. Another rank of its group seals what they have in common, and :meth:`load` brings it."""
+        self._wait("seal what is the rank's own", lambda ns: self._lib.rp_seal_own(self._h, c.byref(self._text)), None)
 
     def load(self) -> None:
         """Copies the ordered generation into the registered memory; every chunk is verified first."""

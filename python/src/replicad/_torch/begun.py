@@ -72,19 +72,21 @@ def opened(origin: Mapping[str, Any]) -> Generation:
     return source
 
 
-def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: int) -> tuple[list[str], dict[str, Any] | None]:
+def begin(source: Generation, kept: Kept, declared: Declared, rank: int, world: int, leads: bool) -> tuple[list[str], dict[str, Any] | None]:
     """Fills what is registered, and the objects, with what the generation has; returns what of it is not exact, for people, and what is the rank's own (None: the
-    program's). :class:`Mismatch` where the program has another state, by name, before a tensor is changed."""
+    program's). :class:`Mismatch` where the program has another state, by name, before a tensor is changed. A rank that does not lead its group reads what is its own:
+    what the group has in common comes from the one that does, over the lanes."""
     declared.of(kept.objects.models, kept.objects.optimizers)
     spread = {short(s.name): s for s in kept.sharded}
     fit = _fit(source, kept, declared)
     of = rank % source.world  # whose is what is a rank's own
     laid = _laid(source)
     orders = Orders(laid.get("orders"), kept.layout.own["orders"], source.equal)
-    reads = []
+    reads: list[_Read] = []
     for region, tensor in fit.found:
         try:
-            reads += _reads(region, tensor, spread.get(region.name), source.groups[of], orders)
+            its = _reads(region, tensor, spread.get(region.name), source.groups[of], orders)
+            reads += its if leads or region.private else ()
         except Mismatch as err:
             fit.wrong.append(str(err))
     for region, tensor in fit.own:

@@ -74,6 +74,14 @@ def missing(objects: Objects, live: Mapping[str, list[Any]]) -> Iterator[Verdict
     if objects.keep_rng:
         for path, g in [x for x in own_generators(objects) if not _kept(objects, x[1])][:NAMED]:
             yield Verdict(path, False, f"a {kind(g)} of its own: what it draws begins anew", "replicad.rng.add(name, generator) for what draws in the training loop")
+    for name, o in objects.data.items():
+        if n := loaders.buffered(o):
+            yield Verdict(
+                name,
+                False,
+                f"its shuffle buffer of {n} samples is not in its state: a restart leaves out the samples that lie there",
+                "shuffle(buffer_size=1), which shuffles the shards alone; or a map-style dataset in a replicad.data.Loader",
+            )
     if not objects.data:
         yield Verdict(
             "data",

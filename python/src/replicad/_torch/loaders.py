@@ -7,11 +7,12 @@ generator, every later epoch is shuffled otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-__all__ = ["counts", "ours", "room", "set_state", "state", "tells"]
+__all__ = ["buffered", "counts", "ours", "room", "set_state", "state", "tells", "versions"]
 
 
 def _torchdatas(o: Any) -> bool:
@@ -53,6 +54,26 @@ def set_state(o: Any, value: Any) -> None:
         o.state_dict()  # makes the iterator, and with it the draws of a beginning, that comes next anyway
     g = value["generator"]
     o.generator.set_state(g if isinstance(g, torch.Tensor) else torch.as_tensor(g))
+
+
+def versions(data: Mapping[str, Any]) -> dict[str, str]:
+    """What loaders of this package say that they read, by their names."""
+    return {name: o.version for name, o in data.items() if ours(o) and o.version is not None}
+
+
+def buffered(o: Any) -> int:
+    """How many samples lie in the shuffle buffers of Hugging Face's ``datasets.IterableDataset``, or of one that a loader reads: its state leaves them out. 0: none, or it is
+    no such dataset."""
+    dataset = getattr(o, "dataset", o)
+    if not any(c.__module__.startswith("datasets.") and c.__name__ == "IterableDataset" for c in type(dataset).__mro__):
+        return 0
+    n, left, seen = 0, [dataset._ex_iterable], 0  # noqa: SLF001 (the library says nowhere else that it buffers)
+    while left and seen < 1024:
+        x, seen = left.pop(), seen + 1
+        if type(x).__name__ == "BufferShuffledExamplesIterable" and x.buffer_size > 1:
+            n += x.buffer_size
+        left += [y for y in (getattr(x, "ex_iterable", None), *(getattr(x, "ex_iterables", None) or ())) if y is not None]
+    return n
 
 
 def room(o: Any) -> int:
