@@ -450,14 +450,6 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 	return choice{gen: init, lots: lots, reason: reason, initial: true}, Verdict{Kind: Ready, Reason: reason}
 }
 
-// unmade is the verdict on a part that is missing where each rank has sealed what it was to.
-func (in *PlanInput) unmade(part replica.Part, nobodys bool) Verdict {
-	if nobodys && part.Kind == replica.ReplicatedPart && in.Job.Growth == nil {
-		return Verdict{Kind: Stuck, Final: true, Reason: fmt.Sprintf("nobody makes the initial state of %v: each of its ranks takes it from another one (rp_seal_own): have one of them call rp_seal_initial", part)}
-	}
-	return Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", part)}
-}
-
 // begins is the step of what the ranks of a job that opens have sealed, or why there is none: where nothing says at which step the job begins, its ranks do, by a state of
 // their own.
 func (in *PlanInput) begins() (step replica.Step, differ string) {
@@ -470,8 +462,8 @@ func (in *PlanInput) begins() (step replica.Step, differ string) {
 	first := -1
 	for r := range in.Job.Ranks {
 		rep, ok := in.rank(replica.Rank(r))
-		if !ok || rep.Live.Epoch() != in.Job.Epoch {
-			continue // it has sealed what is its own alone
+		if !ok || rep.Live.Epoch() != in.Job.Epoch { // one that takes the state from another rank
+			continue
 		}
 		switch sealed := rep.Live.Step(); {
 		case first < 0:
@@ -481,6 +473,14 @@ func (in *PlanInput) begins() (step replica.Step, differ string) {
 		}
 	}
 	return step, ""
+}
+
+// unmade is the verdict on a part that is missing where each rank has sealed what it was to.
+func (in *PlanInput) unmade(part replica.Part, nobodys bool) Verdict {
+	if nobodys && part.Kind == replica.ReplicatedPart && in.Job.Growth == nil {
+		return Verdict{Kind: Stuck, Final: true, Reason: fmt.Sprintf("nobody makes the initial state of %v: each of its ranks takes it from another one (rp_seal_own): have one of them call rp_seal_initial", part)}
+	}
+	return Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", part)}
 }
 
 // sealing is what the ranks of a job that opens seal.

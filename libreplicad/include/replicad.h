@@ -190,7 +190,7 @@ RP_API int rp_resumed(rp_handle *h, char *text, size_t room, int64_t timeout_ns,
 /* Which generation of another run the job began with (replicad run --from), from rp_open on: UTF-8 JSON and a zero (8192 bytes are enough; RP_EINVAL where
  * room is too small); empty: none. Who is told RP_INIT then initialises its state from there: it is that of info.step. Nobody else reads it. */
 RP_API int rp_from(rp_handle *h, char *text, size_t room, int64_t timeout_ns, rp_error *err);
-/* After RP_INIT, before rp_seal_initial: the state that is in place is the program's own, of this step (a checkpoint that it has loaded where nothing of the job
+/* After RP_INIT, before rp_seal_*: the state that is in place is the program's own, of this step (a checkpoint that it has loaded where nothing of the job
  * is kept). The job counts from there, once all ranks have sealed that step; ranks of different steps end it. RP_ESTATE where the job begins at another step. */
 RP_API int rp_begin_at(rp_handle *h, uint64_t step, rp_error *err);
 /* After RP_INIT: captures and seals the frozen area, replicated and private parts as (epoch, step); sets good. Then rp_join again. */

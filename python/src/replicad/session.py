@@ -503,8 +503,8 @@ class Session:
         return resumed
 
     def _begin(self, order: Order, otherwise: Callable[[], int] | None) -> tuple[dict[str, Any] | None, bool]:
-        """Loads the initial state from the generation that the job was told to begin from, or otherwise, if it was. It returns what is the rank's own, where it comes from there,
-        and whether the rank has loaded what its group has in common."""
+        """Loads the initial state from the generation that the job was told to begin from, or otherwise, if it was. It returns what is the rank's own, where it comes from it, and
+        whether the rank has loaded what its group has in common."""
         if not (origin := self._rank.origin()):
             self._otherwise = otherwise is not None
             if otherwise is not None:
