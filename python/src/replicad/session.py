@@ -136,7 +136,8 @@ class Session:
 
     ``model``, ``optimizer``, ``scheduler`` and ``scaler`` may each be one object, a list or a dict by name. ``data`` is
     what says which samples come next (a sampler or loader with ``state_dict``). ``extra`` holds further objects with
-    ``state_dict`` and ``load_state_dict``. ``shared_buffers(name)`` says of a buffer, under the name that messages give it, whether it is equal on all ranks of the replica
+    ``state_dict`` and ``load_state_dict``; :func:`replicad.moves` and :func:`replicad.own` say more of one. ``shared_buffers(name)`` says of a buffer, under the name that
+    messages give it, whether it is equal on all ranks of the replica
     group; the others are kept for each rank. ``debug`` hashes every tensor at the end of a step and the beginning of the next, and
     names what changed between, and random numbers that are drawn where a restart would draw them again. ``strict`` refuses what is only
     named otherwise: state that changes and is in no copy (:class:`Mismatch`, in the step or forward that finds it). ``staging``

@@ -60,7 +60,7 @@ def prepare(accelerator: Accelerator, *objects: Any, **options: Any) -> Session:
     given = _sorted(accelerator, objects)
     extra = {"accelerator": moves(Attributes(accelerator, "step"))} | _registered(accelerator, given) | dict(options.pop("extra", None) or {})
     session = Session(
-        model=[extract_model_from_parallel(m, keep_torch_compile=False) for m in given["model"]],
+        model=[m if accelerator.distributed_type.value == "FSDP" else extract_model_from_parallel(m, keep_torch_compile=False) for m in given["model"]],
         optimizer=given["optimizer"],
         scheduler=[s.scheduler for s in given["scheduler"]],
         scaler=() if accelerator.scaler is None else accelerator.scaler,
