@@ -64,15 +64,19 @@ with replicad.Session(model, optimizer) as session:
     print("rank", rank, "on", os.environ["REPLICAD_HOST"], "begins after step", session.order.step, flush=True)
     dist.init_process_group("gloo")
     for step in session.steps(STEPS):
+        if step == 8:
+            session.commit(timeout=60)
         if step == 8 and fault == "rank" and rank == 1 and once("fault"):
             os.kill(os.getpid(), signal.SIGKILL)
         if step == 8 and fault == "agent" and rank == 0 and once("fault"):
             os.kill(os.getppid(), signal.SIGKILL)
+            signal.pause()  # for ever, if nobody ends it
         each = gradients(model, rank, step)
         with session.step():
             for p, g in zip(model.parameters(), each):
-                dist.all_reduce(g)
-                p.grad = g
+                all_of_it = [torch.empty_like(g) for _ in range(world)]
+                dist.all_gather(all_of_it, g)
+                p.grad = sum(all_of_it[1:], all_of_it[0])  # a reduction would add them up in an order of its own
             optimizer.step()
 plain, optimizer = made()
 for step in range(1, STEPS + 1):
@@ -152,8 +156,7 @@ def test_the_agent_of_node_rank_0_is_killed(spare: bool, site: Path, tmp_path: P
             runs.append(torchruns(nodes[names[killed]], site, tmp_path, "agent", "lm", *flags))
         out = "\n".join(one.done() for one in runs)
         assert sorted(re.findall(r"rank (\d) END (\w+)", out)) == [(str(r), "equal") for r in range(4)], out
-        resumed = {step for _, step in begins(out) if step}
-        assert len(resumed) == 1 and resumed <= {6, 7, 8}, out
+        assert {step for _, step in begins(out)} == {0, 7}, out
 
 
 @pytest.mark.long
