@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,13 @@ def test_a_spare_that_nobody_needs_ends_well(site: Path, tmp_path: Path) -> None
 
 @pytest.fixture
 def make(daemon: Daemon) -> Iterator[Callable[..., torchrun.Handler]]:
-    """Handlers, as several torchruns on one node would have them."""
+    with handlers_of(daemon) as made:
+        yield made
+
+
+@contextmanager
+def handlers_of(daemon: Daemon) -> Iterator[Callable[..., torchrun.Handler]]:
+    """Makes handlers, as several torchruns on one node would have them."""
     made: list[torchrun.Handler] = []
     before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith("REPLICAD_")]:
@@ -259,6 +266,22 @@ def test_rounds(make: Callable[..., torchrun.Handler], daemon: Daemon) -> None:
         until(lambda: bool(a.num_nodes_waiting()))
     kept = b.next_rendezvous()
     assert (kept.rank, third.round().rank) == (1, 0) and address(kept) == address(third.round())
+
+
+def test_a_daemon_that_is_killed_changes_no_round(own_daemon: Daemon) -> None:
+    """The next one leads, too, and makes the same round of what the agents say."""
+    with handlers_of(own_daemon) as make:
+        both = [make("torchrun-daemon", 2) for _ in range(2)]
+        first = [c.round() for c in [Comes(h) for h in both]]
+        assert own_daemon.process is not None
+        own_daemon.process.kill()
+        own_daemon.process.wait(PATIENCE)
+        own_daemon.launch()
+        own_daemon.ready()
+        again = Comes(both[1])
+        until(lambda: both[0].num_nodes_waiting() > 0)
+        kept = both[0].next_rendezvous()
+        assert [kept.rank, again.round().rank] == [info.rank for info in first] and address(kept) == address(again.round())
 
 
 @pytest.mark.long  # five seconds of grace
