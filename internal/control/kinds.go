@@ -69,6 +69,8 @@ const (
 	kindSpooled     wire.Kind = 119
 	kindSaid        wire.Kind = 120
 	kindTurn        wire.Kind = 125
+	kindAgents      wire.Kind = 126
+	kindRound       wire.Kind = 127
 
 	KindOperatorReply wire.Kind = 113
 )
@@ -108,6 +110,7 @@ var table = []row{
 	message[AskView](kindAskView, ToLeader),
 	message[CopyReport](kindCopy, ToLeader),
 	message[SpoolReport](kindSpooled, ToLeader),
+	message[AgentsReport](kindAgents, ToLeader),
 
 	handshake[Welcome](KindWelcome, ToNode),
 	handshake[Beat](KindBeat, ToNode),   // the leader is there
@@ -133,6 +136,7 @@ var table = []row{
 	message[Tell](kindTell, ToNode),
 	message[MayLeave](kindMayLeave, ToNode),
 	message[SpoolOrder](kindSpool, ToNode),
+	message[AgentRound](kindRound, ToNode),
 	message[UnheardQuestion](kindAskUnheard, ToNode), // of a voter
 }
 

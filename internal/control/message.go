@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -268,6 +269,18 @@ type SpoolReport struct {
 	Passed []string         `cbor:"3,keyasint,omitempty"` // what can't be used, and why
 	Wrote  []replica.Stored `cbor:"4,keyasint,omitempty"`
 	Failed string           `cbor:"5,keyasint,omitempty"`
+}
+
+// AgentsReport is all of torchrun's agents that stand in a job's rounds through launchers of a node.
+type AgentsReport struct {
+	Job    replica.JobID `cbor:"1,keyasint"`
+	Agents []wire.Agent  `cbor:"2,keyasint"`
+}
+
+// AgentRound tells one of them what it is to do.
+type AgentRound struct {
+	Job   replica.JobID `cbor:"1,keyasint"`
+	Round wire.Round    `cbor:"2,keyasint"`
 }
 
 // Leaving says that the node's daemon was asked to end; MayLeave answers, at once and for as long as it is to wait.

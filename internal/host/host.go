@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/adoption"
+	"github.com/replicad/replicad/internal/host/agents"
 	"github.com/replicad/replicad/internal/host/growth"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/push"
@@ -153,6 +154,7 @@ type Host struct {
 	restores     *restore.Room
 	growing      *growth.Room
 	writer       *writer.Room
+	agents       *agents.Room
 	yielding     yielding
 }
 
@@ -219,6 +221,7 @@ func New(c Config) *Host {
 	m.mirrors = mirrors.New(rooms{m}, m.log, m.self.Name)
 	m.growing = growth.New(rooms{m})
 	m.writer = writer.New(rooms{m})
+	m.agents = agents.New()
 	m.push = push.New(rooms{m}, m.log, m.cluster, m.self.Name)
 	return m
 }
@@ -450,6 +453,8 @@ func (h *Host) leaderSays(msg any) {
 			}
 			h.created(l, msg.Refused)
 		}
+	case control.AgentRound:
+		learn(h.agents, agents.Event(agents.Told{AgentRound: msg}), h.doAgents)
 	case control.KVReply:
 		h.desk.Reply(msg)
 	case control.SpoolOrder:
@@ -557,6 +562,7 @@ func (h *Host) resend() {
 	h.desk.Resend()
 	h.scrubs(scrub.Linked{})
 	h.writes(writer.Linked{})
+	learn(h.agents, agents.Event(agents.Linked{}), h.doAgents)
 	for _, lj := range h.jobs {
 		lj.reported = replica.NodeReport{}
 		lj.said.Linked()

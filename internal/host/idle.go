@@ -15,7 +15,7 @@ const idleSaid = 1500 * time.Millisecond
 
 // sayIdle tells a launcher, once, what it waits for.
 func (h *Host) sayIdle(job *replica.Job, l *launcher, now time.Time) {
-	if l.idle.IsZero() || now.Sub(l.idle) < idleSaid {
+	if l.idle.IsZero() || now.Sub(l.idle) < idleSaid || l.hello.Capacity == 0 { // another launcher starts the processes of that
 		return
 	}
 	l.idle = time.Time{}

@@ -32,7 +32,7 @@ func turn[Event, Effect any](r room.Room[Event, Effect], now time.Time, do func(
 
 // turnRooms gives each room its turn.
 func (h *Host) turnRooms(now time.Time) time.Duration {
-	return min(turn(h.adoption, now, h.doAdopt), turn(h.restores, now, h.doRestore), turn(h.mirrors, now, h.doMirror), turn(h.push, now, h.doPush), turn(h.scrubber.room, now, h.doScrub), turn(h.writer, now, h.doWrite))
+	return min(turn(h.adoption, now, h.doAdopt), turn(h.restores, now, h.doRestore), turn(h.mirrors, now, h.doMirror), turn(h.push, now, h.doPush), turn(h.scrubber.room, now, h.doScrub), turn(h.writer, now, h.doWrite), turn(h.agents, now, h.doAgents))
 }
 
 func (h rooms) Self() replica.Holder { return h.holder() }

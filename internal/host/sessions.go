@@ -93,6 +93,8 @@ func (h *Host) handleSession(ev session.Event) {
 		h.runRunning(ev.Peer, ev.RunExited.Rank, ev.RunExited.PID)
 	case session.RunLeaving:
 		h.launcherLeaves(ev.Peer)
+	case session.RunAgent:
+		h.agentSays(ev)
 	case session.Gone:
 		h.peerGone(ev.Peer)
 	case session.Short:

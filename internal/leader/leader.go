@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/leader/agents"
 	"github.com/replicad/replicad/internal/leader/durable"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/lock"
@@ -190,6 +191,7 @@ type ledJob struct {
 	guard      guard
 	rhythm     rhythm
 	offered    map[replica.Rank]offered // by this leader
+	agents     *agents.Room             // torchrun's; nil: it has none
 }
 
 // lead is the soft state of a job of which nothing is known yet.
@@ -406,6 +408,7 @@ func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 			}
 			l.log.JobChanged(was, job, led.pinnedAt)
 			l.wrote(was, job)
+			l.agentsFollow(led, was, job)
 			led.durable.Learn(l.now(), durable.Changed{Job: job})
 			if was == nil || was.Epoch != job.Epoch || was.ClosedEpoch != job.ClosedEpoch {
 				l.kv.Advance(id, job.ClosedEpoch+1)
@@ -444,6 +447,7 @@ func (l *Leader) handle(ctx context.Context, ev any) {
 		if l.links[ev.node.Name] == ev.nodeLink {
 			delete(l.links, ev.node.Name)
 			l.spools.down(ev.node.Name)
+			l.agentsLinked(ev.node.Name)
 			l.lost(ctx, ev.node.Name)
 		}
 	case nodeMessage:
@@ -697,6 +701,7 @@ func (l *Leader) tick(ctx context.Context) {
 			led.guard.look(ctx, l, led)
 			l.sayShort(led)
 			l.sayAwaited(led)
+			l.agentsTurn(led)
 		}
 		if at, ok := led.recovery.Next(); (led.due || ok && at <= now) && now >= led.restsUntil {
 			l.recoverStep(ctx, id, led, recovery.Tick{})

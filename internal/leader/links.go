@@ -266,6 +266,7 @@ func (l *Leader) linkUp(ctx context.Context, n *nodeLink) {
 	}
 	l.links[n.node.Name] = n
 	l.spools.up(n.node.Name, n.Link)
+	l.agentsLinked(n.node.Name)
 	delete(l.suspicions, n.node.Holder())
 	if err := l.encode(); err != nil { // before the welcome: a node that is welcome hears something each second, or goes elsewhere
 		n.Close(err)
@@ -389,6 +390,8 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		}
 	case control.SpoolReport:
 		l.spools.answer(name, m)
+	case control.AgentsReport:
+		l.agentsReported(name, m)
 	case control.Leaving:
 		l.leaves(ctx, from)
 	case control.EndRequest:

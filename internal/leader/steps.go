@@ -165,7 +165,7 @@ func (led *ledJob) shortOf() string {
 // sayShort tells the launchers of a job that waits for processes that nobody offers: after claim_timeout, and each time that has doubled.
 func (l *Leader) sayShort(led *ledJob) {
 	text, now := led.shortOf(), l.now()
-	if text == "" {
+	if text == "" || led.agents != nil && led.agents.Any() { // torchrun starts them, and its agents hear for whom they wait
 		led.shortSince, led.shortSaid = 0, 0
 		return
 	}

@@ -68,6 +68,10 @@ func (d *dialog) event(token func(job string) string, p *conn, h wire.RankHeader
 	if !d.greeted {
 		return nil, fmt.Errorf("message type %d before a hello", h.Type)
 	}
+	if d.launcher && h.Type == wire.MRunAgent {
+		v, err := wire.ParseAgent(body)
+		return RunAgent{p, v}, err
+	}
 	if d.launcher {
 		v, err := wire.ParseRunExited(body)
 		switch h.Type {

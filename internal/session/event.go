@@ -169,6 +169,11 @@ type (
 	}
 	// RunLeaving says that a launcher was told to end, and lets its ranks end their step first.
 	RunLeaving struct{ Peer Peer }
+	// RunAgent says where the agent is for which a launcher stands.
+	RunAgent struct {
+		Peer Peer
+		wire.Agent
+	}
 	// Gone says that the session is over: io.EOF if the peer hung up, else why.
 	Gone struct {
 		Peer Peer
@@ -206,6 +211,7 @@ func (RunHello) event()   {}
 func (RunExited) event()  {}
 func (RunRunning) event() {}
 func (RunLeaving) event() {}
+func (RunAgent) event()   {}
 func (Gone) event()       {}
 func (Short) event()      {}
 func (Exited) event()     {}

@@ -60,6 +60,7 @@ const (
 	MFrom       uint16 = 34 // no body
 	// A launcher says again.
 	MRunLeaving uint16 = 31 // body: RunExited, zero: it was told to end, and waits for MRunLeave
+	MRunAgent   uint16 = 35 // body: Agent
 	// daemon -> rank
 	MWelcome  uint16 = 64
 	MRefused  uint16 = 65
@@ -85,6 +86,7 @@ const (
 	MRunNote  uint16 = 84 // body: Refused with Code 0: what people at the launcher should know
 	MRunLeave uint16 = 85 // body: none: the ranks have ended the step that they were in
 	MRunBegun uint16 = 86 // body: none: the job needs no more what the launcher's From names
+	MRunRound uint16 = 87 // body: Round
 )
 
 // The codes of libreplicad (RP_*), as they stand in Refused, KVValue and the KV_OK reply.

@@ -126,6 +126,16 @@ def environment(**more: str) -> dict[str, str]:
     return env | {"PYTHONPATH": str(SRC)} | more
 
 
+def installed(folder: Path) -> Path:
+    """A folder on the path by which the package of this checkout is installed, as far as others look: it has the entry points of the wheel."""
+    info = folder / "replicad-0.dist-info"
+    info.mkdir()
+    info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: replicad\nVersion: 0\n")
+    points = re.findall(r'^\[project\.entry-points\."(.+)"\]\n((?:\w+ = ".+"\n)+)', (ROOT / "python" / "pyproject.toml").read_text(), re.M)
+    info.joinpath("entry_points.txt").write_text("".join(f"[{group}]\n" + names.replace('"', "") for group, names in points))
+    return folder
+
+
 class Lines:
     """The lines of a process's output as they come; waiting for one fails the test when the output ends first."""
 

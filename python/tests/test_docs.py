@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is missing: the documentation's programs are PyTorch programs")
 
 import cluster
-from conftest import PATIENCE, ROOT, Daemon, environment
+from conftest import PATIENCE, ROOT, Daemon, environment, installed
 
 DOCS = ROOT / "docs"
 #: A page's programs (a block whose first line is "# NAME.py"), and what the last line of the output of its commands says.
@@ -25,7 +25,7 @@ PAGES = {
     "inprocess.md": ["at step 50 in run 2"],
     "lora.md": ["step 30 loss"],
     "sharded.md": ["at step 30"],
-    "torchrun.md": ["step 50 loss"],
+    "torchrun.md": ["step 50 loss", "step 50 loss"],
     "../python/README.md": ["step 50 loss"],  # the wheel's own page
     "testing.md": ["Resumption(steps=8, resumed_at=5", "step 30, survived"],
 }
@@ -54,10 +54,11 @@ def test_programs_and_commands(page: str, own_daemon: Daemon, tmp_path: Path) ->
     for name, text in (programs("pytorch.md") | programs(page)).items():
         (tmp_path / name).write_text(text)
     path = os.pathsep.join([str(ROOT / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    seen = os.pathsep.join([own_daemon.env["PYTHONPATH"], str(installed(tmp_path))])
     commands = [line for b in blocks(page, "sh") for line in b.splitlines() if not line.endswith("&")]
     assert len(commands) == len(PAGES[page])
     for command, want in zip(commands, PAGES[page], strict=True):
-        env = own_daemon.env | {"PATH": path, "OMP_NUM_THREADS": "1", "STEPS": "50"}
+        env = own_daemon.env | {"PATH": path, "PYTHONPATH": seen, "OMP_NUM_THREADS": "1", "STEPS": "50"}
         done = subprocess.run(command.split(), env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3 * PATIENCE)
         assert done.returncode == 0, f"{command}:\n{done.stdout}"
         assert want in done.stdout, f"{command}:\n{done.stdout}"

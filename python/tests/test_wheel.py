@@ -92,7 +92,9 @@ def test_what_is_in_it(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as z:
         names = z.namelist()
         metadata = z.read(next(n for n in names if n.endswith("/METADATA"))).decode()
+        points = z.read(next(n for n in names if n.endswith("/entry_points.txt"))).decode()
     assert {"replicad/py.typed", "replicad/lib/libreplicad.so.1", f"replicad-{replicad.__version__}.data/scripts/replicad"} <= set(names)
+    assert "[torchrun.handlers]\nreplicad = replicad.adapters.torchrun:handler" in points
     required = re.findall(r"^Requires-Dist: (.*)$", metadata, re.M)
     assert all("extra ==" in r for r in required), f"{required}: it needs nothing"
     assert any(r.startswith("torch>=2.6") for r in required)

@@ -1,0 +1,66 @@
+package host
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/wire"
+)
+
+// reports are those of agents that the leader was sent since.
+func (d *rig) reports() (list []control.AgentsReport) {
+	d.t.Helper()
+	for _, m := range d.says() {
+		if r, ok := m.(control.AgentsReport); ok {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+func TestAgentSpeaksThroughItsLauncher(t *testing.T) {
+	d := newRig(t)
+	d.put(fixture.Job())
+	peer, end := d.session(0)
+	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, job: fixture.JobID, starts: starts{}}
+	d.launchers[peer.ID()] = l
+	agent := wire.Agent{ID: "0123456789abcdef", Nodes: 2, Address: "n1:1"}
+	d.handleSession(session.RunAgent{Peer: peer, Agent: agent})
+	if got := d.reports(); got != nil {
+		t.Errorf("reported before its launcher has a job: %+v", got)
+	}
+	l.accepted = true
+	d.handleSession(session.RunAgent{Peer: peer, Agent: agent})
+	if got, want := d.reports(), []control.AgentsReport{{Job: fixture.JobID, Agents: []wire.Agent{agent}}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("reported %+v, want %+v", got, want)
+	}
+	d.resend()
+	if got := d.reports(); len(got) != 1 || len(got[0].Agents) != 1 {
+		t.Errorf("another leader hears %+v", got)
+	}
+	round := wire.Round{ID: agent.ID, Number: 7, Head: "n1:1"}
+	d.leaderSays(control.AgentRound{Job: fixture.JobID, Round: round})
+	h, body := end.reads()
+	if got, err := wire.ParseRound(body); err != nil || h.Type != wire.MRunRound || got != round {
+		t.Errorf("message %d, %+v, %v; want %+v", h.Type, got, err, round)
+	}
+	d.peerGone(peer)
+	if got := d.reports(); len(got) != 1 || len(got[0].Agents) != 0 {
+		t.Errorf("gone, it is reported: %+v", got)
+	}
+}
+
+// A launcher that starts no processes waits for none.
+func TestLauncherOfAnAgentIsNotIdle(t *testing.T) {
+	d := newRig(t)
+	peer, _ := d.session(0)
+	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job", Spare: true}, accepted: true, idle: time.Now().Add(-time.Hour), starts: starts{}}
+	d.sayIdle(fixture.Job(), l, time.Now())
+	if l.idle.IsZero() {
+		t.Error("it is told that it waits")
+	}
+}
