@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is missing: layouts are PyTorch's")
 
-import torch.distributed as dist
 from torch import nn
 
+from ranks import Ranks
 from replicad import Corrupt, Mismatch
 from replicad._core import capsule
 from replicad._torch.groups import derive
@@ -84,19 +81,15 @@ def local(t: Any) -> bytes:
     return bytes(t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()) if t.numel() else b""
 
 
-def rank(number: int, folder: str, layouts: list[str]) -> None:
+def rank(number: int, layouts: list[str]) -> dict[str, Any]:
     """One of four processes: what it derives, and a digest of what it has."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=WORLD)
     told = {}
     for layout in layouts:
         m, o = build(layout)
         found = sharded(WORLD, Objects({"model": m, "optimizer": o}, lambda name: False, False))
         held = hashlib.sha256(b"".join(local(p) + b"|" for p in m.parameters())).hexdigest()
-        told[layout] = {"derived": derive(WORLD, [s.spread for s in found]), "held": held, "plain": {s.name: s.plain() for s in found}}
-    Path(folder, f"{number}.json").write_text(json.dumps(told))
-    dist.barrier()
-    dist.destroy_process_group()
+        told[layout] = {"derived": list(derive(WORLD, [s.spread for s in found]) or ()), "held": held, "plain": {s.name: s.plain() for s in found}}
+    return told
 
 
 LAYOUTS = {
@@ -118,9 +111,8 @@ LAYOUTS = {
 
 @pytest.fixture(scope="module")
 def told() -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.start_processes(rank, (folder, list(LAYOUTS)), nprocs=WORLD, start_method="spawn")
-        return [json.loads(Path(folder, f"{n}.json").read_text()) for n in range(WORLD)]
+    with Ranks(WORLD) as four:
+        return four(rank, list(LAYOUTS))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
