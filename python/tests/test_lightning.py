@@ -44,7 +44,8 @@ REST_RAISED = (
 )  # fmt: skip
 REST_KILLED = (
     Break("forward", 1, 1), Break("step", 1), Break("save", 2), Break("second forward", 2, 1), Break("on_train_epoch_end", 3), Break("on_train_epoch_start", 4, 1),
-    Break("backward", 5), Break("on_train_epoch_end", 6), Break("on_train_batch_end", 7), Break("on_validation_end", 8, 1), Break("step", 9, 1), Break("on_train_epoch_end", 12), Break("on_train_end", 12, 1),
+    Break("backward", 5), Break("on_train_epoch_end", 6), Break("on_train_batch_end", 7), Break("on_validation_end", 8, 1), Break("step", 9, 1),
+    Break("on_train_epoch_end", 12), Break("on_train_end", 12, 1),
 )  # fmt: skip
 
 
