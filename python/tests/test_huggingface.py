@@ -75,7 +75,7 @@ def test_a_checkpoint_of_its_own_and_which_wins(daemon: Daemon, tmp_path: Path) 
     runs = suite(subjects.FromCheckpoint, 1, daemon, tmp_path, said)
     plan = (Break("forward", 5), Break("on_log", 6), Break("step", 9))
     equal(runs.through("raise", *plan))
-    assert "checkpoint-4') is of step 4, and the job has step 5 (own-ram): it goes on from that" in said[0]
+    assert "checkpoint-4') is of step 4, and the job has step 8 (own-ram): it goes on from that" in said[0]
     equal(runs.through("kill", *plan))
     assert "it goes on from that; another --job begins from the checkpoint" in said[1]
 

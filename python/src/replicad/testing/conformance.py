@@ -320,6 +320,10 @@ def main() -> None:
 
     rank, world = (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if how == "plain" else place()
     sys.path.insert(0, os.path.dirname(file))
+    import torch
+
+    os.environ["OMP_NUM_THREADS"] = "1"  # accelerate sets another number where none is given, and sums follow from it
+    torch.set_num_threads(1)
     run = Run(Path(folder), rank, world, how, plan)
     kind: type[Subject] = getattr(load("__main__", file), name)
     random.seed(1)  # generators that no framework seeds
