@@ -90,8 +90,8 @@ func TestHelpTellsTheExitCodes(t *testing.T) {
 		t.Errorf("code %d:\n%s", code, out)
 	}
 	for _, v := range verbs(stdio{}) {
-		if !strings.Contains(out, v.Short) {
-			t.Errorf("nothing about %s in\n%s", v.Name(), out)
+		if strings.Contains(out, v.Short) == v.Hidden {
+			t.Errorf("of %s (hidden: %v) it says not what it should, in\n%s", v.Name(), v.Hidden, out)
 		}
 	}
 }

@@ -25,7 +25,7 @@ PAGES = {
     "inprocess.md": ["at step 50 in run 2"],
     "lora.md": ["step 30 loss"],
     "sharded.md": ["at step 30"],
-    "torchrun.md": ["step 50 loss", "step 50 loss"],
+    "torchrun.md": ["step 50 loss"],
     "../python/README.md": ["step 50 loss"],  # the wheel's own page
     "testing.md": ["Resumption(steps=8, resumed_at=5", "step 30, survived"],
 }
