@@ -304,11 +304,11 @@ def test_what_only_a_checkpoint_has_is_named(tmp_path: Path, caplog: pytest.LogC
 def test_the_example(daemon: Daemon, tmp_path: Path) -> None:
     """It is killed once it was validated."""
     program = (ROOT / "examples" / "frameworks" / "lightning_ddp.py").read_text()
-    alone = daemon.run(program, "--out", str(tmp_path / "alone"), world=2, fresh=True)
+    alone = daemon.run(program, "--out", str(tmp_path / "alone"), world=2)
     last = sorted(line for line in alone.done().splitlines() if line.startswith("rank "))
     assert [line.split(", best")[0] for line in last] == ["rank 0 at step 28", "rank 1 at step 28"]
     assert all(line.endswith("noticed {}") for line in last)
-    job = daemon.run(program, "--out", str(tmp_path / "killed"), world=2, fresh=True)
+    job = daemon.run(program, "--out", str(tmp_path / "killed"), world=2)
     pid = int(job.until("rank 1: process").split("process ")[1].split()[0])
     job.until("validated after step 7")
     os.kill(pid, signal.SIGKILL)
