@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -76,7 +77,8 @@ class Events(pl.Callback):
         self._run.at("on_train_end", trainer.global_step)
         saved = [c for c in trainer.callbacks if isinstance(c, ModelCheckpoint)]
         stop = [c.wait_count for c in trainer.callbacks if isinstance(c, EarlyStopping)]
-        self._run.event("end", trainer.global_step, best=[sorted(p.rpartition("/")[2] for p in c.best_k_models) for c in saved], waited=stop)
+        files = sorted(f.name for c in saved for f in Path(c.dirpath).glob("*")) if trainer.is_global_zero else []
+        self._run.event("end", trainer.global_step, files=files, best=[sorted(p.rpartition("/")[2] for p in c.best_k_models) for c in saved], waited=stop)
 
 
 def _values(trainer: Any) -> dict[str, float]:

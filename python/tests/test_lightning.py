@@ -44,8 +44,8 @@ REST_RAISED = (
 )  # fmt: skip
 REST_KILLED = (
     Break("forward", 1, 1), Break("step", 1), Break("save", 2), Break("second forward", 2, 1), Break("on_train_epoch_end", 3), Break("on_train_epoch_start", 4, 1),
-    Break("backward", 5), Break("on_train_epoch_end", 6), Break("on_train_batch_end", 7), Break("on_validation_end", 8, 1), Break("step", 9, 1),
-    Break("on_train_epoch_end", 12), Break("on_train_end", 12, 1),
+    Break("backward", 5), Break("on_train_epoch_end", 6), Break("on_train_batch_end", 7), Break("on_validation_end", 8, 1), Break("step", 9, 1), Break("on_train_epoch_end", 12),
+    Break("on_train_end", 12, 1),
 )  # fmt: skip
 
 
@@ -271,7 +271,7 @@ def test_the_first_fsdp_is_refused() -> None:
 
     trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     trainer._accelerator_connector.strategy = FSDPStrategy()  # which Lightning itself refuses on a CPU
-    assert _refused(trainer) == "FSDPStrategy (FSDP 1) has flat parameters that are in no copy: use ModelParallelStrategy(), which is FSDP2"
+    assert _refused(trainer) == "FSDPStrategy (FSDP 1) runs on a GPU alone, and was never run under this: use ModelParallelStrategy(), which is FSDP2"
 
 
 def test_what_the_trainer_says_is_not_said_again() -> None:
@@ -304,11 +304,11 @@ def test_what_only_a_checkpoint_has_is_named(tmp_path: Path, caplog: pytest.LogC
 def test_the_example(daemon: Daemon, tmp_path: Path) -> None:
     """It is killed once it was validated."""
     program = (ROOT / "examples" / "frameworks" / "lightning_ddp.py").read_text()
-    alone = daemon.run(program, "--out", str(tmp_path / "alone"), world=2, fresh=True)
+    alone = daemon.run(program, "--out", str(tmp_path / "alone"), world=2)
     last = sorted(line for line in alone.done().splitlines() if line.startswith("rank "))
     assert [line.split(", best")[0] for line in last] == ["rank 0 at step 28", "rank 1 at step 28"]
     assert all(line.endswith("noticed {}") for line in last)
-    job = daemon.run(program, "--out", str(tmp_path / "killed"), world=2, fresh=True)
+    job = daemon.run(program, "--out", str(tmp_path / "killed"), world=2)
     pid = int(job.until("rank 1: process").split("process ")[1].split()[0])
     job.until("validated after step 7")
     os.kill(pid, signal.SIGKILL)

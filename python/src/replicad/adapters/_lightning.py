@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _BaseProgress
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
@@ -29,6 +30,10 @@ log = logging.getLogger("replicad")
 
 #: How Lightning uses up one of several loaders, as a function of the number of batches of the epoch and of the loader's.
 USED: dict[str, Callable[[int, int], int]] = {"max_size_cycle": lambda n, of: n if n <= of else (n - 1) % of + 1, "min_size": min, "max_size": min}
+
+
+#: What ModelCheckpoint's own state leaves out, and what it saves next depends on.
+SAVES = ("current_score", "_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation")
 
 
 class On:
@@ -169,12 +174,15 @@ class Callbacks(On):
         return (c for c in self.trainer.callbacks if c is not self._but)
 
     def state_dict(self) -> dict[str, Any]:
-        return {c.state_key: state for c in self._all() if (state := c.state_dict())}
+        states = {c.state_key: state for c in self._all() if (state := c.state_dict())}
+        return {"states": states, "saves": {c.state_key: {n: getattr(c, n) for n in SAVES} for c in self._all() if isinstance(c, ModelCheckpoint)}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for c in self._all():
-            if (own := state.get(c.state_key)) is not None:
+            if (own := state["states"].get(c.state_key)) is not None:
                 c.load_state_dict(deepcopy(own))
+            for name, value in state["saves"].get(c.state_key, {}).items():
+                setattr(c, name, value)
 
 
 class Metrics(On):

@@ -359,7 +359,7 @@ def _refused(trainer: Trainer) -> str:
         return f"a Trainer of {type(trainer).__module__.partition('.')[0]}: import lightning.pytorch instead, which is the same"
     strategy, world = trainer.strategy, place()[1] if launched() else trainer.world_size
     if isinstance(strategy, FSDPStrategy):
-        return "FSDPStrategy (FSDP 1) has flat parameters that are in no copy: use ModelParallelStrategy(), which is FSDP2"
+        return "FSDPStrategy (FSDP 1) runs on a GPU alone, and was never run under this: use ModelParallelStrategy(), which is FSDP2"
     if not isinstance(strategy, (SingleDeviceStrategy, DDPStrategy, ModelParallelStrategy)):
         return f"{type(strategy).__name__} is not supported: use DDPStrategy() or ModelParallelStrategy()"
     if getattr(strategy, "_start_method", "popen") != "popen":
