@@ -477,6 +477,9 @@ func (in *PlanInput) begins() (step replica.Step, differ string) {
 
 // unmade is the verdict on a part that is missing where each rank has sealed what it was to.
 func (in *PlanInput) unmade(part replica.Part, nobodys bool) Verdict {
+	if nobodys && part.Kind == replica.PrivatePart && in.Job.Growth == nil {
+		return Verdict{Kind: Stuck, Final: true, Reason: DoNotRequeue + fmt.Sprintf("rank %d has sealed what is its own of another step than the job begins at: a rank that calls rp_seal_own says that step too (rp_begin_at)", part.Index)}
+	}
 	if nobodys && part.Kind == replica.ReplicatedPart && in.Job.Growth == nil {
 		return Verdict{Kind: Stuck, Final: true, Reason: fmt.Sprintf("nobody makes the initial state of %v: each of its ranks takes it from another one (rp_seal_own): have one of them call rp_seal_initial", part)}
 	}
