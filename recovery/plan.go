@@ -481,7 +481,7 @@ func (in *PlanInput) unmade(part replica.Part, nobodys bool) Verdict {
 		return Verdict{Kind: Stuck, Final: true, Reason: DoNotRequeue + fmt.Sprintf("rank %d has sealed what is its own of another step than the job begins at: a rank that calls rp_seal_own says that step too (rp_begin_at)", part.Index)}
 	}
 	if nobodys && part.Kind == replica.ReplicatedPart && in.Job.Growth == nil {
-		return Verdict{Kind: Stuck, Final: true, Reason: fmt.Sprintf("nobody makes the initial state of %v: each of its ranks takes it from another one (rp_seal_own): have one of them call rp_seal_initial", part)}
+		return Verdict{Kind: Stuck, Final: true, Reason: DoNotRequeue + fmt.Sprintf("nobody makes the initial state of %v: each of its ranks takes it from another one (rp_seal_own): have one of them call rp_seal_initial", part)}
 	}
 	return Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", part)}
 }
