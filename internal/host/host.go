@@ -559,10 +559,10 @@ func (h *Host) resend() {
 	if h.leaving != nil {
 		h.send(control.Leaving{})
 	}
+	learn(h.agents, agents.Event(agents.Linked{}), h.doAgents) // before what the desk repeats, which ends with that all is said: a round may begin then
 	h.desk.Resend()
 	h.scrubs(scrub.Linked{})
 	h.writes(writer.Linked{})
-	learn(h.agents, agents.Event(agents.Linked{}), h.doAgents)
 	for _, lj := range h.jobs {
 		lj.reported = replica.NodeReport{}
 		lj.said.Linked()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/leader/agents"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -18,7 +19,7 @@ func (l *Leader) agentsReported(from replica.NodeName, m control.AgentsReport) {
 		return
 	}
 	if led.agents == nil {
-		led.agents = agents.New(l.term, agentsAway*l.timing.DaemonGrace)
+		led.agents = agents.New(l.term, l.now(), agentsAway*l.timing.DaemonGrace)
 	}
 	led.agents.Learn(l.now(), agents.Reported{Node: from, Agents: m.Agents})
 	l.agentsTurn(led)
@@ -54,9 +55,23 @@ func (l *Leader) agentsTurn(led *ledJob) {
 	if led.agents == nil {
 		return
 	}
+	if led.agents.Asks() {
+		led.agents.Learn(l.now(), l.agentsHeld(led))
+	}
 	for _, t := range led.agents.Step(l.now()) {
 		if n := l.links[t.Node]; n != nil {
 			n.Send(control.AgentRound{Job: led.job.ID, Round: t.Round})
 		}
 	}
+}
+
+// agentsHeld is who holds the job's ranks, or may: what a node's agents stand in comes before what it keeps for the rendezvous.
+func (l *Leader) agentsHeld(led *ledJob) agents.Held {
+	is := agents.Held{Nodes: l.unbrought(led)}
+	for r, c := range led.job.Ranks {
+		if c.Incarnation != 0 && !recovery.Vacated(led.job, replica.Rank(r)) {
+			is.Nodes = append(is.Nodes, c.Node)
+		}
+	}
+	return is
 }

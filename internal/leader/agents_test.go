@@ -34,7 +34,8 @@ func (c *chair) rounds(n *nodeLink) (list []string) {
 func TestAgentsOfTorchrunMeet(t *testing.T) {
 	c := newChair(t)
 	n1, n2 := c.node("n1", 11), c.node("n2", 22)
-	led := c.knows(fixture.Job())
+	c.brought["n1"], c.brought["n2"] = n1, n2
+	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Ranks = make([]replica.Claimed, 2) })) // nobody holds one yet
 	heard := func(what string, n *nodeLink, want ...string) {
 		t.Helper()
 		if got := c.rounds(n); !slices.Equal(got, want) {
@@ -76,5 +77,34 @@ func TestAgentsOfTorchrunMeet(t *testing.T) {
 	c.agentsFollow(led, led.job, fixture.Changed(led.job, func(j *replica.Job) { j.Phase = replica.Ended }))
 	if led.agents != nil {
 		t.Error("a job that has ended has a room")
+	}
+}
+
+// A new leader hears of two spares before it hears of those that train.
+func TestAgentsOfARoundBeforeThisLeader(t *testing.T) {
+	c := newChair(t)
+	n1, n2, n3 := c.node("n1", 11), c.node("n2", 22), c.node("n3", 33)
+	led := c.knows(fixture.Job()) // n1 and n2 hold its ranks
+	c.brought["n3"] = n3
+	c.torchrun(n3, "34")
+	if got := c.rounds(n3); len(got) != 0 {
+		t.Errorf("beside ranks that are held: %q", got)
+	}
+	c.brought["n1"], c.brought["n2"] = n1, n2
+	was := led.job
+	led.job = fixture.Changed(fixture.Closed(was), func(j *replica.Job) {
+		j.Faults = []replica.Fault{
+			{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4, Node: "n1", NodeIncarnation: 11}}
+	})
+	c.agentsFollow(led, was, led.job)
+	if got := c.rounds(n3); len(got) != 0 {
+		t.Errorf("beside one rank that is held: %q", got)
+	}
+	led.job = fixture.Changed(led.job, func(j *replica.Job) {
+		j.Faults = append(slices.Clone(j.Faults), replica.Fault{Epoch: 3, Kind: replica.NodeDead, Node: "n2", NodeIncarnation: 22})
+	})
+	c.agentsFollow(led, was, led.job)
+	if got, want := c.rounds(n3), []string{"3 rank 0 of 7.1 at n3:3, 0 wait", "4 rank 1 of 7.1 at n3:3, 0 wait"}; !slices.Equal(got, want) {
+		t.Errorf("nobody holds a rank: %q, want %q", got, want)
 	}
 }

@@ -74,10 +74,15 @@ func (l *Leader) ungathered(led *ledJob) []replica.NodeName {
 	if led.gathered {
 		return nil
 	}
-	brought := func(n replica.NodeName) bool { link := l.links[n]; return link != nil && l.brought[n] == link }
-	missing := recovery.Ungathered(led.job, l.view.Nodes, brought, l.suspected, l.now()-l.since >= kvGather)
+	missing := l.unbrought(led)
 	led.gathered = len(missing) == 0
 	return missing
+}
+
+// unbrought are the nodes that are waited for now.
+func (l *Leader) unbrought(led *ledJob) []replica.NodeName {
+	brought := func(n replica.NodeName) bool { link := l.links[n]; return link != nil && l.brought[n] == link }
+	return recovery.Ungathered(led.job, l.view.Nodes, brought, l.suspected, l.now()-l.since >= kvGather)
 }
 
 // kept takes what a node's ranks contributed under earlier leaders.

@@ -36,11 +36,14 @@ type (
 	Linked struct{ Node replica.NodeName }
 	// Lost says that a node is dead.
 	Lost struct{ Node replica.NodeName }
+	// Held says which nodes hold ranks of the job, or may, since they have not said anything to this leader yet.
+	Held struct{ Nodes []replica.NodeName }
 )
 
 func (Reported) event() {}
 func (Linked) event()   {}
 func (Lost) event()     {}
+func (Held) event()     {}
 
 // Tell is what a Step has its owner send to an agent of a node.
 type Tell struct {
@@ -64,6 +67,8 @@ type agent struct {
 type Room struct {
 	first uint64        // number of this leader's first round
 	grace time.Duration // for agents of daemons that are away
+	since time.Duration // it is there
+	held  Held          // newest
 
 	agents  map[string]*agent
 	arrived uint64
@@ -78,12 +83,15 @@ type Room struct {
 }
 
 // New returns a room of a leader of a term. Rounds of different terms have different numbers.
-func New(term uint64, grace time.Duration) *Room {
-	return &Room{first: term<<32 + 1, grace: grace, agents: map[string]*agent{}}
+func New(term uint64, now, grace time.Duration) *Room {
+	return &Room{first: term<<32 + 1, grace: grace, since: now, agents: map[string]*agent{}}
 }
 
 // Any tells whether there is an agent.
 func (r *Room) Any() bool { return len(r.agents) > 0 }
+
+// Asks tells whether it matters now who holds ranks.
+func (r *Room) Asks() bool { return r.number == 0 }
 
 // Learn takes an event in.
 func (r *Room) Learn(now time.Duration, ev Event) {
@@ -98,6 +106,8 @@ func (r *Room) Learn(now time.Duration, ev Event) {
 		for _, a := range r.on(ev.Node) {
 			delete(r.agents, a.ID)
 		}
+	case Held:
+		r.held = ev
 	}
 }
 
@@ -220,7 +230,7 @@ func (r *Room) Step(now time.Duration) (out []Tell) {
 	}
 	over := r.over(now)
 	if over && r.closed == "" {
-		over = !r.begin()
+		over = r.unheard(now) || !r.begin()
 	}
 	waits := 0
 	if over {
@@ -240,6 +250,12 @@ func (r *Room) Step(now time.Duration) (out []Tell) {
 		}
 	}
 	return out
+}
+
+// unheard tells whether there may be a round that this leader has not heard of. One that it began beside that would end processes
+// that are well.
+func (r *Room) unheard(now time.Duration) bool {
+	return r.number == 0 && len(r.held.Nodes) > 0 && now < r.since+r.grace
 }
 
 // begin makes the next round, if there are enough agents and none is still in the last one.
@@ -320,6 +336,9 @@ func (r *Room) waitsFor(now time.Duration, a *agent) string {
 	for a.sayAt <= now {
 		a.sayAt = a.since + 2*(a.sayAt-a.since)
 	}
+	if r.unheard(now) {
+		return fmt.Sprintf("waiting for %v for the torchruns on %s: they may be in a round that the new leader has not heard of. If there are none any more, this takes at most %v", (now - a.since).Round(time.Second), listed(r.held.Nodes), r.grace)
+	}
 	here, nodes := r.waiting(), int(r.eldest().Nodes)
 	missing := nodes - len(here)
 	if missing <= 0 {
@@ -330,11 +349,20 @@ func (r *Room) waitsFor(now time.Duration, a *agent) string {
 
 // names are the nodes of some agents.
 func (r *Room) names(of func(*agent) bool) string {
-	var list []string
+	var list []replica.NodeName
 	for _, a := range r.agents {
 		if of(a) {
-			list = append(list, string(a.node))
+			list = append(list, a.node)
 		}
+	}
+	return listed(list)
+}
+
+// listed is a text of some nodes.
+func listed(nodes []replica.NodeName) string {
+	list := make([]string, len(nodes))
+	for i, n := range nodes {
+		list[i] = string(n)
 	}
 	slices.Sort(list)
 	return strings.ReplaceAll(replica.Listed(slices.Compact(list), maxNames), "; ", ", ")
@@ -360,6 +388,9 @@ func (r *Room) Next(now time.Duration) (at time.Duration, ok bool) {
 	}
 	if r.closed != "" {
 		sooner(r.closeAt)
+	}
+	if r.unheard(now) {
+		sooner(r.since + r.grace)
 	}
 	if slices.Contains(r.slots, "") {
 		sooner(r.heard + r.grace)

@@ -27,6 +27,7 @@ type stage struct {
 	agents map[string]*acting // by name
 	minted int
 	down   map[replica.NodeName]bool
+	held   Held // what each room is told first
 	out    strings.Builder
 }
 
@@ -42,7 +43,7 @@ type acting struct {
 const grace = time.Minute
 
 func newStage() *stage {
-	return &stage{room: New(1, grace), term: 1, agents: map[string]*acting{}, down: map[replica.NodeName]bool{}}
+	return &stage{room: New(1, 0, grace), term: 1, agents: map[string]*acting{}, down: map[replica.NodeName]bool{}}
 }
 
 func (s *stage) join(name string, node replica.NodeName, nodes uint32) {
@@ -146,11 +147,18 @@ func (s *stage) do(line string) error {
 		s.room.Learn(s.now, Lost{n})
 	case "leader": // another one, to which these nodes link
 		s.term++
-		s.room = New(s.term, grace)
+		s.room = New(s.term, s.now, grace)
+		s.room.Learn(s.now, s.held)
 		for _, n := range f[1:] {
 			s.room.Learn(s.now, Linked{replica.NodeName(n)})
 			s.report(replica.NodeName(n))
 		}
+	case "held": // NODE...: who holds ranks
+		s.held = Held{}
+		for _, n := range f[1:] {
+			s.held.Nodes = append(s.held.Nodes, replica.NodeName(n))
+		}
+		s.room.Learn(s.now, s.held)
 	case "pass":
 		d, err := time.ParseDuration(f[1])
 		if err != nil {
@@ -246,6 +254,29 @@ func TestRoundsOfAnySeries(t *testing.T) {
 	}
 }
 
+// In whatever order nodes come to another leader, what is in a round stays there.
+func TestAnotherLeaderDisturbsNoRound(t *testing.T) {
+	for _, order := range []string{"a b c d", "a d b c", "c a b d", "c d a b", "d c b a", "d b c a"} {
+		s := newStage()
+		for _, line := range []string{"join x a 2", "join y b 2", "join z c 2", "join w d 2", "held a b", "leader"} {
+			if err := s.do(line); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, n := range strings.Fields(order) {
+			s.out.Reset()
+			for _, line := range []string{"up " + n, "pass 20s"} { // 80 s in all: more than the grace
+				if err := s.do(line); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if x, y := s.agents["x"], s.agents["y"]; x.waits+y.waits > 0 || x.Round != 1<<32+1 || y.Round != x.Round {
+				t.Fatalf("%s, after %s: %s", order, n, s.out.String())
+			}
+		}
+	}
+}
+
 // settles has every node link, and every agent come that hears that others wait.
 func (s *stage) settles(t *testing.T, seed uint64) {
 	t.Helper()
@@ -274,7 +305,7 @@ func (s *stage) settles(t *testing.T, seed uint64) {
 }
 
 func TestAgentsAreBounded(t *testing.T) {
-	r := New(1, grace)
+	r := New(1, 0, grace)
 	var list []wire.Agent
 	for i := range 2 * most {
 		list = append(list, wire.Agent{ID: fmt.Sprintf("%016x", i), Nodes: 2, Address: "a:1"})
