@@ -67,9 +67,11 @@ func (l *Leader) agentsTurn(led *ledJob) {
 
 // agentsHeld is who holds the job's ranks, or may: what a node's agents stand in comes before what it keeps for the rendezvous.
 func (l *Leader) agentsHeld(led *ledJob) agents.Held {
-	is := agents.Held{Nodes: l.unbrought(led)}
+	is := agents.Held{Nodes: l.unbrought(led), All: len(led.job.Ranks) > 0}
 	for r, c := range led.job.Ranks {
-		if c.Incarnation != 0 && !recovery.Vacated(led.job, replica.Rank(r)) {
+		if c.Incarnation == 0 || recovery.Vacated(led.job, replica.Rank(r)) {
+			is.All = false
+		} else {
 			is.Nodes = append(is.Nodes, c.Node)
 		}
 	}

@@ -108,3 +108,29 @@ func TestAgentsOfARoundBeforeThisLeader(t *testing.T) {
 		t.Errorf("nobody holds a rank: %q, want %q", got, want)
 	}
 }
+
+// Where a torchrun has ended, the others end once a rank is nobody's.
+func TestAgentsHearWhetherARankIsNobodys(t *testing.T) {
+	c := newChair(t)
+	n1, n2 := c.node("n1", 11), c.node("n2", 22)
+	c.brought["n1"], c.brought["n2"] = n1, n2
+	led := c.knows(fixture.Job())
+	if is := c.agentsHeld(led); !is.All || !slices.Equal(is.Nodes, []replica.NodeName{"n1", "n2"}) {
+		t.Errorf("all ranks are held, and it tells the room %+v", is)
+	}
+	led.job = fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Ranks = nil })
+	if is := c.agentsHeld(led); is.All || len(is.Nodes) != 0 {
+		t.Errorf("no rank was held ever, and it tells the room %+v", is)
+	}
+	for _, change := range []func(*replica.Job){
+		func(j *replica.Job) { j.Ranks = []replica.Claimed{j.Ranks[0], {}} },
+		func(j *replica.Job) {
+			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 1, Incarnation: 5, Node: "n2", NodeIncarnation: 22}}
+		},
+	} {
+		led.job = fixture.Changed(fixture.Job(), change)
+		if is := c.agentsHeld(led); is.All || !slices.Equal(is.Nodes, []replica.NodeName{"n1"}) {
+			t.Errorf("rank 1 is nobody's, and it tells the room %+v", is)
+		}
+	}
+}

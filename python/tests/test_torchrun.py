@@ -291,6 +291,7 @@ def test_one_that_ends_closes_the_rendezvous(make: Callable[..., torchrun.Handle
         one.round()
     assert handlers[0].shutdown()
     assert handlers[1].num_nodes_waiting() == 0
+    until(lambda: handlers[1].num_nodes_waiting() > 0)  # its processes would wait for those that nobody starts any more
     last = Comes(handlers[1])
     last.join(PATIENCE)
     assert last.ended == 1 and handlers[1].is_closed()

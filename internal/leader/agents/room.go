@@ -36,8 +36,12 @@ type (
 	Linked struct{ Node replica.NodeName }
 	// Lost says that a node is dead.
 	Lost struct{ Node replica.NodeName }
-	// Held says which nodes hold ranks of the job, or may, since they have not said anything to this leader yet.
-	Held struct{ Nodes []replica.NodeName }
+	// Held says which nodes hold ranks of the job, or may, since they have not said anything to this leader yet. All: there is
+	// no rank that a process is wanted for.
+	Held struct {
+		Nodes []replica.NodeName
+		All   bool
+	}
 )
 
 func (Reported) event() {}
@@ -91,7 +95,7 @@ func New(term uint64, now, grace time.Duration) *Room {
 func (r *Room) Any() bool { return len(r.agents) > 0 }
 
 // Asks tells whether it matters now who holds ranks.
-func (r *Room) Asks() bool { return r.number == 0 }
+func (r *Room) Asks() bool { return r.number == 0 || r.closed != "" }
 
 // Learn takes an event in.
 func (r *Room) Learn(now time.Duration, ev Event) {
@@ -156,7 +160,7 @@ func (r *Room) says(now time.Duration, n replica.NodeName, is wire.Agent) {
 	}
 	a.Agent, a.node, a.until = is, n, 0
 	if is.Closed && r.closed == "" {
-		r.closed = fmt.Sprintf("torchrun on node %s has ended, and with it the rendezvous: what it printed says why", n)
+		r.closed = fmt.Sprintf("torchrun on node %s has ended, and with it the rendezvous: what it printed says why. When all have ended, start them again with the same line", n)
 		r.closeAt = now + closing
 	}
 	if is.Round > r.number { // a round of a leader before this one
@@ -236,7 +240,10 @@ func (r *Room) Step(now time.Duration) (out []Tell) {
 	if over {
 		waits = len(r.waiting())
 	}
-	if r.sayLost = over && waits == 0; !r.sayLost {
+	if over && r.ends(now) {
+		waits = max(waits, 1) // that they come, and hear that there is no further round
+	}
+	if r.sayLost = over && waits == 0 && r.closed == ""; !r.sayLost {
 		r.lostAt = now
 	}
 	for _, id := range slices.Sorted(maps.Keys(r.agents)) {
@@ -256,6 +263,12 @@ func (r *Room) Step(now time.Duration) (out []Tell) {
 // that are well.
 func (r *Room) unheard(now time.Duration) bool {
 	return r.number == 0 && len(r.held.Nodes) > 0 && now < r.since+r.grace
+}
+
+// ends tells whether a round that is over is to be left though it has no successor. While no process is wanted its agents go on to
+// their own ends: processes may finish at different times.
+func (r *Room) ends(now time.Duration) bool {
+	return r.closed != "" && now >= r.closeAt && !r.held.All
 }
 
 // begin makes the next round, if there are enough agents and none is still in the last one.

@@ -153,10 +153,12 @@ func (s *stage) do(line string) error {
 			s.room.Learn(s.now, Linked{replica.NodeName(n)})
 			s.report(replica.NodeName(n))
 		}
-	case "held": // NODE...: who holds ranks
-		s.held = Held{}
+	case "held": // [all] NODE...: who holds ranks; all: each has a holder
+		s.held = Held{All: len(f) > 1 && f[1] == "all"}
 		for _, n := range f[1:] {
-			s.held.Nodes = append(s.held.Nodes, replica.NodeName(n))
+			if n != "all" {
+				s.held.Nodes = append(s.held.Nodes, replica.NodeName(n))
+			}
 		}
 		s.room.Learn(s.now, s.held)
 	case "pass":
@@ -258,7 +260,7 @@ func TestRoundsOfAnySeries(t *testing.T) {
 func TestAnotherLeaderDisturbsNoRound(t *testing.T) {
 	for _, order := range []string{"a b c d", "a d b c", "c a b d", "c d a b", "d c b a", "d b c a"} {
 		s := newStage()
-		for _, line := range []string{"join x a 2", "join y b 2", "join z c 2", "join w d 2", "held a b", "leader"} {
+		for _, line := range []string{"join x a 2", "join y b 2", "join z c 2", "join w d 2", "held all a b", "leader"} {
 			if err := s.do(line); err != nil {
 				t.Fatal(err)
 			}
