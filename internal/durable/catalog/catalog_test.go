@@ -374,7 +374,7 @@ func TestSwapped(t *testing.T) {
 	found, _ := find(t, c)
 	of := func(g replica.Generation) []string {
 		return []string{found[0].Run.Key(format.Name{Kind: format.CommitKind, Generation: g}), found[0].Run.Key(format.Name{Kind: format.IndexKind, Generation: g, Write: 17}),
-			found[0].Run.Key(format.Name{Kind: format.ShardKind, Generation: g, Write: 17, Shard: "group-0"}), found[0].Run.Key(format.Name{Kind: format.ShardKind, Generation: g, Write: 17, Shard: "node-b"})}
+			found[0].Run.Key(c.shardName(Attempt{Generation: g, Write: 17}, "group-0")), found[0].Run.Key(c.shardName(Attempt{Generation: g, Write: 17}, "node-b"))}
 	}
 	for i, key := range of(gen(4)) {
 		s := m.Clone()

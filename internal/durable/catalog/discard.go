@@ -26,7 +26,7 @@ func (c *Catalog) Discard(ctx context.Context, a Attempt, names []string) error 
 func (c *Catalog) discard(ctx context.Context, a Attempt, names []string) error {
 	var keys []string
 	for _, name := range names {
-		key := a.Run.Key(format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name})
+		key := a.Run.Key(c.shardName(a, name))
 		err := c.again(ctx, func() error {
 			_, err := c.st.Stat(ctx, key)
 			return err

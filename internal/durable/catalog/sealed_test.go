@@ -3,6 +3,7 @@ package catalog
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -79,6 +80,95 @@ func TestAnEarlierTryIsTaken(t *testing.T) {
 	}
 	if _, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17); err == nil {
 		t.Error("what was damaged is taken")
+	}
+}
+
+// TestAnEarlierTryIsNeverReplaced: a daemon that comes again, or a spool that is finished, writes a generation anew whose COMMIT is there already. A store
+// that replaces what it has on completion is not asked to.
+func TestAnEarlierTryIsNeverReplaced(t *testing.T) {
+	id, keys := pair(t)
+	m := memory.New()
+	m.Replaces = true
+	com, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17)
+	if err != nil || !again.Same(com) {
+		t.Errorf("%+v, was %+v: %v", again, com, err)
+	}
+	c := with(m, 1, keys)
+	if faults, err := c.Verify(t.Context(), find0(t, c)[0], nil); err != nil || len(faults) > 0 {
+		t.Errorf("%v, %v", faults, err)
+	}
+	_, other := pair(t, id.Recipient().String()) // its daemon came again with others
+	made := durabletest.Make(gen(4), 1)
+	f := find0(t, c)[0]
+	w, err := with(m, 1, other).WriteGroup(t.Context(), Attempt{f.Run, gen(4), 17}, part(made.Groups[0]))
+	if err != nil || w.File.Key == f.Index.Files[1].Key {
+		t.Errorf("%+v, %v", w.File, err)
+	}
+	if faults, err := c.Verify(t.Context(), f, nil); err != nil || len(faults) > 0 {
+		t.Errorf("others: %v, %v", faults, err)
+	}
+}
+
+// TestWhatIsLockedIsNoDamage: a file of a generation that is as its index says, and that no key opens, is not damaged. One that was changed so that no key
+// opens it is.
+func TestWhatIsLockedIsNoDamage(t *testing.T) {
+	_, keys := pair(t)
+	_, others := pair(t)
+	m := memory.New()
+	mustWrite(t, with(m, 1, keys), gen(4), 1)
+	c := with(m, 1, keys)
+	f := find0(t, c)[0]
+	made := durabletest.Make(gen(4), 1)
+	w, err := with(m, 1, others).WriteGroup(t.Context(), Attempt{f.Run, gen(4), 18}, part(made.Groups[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(f.Index.Files, func(file format.File) bool { return strings.Contains(file.Key, "group-0.w17") })
+	was := f.Index.Files[i]
+	f.Index.Files[i] = w.File // as a commit of before has it, which did not compare recipients
+	_, err = c.OpenShard(t.Context(), f, replica.OfGroup(0))
+	if !errors.Is(err, ErrLocked) || IsDamage(err) || !strings.Contains(err.Error(), "durable_identities") {
+		t.Errorf("open: %v", err)
+	}
+	if _, err := c.Verify(t.Context(), f, nil); !errors.Is(err, ErrLocked) || IsDamage(err) {
+		t.Errorf("verify: %v", err)
+	}
+	f.Index.Files[i] = was
+	m.Bend(f.Run.Under(was.Key), func(b []byte) []byte { b[bytes.IndexByte(b, '\n')+12] ^= 1; return b })
+	if _, err := c.OpenShard(t.Context(), f, replica.OfGroup(0)); !IsDamage(err) {
+		t.Errorf("changed: %v", err)
+	}
+}
+
+// TestFrozenTwinsThatBothRotted: what is encrypted once more lies under another name: no index that names the former files says its digest.
+func TestFrozenTwinsThatBothRotted(t *testing.T) {
+	_, keys := pair(t)
+	m := memory.New()
+	mustWrite(t, with(m, 1, keys), gen(4), 1)
+	first := find0(t, with(m, 1, keys))[0]
+	for _, key := range first.Commit.Frozen {
+		m.Replace(first.Run.Under(key), func(b []byte) []byte { b[len(b)/2] ^= 1; b[30] ^= 1; return b })
+	}
+	mustWrite(t, with(m, 1, keys), gen(8), 1)
+	c := with(m, 1, keys)
+	second, err := c.Get(t.Context(), first.Run, gen(8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.Commit.Frozen[0] == first.Commit.Frozen[0] {
+		t.Errorf("%s has other bytes than %v says", first.Commit.Frozen[0], first.Generation)
+	}
+	checkWhole(t, c, second, 1)
+	if _, err := c.Verify(t.Context(), first, nil); !IsDamage(err) {
+		t.Error(err)
+	}
+	mustWrite(t, with(m, 1, keys), gen(12), 1)
+	if third, err := c.Get(t.Context(), first.Run, gen(12)); err != nil || third.Commit.Frozen[0] != second.Commit.Frozen[0] {
+		t.Errorf("they are written once more: %v, %v", third.Commit.Frozen, err)
 	}
 }
 
@@ -243,15 +333,17 @@ func TestOtherRecipients(t *testing.T) {
 
 // TestNodesThatDiffer: a generation is not committed whose nodes have other recipients than the leader.
 func TestNodesThatDiffer(t *testing.T) {
-	_, keys := pair(t)
+	id, keys := pair(t)
 	_, others := pair(t)
+	_, both := pair(t, id.Recipient().String())
 	for name, tc := range map[string]struct {
 		leader, node *sealed.Keys
 		want         string
 	}{
 		"the leader alone":  {keys, nil, "durable_recipients is to be the same on all nodes"},
 		"the node alone":    {nil, keys, "durable_recipients is to be the same on all nodes"},
-		"others than those": {keys, others, "durable_recipients was another on the node that wrote it"},
+		"others than those": {keys, others, fmt.Sprintf("encrypted to recipients with tag %q, this daemon writes encrypted to recipients with tag %q: durable_recipients is to be the same on all nodes", others.Tag(), keys.Tag())},
+		"those and others":  {keys, both, fmt.Sprintf("encrypted to recipients with tag %q", both.Tag())},
 	} {
 		m := memory.New()
 		made := durabletest.Make(gen(4), 1)

@@ -38,12 +38,21 @@ func NodeObject(node replica.NodeName) string { return "node-" + string(node) }
 // WriteObject writes parts as one object: a group's replicated part by itself, or the private parts of a node under NodeObject. Every chunk
 // is checked on the way; what could not be read back as its manifest says is never completed. Writing the same again is no error.
 func (c *Catalog) WriteObject(ctx context.Context, a Attempt, name string, parts ...Part) (format.Written, error) {
-	n := format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name}
-	w, err := c.write(ctx, a.Run, n, parts)
+	w, err := c.write(ctx, a.Run, c.shardName(a, name), parts)
 	if err != nil {
 		return w, fmt.Errorf("write %s of generation %v of job %s: %w", name, a.Generation, a.Run.Job, err)
 	}
 	return w, nil
+}
+
+// shardName is what an object of an attempt is called. Where it is encrypted the name says to whom: what a node has written to others is another object,
+// and whoever commits sees it.
+func (c *Catalog) shardName(a Attempt, name string) format.Name {
+	n := format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name}
+	if c.keys.Seals() {
+		n.Seal = c.keys.Tag()
+	}
+	return n
 }
 
 // WriteGroup is WriteObject for a group's replicated part.
@@ -87,6 +96,10 @@ func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Writte
 			there[i] = fmt.Errorf("%s: %w: another file than its twin", n, store.ErrCorrupt)
 		}
 	}
+	anew := twins
+	if good.Object == nil && c.keys.Seals() { // what is encrypted once more has other bytes than the indexes say that name these
+		anew = sealedTwins(twins[0], format.NewSeal(c.keys.Tag()))
+	}
 	for i, n := range twins {
 		if there[i] == nil {
 			continue
@@ -97,23 +110,23 @@ func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Writte
 			}
 		}
 		if good.Object == nil {
-			good, err = c.write(ctx, r, n, []Part{p})
+			good, err = c.write(ctx, r, anew[i], []Part{p})
 		} else {
-			err = c.transfer(ctx, r.Under(good.File.Key), c, r.Key(n), good.File)
+			err = c.transfer(ctx, r.Under(good.File.Key), c, r.Key(anew[i]), good.File)
 		}
 		if err != nil {
 			return good, err
 		}
 	}
-	good.File.Key, good.File.Twin = twins[0].String(), twins[1].String()
+	good.File.Key, good.File.Twin = anew[0].String(), anew[1].String()
 	return good, nil
 }
 
 // twins are the names of a frozen part. Encrypted ones are looked for: what is encrypted to others than these recipients, or to nobody, is another file.
-// Who has no key cannot tell what lies there, and writes beside it.
+// Who has no key of them cannot tell what lies there, and writes beside it.
 func (c *Catalog) twins(ctx context.Context, r Run, m replica.Manifest) (twins [2]format.Name, err error) {
 	n := frozenName(m, 'a')
-	if c.keys.Seals() && c.keys.Opens() {
+	if c.keys.Seals() && c.keys.Check() == nil {
 		begins := strings.TrimSuffix(r.Key(n), ".a"+path.Ext(n.String())) + "."
 		err = c.list(ctx, begins, "", func(info store.Info) error {
 			if o := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); o.SealedFor(c.keys.Tag()) {
@@ -126,9 +139,14 @@ func (c *Catalog) twins(ctx context.Context, r Run, m replica.Manifest) (twins [
 	if c.keys.Seals() && n.Seal == "" {
 		n.Seal = format.NewSeal(c.keys.Tag())
 	}
+	return sealedTwins(n, n.Seal), err
+}
+
+func sealedTwins(n format.Name, seal string) (twins [2]format.Name) {
+	n.Seal = seal
 	twins[0], twins[1] = n, n
 	twins[1].Twin = 'b'
-	return twins, err
+	return twins
 }
 
 // frozenThere looks at one twin of a frozen part: whether it has the part, and every byte of it. The store's own checksum stands for reading
@@ -137,7 +155,11 @@ func (c *Catalog) frozenThere(ctx context.Context, r Run, n format.Name, m repli
 	c.mu.Lock()
 	suspect := c.suspect[r.Key(frozenName(m, 'a'))]
 	c.mu.Unlock()
-	return c.isWritten(ctx, r, n, []replica.Manifest{m}, suspect)
+	w, err = c.isWritten(ctx, r, n, []replica.Manifest{m}, suspect)
+	if errors.Is(err, ErrLocked) { // its name says that a key of these opens it
+		err = fmt.Errorf("%s: %w: it was changed: no key opens it", n, store.ErrCorrupt)
+	}
+	return w, err
 }
 
 // isWritten looks at an object that somebody may have written: whether it has these parts and no others, and every byte of them. deep: it is read, whatever
@@ -263,7 +285,8 @@ func (c *Catalog) whole(ctx context.Context, key string, f format.File, deep boo
 	return err
 }
 
-// write uploads one object.
+// write uploads one object. What is encrypted once more has other bytes, and a COMMIT may name those of an earlier try: what is there is taken, and
+// never replaced.
 func (c *Catalog) write(ctx context.Context, r Run, n format.Name, parts []Part) (w format.Written, err error) {
 	sources := make([]format.Source, len(parts))
 	for i, p := range parts {
@@ -277,6 +300,12 @@ func (c *Catalog) write(ctx context.Context, r Run, n format.Name, parts []Part)
 	}
 	if format.ParseName(n.String()) != n {
 		return w, fmt.Errorf("%q is no name of an object", n.String())
+	}
+	if c.keys.Seals() {
+		there, err := c.isWritten(ctx, r, n, manifests(parts), false)
+		if !errors.Is(err, store.ErrAbsent) {
+			return there, err
+		}
 	}
 	o, head, err := format.NewObject(sources)
 	if err != nil {
