@@ -443,3 +443,89 @@ func TestCopyAnew(t *testing.T) {
 		t.Errorf("a damaged source: %v", err)
 	}
 }
+
+// TestCopyAnewMendsItsTarget: a copy that is there is read before it counts, with or without a key of it. What is damaged is written anew, and said; another
+// generation in its place, or one for others, is refused before a byte of the state is copied.
+func TestCopyAnewMendsItsTarget(t *testing.T) {
+	a, keys := pair(t)
+	b, others := pair(t)
+	src := memory.New()
+	mustWrite(t, with(src, 2, keys), gen(4), 2)
+	from := with(src, 2, opening(t, a))
+	f := find0(t, from)[0]
+	without, err := sealed.New(others.Recipients(), []age.Identity{a}) // their key is theirs
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct{ to, reads *sealed.Keys }{"plain": {nil, nil}, "to others": {without, opening(t, b)}, "to others, with their key": {others, others}} {
+		st := memory.New()
+		var said []string
+		to := func() *Catalog {
+			c := with(st, 1, tc.to)
+			c.note = func(err error) { said = append(said, err.Error()) }
+			return c
+		}
+		if err := from.CopyAnew(t.Context(), f, to()); err != nil {
+			t.Fatal(err)
+		}
+		was, before := find0(t, with(st, 1, tc.reads))[0], st.Keys()
+		if err := from.CopyAnew(t.Context(), f, to()); err != nil || !slices.Equal(st.Keys(), before) || len(said) > 0 {
+			t.Errorf("%s, again: %v, %v", name, said, err)
+		}
+		for _, key := range append([]string{was.Commit.Index.Key, was.Index.Files[len(was.Index.Files)-1].Key}, was.Frozen[:2]...) {
+			for what, bend := range map[string]func(b []byte) []byte{"flipped": func(b []byte) []byte { b[len(b)-20] ^= 1; return b }, "gone": func([]byte) []byte { return nil }} {
+				g := find0(t, with(st, 1, tc.reads))[0]
+				at := strings.ReplaceAll(key, ".w"+fmt.Sprint(was.Write)+".", ".w"+fmt.Sprint(g.Write)+".")
+				said = nil
+				for _, twin := range g.Frozen[:2] {
+					if slices.Contains(was.Frozen[:2], key) { // one bad twin is mended from the other
+						st.Bend(g.Run.Under(twin), bend)
+					}
+				}
+				if !slices.Contains(was.Frozen[:2], key) {
+					st.Bend(g.Run.Under(at), bend)
+				}
+				if err := from.CopyAnew(t.Context(), f, to()); err != nil || len(said) != 1 || !strings.Contains(said[0], "step 4 of job opticks was damaged in memory: and is written anew") {
+					t.Fatalf("%s, %s %s: %q, %v", name, at, what, said, err)
+				}
+				c := with(st, 1, tc.reads)
+				list := find0(t, c)
+				checkWhole(t, c, list[0], 2)
+				if faults, err := c.Verify(t.Context(), list[0], nil); err != nil || len(faults) > 0 {
+					t.Errorf("%s, %s %s: %v, %v", name, at, what, faults, err)
+				}
+			}
+		}
+		g := find0(t, with(st, 1, tc.reads))[0]
+		if err := with(st, 1, tc.reads).MarkRead(t.Context(), g, store.ErrCorrupt); err != nil {
+			t.Fatal(err)
+		}
+		if err := from.CopyAnew(t.Context(), f, to()); err != nil {
+			t.Error(err)
+		}
+		if n, ok, err := to().newestRead(t.Context(), g.Run, gen(4)); err != nil || !ok || !n.Good {
+			t.Errorf("%s: a record of a read that failed outlives one that did not: %+v, %v", name, n, err)
+		}
+		_, third := pair(t)
+		uploads := 0
+		st.Before = func(c memory.Call) error {
+			if c.Verb == "Upload" {
+				uploads++
+			}
+			return nil
+		}
+		if err := from.CopyAnew(t.Context(), f, with(st, 1, third)); !errors.Is(err, ErrCommitted) || uploads > 0 || !strings.Contains(err.Error(), "encrypted otherwise") {
+			t.Errorf("%s, for others: %d uploads, %v", name, uploads, err)
+		}
+		st.Before = nil
+		st.Bend(g.Run.Under(g.Index.Files[len(g.Index.Files)-1].Key), func([]byte) []byte { return nil })
+		bad := src.Clone()
+		bad.Bend(f.Run.Under(f.Index.Files[len(f.Index.Files)-1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+		if err := with(bad, 1, keys).CopyAnew(t.Context(), f, to()); !IsDamage(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := to().readCommit(t.Context(), g.Run, gen(4)); err != nil {
+			t.Errorf("%s: what was damaged went, for a source that is: %v", name, err)
+		}
+	}
+}
