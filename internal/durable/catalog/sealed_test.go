@@ -113,6 +113,50 @@ func TestAnEarlierTryIsNeverReplaced(t *testing.T) {
 	}
 }
 
+// TestWritersAtOnce: a node that the leader gave up goes on while another one writes the same object, and completes it behind the COMMIT.
+func TestWritersAtOnce(t *testing.T) {
+	_, keys := pair(t)
+	m := memory.New()
+	m.Replaces = true
+	slow := m.Client()
+	committed := false
+	slow.Before = func(call memory.Call) error {
+		if call.Verb == "Complete" && !committed {
+			committed = true
+			mustWrite(t, with(m, 1, keys), gen(4), 1)
+		}
+		return nil
+	}
+	made := durabletest.Make(gen(4), 1)
+	c := with(m, 1, keys)
+	r, err := c.Begin(t.Context(), format.Run{Job: durabletest.JobName, ID: durabletest.Job, Owner: 7, Began: began.UnixMilli()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := Attempt{r, gen(4), 17}
+	if _, err := with(slow, 1, keys).WriteGroup(t.Context(), a, part(made.Groups[0])); err != nil || !committed {
+		t.Fatal(committed, err)
+	}
+	f := find0(t, c)[0]
+	if faults, err := c.Verify(t.Context(), f, nil); err != nil || len(faults) > 0 {
+		t.Errorf("%v, %v", faults, err)
+	}
+	checkWhole(t, c, f, 1)
+	if list, err := c.tries(t.Context(), a, "group-0"); err != nil || len(list) != 2 {
+		t.Errorf("%v, %v", list, err)
+	}
+	a.Write++
+	if _, err := c.WriteGroup(t.Context(), a, part(made.Groups[0])); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Discard(t.Context(), a, []string{"group-0"}); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := c.tries(t.Context(), a, "group-0"); err != nil || len(list) != 0 {
+		t.Errorf("what was given up stays: %v, %v", list, err)
+	}
+}
+
 // TestWhatIsLockedIsNoDamage: a file of a generation that is as its index says, and that no key opens, is not damaged. One that was changed so that no key
 // opens it is.
 func TestWhatIsLockedIsNoDamage(t *testing.T) {
@@ -468,31 +512,29 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 		if err := from.CopyAnew(t.Context(), f, to()); err != nil {
 			t.Fatal(err)
 		}
-		was, before := find0(t, with(st, 1, tc.reads))[0], st.Keys()
+		before := st.Keys()
 		if err := from.CopyAnew(t.Context(), f, to()); err != nil || !slices.Equal(st.Keys(), before) || len(said) > 0 {
 			t.Errorf("%s, again: %v, %v", name, said, err)
 		}
-		for _, key := range append([]string{was.Commit.Index.Key, was.Index.Files[len(was.Index.Files)-1].Key}, was.Frozen[:2]...) {
+		for which, of := range map[string]func(g Found) []string{
+			"index": func(g Found) []string { return []string{g.Commit.Index.Key} },
+			"shard": func(g Found) []string { return []string{g.Index.Files[len(g.Index.Files)-1].Key} },
+			"twins": func(g Found) []string { return g.Frozen[:2] }, // one bad twin is mended from the other
+		} {
 			for what, bend := range map[string]func(b []byte) []byte{"flipped": func(b []byte) []byte { b[len(b)-20] ^= 1; return b }, "gone": func([]byte) []byte { return nil }} {
 				g := find0(t, with(st, 1, tc.reads))[0]
-				at := strings.ReplaceAll(key, ".w"+fmt.Sprint(was.Write)+".", ".w"+fmt.Sprint(g.Write)+".")
 				said = nil
-				for _, twin := range g.Frozen[:2] {
-					if slices.Contains(was.Frozen[:2], key) { // one bad twin is mended from the other
-						st.Bend(g.Run.Under(twin), bend)
-					}
-				}
-				if !slices.Contains(was.Frozen[:2], key) {
-					st.Bend(g.Run.Under(at), bend)
+				for _, key := range of(g) {
+					st.Bend(g.Run.Under(key), bend)
 				}
 				if err := from.CopyAnew(t.Context(), f, to()); err != nil || len(said) != 1 || !strings.Contains(said[0], "step 4 of job opticks was damaged in memory: and is written anew") {
-					t.Fatalf("%s, %s %s: %q, %v", name, at, what, said, err)
+					t.Fatalf("%s, %s %s: %q, %v", name, which, what, said, err)
 				}
 				c := with(st, 1, tc.reads)
 				list := find0(t, c)
 				checkWhole(t, c, list[0], 2)
 				if faults, err := c.Verify(t.Context(), list[0], nil); err != nil || len(faults) > 0 {
-					t.Errorf("%s, %s %s: %v, %v", name, at, what, faults, err)
+					t.Errorf("%s, %s %s: %v, %v", name, which, what, faults, err)
 				}
 			}
 		}

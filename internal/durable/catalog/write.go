@@ -38,21 +38,57 @@ func NodeObject(node replica.NodeName) string { return "node-" + string(node) }
 // WriteObject writes parts as one object: a group's replicated part by itself, or the private parts of a node under NodeObject. Every chunk
 // is checked on the way; what could not be read back as its manifest says is never completed. Writing the same again is no error.
 func (c *Catalog) WriteObject(ctx context.Context, a Attempt, name string, parts ...Part) (format.Written, error) {
-	w, err := c.write(ctx, a.Run, c.shardName(a, name), parts)
+	w, err := c.writeObject(ctx, a, name, parts)
 	if err != nil {
 		return w, fmt.Errorf("write %s of generation %v of job %s: %w", name, a.Generation, a.Run.Job, err)
 	}
 	return w, nil
 }
 
-// shardName is what an object of an attempt is called. Where it is encrypted the name says to whom: what a node has written to others is another object,
-// and whoever commits sees it.
-func (c *Catalog) shardName(a Attempt, name string) format.Name {
+// writeObject writes an object of an attempt. What is encrypted once more has other bytes, stores replace what is there when an upload is completed, and a
+// COMMIT may name what an earlier try has left: that is taken, and what is written has a name of its own.
+func (c *Catalog) writeObject(ctx context.Context, a Attempt, name string, parts []Part) (format.Written, error) {
 	n := format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name}
 	if c.keys.Seals() {
-		n.Seal = c.keys.Tag()
+		if w, ok, err := c.earlier(ctx, a, name, parts); err != nil || ok {
+			return w, err
+		}
+		n.Seal = format.NewSeal(c.keys.Tag())
 	}
-	return n
+	return c.write(ctx, a.Run, n, parts)
+}
+
+// tries lists what lies there under the name of an object of an attempt, encrypted or not.
+func (c *Catalog) tries(ctx context.Context, a Attempt, name string) (list []format.Name, err error) {
+	n := format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name}
+	begins := strings.TrimSuffix(a.Run.Key(n), path.Ext(n.String())) + "."
+	err = c.list(ctx, begins, "", func(info store.Info) error {
+		o := format.ParseName(strings.TrimPrefix(info.Key, a.Run.Prefix()))
+		if n.Seal = o.Seal; o == n {
+			list = append(list, o)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// earlier is an object of an attempt that is there whole, encrypted to those of this catalog. What else is there is left, and written beside.
+func (c *Catalog) earlier(ctx context.Context, a Attempt, name string, parts []Part) (w format.Written, ok bool, err error) {
+	list, err := c.tries(ctx, a, name)
+	for _, n := range list {
+		if !n.SealedFor(c.keys.Tag()) {
+			continue
+		}
+		w, err = c.isWritten(ctx, a.Run, n, manifests(parts), false)
+		if err == nil {
+			return w, true, nil
+		}
+		if fatal(err) != nil && !errors.Is(err, ErrLocked) {
+			return w, false, err
+		}
+		err = nil
+	}
+	return w, false, err
 }
 
 // WriteGroup is WriteObject for a group's replicated part.
@@ -285,8 +321,7 @@ func (c *Catalog) whole(ctx context.Context, key string, f format.File, deep boo
 	return err
 }
 
-// write uploads one object. What is encrypted once more has other bytes, and a COMMIT may name those of an earlier try: what is there is taken, and
-// never replaced.
+// write uploads one object.
 func (c *Catalog) write(ctx context.Context, r Run, n format.Name, parts []Part) (w format.Written, err error) {
 	sources := make([]format.Source, len(parts))
 	for i, p := range parts {
@@ -301,12 +336,6 @@ func (c *Catalog) write(ctx context.Context, r Run, n format.Name, parts []Part)
 	if format.ParseName(n.String()) != n {
 		return w, fmt.Errorf("%q is no name of an object", n.String())
 	}
-	if c.keys.Seals() {
-		there, err := c.isWritten(ctx, r, n, manifests(parts), false)
-		if !errors.Is(err, store.ErrAbsent) {
-			return there, err
-		}
-	}
 	o, head, err := format.NewObject(sources)
 	if err != nil {
 		return w, err
@@ -317,11 +346,6 @@ func (c *Catalog) write(ctx context.Context, r Run, n format.Name, parts []Part)
 	}
 	sum, err := c.upload(ctx, r.Key(n), int64(size), fill)
 	w = format.Written{File: format.File{Key: n.String(), Bytes: size, Header: o.Head, SHA256: fmt.Sprintf("%x", sum), Sealed: envelope}, Object: o}
-	if err != nil && envelope > 0 { // an earlier try may have come through, whose bytes are others
-		if there, lerr := c.isWritten(ctx, r, n, manifests(parts), false); lerr == nil {
-			return there, nil
-		}
-	}
 	return w, err
 }
 
