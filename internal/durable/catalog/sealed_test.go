@@ -571,3 +571,23 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 		}
 	}
 }
+
+// TestCopyAnewLeavesWhatIsNewer: what a newer program wrote is no damage, and stays.
+func TestCopyAnewLeavesWhatIsNewer(t *testing.T) {
+	a, keys := pair(t)
+	src, st := memory.New(), memory.New()
+	mustWrite(t, with(src, 2, keys), gen(4), 1)
+	from := with(src, 2, opening(t, a))
+	f := find0(t, from)[0]
+	if err := from.CopyAnew(t.Context(), f, with(st, 1, nil)); err != nil {
+		t.Fatal(err)
+	}
+	commit := f.Run.Key(format.Name{Kind: format.CommitKind, Generation: gen(4)})
+	st.Bend(commit, func(b []byte) []byte {
+		return bytes.Replace(b, fmt.Appendf(nil, `"format":%d`, format.Number), []byte(`"format":99`), 1)
+	})
+	before := st.Keys()
+	if err := from.CopyAnew(t.Context(), f, with(st, 1, nil)); !errors.Is(err, format.ErrNewer) || !slices.Equal(st.Keys(), before) {
+		t.Errorf("%v, %v", err, st.Keys())
+	}
+}
