@@ -295,11 +295,17 @@ func (c *Catalog) copyAnew(ctx context.Context, f Found, to *Catalog) error {
 	if err := c.copyKept(ctx, f, to); err != nil {
 		return err
 	}
+	a := Attempt{Run: f.Run, Generation: f.Generation}
+	a.Run.ID = f.Commit.Run
+	var err error
+	if a.Write, err = to.Unused(ctx, a, f.Write); err != nil { // before a damaged copy goes: no key is used again
+		return err
+	}
 	there, mended, err := c.anewThere(ctx, f, to)
 	if err != nil || there {
 		return err
 	}
-	if err := c.writeAnew(ctx, f, to); err != nil || !mended {
+	if err := c.writeAnew(ctx, f, to, a); err != nil || !mended {
 		return err
 	}
 	return to.readAgain(ctx, f)
@@ -361,13 +367,8 @@ func (c *Catalog) readThrough(ctx context.Context, g Found) error {
 }
 
 // writeAnew writes what lies in a generation as the target writes.
-func (c *Catalog) writeAnew(ctx context.Context, f Found, to *Catalog) error {
-	a := Attempt{Run: f.Run, Generation: f.Generation}
-	a.Run.ID = f.Commit.Run
+func (c *Catalog) writeAnew(ctx context.Context, f Found, to *Catalog, a Attempt) error {
 	var err error
-	if a.Write, err = to.Unused(ctx, a, f.Write); err != nil {
-		return err
-	}
 	files := make([]format.Written, len(f.Index.Files))
 	for i := range f.Index.Files {
 		if files[i], err = c.copyFileAnew(ctx, f, i, to, a); err != nil {

@@ -532,6 +532,9 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 				}
 				c := with(st, 1, tc.reads)
 				list := find0(t, c)
+				if list[0].Write == g.Write {
+					t.Errorf("%s, %s %s: names of what was deleted are used again", name, which, what)
+				}
 				checkWhole(t, c, list[0], 2)
 				if faults, err := c.Verify(t.Context(), list[0], nil); err != nil || len(faults) > 0 {
 					t.Errorf("%s, %s %s: %v, %v", name, which, what, faults, err)
