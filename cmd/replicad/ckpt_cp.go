@@ -42,7 +42,7 @@ both read with --identity.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			keys, err := anew.keys()
+			keys, err := anew.keys(c.keyring)
 			if err != nil {
 				return err
 			}
@@ -106,15 +106,19 @@ type rewriting struct {
 	recipients []string
 }
 
-// keys are to whom the copy is encrypted; nil: nobody.
-func (r rewriting) keys() (*sealed.Keys, error) {
+// keys are to whom the copy is encrypted, and what reads a former one that is there; nil: the copy is as what it is of, or plain.
+func (r rewriting) keys(ring *keyring) (*sealed.Keys, error) {
 	if r.decrypt && len(r.recipients) > 0 {
 		return nil, coded(exitUsage, errors.New("--decrypt makes a plain copy, --recipient an encrypted one: give one of them"))
 	}
 	if len(r.recipients) == 0 {
 		return nil, nil
 	}
-	k, err := sealed.New(r.recipients, nil)
+	ids, err := ring.identities()
+	if err != nil {
+		return nil, err
+	}
+	k, err := sealed.New(r.recipients, ids)
 	if err != nil {
 		return nil, coded(exitUsage, fmt.Errorf("--recipient: %w", err))
 	}

@@ -32,12 +32,20 @@ const maxIdentity = 1 << 20
 type keyring struct {
 	file string // the flag's
 	once sync.Once
-	has  *sealed.Keys
+	ids  []sealed.Identity
 	err  error
 }
 
 // keys are nil where nothing names a file.
 func (k *keyring) keys() (*sealed.Keys, error) {
+	ids, err := k.identities()
+	if err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	return sealed.New(nil, ids)
+}
+
+func (k *keyring) identities() ([]sealed.Identity, error) {
 	k.once.Do(func() {
 		from, path := "--identity", k.file
 		if path == "" {
@@ -46,14 +54,11 @@ func (k *keyring) keys() (*sealed.Keys, error) {
 		if path == "" {
 			return
 		}
-		ids, err := identities(path)
-		if err != nil {
-			k.err = coded(exitUsage, fmt.Errorf("%s %s: %w", from, path, err))
-			return
+		if k.ids, k.err = identities(path); k.err != nil {
+			k.err = coded(exitUsage, fmt.Errorf("%s %s: %w", from, path, k.err))
 		}
-		k.has, k.err = sealed.New(nil, ids)
 	})
-	return k.has, k.err
+	return k.ids, k.err
 }
 
 func identities(path string) ([]sealed.Identity, error) {

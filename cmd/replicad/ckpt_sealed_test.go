@@ -148,4 +148,25 @@ func TestCopyOfWhatIsEncrypted(t *testing.T) {
 	}
 	expect(t, exitUsage, []string{"cp", dir, anew, "--decrypt", "--recipient", others.Recipients()[0]}, "give one of them")
 	expect(t, exitUsage, []string{"cp", dir, anew, "--recipient", "age1x"}, `recipient "age1x"`)
+
+	// One that broke off goes on, with a key of those that it is for and without.
+	both := filepath.Join(t.TempDir(), "both")
+	secrets := ""
+	for _, name := range []string{file, theirs} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets += string(b)
+	}
+	if err := os.WriteFile(both, []byte(secrets), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{file, both} {
+		out := expect(t, exitOK, []string{"cp", "--all", dir, anew, "--identity", key, "--recipient", others.Recipients()[0]}, "copied step 30", "copied step 20", "copied step 10")
+		if strings.Contains(out, "damaged") {
+			t.Error(out)
+		}
+	}
+	expect(t, exitFailed, []string{"cp", dir, anew, "--identity", file, "--decrypt"}, "step 30 is there, and is another one or encrypted otherwise")
 }

@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/durable/tier"
@@ -20,7 +22,7 @@ type carrying struct {
 }
 
 func (c carrying) Write(ctx context.Context, a tier.Attempt, object string, frozen *tier.Part, parts ...tier.Part) (replica.Stored, error) {
-	there, failed := c.KeepFiles(ctx, a, c.tar)
+	there, failed := c.keep(ctx, a)
 	if failed == nil {
 		c.h.Post(carriedNow{a.Job, there, nil})
 	}
@@ -29,6 +31,19 @@ func (c carrying) Write(ctx context.Context, a tier.Attempt, object string, froz
 		c.h.Post(carriedNow{a.Job, "", failed})
 	}
 	return s, err
+}
+
+// keepPatience bounds how long a part waits for the files: a writer gives a store up that takes nothing of a part for half a minute, and files cost no
+// generation.
+const keepPatience = 10 * time.Second
+
+func (c carrying) keep(ctx context.Context, a tier.Attempt) (there string, err error) {
+	brief, cancel := context.WithTimeout(ctx, keepPatience)
+	defer cancel()
+	if there, err = c.KeepFiles(brief, a, c.tar); err != nil && brief.Err() != nil {
+		err = fmt.Errorf("the store took longer than %v over these files: %w", keepPatience, err)
+	}
+	return there, err
 }
 
 // carriedNow is what a job's run carries: SHA-256 of its tar, or why that is not known.
@@ -51,8 +66,14 @@ func (h *Host) carries(ev carriedNow) {
 	if lj == nil {
 		return
 	}
-	for peer, text := range lj.carried.Put(ev.there, ev.err) {
-		h.log.Note2(lj.job, "keep_file", text)
+	texts, log := lj.carried.Put(ev.there, ev.err)
+	if log != "" {
+		h.log.Note2(lj.job, "keep_file", log)
+	}
+	for peer, text := range texts {
+		if text != log {
+			h.log.Note2(lj.job, "keep_file", text)
+		}
 		if l := h.launchers[peer]; l != nil {
 			h.note(l, lj.job, text)
 		}

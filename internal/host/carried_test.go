@@ -1,10 +1,13 @@
 package host
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable/kept"
@@ -40,6 +43,43 @@ func (d *rig) launches(tar *kept.Tar, every replica.Step) (session.Peer, *rankEn
 	peer, end := d.session(0)
 	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Spare: true, DurableEvery: uint32(every), Flags: wire.RunKeeps}, Kept: tar})
 	return peer, end
+}
+
+// stuck is a tier that takes parts and hangs over files.
+type stuck struct {
+	Tier
+	wrote int
+}
+
+func (s *stuck) KeepFiles(ctx context.Context, _ tier.Attempt, _ *kept.Tar) (string, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
+}
+
+func (s *stuck) Write(ctx context.Context, _ tier.Attempt, object string, _ *tier.Part, _ ...tier.Part) (replica.Stored, error) {
+	s.wrote++
+	return replica.Stored{Key: object}, ctx.Err()
+}
+
+// TestFilesThatHang: a store that hangs over files holds a part up for less than a writer waits for its first byte, and it is said.
+func TestFilesThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, began := &Host{in: make(chan Event, 2)}, time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		s := &stuck{}
+		for i := range 2 {
+			if w, err := (carrying{s, h, nil}).Write(ctx, tier.Attempt{Job: fixture.Job().ID}, "group-0", nil); err != nil || w.Key != "group-0" || s.wrote != i+1 {
+				t.Fatalf("write %d: %+v, %v", i, w, err)
+			}
+			if ev, ok := (<-h.in).(carriedNow); !ok || ev.job != fixture.Job().ID || ev.err == nil || !strings.Contains(ev.err.Error(), "the store took longer than 10s") {
+				t.Errorf("write %d: %+v", i, ev)
+			}
+		}
+		if took := time.Since(began); took != 20*time.Second { // of a clock that stands while anybody runs
+			t.Errorf("two parts took %v", took)
+		}
+	})
 }
 
 func closed(tar *kept.Tar) bool {

@@ -365,6 +365,16 @@ func (f *flipping) ReadRange(ctx context.Context, key string, off int64, b []byt
 	return err
 }
 
+// tryOf is the key of the one object of a name.
+func tryOf(t *testing.T, c *Catalog, a Attempt, name string) string {
+	t.Helper()
+	list, err := c.tries(t.Context(), a, name)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	return a.Run.Key(list[0])
+}
+
 // TestSwapped: an object of one generation in the place of another's is refused.
 func TestSwapped(t *testing.T) {
 	m := memory.New()
@@ -374,7 +384,7 @@ func TestSwapped(t *testing.T) {
 	found, _ := find(t, c)
 	of := func(g replica.Generation) []string {
 		return []string{found[0].Run.Key(format.Name{Kind: format.CommitKind, Generation: g}), found[0].Run.Key(format.Name{Kind: format.IndexKind, Generation: g, Write: 17}),
-			found[0].Run.Key(format.Name{Kind: format.ShardKind, Generation: g, Write: 17, Shard: "group-0"}), found[0].Run.Key(format.Name{Kind: format.ShardKind, Generation: g, Write: 17, Shard: "node-b"})}
+			tryOf(t, c, Attempt{found[0].Run, g, 17}, "group-0"), tryOf(t, c, Attempt{found[0].Run, g, 17}, "node-b")}
 	}
 	for i, key := range of(gen(4)) {
 		s := m.Clone()

@@ -140,8 +140,8 @@ func (c *Catalog) describe(a Attempt, fleet Fleet, said format.Commit, x *format
 // there looks at a file that somebody wrote: its size, its checksum where the store has one, and its header.
 func (c *Catalog) there(ctx context.Context, r Run, w *format.Written) error {
 	n := format.ParseName(w.File.Key)
-	if is := w.File.Sealed > 0; is != c.keys.Seals() || is && n.Kind == format.SharedKind && !n.SealedFor(c.keys.Tag()) {
-		return fmt.Errorf("%s is encrypted otherwise than what this daemon writes (to %d recipients): durable_recipients is to be the same on all nodes", w.File.Key, len(c.keys.Recipients()))
+	if is := w.File.Sealed > 0; is != c.keys.Seals() || is && !n.SealedFor(c.keys.Tag()) {
+		return fmt.Errorf("%s is written %s, this daemon writes %s: durable_recipients is to be the same on all nodes", w.File.Key, sealedTo(is, n.Seal[:min(len(n.Seal), 8)]), sealedTo(c.keys.Seals(), c.keys.Tag()))
 	}
 	keys := []string{w.File.Key}
 	if w.File.Twin != "" {
@@ -170,12 +170,25 @@ func (c *Catalog) there(ctx context.Context, r Run, w *format.Written) error {
 	return err
 }
 
+// sealedTo says to whom something is encrypted: in all names of theirs stands the tag.
+func sealedTo(sealed bool, tag string) string {
+	if !sealed {
+		return "without encryption"
+	}
+	return fmt.Sprintf("encrypted to recipients with tag %q", tag)
+}
+
 // object reads the header of a file. The second is what decrypts ranges of the file; nil: it is not encrypted.
 func (c *Catalog) object(ctx context.Context, r Run, f format.File, key string) (*format.Object, *sealed.File, error) {
 	if n := f.Header; n < 8 || n > f.Plain() {
 		return nil, nil, fmt.Errorf("%s: a header of %d bytes in %d", key, n, f.Plain())
 	}
 	head, s, err := c.head(ctx, r.Under(key), f)
+	if errors.Is(err, ErrLocked) && f.SHA256 != "" {
+		if werr := c.whole(ctx, r.Under(key), f, true); werr != nil { // it was changed: the key is not what is missing
+			err = werr
+		}
+	}
 	if err != nil {
 		return nil, nil, lying(key, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -269,7 +270,7 @@ func (c *Catalog) claimsToCopy(ctx context.Context, f Found, to *Catalog) (keys 
 }
 
 // CopyAnew is Copy of what lies in a generation: it is read, each byte checked, and written as the target writes, which may be without encryption, or to
-// others. Where the very parts are there already nothing is done.
+// others. Where the very parts are there already they are read, and written anew if they are damaged.
 func (c *Catalog) CopyAnew(ctx context.Context, f Found, to *Catalog) error {
 	err := f.Readable()
 	if err == nil {
@@ -294,15 +295,80 @@ func (c *Catalog) copyAnew(ctx context.Context, f Found, to *Catalog) error {
 	if err := c.copyKept(ctx, f, to); err != nil {
 		return err
 	}
-	if there, err := to.Get(ctx, f.Run, f.Generation); err == nil && sameParts(there.Index, f.Index) {
-		return nil
-	}
 	a := Attempt{Run: f.Run, Generation: f.Generation}
 	a.Run.ID = f.Commit.Run
 	var err error
-	if a.Write, err = to.Unused(ctx, a, f.Write); err != nil {
+	if a.Write, err = to.Unused(ctx, a, f.Write); err != nil { // before a damaged copy goes: no key is used again
 		return err
 	}
+	there, mended, err := c.anewThere(ctx, f, to)
+	if err != nil || there {
+		return err
+	}
+	if err := c.writeAnew(ctx, f, to, a); err != nil || !mended {
+		return err
+	}
+	return to.readAgain(ctx, f)
+}
+
+// anewThere tells whether a copy of a generation is in the target, and whole. Another generation there, or one that is encrypted otherwise, is
+// ErrCommitted before a byte is copied. A damaged copy is deleted, once the source was seen to be whole.
+func (c *Catalog) anewThere(ctx context.Context, f Found, to *Catalog) (there, mended bool, err error) {
+	g, err := to.Get(ctx, f.Run, f.Generation)
+	switch {
+	case errors.Is(err, ErrNone):
+		return false, false, nil
+	case err == nil && !sameAnew(&g, &f, to.keys):
+		return false, false, fmt.Errorf("step %d is there, and is another one or encrypted otherwise: %w: copy to another root, or delete it there first", f.Generation.Step, ErrCommitted)
+	case err == nil:
+		err = to.readThrough(ctx, g)
+	}
+	if err == nil || !IsDamage(err) || errors.Is(err, format.ErrNewer) {
+		return err == nil, false, err
+	}
+	if _, serr := c.VerifyAs(ctx, f, How{}, nil); serr != nil {
+		return false, false, serr
+	}
+	to.told(fmt.Errorf("step %d of job %s was damaged in %s and is written anew: %w", f.Generation.Step, f.Job, to.URL(), err))
+	for _, key := range f.Frozen {
+		to.doubt(f.Run, format.ParseName(key))
+	}
+	return false, true, to.delete(ctx, f.Run, f.Generation, "it was damaged: a copy takes its place")
+}
+
+// sameAnew tells whether a generation is a copy of another, encrypted to those of keys. Without a key of theirs COMMIT has to do: a copy keeps when the
+// generation was written, and a run writes a generation once.
+func sameAnew(g, f *Found, keys *sealed.Keys) bool {
+	if keys.Seals() != (g.Sealed != nil) {
+		return false
+	}
+	if g.Sealed != nil && !slices.Equal(slices.Sorted(slices.Values(g.Sealed.Recipients)), slices.Sorted(slices.Values(keys.Recipients()))) {
+		return false
+	}
+	if g.Readable() != nil {
+		return g.At == f.At && g.Position == f.Position && g.Files == f.Files
+	}
+	return sameParts(g.Index, f.Index)
+}
+
+// readThrough reads a generation whole. Twins that are bad are written anew, and a record of a read that failed does not outlive one that did not.
+func (c *Catalog) readThrough(ctx context.Context, g Found) error {
+	faults, err := c.VerifyAs(ctx, g, How{Cold: true}, nil)
+	if err != nil {
+		return err
+	}
+	if err := c.Repair(ctx, g, faults); err != nil {
+		return err
+	}
+	if _, bad, err := c.copied(ctx, g); err != nil || !bad {
+		return err
+	}
+	return c.MarkRead(ctx, g, nil)
+}
+
+// writeAnew writes what lies in a generation as the target writes.
+func (c *Catalog) writeAnew(ctx context.Context, f Found, to *Catalog, a Attempt) error {
+	var err error
 	files := make([]format.Written, len(f.Index.Files))
 	for i := range f.Index.Files {
 		if files[i], err = c.copyFileAnew(ctx, f, i, to, a); err != nil {

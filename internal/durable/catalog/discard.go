@@ -3,7 +3,6 @@ package catalog
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -26,16 +25,12 @@ func (c *Catalog) Discard(ctx context.Context, a Attempt, names []string) error 
 func (c *Catalog) discard(ctx context.Context, a Attempt, names []string) error {
 	var keys []string
 	for _, name := range names {
-		key := a.Run.Key(format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name})
-		err := c.again(ctx, func() error {
-			_, err := c.st.Stat(ctx, key)
-			return err
-		})
-		if err != nil && !errors.Is(err, store.ErrAbsent) {
+		list, err := c.tries(ctx, a, name)
+		if err != nil {
 			return err
 		}
-		if err == nil {
-			keys = append(keys, key)
+		for _, n := range list {
+			keys = append(keys, a.Run.Key(n))
 		}
 	}
 	if len(keys) == 0 {

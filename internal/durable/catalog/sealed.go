@@ -92,11 +92,12 @@ func (c *Catalog) readRange(ctx context.Context, key string, s *sealed.File, off
 	return corrupted(s.Decrypt(b, off, span))
 }
 
-// unlock opens a file of a generation whose index can be read, or whose writer has the recipients of this catalog: no other key is missing.
+// unlock opens a file. One that no key opens may have been changed, or be whole and encrypted to others: its digest tells, and it counts as damaged
+// no sooner, since what is damaged is deleted.
 func (c *Catalog) unlock(first []byte, size uint64) (*sealed.File, error) {
 	s, err := c.keys.Open(first, size)
 	if errors.Is(err, ErrLocked) {
-		err = fmt.Errorf("%w: no key opens it: it was changed, or durable_recipients was another on the node that wrote it", store.ErrCorrupt)
+		err = fmt.Errorf("%w: durable_recipients was another on the node that wrote it: add the key of that to durable_identities (--identity)", err)
 	}
 	return s, corrupted(err)
 }

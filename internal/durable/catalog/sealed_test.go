@@ -3,6 +3,7 @@ package catalog
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -79,6 +80,139 @@ func TestAnEarlierTryIsTaken(t *testing.T) {
 	}
 	if _, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17); err == nil {
 		t.Error("what was damaged is taken")
+	}
+}
+
+// TestAnEarlierTryIsNeverReplaced: a daemon that comes again, or a spool that is finished, writes a generation anew whose COMMIT is there already. A store
+// that replaces what it has on completion is not asked to.
+func TestAnEarlierTryIsNeverReplaced(t *testing.T) {
+	id, keys := pair(t)
+	m := memory.New()
+	m.Replaces = true
+	com, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17)
+	if err != nil || !again.Same(com) {
+		t.Errorf("%+v, was %+v: %v", again, com, err)
+	}
+	c := with(m, 1, keys)
+	if faults, err := c.Verify(t.Context(), find0(t, c)[0], nil); err != nil || len(faults) > 0 {
+		t.Errorf("%v, %v", faults, err)
+	}
+	_, other := pair(t, id.Recipient().String()) // its daemon came again with others
+	made := durabletest.Make(gen(4), 1)
+	f := find0(t, c)[0]
+	w, err := with(m, 1, other).WriteGroup(t.Context(), Attempt{f.Run, gen(4), 17}, part(made.Groups[0]))
+	if err != nil || w.File.Key == f.Index.Files[1].Key {
+		t.Errorf("%+v, %v", w.File, err)
+	}
+	if faults, err := c.Verify(t.Context(), f, nil); err != nil || len(faults) > 0 {
+		t.Errorf("others: %v, %v", faults, err)
+	}
+}
+
+// TestWritersAtOnce: a node that the leader gave up goes on while another one writes the same object, and completes it behind the COMMIT.
+func TestWritersAtOnce(t *testing.T) {
+	_, keys := pair(t)
+	m := memory.New()
+	m.Replaces = true
+	slow := m.Client()
+	committed := false
+	slow.Before = func(call memory.Call) error {
+		if call.Verb == "Complete" && !committed {
+			committed = true
+			mustWrite(t, with(m, 1, keys), gen(4), 1)
+		}
+		return nil
+	}
+	made := durabletest.Make(gen(4), 1)
+	c := with(m, 1, keys)
+	r, err := c.Begin(t.Context(), format.Run{Job: durabletest.JobName, ID: durabletest.Job, Owner: 7, Began: began.UnixMilli()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := Attempt{r, gen(4), 17}
+	if _, err := with(slow, 1, keys).WriteGroup(t.Context(), a, part(made.Groups[0])); err != nil || !committed {
+		t.Fatal(committed, err)
+	}
+	f := find0(t, c)[0]
+	if faults, err := c.Verify(t.Context(), f, nil); err != nil || len(faults) > 0 {
+		t.Errorf("%v, %v", faults, err)
+	}
+	checkWhole(t, c, f, 1)
+	if list, err := c.tries(t.Context(), a, "group-0"); err != nil || len(list) != 2 {
+		t.Errorf("%v, %v", list, err)
+	}
+	a.Write++
+	if _, err := c.WriteGroup(t.Context(), a, part(made.Groups[0])); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Discard(t.Context(), a, []string{"group-0"}); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := c.tries(t.Context(), a, "group-0"); err != nil || len(list) != 0 {
+		t.Errorf("what was given up stays: %v, %v", list, err)
+	}
+}
+
+// TestWhatIsLockedIsNoDamage: a file of a generation that is as its index says, and that no key opens, is not damaged. One that was changed so that no key
+// opens it is.
+func TestWhatIsLockedIsNoDamage(t *testing.T) {
+	_, keys := pair(t)
+	_, others := pair(t)
+	m := memory.New()
+	mustWrite(t, with(m, 1, keys), gen(4), 1)
+	c := with(m, 1, keys)
+	f := find0(t, c)[0]
+	made := durabletest.Make(gen(4), 1)
+	w, err := with(m, 1, others).WriteGroup(t.Context(), Attempt{f.Run, gen(4), 18}, part(made.Groups[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(f.Index.Files, func(file format.File) bool { return strings.Contains(file.Key, "group-0.w17") })
+	was := f.Index.Files[i]
+	f.Index.Files[i] = w.File // as a commit of before has it, which did not compare recipients
+	_, err = c.OpenShard(t.Context(), f, replica.OfGroup(0))
+	if !errors.Is(err, ErrLocked) || IsDamage(err) || !strings.Contains(err.Error(), "durable_identities") {
+		t.Errorf("open: %v", err)
+	}
+	if _, err := c.Verify(t.Context(), f, nil); !errors.Is(err, ErrLocked) || IsDamage(err) {
+		t.Errorf("verify: %v", err)
+	}
+	f.Index.Files[i] = was
+	m.Bend(f.Run.Under(was.Key), func(b []byte) []byte { b[bytes.IndexByte(b, '\n')+12] ^= 1; return b })
+	if _, err := c.OpenShard(t.Context(), f, replica.OfGroup(0)); !IsDamage(err) {
+		t.Errorf("changed: %v", err)
+	}
+}
+
+// TestFrozenTwinsThatBothRotted: what is encrypted once more lies under another name: no index that names the former files says its digest.
+func TestFrozenTwinsThatBothRotted(t *testing.T) {
+	_, keys := pair(t)
+	m := memory.New()
+	mustWrite(t, with(m, 1, keys), gen(4), 1)
+	first := find0(t, with(m, 1, keys))[0]
+	for _, key := range first.Commit.Frozen {
+		m.Replace(first.Run.Under(key), func(b []byte) []byte { b[len(b)/2] ^= 1; b[30] ^= 1; return b })
+	}
+	mustWrite(t, with(m, 1, keys), gen(8), 1)
+	c := with(m, 1, keys)
+	second, err := c.Get(t.Context(), first.Run, gen(8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.Commit.Frozen[0] == first.Commit.Frozen[0] {
+		t.Errorf("%s has other bytes than %v says", first.Commit.Frozen[0], first.Generation)
+	}
+	checkWhole(t, c, second, 1)
+	if _, err := c.Verify(t.Context(), first, nil); !IsDamage(err) {
+		t.Error(err)
+	}
+	mustWrite(t, with(m, 1, keys), gen(12), 1)
+	if third, err := c.Get(t.Context(), first.Run, gen(12)); err != nil || third.Commit.Frozen[0] != second.Commit.Frozen[0] {
+		t.Errorf("they are written once more: %v, %v", third.Commit.Frozen, err)
 	}
 }
 
@@ -243,15 +377,17 @@ func TestOtherRecipients(t *testing.T) {
 
 // TestNodesThatDiffer: a generation is not committed whose nodes have other recipients than the leader.
 func TestNodesThatDiffer(t *testing.T) {
-	_, keys := pair(t)
+	id, keys := pair(t)
 	_, others := pair(t)
+	_, both := pair(t, id.Recipient().String())
 	for name, tc := range map[string]struct {
 		leader, node *sealed.Keys
 		want         string
 	}{
 		"the leader alone":  {keys, nil, "durable_recipients is to be the same on all nodes"},
 		"the node alone":    {nil, keys, "durable_recipients is to be the same on all nodes"},
-		"others than those": {keys, others, "durable_recipients was another on the node that wrote it"},
+		"others than those": {keys, others, fmt.Sprintf("encrypted to recipients with tag %q, this daemon writes encrypted to recipients with tag %q: durable_recipients is to be the same on all nodes", others.Tag(), keys.Tag())},
+		"those and others":  {keys, both, fmt.Sprintf("encrypted to recipients with tag %q", both.Tag())},
 	} {
 		m := memory.New()
 		made := durabletest.Make(gen(4), 1)
@@ -349,5 +485,112 @@ func TestCopyAnew(t *testing.T) {
 	src.Bend(f.Run.Under(f.Index.Files[len(f.Index.Files)-1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
 	if err := with(bad, 1, keys).CopyAnew(t.Context(), f, with(memory.New(), 1, nil)); !IsDamage(err) {
 		t.Errorf("a damaged source: %v", err)
+	}
+}
+
+// TestCopyAnewMendsItsTarget: a copy that is there is read before it counts, with or without a key of it. What is damaged is written anew, and said; another
+// generation in its place, or one for others, is refused before a byte of the state is copied.
+func TestCopyAnewMendsItsTarget(t *testing.T) {
+	a, keys := pair(t)
+	b, others := pair(t)
+	src := memory.New()
+	mustWrite(t, with(src, 2, keys), gen(4), 2)
+	from := with(src, 2, opening(t, a))
+	f := find0(t, from)[0]
+	without, err := sealed.New(others.Recipients(), []age.Identity{a}) // their key is theirs
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct{ to, reads *sealed.Keys }{"plain": {nil, nil}, "to others": {without, opening(t, b)}, "to others, with their key": {others, others}} {
+		st := memory.New()
+		var said []string
+		to := func() *Catalog {
+			c := with(st, 1, tc.to)
+			c.note = func(err error) { said = append(said, err.Error()) }
+			return c
+		}
+		if err := from.CopyAnew(t.Context(), f, to()); err != nil {
+			t.Fatal(err)
+		}
+		before := st.Keys()
+		if err := from.CopyAnew(t.Context(), f, to()); err != nil || !slices.Equal(st.Keys(), before) || len(said) > 0 {
+			t.Errorf("%s, again: %v, %v", name, said, err)
+		}
+		for which, of := range map[string]func(g Found) []string{
+			"index": func(g Found) []string { return []string{g.Commit.Index.Key} },
+			"shard": func(g Found) []string { return []string{g.Index.Files[len(g.Index.Files)-1].Key} },
+			"twins": func(g Found) []string { return g.Frozen[:2] }, // one bad twin is mended from the other
+		} {
+			for what, bend := range map[string]func(b []byte) []byte{"flipped": func(b []byte) []byte { b[len(b)-20] ^= 1; return b }, "gone": func([]byte) []byte { return nil }} {
+				g := find0(t, with(st, 1, tc.reads))[0]
+				said = nil
+				for _, key := range of(g) {
+					st.Bend(g.Run.Under(key), bend)
+				}
+				if err := from.CopyAnew(t.Context(), f, to()); err != nil || len(said) != 1 || !strings.Contains(said[0], "step 4 of job opticks was damaged in memory: and is written anew") {
+					t.Fatalf("%s, %s %s: %q, %v", name, which, what, said, err)
+				}
+				c := with(st, 1, tc.reads)
+				list := find0(t, c)
+				if list[0].Write == g.Write {
+					t.Errorf("%s, %s %s: names of what was deleted are used again", name, which, what)
+				}
+				checkWhole(t, c, list[0], 2)
+				if faults, err := c.Verify(t.Context(), list[0], nil); err != nil || len(faults) > 0 {
+					t.Errorf("%s, %s %s: %v, %v", name, which, what, faults, err)
+				}
+			}
+		}
+		g := find0(t, with(st, 1, tc.reads))[0]
+		if err := with(st, 1, tc.reads).MarkRead(t.Context(), g, store.ErrCorrupt); err != nil {
+			t.Fatal(err)
+		}
+		if err := from.CopyAnew(t.Context(), f, to()); err != nil {
+			t.Error(err)
+		}
+		if n, ok, err := to().newestRead(t.Context(), g.Run, gen(4)); err != nil || !ok || !n.Good {
+			t.Errorf("%s: a record of a read that failed outlives one that did not: %+v, %v", name, n, err)
+		}
+		_, third := pair(t)
+		uploads := 0
+		st.Before = func(c memory.Call) error {
+			if c.Verb == "Upload" {
+				uploads++
+			}
+			return nil
+		}
+		if err := from.CopyAnew(t.Context(), f, with(st, 1, third)); !errors.Is(err, ErrCommitted) || uploads > 0 || !strings.Contains(err.Error(), "encrypted otherwise") {
+			t.Errorf("%s, for others: %d uploads, %v", name, uploads, err)
+		}
+		st.Before = nil
+		st.Bend(g.Run.Under(g.Index.Files[len(g.Index.Files)-1].Key), func([]byte) []byte { return nil })
+		bad := src.Clone()
+		bad.Bend(f.Run.Under(f.Index.Files[len(f.Index.Files)-1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+		if err := with(bad, 1, keys).CopyAnew(t.Context(), f, to()); !IsDamage(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := to().readCommit(t.Context(), g.Run, gen(4)); err != nil {
+			t.Errorf("%s: what was damaged went, for a source that is: %v", name, err)
+		}
+	}
+}
+
+// TestCopyAnewLeavesWhatIsNewer: what a newer program wrote is no damage, and stays.
+func TestCopyAnewLeavesWhatIsNewer(t *testing.T) {
+	a, keys := pair(t)
+	src, st := memory.New(), memory.New()
+	mustWrite(t, with(src, 2, keys), gen(4), 1)
+	from := with(src, 2, opening(t, a))
+	f := find0(t, from)[0]
+	if err := from.CopyAnew(t.Context(), f, with(st, 1, nil)); err != nil {
+		t.Fatal(err)
+	}
+	commit := f.Run.Key(format.Name{Kind: format.CommitKind, Generation: gen(4)})
+	st.Bend(commit, func(b []byte) []byte {
+		return bytes.Replace(b, fmt.Appendf(nil, `"format":%d`, format.Number), []byte(`"format":99`), 1)
+	})
+	before := st.Keys()
+	if err := from.CopyAnew(t.Context(), f, with(st, 1, nil)); !errors.Is(err, format.ErrNewer) || !slices.Equal(st.Keys(), before) {
+		t.Errorf("%v, %v", err, st.Keys())
 	}
 }

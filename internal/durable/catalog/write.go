@@ -38,12 +38,57 @@ func NodeObject(node replica.NodeName) string { return "node-" + string(node) }
 // WriteObject writes parts as one object: a group's replicated part by itself, or the private parts of a node under NodeObject. Every chunk
 // is checked on the way; what could not be read back as its manifest says is never completed. Writing the same again is no error.
 func (c *Catalog) WriteObject(ctx context.Context, a Attempt, name string, parts ...Part) (format.Written, error) {
-	n := format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name}
-	w, err := c.write(ctx, a.Run, n, parts)
+	w, err := c.writeObject(ctx, a, name, parts)
 	if err != nil {
 		return w, fmt.Errorf("write %s of generation %v of job %s: %w", name, a.Generation, a.Run.Job, err)
 	}
 	return w, nil
+}
+
+// writeObject writes an object of an attempt. What is encrypted once more has other bytes, stores replace what is there when an upload is completed, and a
+// COMMIT may name what an earlier try has left: that is taken, and what is written has a name of its own.
+func (c *Catalog) writeObject(ctx context.Context, a Attempt, name string, parts []Part) (format.Written, error) {
+	n := format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name}
+	if c.keys.Seals() {
+		if w, ok, err := c.earlier(ctx, a, name, parts); err != nil || ok {
+			return w, err
+		}
+		n.Seal = format.NewSeal(c.keys.Tag())
+	}
+	return c.write(ctx, a.Run, n, parts)
+}
+
+// tries lists what lies there under the name of an object of an attempt, encrypted or not.
+func (c *Catalog) tries(ctx context.Context, a Attempt, name string) (list []format.Name, err error) {
+	n := format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name}
+	begins := strings.TrimSuffix(a.Run.Key(n), path.Ext(n.String())) + "."
+	err = c.list(ctx, begins, "", func(info store.Info) error {
+		o := format.ParseName(strings.TrimPrefix(info.Key, a.Run.Prefix()))
+		if n.Seal = o.Seal; o == n {
+			list = append(list, o)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// earlier is an object of an attempt that is there whole, encrypted to those of this catalog. What else is there is left, and written beside.
+func (c *Catalog) earlier(ctx context.Context, a Attempt, name string, parts []Part) (w format.Written, ok bool, err error) {
+	list, err := c.tries(ctx, a, name)
+	for _, n := range list {
+		if !n.SealedFor(c.keys.Tag()) {
+			continue
+		}
+		w, err = c.isWritten(ctx, a.Run, n, manifests(parts), false)
+		if err == nil {
+			return w, true, nil
+		}
+		if fatal(err) != nil && !errors.Is(err, ErrLocked) {
+			return w, false, err
+		}
+		err = nil
+	}
+	return w, false, err
 }
 
 // WriteGroup is WriteObject for a group's replicated part.
@@ -87,6 +132,10 @@ func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Writte
 			there[i] = fmt.Errorf("%s: %w: another file than its twin", n, store.ErrCorrupt)
 		}
 	}
+	anew := twins
+	if good.Object == nil && c.keys.Seals() { // what is encrypted once more has other bytes than the indexes say that name these
+		anew = sealedTwins(twins[0], format.NewSeal(c.keys.Tag()))
+	}
 	for i, n := range twins {
 		if there[i] == nil {
 			continue
@@ -97,23 +146,23 @@ func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Writte
 			}
 		}
 		if good.Object == nil {
-			good, err = c.write(ctx, r, n, []Part{p})
+			good, err = c.write(ctx, r, anew[i], []Part{p})
 		} else {
-			err = c.transfer(ctx, r.Under(good.File.Key), c, r.Key(n), good.File)
+			err = c.transfer(ctx, r.Under(good.File.Key), c, r.Key(anew[i]), good.File)
 		}
 		if err != nil {
 			return good, err
 		}
 	}
-	good.File.Key, good.File.Twin = twins[0].String(), twins[1].String()
+	good.File.Key, good.File.Twin = anew[0].String(), anew[1].String()
 	return good, nil
 }
 
 // twins are the names of a frozen part. Encrypted ones are looked for: what is encrypted to others than these recipients, or to nobody, is another file.
-// Who has no key cannot tell what lies there, and writes beside it.
+// Who has no key of them cannot tell what lies there, and writes beside it.
 func (c *Catalog) twins(ctx context.Context, r Run, m replica.Manifest) (twins [2]format.Name, err error) {
 	n := frozenName(m, 'a')
-	if c.keys.Seals() && c.keys.Opens() {
+	if c.keys.Seals() && c.keys.Check() == nil {
 		begins := strings.TrimSuffix(r.Key(n), ".a"+path.Ext(n.String())) + "."
 		err = c.list(ctx, begins, "", func(info store.Info) error {
 			if o := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); o.SealedFor(c.keys.Tag()) {
@@ -126,9 +175,14 @@ func (c *Catalog) twins(ctx context.Context, r Run, m replica.Manifest) (twins [
 	if c.keys.Seals() && n.Seal == "" {
 		n.Seal = format.NewSeal(c.keys.Tag())
 	}
+	return sealedTwins(n, n.Seal), err
+}
+
+func sealedTwins(n format.Name, seal string) (twins [2]format.Name) {
+	n.Seal = seal
 	twins[0], twins[1] = n, n
 	twins[1].Twin = 'b'
-	return twins, err
+	return twins
 }
 
 // frozenThere looks at one twin of a frozen part: whether it has the part, and every byte of it. The store's own checksum stands for reading
@@ -137,7 +191,11 @@ func (c *Catalog) frozenThere(ctx context.Context, r Run, n format.Name, m repli
 	c.mu.Lock()
 	suspect := c.suspect[r.Key(frozenName(m, 'a'))]
 	c.mu.Unlock()
-	return c.isWritten(ctx, r, n, []replica.Manifest{m}, suspect)
+	w, err = c.isWritten(ctx, r, n, []replica.Manifest{m}, suspect)
+	if errors.Is(err, ErrLocked) { // its name says that a key of these opens it
+		err = fmt.Errorf("%s: %w: it was changed: no key opens it", n, store.ErrCorrupt)
+	}
+	return w, err
 }
 
 // isWritten looks at an object that somebody may have written: whether it has these parts and no others, and every byte of them. deep: it is read, whatever
@@ -288,11 +346,6 @@ func (c *Catalog) write(ctx context.Context, r Run, n format.Name, parts []Part)
 	}
 	sum, err := c.upload(ctx, r.Key(n), int64(size), fill)
 	w = format.Written{File: format.File{Key: n.String(), Bytes: size, Header: o.Head, SHA256: fmt.Sprintf("%x", sum), Sealed: envelope}, Object: o}
-	if err != nil && envelope > 0 { // an earlier try may have come through, whose bytes are others
-		if there, lerr := c.isWritten(ctx, r, n, manifests(parts), false); lerr == nil {
-			return there, nil
-		}
-	}
 	return w, err
 }
 

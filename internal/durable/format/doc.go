@@ -12,6 +12,7 @@
 //	    run.json                                  UUID, owner, program, from what it began
 //	    step-00001200.e2/group-0.w17.safetensors  w17: number of the durable write in the log of that fleet's epoch
 //	    step-00001200.e2/node-b.w17.safetensors   private parts of b's ranks: tensors "private-3/rng"
+//	    step-00001200.e2/group-0.w17.6f1d02ab09c4e871.safetensors  encrypted: 8 digits say to whom, 8 which of several
 //	    step-00001200.e2/index.w17.json           tensors, pieces, files
 //	    summary.json                              hint: what all commits say, so that a list needs few requests
 //	    trash/step-00000800.e1.json               what is being deleted and why; written before the first delete

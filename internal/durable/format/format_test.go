@@ -114,18 +114,19 @@ func TestNames(t *testing.T) {
 		"reads/step-00001200.e2.1700000000.bad-n1.json":                 {Kind: ReadKind, Generation: gen, At: 1700000000, Who: "n1"},
 		"run.json": {Kind: RunKind},
 		"kept.tar": {Kind: KeptKind},
-		"step-00001200.e2/group-0.w17.safetensors":         {Kind: ShardKind, Generation: gen, Write: 17, Shard: "group-0"},
-		"step-00001200.e2/node-gpu.rack-1.w17.safetensors": {Kind: ShardKind, Generation: gen, Write: 17, Shard: "node-gpu.rack-1"},
-		"step-00001200.e2/index.w17.json":                  {Kind: IndexKind, Generation: gen, Write: 17},
-		"summary.json":                                     {Kind: SummaryKind},
-		"trash/step-00001200.e2.json":                      {Kind: TrashKind, Generation: gen},
+		"step-00001200.e2/group-0.w17.safetensors":                                     {Kind: ShardKind, Generation: gen, Write: 17, Shard: "group-0"},
+		"step-00001200.e2/node-gpu.rack-1.w17.safetensors":                             {Kind: ShardKind, Generation: gen, Write: 17, Shard: "node-gpu.rack-1"},
+		"step-00001200.e2/node-b.w1.0123cdef89ab4567.w17.0123cdef89ab4567.safetensors": {Kind: ShardKind, Generation: gen, Write: 17, Shard: "node-b.w1.0123cdef89ab4567", Seal: "0123cdef89ab4567"},
+		"step-00001200.e2/index.w17.json":                                              {Kind: IndexKind, Generation: gen, Write: 17},
+		"summary.json":                                                                 {Kind: SummaryKind},
+		"trash/step-00001200.e2.json":                                                  {Kind: TrashKind, Generation: gen},
 	} {
 		if n.String() != want || ParseName(want) != n {
 			t.Errorf("%+v is %s, and %s is read as %+v", n, n, want, ParseName(want))
 		}
 	}
 	for _, bad := range []string{"", "commits/step-1200.e2.json", "commits/step-00001200.e02.json", "commits/step-00001200.e2.json/x", "epochs/2.json", "epochs/000002..json", "epochs/000002.00FF00ff00ff00ff.json", "epochs/000002.00ff.json", "pins/step-00001200.e2-.json",
-		"step-00001200.e2/group-0.w017.safetensors", "step-00001200.e2/../x.w1.safetensors", "frozen/group-1-0900.a.safetensors", "step-99999999999999.e1/index.w1.json", "summary.json2", "kept.tar/x", "kept.tar.gz"} {
+		"step-00001200.e2/group-0.w017.safetensors", "step-00001200.e2/group-0.w17.0123CDEF89AB4567.safetensors", "step-00001200.e2/group-0.w17.0123cdef.safetensors", "step-00001200.e2/../x.w1.safetensors", "frozen/group-1-0900.a.safetensors", "step-99999999999999.e1/index.w1.json", "summary.json2", "kept.tar/x", "kept.tar.gz"} {
 		if n := ParseName(bad); n.Kind != Stray {
 			t.Errorf("%q is read as %+v", bad, n)
 		}

@@ -104,7 +104,7 @@ type Name struct {
 	Shard      string         // "group-0", "node-b", "private-3"
 	Group      uint32         // of frozen parts
 	Root       replica.Digest // of frozen parts
-	Seal       string         // of frozen parts that are encrypted: to whom, and which of several; see NewSeal
+	Seal       string         // of shards and frozen parts that are encrypted: to whom, and which of several; see NewSeal
 	Twin       byte           // of frozen parts: 'a' or 'b'
 	Who        string         // of pins and reads
 	Number     uint64         // of reads: one above the records that their reader saw; 0: of a former version
@@ -113,7 +113,10 @@ type Name struct {
 }
 
 func (n Name) String() string {
-	step := StepName(n.Generation)
+	step, seal := StepName(n.Generation), ""
+	if n.Seal != "" {
+		seal = "." + n.Seal
+	}
 	switch n.Kind {
 	case CommitKind:
 		return CommitPrefix + step + ".json"
@@ -123,10 +126,6 @@ func (n Name) String() string {
 		}
 		return fmt.Sprintf("%s%06d.json", EpochPrefix, n.Epoch)
 	case SharedKind:
-		seal := ""
-		if n.Seal != "" {
-			seal = "." + n.Seal
-		}
 		return fmt.Sprintf("%sgroup-%d-%v%s.%c%s", FrozenPrefix, n.Group, n.Root, seal, n.Twin, shardExt)
 	case PinKind:
 		return PinPrefix + step + "-" + n.Who + ".json"
@@ -142,7 +141,7 @@ func (n Name) String() string {
 	case RunKind:
 		return RunKey
 	case ShardKind:
-		return fmt.Sprintf("%s/%s.w%d%s", step, n.Shard, n.Write, shardExt)
+		return fmt.Sprintf("%s/%s.w%d%s%s", step, n.Shard, n.Write, seal, shardExt)
 	case IndexKind:
 		return fmt.Sprintf("%s/index.w%d.json", step, n.Write)
 	case SummaryKind:
@@ -169,7 +168,7 @@ var forms = []struct {
 	{PinKind, PinPrefix, regexp.MustCompile(`^pins/(?P<step>step-\d+\.e\d+)-(?P<who>[^/]+)\.json$`)},
 	{ReadKind, ReadPrefix, regexp.MustCompile(`^reads/(?P<step>step-\d+\.e\d+)(?:\.(?P<number>\d{1,19}))?\.(?P<at>\d{1,12})\.(?P<how>good|bad)-(?P<who>[^/]+)\.json$`)},
 	{RunKind, RunKey, regexp.MustCompile(`^run\.json$`)},
-	{ShardKind, StepPrefix, regexp.MustCompile(`^(?P<step>step-[^/]+)/(?P<shard>(?:group|private|node)-[^/]+)\.w(?P<write>\d{1,19})\.safetensors$`)},
+	{ShardKind, StepPrefix, regexp.MustCompile(`^(?P<step>step-[^/]+)/(?P<shard>(?:group|private|node)-[^/]+)\.w(?P<write>\d{1,19})(?:\.(?P<seal>[0-9a-f]{16}))?\.safetensors$`)},
 	{IndexKind, StepPrefix, regexp.MustCompile(`^(?P<step>step-[^/]+)/index\.w(?P<write>\d{1,19})\.json$`)},
 	{SummaryKind, SummaryKey, regexp.MustCompile(`^summary\.json$`)},
 	{TrashKind, TrashPrefix, regexp.MustCompile(`^trash/(?P<step>step-[^/]+)\.json$`)},
@@ -259,7 +258,7 @@ func (n Name) OfGeneration() bool {
 	return false
 }
 
-// NewSeal tells an encrypted frozen part from others of the same bytes: tag, 8 digits, says to whom it is encrypted. The rest is random, since no two
+// NewSeal tells an encrypted object from others of the same parts: tag, 8 digits, says to whom it is encrypted. The rest is random, since no two
 // are encrypted to the same: who writes one writes beside others, not over them.
 func NewSeal(tag string) string {
 	var b [4]byte
@@ -267,7 +266,7 @@ func NewSeal(tag string) string {
 	return tag + hex.EncodeToString(b[:])
 }
 
-// SealedFor tells whether a frozen part is encrypted to those that a tag stands for.
+// SealedFor tells whether a shard or a frozen part is encrypted to those that a tag stands for.
 func (n Name) SealedFor(tag string) bool { return n.Seal != "" && n.Seal[:8] == tag }
 
 // FleetKey stands for a fleet in the keys of claims, where the store has no conditions and each fleet has keys of its own.

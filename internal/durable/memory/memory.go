@@ -49,7 +49,9 @@ type Store struct {
 	// Least is the size of an upload's parts, in bytes, where it does not make too many; 0: DefaultPart.
 	Least int64
 	// Heedless: the conditions of this client's puts are ignored. Overwrote is told of keys whose bytes such a put has changed, if it is set.
-	Heedless  bool
+	Heedless bool
+	// Replaces: completing an upload replaces what is there, as it does with S3. Otherwise other bytes are ErrExists.
+	Replaces  bool
 	Overwrote func(key string)
 
 	*shared
@@ -87,7 +89,7 @@ func New() *Store {
 
 // Client is another client of the same root, without hooks.
 func (s *Store) Client() *Store {
-	return &Store{Now: s.Now, Least: s.Least, Heedless: s.Heedless, Overwrote: s.Overwrote, shared: s.shared}
+	return &Store{Now: s.Now, Least: s.Least, Replaces: s.Replaces, Heedless: s.Heedless, Overwrote: s.Overwrote, shared: s.shared}
 }
 
 // Clone is a store with the same objects and uploads, and no hooks: what a program that starts now would find.
@@ -433,7 +435,7 @@ func (u *upload) Complete(ctx context.Context, sum [32]byte) (info store.Info, e
 		if int64(len(b)) != u.size || sha256.Sum256(b) != sum {
 			return fmt.Errorf("%w: %d bytes of %d, or another SHA-256", store.ErrCorrupt, len(b), u.size)
 		}
-		if o, ok := u.s.objects[u.key]; ok && !bytes.Equal(o.b, b) {
+		if o, ok := u.s.objects[u.key]; ok && !bytes.Equal(o.b, b) && !u.s.Replaces {
 			return store.ErrExists
 		}
 		if _, err := u.s.putLocked(u.key, b, hex.EncodeToString(sum[:])); err != nil {

@@ -16,7 +16,7 @@ type Book struct {
 	tar    *kept.Tar         // is to be there before this node writes a part; nil: none
 	offers map[uint64]string // SHA-256 of what launchers gave, by peer, until it is known what the run carries
 	there  string            // SHA-256 of that; empty: not known
-	failed string            // why a put failed, as it was said last
+	failed string            // why a put failed, as it was said last; empty: the last one did not
 }
 
 // Offer takes a launcher's files. What it returns the launcher is told; empty: nothing.
@@ -51,19 +51,25 @@ func other(given, there string) string {
 // Tar is what is to be there before a part is written; nil: nothing.
 func (b *Book) Tar() *kept.Tar { return b.tar }
 
-// Put learns what the run carries, or why that could not be seen to. texts are for launchers, by peer.
-func (b *Book) Put(there string, err error) (texts map[uint64]string) {
+// Put learns what the run carries, or why that could not be seen to. texts are for launchers, by peer, and log is for the log, whoever still listens: the
+// store may have lost what it had.
+func (b *Book) Put(there string, err error) (texts map[uint64]string, log string) {
 	texts = map[uint64]string{}
 	if err != nil {
-		if is := err.Error(); is != b.failed && b.there == "" {
+		if b.tar == nil { // of a write that began before: the run carries others
+			return texts, ""
+		}
+		b.there = ""
+		if is := err.Error(); is != b.failed {
 			b.failed = is
+			log = fmt.Sprintf("warning: --keep-file: %s. The state is written without these files, and the next durable write tries again", is)
 			for peer := range b.offers {
-				texts[peer] = fmt.Sprintf("warning: --keep-file: %s. The state is written without these files, and the next durable write tries again", is)
+				texts[peer] = log
 			}
 		}
-		return texts
+		return texts, log
 	}
-	b.there = there
+	b.there, b.failed = there, ""
 	for peer, given := range b.offers {
 		if given != there {
 			texts[peer] = other(given, there)
@@ -73,7 +79,7 @@ func (b *Book) Put(there string, err error) (texts map[uint64]string) {
 	if b.tar != nil && b.tar.SHA256 != there {
 		b.Close()
 	}
-	return texts
+	return texts, ""
 }
 
 // Waits tells whether it is not known yet what became of a launcher's files.

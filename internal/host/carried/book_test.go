@@ -48,7 +48,7 @@ func TestOffers(t *testing.T) {
 	if !b.Waits(1) || !b.Waits(2) || b.Waits(3) {
 		t.Error("who waits")
 	}
-	if texts := b.Put(first.SHA256, nil); len(texts) != 0 || b.Waits(1) || b.Tar() != first || closed(first) { // a store that loses it gets it again
+	if texts, _ := b.Put(first.SHA256, nil); len(texts) != 0 || b.Waits(1) || b.Tar() != first || closed(first) { // a store that loses it gets it again
 		t.Errorf("%v", texts)
 	}
 	late, wrong := tarOf(t, "first"), tarOf(t, "wrong")
@@ -73,21 +73,46 @@ func TestPut(t *testing.T) {
 	b.Offer(1, tar)
 	b.Offer(2, tarOf(t, "mine"))
 	for i, want := range []int{2, 0} {
-		if texts := b.Put("", errors.New("the store is full")); len(texts) != want || want > 0 && !strings.Contains(texts[2], "the store is full") || b.Tar() != tar || closed(tar) || !b.Waits(1) {
+		if texts, _ := b.Put("", errors.New("the store is full")); len(texts) != want || want > 0 && !strings.Contains(texts[2], "the store is full") || b.Tar() != tar || closed(tar) || !b.Waits(1) {
 			t.Errorf("failure %d: %v", i, texts)
 		}
 	}
-	if texts := b.Put("", errors.New("the store is away")); len(texts) != 2 {
+	if texts, _ := b.Put("", errors.New("the store is away")); len(texts) != 2 {
 		t.Errorf("another failure: %v", texts)
 	}
-	texts := b.Put(there, nil)
+	texts, _ := b.Put(there, nil)
 	if len(texts) != 2 || !strings.Contains(texts[1], "SHA-256 abababababababab...") || !strings.Contains(texts[1], tar.SHA256[:16]) || !closed(tar) {
 		t.Errorf("%v", texts)
 	}
-	if texts := b.Put(there, nil); len(texts) != 0 {
+	if texts, _ := b.Put(there, nil); len(texts) != 0 {
 		t.Errorf("again: %v", texts)
 	}
-	if texts := b.Put("", errors.New("of a write that began before")); len(texts) != 0 {
-		t.Errorf("late: %v", texts)
+	if texts, log := b.Put("", errors.New("of a write that began before")); len(texts) != 0 || log != "" {
+		t.Errorf("late: %v, %q", texts, log)
+	}
+}
+
+// A store that lost the files, and does not take them again, is named in the log, each time that it is another failure or a new loss; until it has them it is
+// not known what the run carries.
+func TestLost(t *testing.T) {
+	var b Book
+	tar := tarOf(t, "mine")
+	b.Offer(1, tar)
+	for range 2 {
+		if _, log := b.Put(tar.SHA256, nil); log != "" {
+			t.Errorf("it is there: %q", log)
+		}
+		for i, failure := range []string{"the store is full", "the store is full", "the store is away"} {
+			_, log := b.Put("", errors.New(failure))
+			if want := i != 1; want != strings.Contains(log, failure) || !want && log != "" {
+				t.Errorf("%s: %q", failure, log)
+			}
+		}
+		if b.Tar() != tar || b.Offer(2, tarOf(t, "mine")) != "" || !b.Waits(2) {
+			t.Error("it counts as being there")
+		}
+	}
+	if texts, _ := b.Put(strings.Repeat("ab", 32), nil); !strings.Contains(texts[2], "carries other files already") {
+		t.Errorf("another one: %v", texts)
 	}
 }
