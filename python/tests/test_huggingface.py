@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -22,7 +23,7 @@ import replicad
 import subject_huggingface as subjects
 from conforming import equal, suite
 from conftest import ROOT, Daemon
-from replicad.errors import Invalid, SessionState, Unsupported
+from replicad.errors import Invalid, SessionState, Timeout, Unsupported
 from replicad.testing.conformance import Break, Run
 
 #: A step each. An epoch has three of them, of 2, 2 and 1 micro-batches; of every second one there is an evaluation, of every fourth a save.
@@ -122,6 +123,38 @@ def test_alone_it_trains_as_it_did(folders: tuple[Path, Path]) -> None:
     assert kept.lines.read_text() == plain.lines.read_text()
     assert not kept.session.enabled
     assert all(torch.equal(a, b) for a, b in zip(plain.trainer.model.parameters(), kept.trainer.model.parameters(), strict=True))
+
+
+def test_alone_it_trains_a_second_time_as_it_did(folders: tuple[Path, Path]) -> None:
+    """From the beginning, and from a checkpoint, which a session that is off would load once."""
+    plain, kept = Plain(folders[0]), Plain(folders[1])
+    replicad.huggingface.keep(kept.trainer)
+    for each, folder in zip((plain, kept), folders, strict=True):
+        torch.manual_seed(1)
+        each.train()
+        shutil.move(folder / "saves" / "checkpoint-4", folder / "checkpoint-4")
+        each.train()
+        each.trainer.train(resume_from_checkpoint=str(folder / "checkpoint-4"))
+    assert plain.lines.read_text().count('["step", 12,') == 3
+    assert kept.lines.read_text() == plain.lines.read_text()
+    assert all(torch.equal(a, b) for a, b in zip(plain.trainer.model.parameters(), kept.trainer.model.parameters(), strict=True))
+
+
+def test_a_run_that_ended_before_it_trained_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was prepared for it is of groups that the next one does not have."""
+    kept = Plain(tmp_path)
+    trainer = replicad.huggingface.keep(kept.trainer)
+    keeper = trainer.train.func.__self__
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.session, "resume", lambda **_: (_ for _ in ()).throw(Timeout("not yet")))
+        with pytest.raises(Timeout):
+            trainer.train()
+    loaders: list[Any] = []
+    run = keeper.original["_run_epoch"]
+    keeper.original["_run_epoch"] = lambda **given: loaders.append((given["train_dataloader"] is keeper.loader, type(trainer.optimizer).__name__)) or run(**given)
+    monkeypatch.setattr(trainer, "_run_epoch", functools.partial(keeper.run_epoch, keeper.original["_run_epoch"]))
+    trainer.train()
+    assert set(loaders) == {(True, "AcceleratedOptimizer")}
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,7 @@ class _Keeper:
         self.learning_rate: float | None = None
         self.kept: dict[str, Any] = {}  # what was loaded last
         self.generators: Any = None  # those of the step that was resumed
+        self.loaded = False  # a state, by the resume of this train()
         self.back = False  # in the epoch that a resume goes on in
         self.behind: Any = None  # the generators once the first batch after a resume is fetched, until then
         self.first = 0  # that batch
@@ -169,7 +170,7 @@ class _Keeper:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """What the loop begins anew by itself is put in place when it has (:meth:`on_train_begin`)."""
-        trainer, self.kept = self.trainer, dict(state)
+        trainer, self.kept, self.loaded = self.trainer, dict(state), True
         self.grad_norm, self.learning_rate = state["grad_norm"], state["learning_rate"]
         for name, value in state["state"].items():
             setattr(trainer.state, name, value)
@@ -204,6 +205,7 @@ class _Keeper:
             raise SessionState("train() after its end: the job is done. Another --job trains further, from what save_model() has written")
         if trainer.accelerator.distributed_type != "NO" and not dist.is_initialized():  # the run of a block before this has taken it down
             dist.init_process_group(trainer.accelerator.state.backend)
+        self.prepared = None  # by a run that ended before it trained
         # Prepared by the run before: DDP is of groups that are gone, and autocast would be put around what has it.
         trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
         trainer.model_wrapped = trainer.model
@@ -236,13 +238,17 @@ class _Keeper:
             trainer.accelerator.device_placement = placing
         self._begin()
         step = trainer.state.global_step
-        resumed = session.resume(otherwise=functools.partial(self._load, path)) if path is not None else session.resume()
-        if path is not None and session.at != step:
+        self.loaded = False
+        load = functools.partial(self._load, path)
+        resumed = session.resume(otherwise=load) if path is not None else session.resume()
+        if path is not None and not session.enabled and resumed.source != "otherwise":
+            load()  # a session that is off asks for it once in its life, and each train() is another run
+        if path is not None and self.loaded and session.at != step:
             log.warning(
                 "replicad: train(resume_from_checkpoint=%r) is of step %d, and the job has step %d (%s): it goes on from that; another --job begins from the checkpoint",
                 path, step, session.at, resumed.source,
             )  # fmt: skip
-        self.back, self.generators = session.at > 0, rng.get()
+        self.back, self.generators = self.loaded and session.at > 0, rng.get()
         return self.at.epoch, self.at.batches
 
     def _begin(self) -> None:
@@ -402,7 +408,7 @@ class _Keeper:
         """``eval_on_start`` is of the job's start, not of a process's."""
         if not skip_scheduler:
             return evaluate(*args, **more)
-        if self.session.at > 0:
+        if self.back:
             return {}
         with self.session.pause(self.longest):
             return evaluate(*args, skip_scheduler=True, **more)
