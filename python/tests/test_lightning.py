@@ -218,8 +218,27 @@ def test_alone_it_trains_as_it_did(folders: tuple[Path, Path]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(plain.network.parameters(), kept.network.parameters(), strict=True))
     patched = [name for obj in (kept.trainer.fit_loop, kept.trainer.fit_loop.epoch_loop, kept.trainer.precision_plugin) for name, v in vars(obj).items() if callable(v)]
     assert patched == []
+    kept.session.enabled = True  # as under a launcher
     with pytest.raises(SessionState, match="a second fit: this job has ended with the first one"):
         kept.train()
+
+
+def test_alone_it_fits_a_second_time_as_it_did(folders: tuple[Path, Path]) -> None:
+    plain = subjects.Kept(Run(folders[0], 0, 1, "plain"))
+    fits(plain)
+    kept = Alone(Run(folders[1], 0, 1, "kill"))
+    fits(kept)
+    assert (folders[0] / "rank0").read_text().count('\n["end", 24') == 1
+    assert (folders[1] / "rank0").read_text() == (folders[0] / "rank0").read_text()
+    assert all(torch.equal(a, b) for a, b in zip(plain.network.parameters(), kept.network.parameters(), strict=True))
+
+
+def fits(subject: subjects.Kept) -> None:
+    """Twice, the second time further."""
+    subject.train()
+    subject.trainer.should_stop = False
+    subject.trainer.fit_loop.max_epochs *= 2
+    subject.trainer.fit(subject.network, subject.loader, subject.held_out)
 
 
 def fit(tmp_path: Path, loader: Any = None, module: type[pl.LightningModule] = subjects.Network, callbacks: Sequence[pl.Callback] = (), **given: Any) -> None:
