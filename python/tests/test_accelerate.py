@@ -291,6 +291,29 @@ def test_an_iterator_that_is_dropped_behind_a_resume_moves_nothing(accelerator: 
     assert next(it)[:, 0].tolist() == [6, 7]
 
 
+def test_two_updates_with_one_batch_are_one_step(accelerator: Accelerator) -> None:
+    """A restart between them would go on with the next batch."""
+    model = torch.nn.Linear(2, 1)
+    one, other = (torch.optim.SGD([p], lr=0.1) for p in model.parameters())
+    model, one, other, loader = accelerator.prepare(model, one, other, torch.utils.data.DataLoader(Items(), 2))
+    with replicad.accelerate.prepare(accelerator, model, one, other, loader, enabled=False) as session:
+        session.resume()
+        for batch in loader:
+            accelerator.backward(model(batch).sum())
+            with session.step():
+                one.step()
+                other.step()
+        assert session.at == 4
+        for batch in loader:
+            accelerator.backward(model(batch).sum())
+            one.step()
+        assert session.at == 8
+        before = model.bias.item()
+        with pytest.raises(SessionState, match=r"SGD.step\(\) is the second step with one batch.*put both updates into one `with session.step\(\):`"):
+            other.step()
+        assert (session.at, model.bias.item()) == (8, before)
+
+
 EXAMPLE = ROOT / "examples" / "frameworks" / "with_accelerate.py"
 
 

@@ -191,6 +191,27 @@ def test_fabric_refuses_what_was_not_set_up() -> None:
         replicad.lightning.keep(fabric, torch.nn.Linear(1, 1))
 
 
+def test_fabric_refuses_a_second_step_with_one_batch() -> None:
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model = torch.nn.Linear(2, 1)
+    model, one, other = fabric.setup(model, *(torch.optim.SGD([p], lr=0.1) for p in model.parameters()))
+    loader = fabric.setup_dataloaders(DataLoader(torch.ones(6, 2), 2))
+    session = replicad.lightning.keep(fabric, model, one, other, loader, enabled=False)
+    session.resume()
+    for batch in loader:
+        fabric.backward(model(batch).sum())
+        one.step()
+    assert session.at == 3
+    with pytest.raises(SessionState, match=r"SGD.step\(\) is the second step with one batch.*put both updates into one `with session.step\(\):`"):
+        other.step()
+    with session.step():
+        one.step()
+        other.step()
+    assert session.at == 4
+
+
 # -- without a launcher -----------------------------------------------------------------------------------------------------------
 
 

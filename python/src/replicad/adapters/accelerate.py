@@ -30,7 +30,7 @@ from .._torch.marked import moves
 from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from ..session import Session
 from ..store import init_process_group
-from ._loop import Attributes, want
+from ._loop import Attributes, OneStep, want
 
 __all__ = ["again", "prepare"]
 
@@ -69,8 +69,9 @@ def prepare(accelerator: Accelerator, *objects: Any, **options: Any) -> Session:
         extra=extra,
         **options,
     )
+    one = OneStep(data)
     for optimizer in given["optimizer"]:
-        _as_steps(session, optimizer)
+        _as_steps(session, optimizer, one)
     accelerator.register_for_checkpointing = _late(session, accelerator.register_for_checkpointing)
     return session
 
@@ -145,7 +146,7 @@ def _late(session: Session, plain: Callable[..., None]) -> Callable[..., None]:
     return register_for_checkpointing
 
 
-def _as_steps(session: Session, optimizer: AcceleratedOptimizer) -> None:
+def _as_steps(session: Session, optimizer: AcceleratedOptimizer, one: OneStep) -> None:
     """Has an update of the optimizer be a step, where none is open."""
     plain = optimizer.step
 
@@ -153,6 +154,7 @@ def _as_steps(session: Session, optimizer: AcceleratedOptimizer) -> None:
     def step(closure: Callable[[], Any] | None = None) -> Any:
         if not optimizer.gradient_state.sync_gradients or session.life.inside is not None or session._closed:
             return plain(closure)
+        one.begins(optimizer)
         with session.step():
             return plain(closure)
 
