@@ -47,6 +47,10 @@ FOLLOWS = {"log": "should_log", "evaluation": "should_evaluate", "save": "should
 #: What its loop is told that it goes on from. It loads nothing of it.
 GOES_ON = "what replicad has"
 EPOCH_END = "end of the epoch"
+#: Of its log history so many bytes are kept, the newest lines: each step copies them.
+HISTORY = 4 << 20
+#: No number is longer as JSON.
+LONGEST = -2.2250738585072014e-308
 
 
 def keep(trainer: Any, *, longest: float = 3600.0, completions: int = 0, extra: Mapping[str, Any] | None = None, **session: Any) -> Any:
@@ -145,8 +149,8 @@ class _Keeper:
         self.original = {}
         for owner, names in (
             (self.trainer, (
-                "train", "get_train_dataloader", "_init_training_state", "_prepare_for_training", "_run_epoch", "get_batch_samples", "_load_rng_state", "_get_grad_norm",
-                "_get_learning_rate", "_maybe_log_save_evaluate", "_evaluate", "_load_best_model", "_finalize_training",
+                "train", "_load_from_checkpoint", "get_train_dataloader", "_init_training_state", "_prepare_for_training", "_run_epoch", "get_batch_samples", "_load_rng_state",
+                "_get_grad_norm", "_get_learning_rate", "_maybe_log_save_evaluate", "_evaluate", "_load_best_model", "_finalize_training",
             )),
             (self.trainer.callback_handler, ("on_train_begin", "on_pre_optimizer_step", "on_step_end", "on_epoch_end")),
         ):  # fmt: skip
@@ -217,6 +221,11 @@ class _Keeper:
             raise
         self.session.leave()
         return result
+
+    def load_from_checkpoint(self, load: Callable[..., None], *args: Any, **more: Any) -> None:
+        """A session that has resumed has weights of its own, which the daemon may copy meanwhile."""
+        if not (self.session.enabled and self.session.at >= 0):
+            load(*args, **more)
 
     def get_train_dataloader(self, get: Callable[[], Any]) -> Any:
         """For what is prepared early. Where this process makes the batches itself they may draw, each before the steps that are made meanwhile."""
@@ -540,10 +549,12 @@ def _plain(value: Any) -> Any:
 
 
 class _History:
-    """The log history of a Trainer, which grows by a line now and then and is kept in every step: each line is written once."""
+    """The log history of a Trainer, which grows by a line now and then and is kept in every step: each line is written once, and takes the same room on all ranks, whatever
+    their clocks say. They have more room made together, or not at all."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._lines, self._text = trainer, 0, b""
+        self._named = False
 
     def text(self) -> Opaque:
         """A line of JSON each."""
@@ -551,14 +562,32 @@ class _History:
         if len(history) < self._lines:  # another train()
             self._lines, self._text = 0, b""
         for entry in history[self._lines :]:
-            self._text += json.dumps(entry, default=float).encode() + b"\n"
+            self._text += _line(entry)
         self._lines = len(history)
+        while len(self._text) > HISTORY:
+            self._text = self._text[self._text.index(b"\n") + 1 :]
+            self._name()
         return Opaque(self._text)
+
+    def _name(self) -> None:
+        if not self._named and self._trainer.is_world_process_zero():
+            log.warning(
+                "replicad: the Trainer's log history takes more than %d MiB: from a restart on it lacks its oldest lines. The log itself has them; raise logging_steps to have all",
+                HISTORY >> 20,
+            )
+        self._named = True
 
     def load(self, text: bytes) -> None:
         """The inverse."""
         self._trainer.state.log_history = [json.loads(line) for line in text.splitlines()]
         self._lines, self._text = len(self._trainer.state.log_history), bytes(text)
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    """A line of JSON, as long as it is with the longest numbers."""
+    plain = {key: _plain(value) for key, value in entry.items()}
+    longest = {key: LONGEST if isinstance(value, (int, float)) else value for key, value in plain.items()}
+    return json.dumps(plain, default=float).ljust(len(json.dumps(longest, default=float))).encode() + b"\n"
 
 
 def _stateful(trainer: Any) -> Iterator[tuple[str, TrainerCallback]]:
