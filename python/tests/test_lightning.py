@@ -116,12 +116,17 @@ print("END", keep.session.at, trainer.global_step, sum(p.double().sum().item() f
 """
 
 
-@pytest.mark.long
-def test_a_checkpoint_is_where_a_job_without_a_state_begins(daemon: Daemon, tmp_path: Path) -> None:
-    first = subjects.Kept(Run(tmp_path, 0, 1, "plain"))
+def two_epochs(folder: Path, checkpoint: str) -> None:
+    """Six steps, without replicad."""
+    first = subjects.Kept(Run(folder, 0, 1, "plain"))
     trainer = pl.Trainer(accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False, **first.arguments())
     trainer.fit(first.network, first.loader, first.held_out)
-    trainer.save_checkpoint(tmp_path / "two.ckpt")
+    trainer.save_checkpoint(folder / checkpoint)
+
+
+@pytest.mark.long
+def test_a_checkpoint_is_where_a_job_without_a_state_begins(daemon: Daemon, tmp_path: Path) -> None:
+    two_epochs(tmp_path, "two.ckpt")
     names = {"tests": str(ROOT / "python" / "tests"), "folder": str(tmp_path), "flag": str(tmp_path / "flag"), "checkpoint": str(tmp_path / "two.ckpt")}
     program = FROM_A_CHECKPOINT.format(**names)
     file = tmp_path / "alone.py"
@@ -133,6 +138,15 @@ def test_a_checkpoint_is_where_a_job_without_a_state_begins(daemon: Daemon, tmp_
     assert killed == alone
     assert "goes before ckpt_path" in said
     assert (tmp_path / "flag").exists()
+
+
+@pytest.mark.long
+def test_a_block_that_is_run_again_does_not_load_the_checkpoint_again(daemon: Daemon, tmp_path: Path) -> None:
+    """It would be put into what the session has, which may be copied meanwhile, and with other tensors in the optimizer."""
+    two_epochs(tmp_path, "six.ckpt")
+    runs = suite(subjects.FromCheckpoint, 1, daemon, tmp_path)
+    plan = (Break("forward", 9), Break("step", 11))
+    equal(runs.through("raise", *plan))
 
 
 # -- Fabric ---------------------------------------------------------------------------------------------------------------------
