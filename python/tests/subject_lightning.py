@@ -194,6 +194,9 @@ class Kept(Subject):
             accelerator="cpu", devices=self.run.world, max_epochs=EPOCHS, callbacks=callbacks, logger=Log(self.run), log_every_n_steps=1, enable_progress_bar=False,
             enable_model_summary=False, **self.arguments(),
         )  # fmt: skip
+        self.fit()
+
+    def fit(self) -> None:
         self.trainer.fit(self.network, self.loader, self.held_out)
 
     def forget(self) -> None:
@@ -235,6 +238,15 @@ class Epochs(Kept):
 
     def loaders(self) -> Any:
         return DataLoader(data(5 * BATCH * self.run.world, 2), BATCH, shuffle=True, num_workers=2, persistent_workers=True)
+
+
+class FromCheckpoint(Kept):
+    """From a checkpoint of the Trainer's own, which lies beside what the runs leave."""
+
+    name = "lightning, ckpt_path"
+
+    def fit(self) -> None:
+        self.trainer.fit(self.network, self.loader, self.held_out, ckpt_path=self.run.folder.parent / "six.ckpt", weights_only=False)
 
 
 class Adversaries(Network):

@@ -20,11 +20,12 @@ from accelerate.state import AcceleratorState, GradientState
 
 import replicad
 from conftest import PATIENCE, ROOT, Daemon, environment, quick
-from replicad import Invalid, Mismatch, Unsupported
+from replicad import Invalid, Mismatch, SessionState, Unsupported
 from replicad._torch.memory import Memory
 from replicad._torch.objects import Objects
 from replicad._torch.staging import Staging
 from replicad._torch.trained import Trained
+from replicad.adapters.accelerate import Place
 from replicad.data import Loader
 
 # 13 batches for each rank in an epoch, two of them a step, so that the last step of an epoch has one. Items and dropout draw. What the loop does is written down by the loop
@@ -257,6 +258,60 @@ def test_the_same_loop_alone(accelerator: Accelerator) -> None:
                     optimizer.zero_grad()
                 at.append((epoch, session.at))
     assert at == [(0, 0), (0, 0), (0, 1), (0, 2), (1, 2), (1, 2), (1, 3), (1, 4)]
+
+
+def test_an_iterator_that_a_resume_has_outlived_moves_nothing(accelerator: Accelerator) -> None:
+    """A loop that stays in the process makes its next iterator, and drops the one before by that."""
+    loader = accelerator.prepare(torch.utils.data.DataLoader(Items(), 2))
+    place = Place(loader)
+    it = iter(loader)
+    given = [next(it) for _ in range(3)]
+    state = place.state_dict()
+    assert (len(given), state["used"]) == (3, 3)
+    place.load_state_dict(state)
+    with pytest.raises(SessionState, match=r"begun before session.resume\(\): .*iterate it anew"):
+        next(it)
+    place.load_state_dict(state)
+    it = iter(loader)
+    assert next(it)[:, 0].tolist() == [6, 7]
+    left = iter(loader)  # as it is left by a loop that breaks off
+    next(left)
+    del left
+    assert place.state_dict()["used"] == 0
+
+
+def test_an_iterator_that_is_dropped_behind_a_resume_moves_nothing(accelerator: Accelerator) -> None:
+    loader = accelerator.prepare(torch.utils.data.DataLoader(Items(), 2))
+    place = Place(loader)
+    it = iter(loader)
+    given = [next(it) for _ in range(3)]
+    place.load_state_dict(place.state_dict())
+    it = iter(loader)
+    assert len(given) == 3
+    assert next(it)[:, 0].tolist() == [6, 7]
+
+
+def test_two_updates_with_one_batch_are_one_step(accelerator: Accelerator) -> None:
+    """A restart between them would go on with the next batch."""
+    model = torch.nn.Linear(2, 1)
+    one, other = (torch.optim.SGD([p], lr=0.1) for p in model.parameters())
+    model, one, other, loader = accelerator.prepare(model, one, other, torch.utils.data.DataLoader(Items(), 2))
+    with replicad.accelerate.prepare(accelerator, model, one, other, loader, enabled=False) as session:
+        session.resume()
+        for batch in loader:
+            accelerator.backward(model(batch).sum())
+            with session.step():
+                one.step()
+                other.step()
+        assert session.at == 4
+        for batch in loader:
+            accelerator.backward(model(batch).sum())
+            one.step()
+        assert session.at == 8
+        before = model.bias.item()
+        with pytest.raises(SessionState, match=r"SGD.step\(\) is the second step with one batch.*put both updates into one `with session.step\(\):`"):
+            other.step()
+        assert (session.at, model.bias.item()) == (8, before)
 
 
 EXAMPLE = ROOT / "examples" / "frameworks" / "with_accelerate.py"

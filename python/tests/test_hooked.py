@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +15,10 @@ torch = pytest.importorskip("torch", reason="torch is missing: sessions hold tor
 import replicad
 from conftest import Daemon
 from replicad import Invalid, Mismatch, SessionState, Unsupported
+from replicad._core.life import Life
 from replicad._torch.derived import Derived
 from replicad._torch.held import Held, behind_closure
+from replicad._torch.loop import Loop
 from replicad._torch.objects import Objects
 from replicad._torch.told import Told
 from replicad.adapters._loop import Attributes, want
@@ -216,6 +221,27 @@ def test_a_block_that_hooks_hold() -> None:
         held.end(inside=object())
     held.tear(ValueError("nothing is open"))
     assert not held
+
+
+def test_a_block_that_is_given_up_reports_nothing() -> None:
+    """It ends as nobody holds it any more, which is no fault of the step: the next epoch would be told of one."""
+    session = object.__new__(replicad.Session)
+    session._life, session._held, session._at, session._torn, session._untold = Life(), Held(), 3, -1, ""
+    session._loop, session._rank = Loop(), SimpleNamespace(freeze_good=lambda: None)
+
+    @contextmanager
+    def step() -> Iterator[int]:
+        session._life.inside = mark = object()
+        try:
+            yield 4
+        except BaseException as err:
+            if session._life.inside is mark:
+                session._tear(4, err)
+            raise
+
+    session._held.begin(step())
+    session._abandon()
+    assert (session._untold, session._torn, session._at, session._life.inside) == ("", 4, 3, None)
 
 
 def test_who_is_told_of_an_epoch_is_told_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -22,7 +23,8 @@ import replicad
 import subject_huggingface as subjects
 from conforming import equal, suite
 from conftest import ROOT, Daemon
-from replicad.errors import Invalid, SessionState, Unsupported
+from replicad.adapters import huggingface
+from replicad.errors import Invalid, SessionState, Timeout, Unsupported
 from replicad.testing.conformance import Break, Run
 
 #: A step each. An epoch has three of them, of 2, 2 and 1 micro-batches; of every second one there is an evaluation, of every fourth a save.
@@ -124,6 +126,38 @@ def test_alone_it_trains_as_it_did(folders: tuple[Path, Path]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(plain.trainer.model.parameters(), kept.trainer.model.parameters(), strict=True))
 
 
+def test_alone_it_trains_a_second_time_as_it_did(folders: tuple[Path, Path]) -> None:
+    """From the beginning, and from a checkpoint, which a session that is off would load once."""
+    plain, kept = Plain(folders[0]), Plain(folders[1])
+    replicad.huggingface.keep(kept.trainer)
+    for each, folder in zip((plain, kept), folders, strict=True):
+        torch.manual_seed(1)
+        each.train()
+        shutil.move(folder / "saves" / "checkpoint-4", folder / "checkpoint-4")
+        each.train()
+        each.trainer.train(resume_from_checkpoint=str(folder / "checkpoint-4"))
+    assert plain.lines.read_text().count('["step", 12,') == 3
+    assert kept.lines.read_text() == plain.lines.read_text()
+    assert all(torch.equal(a, b) for a, b in zip(plain.trainer.model.parameters(), kept.trainer.model.parameters(), strict=True))
+
+
+def test_a_run_that_ended_before_it_trained_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was prepared for it is of groups that the next one does not have."""
+    kept = Plain(tmp_path)
+    trainer = replicad.huggingface.keep(kept.trainer)
+    keeper = trainer.train.func.__self__
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.session, "resume", lambda **_: (_ for _ in ()).throw(Timeout("not yet")))
+        with pytest.raises(Timeout):
+            trainer.train()
+    loaders: list[Any] = []
+    run = keeper.original["_run_epoch"]
+    keeper.original["_run_epoch"] = lambda **given: loaders.append((given["train_dataloader"] is keeper.loader, type(trainer.optimizer).__name__)) or run(**given)
+    monkeypatch.setattr(trainer, "_run_epoch", functools.partial(keeper.run_epoch, keeper.original["_run_epoch"]))
+    trainer.train()
+    assert set(loaders) == {(True, "AcceleratedOptimizer")}
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -173,6 +207,45 @@ def test_a_program_that_trains_further_does_not_stop_where_the_one_before_it_did
     trainer.state.max_steps = last
     keeper.load(kept)
     assert trainer.control.should_training_stop == stops
+
+
+def test_a_resumed_session_is_given_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights are the job's, and may be copied meanwhile."""
+    trainer = replicad.huggingface.keep(Plain(tmp_path).trainer)
+    keeper = trainer.train.func.__self__
+    read: list[str] = []
+    load = functools.partial(keeper.load_from_checkpoint, read.append)
+    trainer.session.enabled = True  # as under a launcher
+    load("first")
+    trainer.session.resume()
+    load("second")
+    trainer.session.enabled = False
+    load("third")
+    assert read == ["first", "third"]
+    assert trainer._load_from_checkpoint.func == keeper.load_from_checkpoint
+
+
+def test_a_log_history_takes_the_same_room_on_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Room is made on all of them at one step; their clocks differ."""
+    trainer = Plain(tmp_path).trainer
+    histories = [huggingface._History(trainer) for _ in range(3)]
+    sizes = []
+    for history, seconds in zip(histories, (0.5, 0.0217, -2.2250738585072014e-308), strict=True):
+        trainer.state.log_history = [{"loss": 2.5, "step": 1}, {"eval_runtime": seconds, "best": None, "text": "\u00e4", "of numpy": torch.tensor(seconds).numpy(), "step": 1}]
+        sizes.append(len(text := history.text()))
+        history.load(text)
+        assert trainer.state.log_history[1]["eval_runtime"] == seconds
+        assert history.text() == text
+    assert len(set(sizes)) == 1, sizes
+    monkeypatch.setattr(huggingface, "HISTORY", sizes[0])
+    for step in (2, 3):
+        trainer.state.log_history.append({"loss": 2.25, "step": step})
+        assert len(histories[2].text()) <= sizes[0]
+    histories[2].load(histories[2].text())
+    assert [line["step"] for line in trainer.state.log_history] == [2, 3]
+    assert [r.getMessage() for r in caplog.records if "log history" in r.getMessage()] == [
+        "replicad: the Trainer's log history takes more than 0 MiB: from a restart on it lacks its oldest lines. The log itself has them; raise logging_steps to have all"
+    ]
 
 
 class Counts(TrainerCallback):

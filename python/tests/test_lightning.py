@@ -116,12 +116,17 @@ print("END", keep.session.at, trainer.global_step, sum(p.double().sum().item() f
 """
 
 
-@pytest.mark.long
-def test_a_checkpoint_is_where_a_job_without_a_state_begins(daemon: Daemon, tmp_path: Path) -> None:
-    first = subjects.Kept(Run(tmp_path, 0, 1, "plain"))
+def two_epochs(folder: Path, checkpoint: str) -> None:
+    """Six steps, without replicad."""
+    first = subjects.Kept(Run(folder, 0, 1, "plain"))
     trainer = pl.Trainer(accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False, **first.arguments())
     trainer.fit(first.network, first.loader, first.held_out)
-    trainer.save_checkpoint(tmp_path / "two.ckpt")
+    trainer.save_checkpoint(folder / checkpoint)
+
+
+@pytest.mark.long
+def test_a_checkpoint_is_where_a_job_without_a_state_begins(daemon: Daemon, tmp_path: Path) -> None:
+    two_epochs(tmp_path, "two.ckpt")
     names = {"tests": str(ROOT / "python" / "tests"), "folder": str(tmp_path), "flag": str(tmp_path / "flag"), "checkpoint": str(tmp_path / "two.ckpt")}
     program = FROM_A_CHECKPOINT.format(**names)
     file = tmp_path / "alone.py"
@@ -133,6 +138,15 @@ def test_a_checkpoint_is_where_a_job_without_a_state_begins(daemon: Daemon, tmp_
     assert killed == alone
     assert "goes before ckpt_path" in said
     assert (tmp_path / "flag").exists()
+
+
+@pytest.mark.long
+def test_a_block_that_is_run_again_does_not_load_the_checkpoint_again(daemon: Daemon, tmp_path: Path) -> None:
+    """It would be put into what the session has, which may be copied meanwhile, and with other tensors in the optimizer."""
+    two_epochs(tmp_path, "six.ckpt")
+    runs = suite(subjects.FromCheckpoint, 1, daemon, tmp_path)
+    plan = (Break("forward", 9), Break("step", 11))
+    equal(runs.through("raise", *plan))
 
 
 # -- Fabric ---------------------------------------------------------------------------------------------------------------------
@@ -191,6 +205,27 @@ def test_fabric_refuses_what_was_not_set_up() -> None:
         replicad.lightning.keep(fabric, torch.nn.Linear(1, 1))
 
 
+def test_fabric_refuses_a_second_step_with_one_batch() -> None:
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model = torch.nn.Linear(2, 1)
+    model, one, other = fabric.setup(model, *(torch.optim.SGD([p], lr=0.1) for p in model.parameters()))
+    loader = fabric.setup_dataloaders(DataLoader(torch.ones(6, 2), 2))
+    session = replicad.lightning.keep(fabric, model, one, other, loader, enabled=False)
+    session.resume()
+    for batch in loader:
+        fabric.backward(model(batch).sum())
+        one.step()
+    assert session.at == 3
+    with pytest.raises(SessionState, match=r"SGD.step\(\) is the second step with one batch.*put both updates into one `with session.step\(\):`"):
+        other.step()
+    with session.step():
+        one.step()
+        other.step()
+    assert session.at == 4
+
+
 # -- without a launcher -----------------------------------------------------------------------------------------------------------
 
 
@@ -218,8 +253,27 @@ def test_alone_it_trains_as_it_did(folders: tuple[Path, Path]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(plain.network.parameters(), kept.network.parameters(), strict=True))
     patched = [name for obj in (kept.trainer.fit_loop, kept.trainer.fit_loop.epoch_loop, kept.trainer.precision_plugin) for name, v in vars(obj).items() if callable(v)]
     assert patched == []
+    kept.session.enabled = True  # as under a launcher
     with pytest.raises(SessionState, match="a second fit: this job has ended with the first one"):
         kept.train()
+
+
+def test_alone_it_fits_a_second_time_as_it_did(folders: tuple[Path, Path]) -> None:
+    plain = subjects.Kept(Run(folders[0], 0, 1, "plain"))
+    fits(plain)
+    kept = Alone(Run(folders[1], 0, 1, "kill"))
+    fits(kept)
+    assert (folders[0] / "rank0").read_text().count('\n["end", 24') == 1
+    assert (folders[1] / "rank0").read_text() == (folders[0] / "rank0").read_text()
+    assert all(torch.equal(a, b) for a, b in zip(plain.network.parameters(), kept.network.parameters(), strict=True))
+
+
+def fits(subject: subjects.Kept) -> None:
+    """Twice, the second time further."""
+    subject.train()
+    subject.trainer.should_stop = False
+    subject.trainer.fit_loop.max_epochs *= 2
+    subject.trainer.fit(subject.network, subject.loader, subject.held_out)
 
 
 def fit(tmp_path: Path, loader: Any = None, module: type[pl.LightningModule] = subjects.Network, callbacks: Sequence[pl.Callback] = (), **given: Any) -> None:

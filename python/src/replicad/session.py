@@ -988,9 +988,10 @@ class Session:
     def _abandon(self) -> None:
         """The open step, if there is one, will never end: whatever its block does from now on is nobody's business."""
         if self._life.inside is not None:
+            self._life.inside = None  # first: a block of hooks that is dropped ends by that, and would report a torn step, to the epoch that comes next
             by_hooks = self._held.drop() is not None
             log.log(logging.WARNING if by_hooks else logging.ERROR, "replicad: step %d was never %s: its update is not kept", self._at + 1, "ended" if by_hooks else "left")
-            self._torn, self._life.inside = self._at + 1, None
+            self._torn = self._at + 1
             self._rank.freeze_good()
 
     def commit(self, timeout: float | None = None) -> int:

@@ -18,7 +18,7 @@ from .. import moves, rng
 from ..errors import Invalid, Mismatch, Unsupported
 from ..session import Session
 from ._indices import Indices
-from ._loop import Attributes
+from ._loop import Attributes, OneStep
 
 __all__ = ["keep"]
 
@@ -37,9 +37,10 @@ def keep(fabric: Fabric, *objects: Any, extra: Mapping[str, Any] | None = None, 
     broadcasts = {f"broadcasts{i or ''}": moves(Attributes(p, "require_forward_param_sync")) for i, p in enumerate(parallel)}  # the next forward, of rank 0's buffers
     scaler = getattr(fabric._precision, "scaler", None)
     session = Session(**given, scaler=() if scaler is None else scaler, extra={**broadcasts, **(extra or {})}, **options)
+    one = OneStep(given["data"])
     for o in objects:
         if isinstance(o, _FabricOptimizer):
-            o.step = functools.partial(_step, session, o.step)
+            o.step = functools.partial(_step, session, one, o, o.step)
     return session
 
 
@@ -56,9 +57,10 @@ def _sorted(o: Any) -> tuple[str, Any]:
     return ("data" if hasattr(o, "__iter__") else "scheduler"), o
 
 
-def _step(session: Session, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _step(session: Session, one: OneStep, optimizer: _FabricOptimizer, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if session.life.inside is not None:
         return step(*args, **kwargs)
+    one.begins(optimizer)
     with session.step():
         return step(*args, **kwargs)
 

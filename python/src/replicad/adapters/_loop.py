@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import Mismatch, Unsupported
+from .._torch.loaders import tells
+from ..errors import Mismatch, SessionState, Unsupported
 
-__all__ = ["Attributes", "want"]
+__all__ = ["Attributes", "OneStep", "want"]
 
 
 def want(package: str, least: str) -> None:
@@ -49,3 +50,25 @@ class Attributes:
             )
         for name, value in state.items():
             setattr(self._obj, name, value)
+
+
+class OneStep:
+    """Refuses a second step of a session before the loop has asked for its next batch: a restart between the two would go on with that, and leave the second update out. Where
+    no loader says when that is, nothing is known, and nothing refused."""
+
+    def __init__(self, data: Iterable[Any]) -> None:
+        self._asks = self._stepped = False
+        for o in filter(tells, data):
+            o.before_a_batch(self._asked)
+
+    def _asked(self, *_: Any) -> None:
+        self._asks, self._stepped = True, False
+
+    def begins(self, optimizer: Any) -> None:
+        """An ``optimizer.step()`` outside of a block is about to be a step."""
+        if self._stepped:
+            raise SessionState(
+                f"{type(getattr(optimizer, 'optimizer', optimizer)).__name__}.step() is the second step with one batch, and a restart between the two would leave it out: put both "
+                "updates into one `with session.step():`"
+            )
+        self._stepped = self._asks

@@ -27,10 +27,10 @@ from torch.utils.hooks import RemovableHandle
 
 from .. import rng
 from .._torch.marked import moves
-from ..errors import Invalid, Mismatch, Unsupported
+from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from ..session import Session
 from ..store import init_process_group
-from ._loop import Attributes, want
+from ._loop import Attributes, OneStep, want
 
 __all__ = ["again", "prepare"]
 
@@ -58,18 +58,20 @@ def prepare(accelerator: Accelerator, *objects: Any, **options: Any) -> Session:
     if why := _REFUSED.get(accelerator.distributed_type.value):
         raise Unsupported(f"accelerate with {accelerator.distributed_type.value}: {why}: it is not supported")
     given = _sorted(accelerator, objects)
+    data = [Place(x) if isinstance(x, DataLoaderShard) else x for x in given["data"]]
     extra = {"accelerator": moves(Attributes(accelerator, "step"))} | _registered(accelerator, given) | dict(options.pop("extra", None) or {})
     session = Session(
         model=[m if accelerator.distributed_type.value == "FSDP" else extract_model_from_parallel(m, keep_torch_compile=False) for m in given["model"]],
         optimizer=given["optimizer"],
         scheduler=[s.scheduler for s in given["scheduler"]],
         scaler=() if accelerator.scaler is None else accelerator.scaler,
-        data=[Place(x) if isinstance(x, DataLoaderShard) else x for x in given["data"]],
+        data=data,
         extra=extra,
         **options,
     )
+    one = OneStep(data)
     for optimizer in given["optimizer"]:
-        _as_steps(session, optimizer)
+        _as_steps(session, optimizer, one)
     accelerator.register_for_checkpointing = _late(session, accelerator.register_for_checkpointing)
     return session
 
@@ -144,7 +146,7 @@ def _late(session: Session, plain: Callable[..., None]) -> Callable[..., None]:
     return register_for_checkpointing
 
 
-def _as_steps(session: Session, optimizer: AcceleratedOptimizer) -> None:
+def _as_steps(session: Session, optimizer: AcceleratedOptimizer, one: OneStep) -> None:
     """Has an update of the optimizer be a step, where none is open."""
     plain = optimizer.step
 
@@ -152,6 +154,7 @@ def _as_steps(session: Session, optimizer: AcceleratedOptimizer) -> None:
     def step(closure: Callable[[], Any] | None = None) -> Any:
         if not optimizer.gradient_state.sync_gradients or session.life.inside is not None or session._closed:
             return plain(closure)
+        one.begins(optimizer)
         with session.step():
             return plain(closure)
 
@@ -171,6 +174,7 @@ class Place:
         self.generator: torch.Generator | None = loader.synchronized_generator
         self._before: OrderedDict[int, Callable[..., None]] = OrderedDict()
         self._epoch, self._used = loader.iteration, 0
+        self._life = 0  # of the iterators that there are: a state that is loaded begins another
         self._began: tuple[Any, ...] | None = None  # the generators when the epoch began
         self._made: dict[int, Any] = {}  # those with which the newest batches were made, by index
         self._back = False  # it goes on in the middle of an epoch
@@ -203,6 +207,7 @@ class Place:
 
     def _batches(self) -> Iterator[Any]:
         """The batches of an epoch, or of the rest of one."""
+        life = self._life
         first, self._back, began = (self._used, False, self._began) if self._back else (0, False, None)
         self._used = at = first
         self._tell()
@@ -221,6 +226,8 @@ class Place:
         batches = type(self._base).__iter__(self._base)
         try:
             while True:
+                if self._life != life:  # had it just ended, accelerate would count an epoch
+                    raise SessionState("a batch of an iterator that was begun before session.resume(): the loader goes on elsewhere: iterate it anew")
                 if at > first + 1:
                     self._tell()  # the first two are made when the first is asked for
                 self._used = max(at, first + 1)
@@ -231,7 +238,8 @@ class Place:
                 at += 1
                 yield batch
         except GeneratorExit:
-            self._used = 0  # the loop has left the epoch, and begins it anew
+            if self._life == life:  # an iterator is often dropped when the one after it was made
+                self._used = 0  # the loop has left the epoch, and begins it anew
             raise
 
     def _tell(self) -> None:
@@ -251,6 +259,7 @@ class Place:
                 f"the copy is of a loader with {state['of']} batches for each rank, this one has {len(self)}, or shuffles otherwise: make it alike. replicad.data.Loader goes on "
                 "in another world"
             )
+        self._life += 1
         self._loader.iteration = self._epoch = state["epoch"]
         self._used, self._back, self._began, self._made = state["used"], state["used"] > 0, state["began"], {state["used"]: state["made"]}
         if self.generator is not None:

@@ -47,6 +47,10 @@ FOLLOWS = {"log": "should_log", "evaluation": "should_evaluate", "save": "should
 #: What its loop is told that it goes on from. It loads nothing of it.
 GOES_ON = "what replicad has"
 EPOCH_END = "end of the epoch"
+#: Of its log history so many bytes are kept, the newest lines: each step copies them.
+HISTORY = 4 << 20
+#: No number is longer as JSON.
+LONGEST = -2.2250738585072014e-308
 
 
 def keep(trainer: Any, *, longest: float = 3600.0, completions: int = 0, extra: Mapping[str, Any] | None = None, **session: Any) -> Any:
@@ -113,6 +117,7 @@ class _Keeper:
         self.learning_rate: float | None = None
         self.kept: dict[str, Any] = {}  # what was loaded last
         self.generators: Any = None  # those of the step that was resumed
+        self.loaded = False  # a state, by the resume of this train()
         self.back = False  # in the epoch that a resume goes on in
         self.behind: Any = None  # the generators once the first batch after a resume is fetched, until then
         self.first = 0  # that batch
@@ -144,8 +149,8 @@ class _Keeper:
         self.original = {}
         for owner, names in (
             (self.trainer, (
-                "train", "get_train_dataloader", "_init_training_state", "_prepare_for_training", "_run_epoch", "get_batch_samples", "_load_rng_state", "_get_grad_norm",
-                "_get_learning_rate", "_maybe_log_save_evaluate", "_evaluate", "_load_best_model", "_finalize_training",
+                "train", "_load_from_checkpoint", "get_train_dataloader", "_init_training_state", "_prepare_for_training", "_run_epoch", "get_batch_samples", "_load_rng_state",
+                "_get_grad_norm", "_get_learning_rate", "_maybe_log_save_evaluate", "_evaluate", "_load_best_model", "_finalize_training",
             )),
             (self.trainer.callback_handler, ("on_train_begin", "on_pre_optimizer_step", "on_step_end", "on_epoch_end")),
         ):  # fmt: skip
@@ -169,7 +174,7 @@ class _Keeper:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """What the loop begins anew by itself is put in place when it has (:meth:`on_train_begin`)."""
-        trainer, self.kept = self.trainer, dict(state)
+        trainer, self.kept, self.loaded = self.trainer, dict(state), True
         self.grad_norm, self.learning_rate = state["grad_norm"], state["learning_rate"]
         for name, value in state["state"].items():
             setattr(trainer.state, name, value)
@@ -204,6 +209,7 @@ class _Keeper:
             raise SessionState("train() after its end: the job is done. Another --job trains further, from what save_model() has written")
         if trainer.accelerator.distributed_type != "NO" and not dist.is_initialized():  # the run of a block before this has taken it down
             dist.init_process_group(trainer.accelerator.state.backend)
+        self.prepared = None  # by a run that ended before it trained
         # Prepared by the run before: DDP is of groups that are gone, and autocast would be put around what has it.
         trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
         trainer.model_wrapped = trainer.model
@@ -215,6 +221,11 @@ class _Keeper:
             raise
         self.session.leave()
         return result
+
+    def load_from_checkpoint(self, load: Callable[..., None], *args: Any, **more: Any) -> None:
+        """A session that has resumed has weights of its own, which the daemon may copy meanwhile."""
+        if not (self.session.enabled and self.session.at >= 0):
+            load(*args, **more)
 
     def get_train_dataloader(self, get: Callable[[], Any]) -> Any:
         """For what is prepared early. Where this process makes the batches itself they may draw, each before the steps that are made meanwhile."""
@@ -236,13 +247,17 @@ class _Keeper:
             trainer.accelerator.device_placement = placing
         self._begin()
         step = trainer.state.global_step
-        resumed = session.resume(otherwise=functools.partial(self._load, path)) if path is not None else session.resume()
-        if path is not None and session.at != step:
+        self.loaded = False
+        load = functools.partial(self._load, path)
+        resumed = session.resume(otherwise=load) if path is not None else session.resume()
+        if path is not None and not session.enabled and resumed.source != "otherwise":
+            load()  # a session that is off asks for it once in its life, and each train() is another run
+        if path is not None and self.loaded and session.at != step:
             log.warning(
                 "replicad: train(resume_from_checkpoint=%r) is of step %d, and the job has step %d (%s): it goes on from that; another --job begins from the checkpoint",
                 path, step, session.at, resumed.source,
             )  # fmt: skip
-        self.back, self.generators = session.at > 0, rng.get()
+        self.back, self.generators = self.loaded and session.at > 0, rng.get()
         return self.at.epoch, self.at.batches
 
     def _begin(self) -> None:
@@ -402,7 +417,7 @@ class _Keeper:
         """``eval_on_start`` is of the job's start, not of a process's."""
         if not skip_scheduler:
             return evaluate(*args, **more)
-        if self.session.at > 0:
+        if self.back:
             return {}
         with self.session.pause(self.longest):
             return evaluate(*args, skip_scheduler=True, **more)
@@ -534,10 +549,12 @@ def _plain(value: Any) -> Any:
 
 
 class _History:
-    """The log history of a Trainer, which grows by a line now and then and is kept in every step: each line is written once."""
+    """The log history of a Trainer, which grows by a line now and then and is kept in every step: each line is written once, and takes the same room on all ranks, whatever
+    their clocks say. They have more room made together, or not at all."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._lines, self._text = trainer, 0, b""
+        self._named = False
 
     def text(self) -> Opaque:
         """A line of JSON each."""
@@ -545,14 +562,32 @@ class _History:
         if len(history) < self._lines:  # another train()
             self._lines, self._text = 0, b""
         for entry in history[self._lines :]:
-            self._text += json.dumps(entry, default=float).encode() + b"\n"
+            self._text += _line(entry)
         self._lines = len(history)
+        while len(self._text) > HISTORY:
+            self._text = self._text[self._text.index(b"\n") + 1 :]
+            self._name()
         return Opaque(self._text)
+
+    def _name(self) -> None:
+        if not self._named and self._trainer.is_world_process_zero():
+            log.warning(
+                "replicad: the Trainer's log history takes more than %d MiB: from a restart on it lacks its oldest lines. The log itself has them; raise logging_steps to have all",
+                HISTORY >> 20,
+            )
+        self._named = True
 
     def load(self, text: bytes) -> None:
         """The inverse."""
         self._trainer.state.log_history = [json.loads(line) for line in text.splitlines()]
         self._lines, self._text = len(self._trainer.state.log_history), bytes(text)
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    """A line of JSON, as long as it is with the longest numbers."""
+    plain = {key: _plain(value) for key, value in entry.items()}
+    longest = {key: LONGEST if isinstance(value, (int, float)) else value for key, value in plain.items()}
+    return json.dumps(plain, default=float).ljust(len(json.dumps(longest, default=float))).encode() + b"\n"
 
 
 def _stateful(trainer: Any) -> Iterator[tuple[str, TrainerCallback]]:

@@ -73,12 +73,14 @@ class Keep(Callback):  # type: ignore[misc]
             return
         if refused := _refused(trainer) or next(filter(None, map(unkept, _given(trainer))), ""):
             raise Unsupported(f"Keep: {refused}")
-        if self.session is not None and self.session.life.left:
+        if self.session is not None and self.session.enabled and self.session.life.left:
             raise SessionState("a second fit: this job has ended with the first one: start another program for it, with `replicad run --job` and another name")
         for of in (self._place, self._feed, self._metrics, self._callbacks, self._data):
             of.trainer = trainer
-        if self.session is not None and pl_module is self._module:
+        if self._again(pl_module):
             trainer.strategy.setup_optimizers = self._same_optimizers
+        if self.session is not None and self.session.enabled and self.session.at >= 0:  # it has a state of its own, which may be copied meanwhile
+            trainer._checkpoint_connector._restore_modules_and_callbacks = self._not_again
         vars(trainer).pop("_run_stage", None)
         trainer._run_stage = functools.partial(self._fit, trainer, pl_module, trainer._run_stage)
 
@@ -101,6 +103,7 @@ class Keep(Callback):  # type: ignore[misc]
     def _fit(self, trainer: Trainer, module: LightningModule, run: Callable[[], Any]) -> Any:
         """In the place of Trainer._run_stage: everything is set up, and a checkpoint is read."""
         vars(trainer).pop("_run_stage")
+        vars(trainer._checkpoint_connector).pop("_restore_modules_and_callbacks", None)
         self._open, self._pauses = False, 0
         with contextlib.ExitStack() as patches:
             self._bind(trainer, module)
@@ -115,7 +118,8 @@ class Keep(Callback):  # type: ignore[misc]
         """Makes the session, or gives it what this run has made anew."""
         averages = [c for c in trainer.callbacks if isinstance(c, WeightAveraging)]
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        if self.session is not None and module is self._module:
+        if self._again(module):
+            assert self.session is not None
             for c, average in zip(averages, self._averages, strict=True):
                 c._average_model = average
             if scaler is not None:
@@ -141,6 +145,13 @@ class Keep(Callback):  # type: ignore[misc]
     def _kept(self, trainer: Trainer) -> dict[str, Any]:
         datamodule = {"datamodule": moves(self._data)} if trainer.datamodule is not None and _has(trainer.datamodule, "state_dict") else {}
         return {"loops": moves(self._place), "callbacks": moves(self._callbacks), "metrics": own(self._metrics, most=self._most), **datamodule, **self._extra}
+
+    def _again(self, module: LightningModule) -> bool:
+        """Whether a block is run again with the module that the session has. Where the session is off, each fit is another run, with optimizers of its own."""
+        return self.session is not None and self.session.enabled and module is self._module
+
+    def _not_again(self, path: Any = None, weights_only: Any = None) -> None:
+        """In the place of _CheckpointConnector._restore_modules_and_callbacks: what it reads nothing of, nothing restores later."""
 
     def _same_optimizers(self, trainer: Trainer) -> None:
         """In the place of Strategy.setup_optimizers, where a block is run again: the session has the optimizers of the first run."""
