@@ -101,7 +101,7 @@ def test_over_nodes(job: str, folder: Path) -> None:
     (script, *flags), groups, faults = OVER_NODES[job]
     if job == "lora":
         pytest.importorskip("peft", reason="peft is missing: see python/requirements-torch.txt")
-    told(faults, cluster.demo(script, 2, ",".join(faults), SEED, folder, *flags, groups=groups, every=30))
+    told(faults, cluster.demo(script, 2, ",".join(faults), SEED, folder, *flags, groups=groups))
 
 
 @pytest.mark.long
