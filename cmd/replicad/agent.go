@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 
 	"github.com/replicad/replicad/internal/launch"
@@ -24,7 +23,7 @@ func newAgent(std stdio) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			opt.Logf = func(format string, args ...any) { fmt.Fprintf(std.err, "replicad: "+format+"\n", args...) }
+			opt.Logf = func(format string, args ...any) { printf(std.err, "replicad: "+format+"\n", args...) }
 			code, err := launch.Agent(cmd.Context(), opt, nodes, std.in, std.out)
 			if errors.Is(err, launch.ErrNoDaemon) {
 				code = exitNobody

@@ -27,12 +27,12 @@ func newAuditVerify(std stdio) *cobra.Command {
 				return err
 			}
 			for _, note := range r.Notes {
-				fmt.Fprintln(std.out, "note: "+note)
+				printf(std.out, "note: %s\n", note)
 			}
 			if len(r.Breaks) > 0 {
 				return fmt.Errorf("the audit log is not as it was written:\n  %s", strings.Join(r.Breaks, "\n  "))
 			}
-			_, err = fmt.Fprintf(std.out, "%d lines, numbers %d to %d, each follows the one before; %d were lost before they were written; digest of the last: %s\n", r.Lines, r.First, r.Last, r.Dropped, r.Digest)
+			err = write(std.out, "%d lines, numbers %d to %d, each follows the one before; %d were lost before they were written; digest of the last: %s\n", r.Lines, r.First, r.Last, r.Dropped, r.Digest)
 			return err
 		},
 	}

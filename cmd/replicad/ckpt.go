@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -13,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf16"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
@@ -302,7 +299,7 @@ func (c ckpt) one(ctx context.Context, w *where) (t tier, f catalog.Found, err e
 	}
 	t, f, passed, err := w.newest(ctx)
 	for _, s := range passed {
-		fmt.Fprintf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, line(s.Reason))
+		printf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, line(s.Reason))
 	}
 	return t, f, err
 }
@@ -423,27 +420,6 @@ func (w *where) present(verb string) error {
 		return fmt.Errorf("%s: the directory has the layout of older daemons: copy it with `replicad ckpt cp` first, %s is for the present layout", w.old.URL(), verb)
 	}
 	return nil
-}
-
-// writeJSON prints a value for programs. A terminal may show it, too: what is not printed is escaped, and the value stays the same.
-func (c ckpt) writeJSON(v any) error {
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	var out strings.Builder
-	for _, r := range string(b) {
-		switch {
-		case r == '\n' || unicode.IsPrint(r):
-			out.WriteRune(r)
-		default: // inside a text: all else that JSON has is printed
-			for _, u := range utf16.Encode([]rune{r}) {
-				fmt.Fprintf(&out, `\u%04x`, u)
-			}
-		}
-	}
-	_, err = fmt.Fprintln(c.std.out, out.String())
-	return err
 }
 
 // maxLine bounds what is printed of a text that others wrote.

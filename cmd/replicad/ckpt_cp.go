@@ -56,7 +56,7 @@ both read with --identity.`,
 				return err
 			}
 			defer st.Close()
-			to := catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: func(err error) { fmt.Fprintf(c.std.err, "note: %s\n", line(err.Error())) }})
+			to := catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: func(err error) { printf(c.std.err, "note: %s\n", line(err.Error())) }})
 			var list []catalog.Found
 			if all {
 				for _, t := range w.tiers() {
@@ -82,14 +82,14 @@ both read with --identity.`,
 				}
 				rows = append(rows, verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Good: true, Bytes: found.Bytes})
 				if mended {
-					fmt.Fprintf(c.std.err, "step %d of %s in %s was damaged: what was wrong is written anew, and all of it was read\n", found.Generation.Step, found.Job, to.URL())
+					printf(c.std.err, "step %d of %s in %s was damaged: what was wrong is written anew, and all of it was read\n", found.Generation.Step, found.Job, to.URL())
 				}
 				if !f.json {
-					fmt.Fprintf(c.std.out, "copied step %d of %s to %s, %s\n", found.Generation.Step, found.Job, to.URL(), size(found.Bytes))
+					printf(c.std.out, "copied step %d of %s to %s, %s\n", found.Generation.Step, found.Job, to.URL(), size(found.Bytes))
 				}
 			}
 			if f.json {
-				return c.writeJSON(rows)
+				return writeJSON(c.std.out, rows)
 			}
 			return nil
 		},
@@ -308,7 +308,7 @@ func (c ckpt) lookAt(ctx context.Context, w *where, l *catalog.Listed, dry bool)
 		return retain.Unread, err
 	}
 	l.State, l.Why = catalog.Damaged, err.Error()
-	fmt.Fprintf(c.std.err, "step %d of %s counts for nothing: %s\n", l.Generation.Step, l.Run.Run, catalog.Plain(err))
+	printf(c.std.err, "step %d of %s counts for nothing: %s\n", l.Generation.Step, l.Run.Run, catalog.Plain(err))
 	if dry {
 		return retain.Damaged, nil
 	}
@@ -370,7 +370,7 @@ func (c ckpt) swept(ctx context.Context, w *where, job string, grace time.Durati
 			return err
 		}
 		if n := len(s.Objects) + s.Uploads + len(s.Finished); n > 0 {
-			fmt.Fprintf(c.std.err, "swept from run %s of %s: %d objects, %d unfinished uploads; %d deletions finished\n", r.Run, job, len(s.Objects), s.Uploads, len(s.Finished))
+			printf(c.std.err, "swept from run %s of %s: %d objects, %d unfinished uploads; %d deletions finished\n", r.Run, job, len(s.Objects), s.Uploads, len(s.Finished))
 		}
 	}
 	return nil
@@ -378,7 +378,7 @@ func (c ckpt) swept(ctx context.Context, w *where, job string, grace time.Durati
 
 func (c ckpt) printPruned(rows []pruneRow, dry, asJSON bool) error {
 	if asJSON {
-		return c.writeJSON(rows)
+		return writeJSON(c.std.out, rows)
 	}
 	for _, r := range rows {
 		what := "kept"
@@ -390,12 +390,12 @@ func (c ckpt) printPruned(rows []pruneRow, dry, asJSON bool) error {
 		case !r.Kept:
 			what = "deleted"
 		}
-		fmt.Fprintf(c.std.out, "%s: %s step %d of %s, %s: %s\n", what, r.Job, r.Step, r.Run, size(r.Bytes), line(r.Reason))
+		printf(c.std.out, "%s: %s step %d of %s, %s: %s\n", what, r.Job, r.Step, r.Run, size(r.Bytes), line(r.Reason))
 		if r.Strip != nil {
-			fmt.Fprintf(c.std.out, "  %v\n", r.Strip)
+			printf(c.std.out, "  %v\n", r.Strip)
 		}
 		if r.Error != "" {
-			fmt.Fprintf(c.std.out, "  %s\n", line(r.Error))
+			printf(c.std.out, "  %s\n", line(r.Error))
 		}
 	}
 	return nil

@@ -62,7 +62,7 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 				return fmt.Errorf("%s has the layout of older daemons: copy it with `replicad ckpt cp` first, export is for the present layout", found.Where())
 			}
 			want.Dir, want.Refused = args[1], func(err error) {
-				fmt.Fprintf(c.std.err, "read without a lease, so that retention may delete it meanwhile: %s\n", line(err.Error()))
+				printf(c.std.err, "read without a lease, so that retention may delete it meanwhile: %s\n", line(err.Error()))
 			}
 			want.Moved = c.slow("export").moved
 			done, err := convert.Export(ctx, w.cat, found, want)
@@ -71,9 +71,9 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 			}
 			c.notes(done.Notes)
 			if f.json {
-				return c.writeJSON(exported{found.Job, found.Run.Run, uint64(found.Generation.Step), uint64(found.Generation.Epoch), want.Format, want.Dir, done})
+				return writeJSON(c.std.out, exported{found.Job, found.Run.Run, uint64(found.Generation.Step), uint64(found.Generation.Epoch), want.Format, want.Dir, done})
 			}
-			fmt.Fprintf(c.std.out, "exported step %d of %s as %s to %s: %d tensors, %s%s\n", found.Generation.Step, found.Job, want.Format, want.Dir, done.Tensors, size(done.Bytes), alongside(done.Kept))
+			printf(c.std.out, "exported step %d of %s as %s to %s: %d tensors, %s%s\n", found.Generation.Step, found.Job, want.Format, want.Dir, done.Tensors, size(done.Bytes), alongside(done.Kept))
 			return nil
 		},
 	}, true)
@@ -113,6 +113,6 @@ func alongside(names []string) string {
 // notes prints what is to be known of a conversion.
 func (c ckpt) notes(list []string) {
 	for _, n := range list {
-		fmt.Fprintf(c.std.err, "note: %s\n", line(n))
+		printf(c.std.err, "note: %s\n", line(n))
 	}
 }

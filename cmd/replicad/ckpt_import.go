@@ -50,9 +50,9 @@ is left out, and said.`,
 			}
 			c.notes(done.Notes)
 			if f.json {
-				return c.writeJSON(done)
+				return writeJSON(c.std.out, done)
 			}
-			fmt.Fprintf(c.std.out, "imported %s (%s) into %s as step %d of job %s: %d tensors, %s%s\n", args[0], done.Format, st.URL(), step, into.Job, done.Tensors, size(done.Bytes), alongside(done.Kept))
+			printf(c.std.out, "imported %s (%s) into %s as step %d of job %s: %d tensors, %s%s\n", args[0], done.Format, st.URL(), step, into.Job, done.Tensors, size(done.Bytes), alongside(done.Kept))
 			return nil
 		},
 	}, true)

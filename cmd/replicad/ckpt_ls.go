@@ -89,7 +89,7 @@ whole. ` + "`ckpt verify`" + ` reads one.`,
 				rows = append(rows, rowOf(l))
 			}
 			if f.json {
-				return c.writeJSON(rows)
+				return writeJSON(c.std.out, rows)
 			}
 			return c.printRows(rows)
 		},
@@ -98,11 +98,11 @@ whole. ` + "`ckpt verify`" + ` reads one.`,
 
 func (c ckpt) printRows(rows []lsRow) error {
 	if len(rows) == 0 {
-		_, err := fmt.Fprintln(c.std.out, "no generations")
+		err := write(c.std.out, "no generations\n")
 		return err
 	}
 	t := tabwriter.NewWriter(c.std.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "JOB\tSTEP\tEPOCH\tAGE\tSIZE\tSTATE\tREAD\tMETRICS\tPINNED\tRUN\n")
+	printf(t, "JOB\tSTEP\tEPOCH\tAGE\tSIZE\tSTATE\tREAD\tMETRICS\tPINNED\tRUN\n")
 	for _, r := range rows {
 		written, read := "-", "-"
 		if r.Written != nil {
@@ -121,14 +121,14 @@ func (c ckpt) printRows(rows []lsRow) error {
 		if r.Keep != "" {
 			r.Pinned = append(r.Pinned, line(r.Keep))
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Job, r.Step, r.Epoch, written, size(r.Bytes), state, read, metrics(r.Metrics), dash(strings.Join(r.Pinned, ", ")), r.Run)
+		printf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Job, r.Step, r.Epoch, written, size(r.Bytes), state, read, metrics(r.Metrics), dash(strings.Join(r.Pinned, ", ")), r.Run)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	for _, r := range rows {
 		if r.Why != "" {
-			fmt.Fprintf(c.std.out, "%s step %d: %s\n", r.Job, r.Step, line(r.Why))
+			printf(c.std.out, "%s step %d: %s\n", r.Job, r.Step, line(r.Why))
 		}
 	}
 	return nil
@@ -162,11 +162,11 @@ func (c ckpt) log() *cobra.Command {
 				}
 				all[job] = append([]format.Log{}, lines...)
 				if unreadable > 0 {
-					fmt.Fprintf(c.std.err, "job %s: %d lines of the log cannot be read\n", job, unreadable)
+					printf(c.std.err, "job %s: %d lines of the log cannot be read\n", job, unreadable)
 				}
 			}
 			if f.json {
-				return c.writeJSON(all)
+				return writeJSON(c.std.out, all)
 			}
 			for _, job := range jobs {
 				for _, l := range all[job] {
@@ -174,7 +174,7 @@ func (c ckpt) log() *cobra.Command {
 					for _, g := range l.Generations {
 						steps = append(steps, fmt.Sprint(g.Step))
 					}
-					fmt.Fprintf(c.std.out, "%s  %s  %s@%s  %s %s  %s\n", time.UnixMilli(l.At).UTC().Format(time.RFC3339), job, replica.Line(l.Who, 80), replica.Line(l.Host, 80), replica.Line(l.Verb, 80), strings.Join(steps, ","), replica.Line(l.Why, 200))
+					printf(c.std.out, "%s  %s  %s@%s  %s %s  %s\n", time.UnixMilli(l.At).UTC().Format(time.RFC3339), job, replica.Line(l.Who, 80), replica.Line(l.Host, 80), replica.Line(l.Verb, 80), strings.Join(steps, ","), replica.Line(l.Why, 200))
 				}
 			}
 			return nil
@@ -208,7 +208,7 @@ func (c ckpt) wait() *cobra.Command {
 				}
 				if err == nil {
 					if f.json {
-						return c.writeJSON(rowOf(l))
+						return writeJSON(c.std.out, rowOf(l))
 					}
 					return c.printRows([]lsRow{rowOf(l)})
 				}

@@ -94,7 +94,7 @@ func (n *notices) print(s remote.Notice) {
 	defer n.mu.Unlock()
 	if now := n.now(); now.Sub(n.last) >= noticeEvery {
 		n.last = now
-		fmt.Fprintln(n.to, noticeText(s))
+		printf(n.to, "%s\n", noticeText(s))
 	}
 }
 

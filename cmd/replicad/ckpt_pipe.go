@@ -31,7 +31,7 @@ func (c ckpt) pipe() *cobra.Command {
 					if err != nil {
 						return nil, 0, nil, err
 					}
-					note := func(err error) { fmt.Fprintf(c.std.err, "replicad: %v\n", err) }
+					note := func(err error) { printf(c.std.err, "replicad: %v\n", err) }
 					return catalog.New(st, catalog.Options{Who: f.name(), Note: note}), uint32(os.Getuid()), func() { st.Close() }, nil
 				},
 			})
@@ -92,7 +92,7 @@ func (c ckpt) leased(ctx context.Context, w *where, f catalog.Found, read func()
 	}
 	return w.cat.Leased(ctx, f, "replicad.dcp", func(err error) {
 		if errors.Is(err, store.ErrRefused) {
-			fmt.Fprintf(c.std.err, "replicad: it is read without a pin, so nobody who deletes it waits: %v\n", err)
+			printf(c.std.err, "replicad: it is read without a pin, so nobody who deletes it waits: %v\n", err)
 		}
 	}, read)
 }

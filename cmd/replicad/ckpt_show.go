@@ -50,7 +50,7 @@ func (c ckpt) show() *cobra.Command {
 			}
 			s := shown{URL: t.URL(), Commit: found.Commit, Files: found.Index.Files, Tensors: found.Index.Tensors, Beyond: found.Index.Beyond}
 			if s.Locked = found.Readable(); s.Locked != nil {
-				fmt.Fprintf(c.std.err, "tensors, generators and loaders are not shown: %v\n", s.Locked)
+				printf(c.std.err, "tensors, generators and loaders are not shown: %v\n", s.Locked)
 			} else if err := s.own(cmd.Context(), t, found); err != nil {
 				return err
 			}
@@ -63,7 +63,7 @@ func (c ckpt) show() *cobra.Command {
 				}
 			}
 			if f.json {
-				return c.writeJSON(s)
+				return writeJSON(c.std.out, s)
 			}
 			return c.printShown(s, tensors)
 		},
@@ -120,69 +120,69 @@ func (s *shown) carried(ctx context.Context, cat *catalog.Catalog, f catalog.Fou
 func (c ckpt) printShown(s shown, tensors bool) error {
 	com := s.Commit
 	t := tabwriter.NewWriter(c.std.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "job\t%s, run %v\n", com.Job, com.Run)
-	fmt.Fprintf(t, "generation\tstep %d of epoch %d, at position %v\n", com.Generation.Step, com.Generation.Epoch, com.Position)
-	fmt.Fprintf(t, "written\t%s (%s ago), write %d of cluster %v\n", time.UnixMilli(com.At).UTC().Format(time.RFC3339), age(time.UnixMilli(com.At)), com.Write, com.Cluster)
-	fmt.Fprintf(t, "size\t%s in %d files\n", size(com.Bytes), com.Files)
+	printf(t, "job\t%s, run %v\n", com.Job, com.Run)
+	printf(t, "generation\tstep %d of epoch %d, at position %v\n", com.Generation.Step, com.Generation.Epoch, com.Position)
+	printf(t, "written\t%s (%s ago), write %d of cluster %v\n", time.UnixMilli(com.At).UTC().Format(time.RFC3339), age(time.UnixMilli(com.At)), com.Write, com.Cluster)
+	printf(t, "size\t%s in %d files\n", size(com.Bytes), com.Files)
 	if com.Stripped {
-		fmt.Fprintf(t, "stripped\tof its optimizer state (ckpt prune --strip-optimizer): nothing resumes from it\n")
+		printf(t, "stripped\tof its optimizer state (ckpt prune --strip-optimizer): nothing resumes from it\n")
 	}
 	if com.Sealed != nil {
-		fmt.Fprintf(t, "encrypted\tto %s\n", strings.Join(com.Sealed.Recipients, ", "))
+		printf(t, "encrypted\tto %s\n", strings.Join(com.Sealed.Recipients, ", "))
 	}
-	fmt.Fprintf(t, "ranks\t%d in %d groups\n", com.Layout.World, com.Layout.NumGroups())
+	printf(t, "ranks\t%d in %d groups\n", com.Layout.World, com.Layout.NumGroups())
 	for _, o := range com.Lineage[max(0, len(com.Lineage)-maxEpochs):] {
-		fmt.Fprintf(t, "epoch %d\tfrom step %d\n", o.Epoch, o.Start)
+		printf(t, "epoch %d\tfrom step %d\n", o.Epoch, o.Start)
 	}
 	if com.From != nil {
-		fmt.Fprintf(t, "from\t%s (world %d)\n", line(com.From.String()), com.From.World)
+		printf(t, "from\t%s (world %d)\n", line(com.From.String()), com.From.World)
 	}
 	if len(com.Metrics) > 0 {
-		fmt.Fprintf(t, "metrics\t%s\n", metrics(com.Metrics))
+		printf(t, "metrics\t%s\n", metrics(com.Metrics))
 	}
 	for _, m := range []struct {
 		what string
 		of   map[string]string
 	}{{"note", com.Notes}, {"from", com.Provenance}} {
 		for _, k := range sortedKeys(m.of) {
-			fmt.Fprintf(t, "%s\t%s = %s\n", m.what, replica.Line(k, 127), replica.Line(m.of[k], 300))
+			printf(t, "%s\t%s = %s\n", m.what, replica.Line(k, 127), replica.Line(m.of[k], 300))
 		}
 	}
 	for _, l := range com.Lacks {
-		fmt.Fprintf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), replica.Line(l.Text, 300))
+		printf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), replica.Line(l.Text, 300))
 	}
 	if com.Loader != nil {
-		fmt.Fprintf(t, "loader\tepoch %d\n", *com.Loader)
+		printf(t, "loader\tepoch %d\n", *com.Loader)
 	}
 	if com.Keep != "" {
-		fmt.Fprintf(t, "kept\t%s\n", replica.Line(com.Keep, 300))
+		printf(t, "kept\t%s\n", replica.Line(com.Keep, 300))
 	}
 	for _, p := range s.Pins {
 		until := ""
 		if p.Until > 0 {
 			until = ", until " + time.Unix(p.Until, 0).UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(t, "pinned\tby %s: %s%s\n", line(p.Who), replica.Line(p.Why, 300), until)
+		printf(t, "pinned\tby %s: %s%s\n", line(p.Who), replica.Line(p.Why, 300), until)
 	}
 	for _, k := range s.Kept {
-		fmt.Fprintf(t, "kept file\t%s, %s\n", replica.Line(k.Name, 255), size(uint64(k.Bytes)))
+		printf(t, "kept file\t%s, %s\n", replica.Line(k.Name, 255), size(uint64(k.Bytes)))
 	}
 	if s.KeptError != "" {
-		fmt.Fprintf(t, "kept files\tDAMAGED: %s\n", replica.Line(s.KeptError, 300))
+		printf(t, "kept files\tDAMAGED: %s\n", replica.Line(s.KeptError, 300))
 	}
 	for _, rank := range sortedKeys(s.Generators) {
-		fmt.Fprintf(t, "generators\trank %s: %s\n", rank, replica.Line(fmt.Sprint(s.Generators[rank]), 300))
+		printf(t, "generators\trank %s: %s\n", rank, replica.Line(fmt.Sprint(s.Generators[rank]), 300))
 	}
 	for _, rank := range sortedKeys(s.Loaders) {
-		fmt.Fprintf(t, "loaders\trank %s: %s\n", rank, replica.Line(string(s.Loaders[rank]), 300))
+		printf(t, "loaders\trank %s: %s\n", rank, replica.Line(string(s.Loaders[rank]), 300))
 	}
 	if s.Locked == nil {
-		fmt.Fprintf(t, "tensors\t%s\n", tensorTotals(s.Tensors))
+		printf(t, "tensors\t%s\n", tensorTotals(s.Tensors))
 	}
 	if err := t.Flush(); err != nil || !tensors {
 		return err
 	}
-	fmt.Fprintf(t, "\nTENSOR\tTYPE\tSHAPE\tCLASS\tPLACEMENTS\tPIECES\n")
+	printf(t, "\nTENSOR\tTYPE\tSHAPE\tCLASS\tPLACEMENTS\tPIECES\n")
 	for _, x := range s.Tensors {
 		shape := "?"
 		if x.Shape != nil {
@@ -192,7 +192,7 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 		if len(x.Placements) > 0 {
 			place = fmt.Sprintf("%v over %v", x.Placements, x.Mesh)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\n", replica.Line(x.Name, 127), line(x.DType), shape, line(x.Class), replica.Line(place, 120), len(x.Pieces))
+		printf(t, "%s\t%s\t%s\t%s\t%s\t%d\n", replica.Line(x.Name, 127), line(x.DType), shape, line(x.Class), replica.Line(place, 120), len(x.Pieces))
 	}
 	return t.Flush()
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -39,7 +38,7 @@ func (s *slow) moved(bytes int, of uint64) {
 		return
 	}
 	s.last = now
-	fmt.Fprintf(s.to, "%s: %d %% of %s, %s/s\n", s.what, min(100, s.done*100/max(of, 1)), size(of), size(uint64(float64(s.done)/now.Sub(s.began).Seconds())))
+	printf(s.to, "%s: %d %% of %s, %s/s\n", s.what, min(100, s.done*100/max(of, 1)), size(of), size(uint64(float64(s.done)/now.Sub(s.began).Seconds())))
 }
 
 // written has a context tell of the bytes that stores take.

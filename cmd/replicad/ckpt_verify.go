@@ -118,7 +118,7 @@ func (c ckpt) markSeen(ctx context.Context, w *where, t tier, r catalog.Run, g r
 		return
 	}
 	if err := w.cat.MarkSeen(ctx, r, g); err != nil {
-		fmt.Fprintf(c.std.err, "not recorded: %v\n", err)
+		printf(c.std.err, "not recorded: %v\n", err)
 	}
 }
 
@@ -164,7 +164,7 @@ func (c ckpt) verify1(ctx context.Context, w *where, t tier, found catalog.Found
 	err = w.cat.Leased(ctx, found, "ckpt verify", func(err error) {
 		if errors.Is(err, store.ErrRefused) {
 			record = false // read alone is allowed here
-			fmt.Fprintf(c.std.err, "not recorded: %v\n", err)
+			printf(c.std.err, "not recorded: %v\n", err)
 		}
 	}, read)
 	return v, err
@@ -205,7 +205,7 @@ func (c ckpt) progress(what string) func(read, of uint64) {
 		defer mu.Unlock()
 		if tenth := read * 10 / max(of, 1); tenth > told {
 			told = tenth
-			fmt.Fprintf(c.std.err, "%s: %d %% of %s, %s/s\n", what, 10*tenth, size(of), size(uint64(float64(read)/max(time.Since(began).Seconds(), 0.001))))
+			printf(c.std.err, "%s: %d %% of %s, %s/s\n", what, 10*tenth, size(of), size(uint64(float64(read)/max(time.Since(began).Seconds(), 0.001))))
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 		}
 	}
 	if asJSON {
-		if err := c.writeJSON(list); err != nil {
+		if err := writeJSON(c.std.out, list); err != nil {
 			return err
 		}
 	} else {
@@ -233,7 +233,7 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 			case !v.Good:
 				state = "DAMAGED"
 			}
-			fmt.Fprintf(c.std.out, "%s step %d of %s: %s, %s\n", v.Job, v.Step, v.Run, state, size(v.Bytes))
+			printf(c.std.out, "%s step %d of %s: %s, %s\n", v.Job, v.Step, v.Run, state, size(v.Bytes))
 			for _, f := range v.Faults {
 				remedy := ""
 				switch {
@@ -242,10 +242,10 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 				case f.Beside:
 					remedy = " (the state does not need it. Remove it if it is there, and start the run with --resume and the same --keep-file, or copy it from another root)"
 				}
-				fmt.Fprintf(c.std.out, "  %s%s\n", line(f.What), remedy)
+				printf(c.std.out, "  %s%s\n", line(f.What), remedy)
 			}
 			if len(v.Faults) == 0 && v.Error != "" {
-				fmt.Fprintf(c.std.out, "  %s\n", line(v.Error))
+				printf(c.std.out, "  %s\n", line(v.Error))
 			}
 		}
 	}
@@ -292,19 +292,19 @@ func (c ckpt) diff() *cobra.Command {
 				return err
 			}
 			if f.json {
-				if err := c.writeJSON(append([]catalog.Difference{}, list...)); err != nil {
+				if err := writeJSON(c.std.out, append([]catalog.Difference{}, list...)); err != nil {
 					return err
 				}
 			} else {
 				for _, d := range list {
-					fmt.Fprintf(c.std.out, "%s (%d)\n", replica.Line(d.String(), 400), d.Index)
+					printf(c.std.out, "%s (%d)\n", replica.Line(d.String(), 400), d.Index)
 				}
 			}
 			if len(list) > 0 {
 				return fmt.Errorf("%d differences between step %d and step %d", len(list), fs[0].Generation.Step, fs[1].Generation.Step)
 			}
 			if !f.json {
-				fmt.Fprintf(c.std.out, "equal: %d tensors, %s\n", len(fs[0].Index.Tensors), size(fs[0].Bytes))
+				printf(c.std.out, "equal: %d tensors, %s\n", len(fs[0].Index.Tensors), size(fs[0].Bytes))
 			}
 			return nil
 		},
@@ -381,8 +381,8 @@ func (c ckpt) changePin(ctx context.Context, arg string, f *common, verb, why st
 		return err
 	}
 	if f.json {
-		return c.writeJSON(rowOf(l))
+		return writeJSON(c.std.out, rowOf(l))
 	}
-	_, err = fmt.Fprintf(c.std.out, "%sned step %d of %s, run %s, as %s\n", verb, l.Generation.Step, l.Run.Job, l.Run.Run, format.Who(f.name()))
+	err = write(c.std.out, "%sned step %d of %s, run %s, as %s\n", verb, l.Generation.Step, l.Run.Job, l.Run.Run, format.Who(f.name()))
 	return err
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/node"
 	"github.com/spf13/cobra"
@@ -23,7 +21,7 @@ func newConfig(std stdio) *cobra.Command {
 				return coded(exitConfig, err)
 			}
 			for _, w := range c.Warnings() {
-				fmt.Fprintf(std.err, "%s: warning: %v\n", args[0], w)
+				printf(std.err, "%s: warning: %v\n", args[0], w)
 			}
 			if !fileOnly {
 				if err := node.Check(cmd.Context(), c); err != nil {
@@ -35,17 +33,17 @@ func newConfig(std stdio) *cobra.Command {
 					unwise = append(unwise, w)
 				}
 				for _, w := range unwise {
-					fmt.Fprintf(std.err, "%s: warning: %s\n", args[0], w)
+					printf(std.err, "%s: warning: %s\n", args[0], w)
 				}
 				for _, r := range room {
-					fmt.Fprintf(std.out, "%s: %s\n", args[0], r)
+					printf(std.out, "%s: %s\n", args[0], r)
 				}
 			}
 			role := "a client of the voters"
 			if c.IsVoter() {
 				role = "a voter"
 			}
-			_, err = fmt.Fprintf(std.out, "%s: good: node %s on %s is %s (%d voter(s))\n", args[0], c.Node, c.Addr, role, len(c.Voters))
+			err = write(std.out, "%s: good: node %s on %s is %s (%d voter(s))\n", args[0], c.Node, c.Addr, role, len(c.Voters))
 			return err
 		},
 	}

@@ -52,10 +52,10 @@ func (a *admin) followed(ctx context.Context, std stdio, id replica.JobID, is fu
 		}
 		if j.DurableError != "" && !j.DurableEnded && j.DurableError != said && time.Since(saidAt) >= followSaid {
 			if said == "" {
-				fmt.Fprintln(std.err, "the daemons write it; Ctrl-C ends this command alone, and `replicad status` shows what becomes of the write. A job that was stopped or is to end waits for it for timing.abandoned, then its memory is freed")
+				printf(std.err, "%s\n", "the daemons write it; Ctrl-C ends this command alone, and `replicad status` shows what becomes of the write. A job that was stopped or is to end waits for it for timing.abandoned, then its memory is freed")
 			}
 			said, saidAt = j.DurableError, time.Now()
-			fmt.Fprintf(std.err, "not on disk yet, and tried again: %s\n", said)
+			printf(std.err, "not on disk yet, and tried again: %s\n", said)
 		}
 		select {
 		case <-ctx.Done():
@@ -69,7 +69,7 @@ func (a *admin) followed(ctx context.Context, std stdio, id replica.JobID, is fu
 func followWrite(ctx context.Context, a *admin, std stdio, before control.JobStatus) error {
 	j, err := a.followed(ctx, std, before.ID, func(j control.JobStatus) bool { return !j.Undurable && !j.Ending })
 	if err == nil && j != nil && (j.Phase == replica.Ended.String() || j.Durable.Step > 0) {
-		fmt.Fprintf(std.out, "on disk: %s\n", onDisk(*j))
+		printf(std.out, "on disk: %s\n", onDisk(*j))
 	}
 	return err
 }
@@ -83,7 +83,7 @@ func followSave(ctx context.Context, a *admin, std stdio, before control.JobStat
 	case j.Durable.Compare(before.Committed) < 0:
 		return fmt.Errorf("job %s has ended (%s), and step %d of it is not on disk, where the newest is: %s", j.Name, j.EndReason, before.Committed.Step, onDisk(*j))
 	}
-	fmt.Fprintf(std.out, "on disk: %s\n", onDisk(*j))
+	printf(std.out, "on disk: %s\n", onDisk(*j))
 	return nil
 }
 

@@ -79,7 +79,7 @@ func newJobToken(std stdio) *cobra.Command {
 			if token == "" {
 				return coded(exitConfig, errors.New("the configuration has no job_secret: jobs have no tokens; set one on all nodes (16 to 256 printable characters) and start their daemons again"))
 			}
-			fmt.Fprintln(std.out, token)
+			printf(std.out, "%s\n", token)
 			return nil
 		},
 	}

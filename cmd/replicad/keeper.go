@@ -42,7 +42,7 @@ func newKeeper(std stdio) *cobra.Command {
 			if detach {
 				pid, err := detachKeeper(cmd.Context(), socket, logFile)
 				if err == nil {
-					_, err = fmt.Fprintln(std.out, pid)
+					err = write(std.out, "%d\n", pid)
 				}
 				return err
 			}

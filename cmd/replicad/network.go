@@ -13,38 +13,38 @@ import (
 func printNetwork(w io.Writer, s control.Status) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	n := s.Network
-	fmt.Fprintf(t, "node %s since its daemon began\tsent %s, received %s\n", s.Node, size(n.Sent), size(n.Received))
+	printf(t, "node %s since its daemon began\tsent %s, received %s\n", s.Node, size(n.Sent), size(n.Received))
 	for _, note := range n.Notes {
-		fmt.Fprintf(t, "slower\t%s\n", note)
+		printf(t, "slower\t%s\n", note)
 	}
 	if n.HeldTo > 0 {
-		fmt.Fprintf(t, "held back\tto %s a second, for the ranks that train here (donor_rate)", size(uint64(n.HeldTo)))
+		printf(t, "held back\tto %s a second, for the ranks that train here (donor_rate)", size(uint64(n.HeldTo)))
 		if n.HeldWhy != "" {
-			fmt.Fprintf(t, ": %s", n.HeldWhy)
+			printf(t, ": %s", n.HeldWhy)
 		}
-		fmt.Fprintln(t)
+		printf(t, "\n")
 	}
 	if len(n.Paths) > 0 {
-		fmt.Fprintf(t, "\nPEER\tADDRESS\tSTATE\tPROBE\tRATE\tSENT\tRECEIVED\n")
+		printf(t, "\nPEER\tADDRESS\tSTATE\tPROBE\tRATE\tSENT\tRECEIVED\n")
 	}
 	for _, p := range n.Paths {
 		probe := "-"
 		if p.ProbeUS > 0 {
 			probe = (time.Duration(p.ProbeUS) * time.Microsecond).String()
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Peer, p.Addr, p.State, probe, rate(p.Rate), size(p.Sent), size(p.Received))
+		printf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Peer, p.Addr, p.State, probe, rate(p.Rate), size(p.Sent), size(p.Received))
 	}
 	if len(n.Peers) == 0 {
-		fmt.Fprintf(t, "\nno state has been fetched from or pushed to another node yet\n")
+		printf(t, "\nno state has been fetched from or pushed to another node yet\n")
 		return t.Flush()
 	}
-	fmt.Fprintf(t, "\nPEER\tOVER\tRATE\tFETCHED\tPUSHED\tFAILURES\n")
+	printf(t, "\nPEER\tOVER\tRATE\tFETCHED\tPUSHED\tFAILURES\n")
 	for _, p := range n.Peers {
 		failures := fmt.Sprint(p.Failures)
 		if p.Failures > 0 {
 			failures += fmt.Sprintf(", the newest at %s: %s", p.WhyAt.Format(time.TimeOnly), p.Why)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Peer, p.Over, rate(p.Rate), size(p.Fetched), size(p.Pushed), failures)
+		printf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Peer, p.Over, rate(p.Rate), size(p.Fetched), size(p.Pushed), failures)
 	}
 	return t.Flush()
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/replicad/replicad/internal/pki"
@@ -52,7 +51,7 @@ func newGossipKey(std stdio) *cobra.Command {
 				if err != nil {
 					return coded(exitConfig, err)
 				}
-				_, err = fmt.Fprintf(std.out, "gossip keys in %s, the first is for sending: %s\nnow %s\n", dir, pki.Fingerprints(keys), s.next)
+				err = write(std.out, "gossip keys in %s, the first is for sending: %s\nnow %s\n", dir, pki.Fingerprints(keys), s.next)
 				return err
 			},
 		}
@@ -79,7 +78,7 @@ func newPKIOperator(std stdio) *cobra.Command {
 			if err := pki.AddOperator(dir, args[0], time.Now(), replica.CertEpoch(after)); err != nil {
 				return coded(exitConfig, err)
 			}
-			_, err := fmt.Fprintf(std.out, "operator: operator-%s.pem and its key are in %s\n", args[0], dir)
+			err := write(std.out, "operator: operator-%s.pem and its key are in %s\n", args[0], dir)
 			return err
 		},
 	}
@@ -109,7 +108,7 @@ func newPKIVerb(std stdio, verb, short string, flags func(*cobra.Command), do fu
 			if err := do(dir, nodes, time.Now()); err != nil {
 				return coded(exitConfig, err)
 			}
-			_, err := fmt.Fprintf(std.out, "%s: certificates of %d node(s) for the cluster in %s\n", verb, len(nodes), dir)
+			err := write(std.out, "%s: certificates of %d node(s) for the cluster in %s\n", verb, len(nodes), dir)
 			return err
 		},
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -56,9 +55,7 @@ func newPlanMemory(std stdio) *cobra.Command {
 				return coded(exitUsage, err)
 			}
 			if asJSON {
-				e := json.NewEncoder(std.out)
-				e.SetIndent("", "  ")
-				err = e.Encode(p)
+				err = writeJSON(std.out, p)
 			} else {
 				err = printMemory(std.out, p)
 			}
@@ -229,15 +226,15 @@ func wholeNumber(text string) (uint64, error) {
 // printMemory writes a plan for people.
 func printMemory(w io.Writer, p memplan.Plan) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "job\t%d ranks on %d nodes, %d a node; each part on %d nodes\n", p.World, p.Nodes, min(p.Job.RanksPerNode, p.World), p.Job.Copies)
-	fmt.Fprintf(t, "state\t%s a rank at each step, %d slots: an arena of %s\n", size(p.Shard), p.Slots, size(p.Arena))
-	fmt.Fprintf(t, "\nTHE FULLEST NODE\tCOUNT\tEACH\tBYTES\n")
+	printf(t, "job\t%d ranks on %d nodes, %d a node; each part on %d nodes\n", p.World, p.Nodes, min(p.Job.RanksPerNode, p.World), p.Job.Copies)
+	printf(t, "state\t%s a rank at each step, %d slots: an arena of %s\n", size(p.Shard), p.Slots, size(p.Arena))
+	printf(t, "\nTHE FULLEST NODE\tCOUNT\tEACH\tBYTES\n")
 	for _, n := range p.Needs {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", n.What, n.Count, size(n.Each), size(n.Bytes))
+		printf(t, "%s\t%d\t%s\t%s\n", n.What, n.Count, size(n.Each), size(n.Bytes))
 	}
-	fmt.Fprintf(t, "in all\t\t\t%s\n", size(p.Node))
-	fmt.Fprintf(t, "\ndurable writes\treplicad plan durable says what they take\n")
-	fmt.Fprintf(t, "\nONE CHANGE\tDIFFERENCE\tIN ALL\tBESIDES\n")
+	printf(t, "in all\t\t\t%s\n", size(p.Node))
+	printf(t, "\ndurable writes\treplicad plan durable says what they take\n")
+	printf(t, "\nONE CHANGE\tDIFFERENCE\tIN ALL\tBESIDES\n")
 	for _, c := range p.Changes {
 		sign, diff := "+", c.Diff
 		if diff < 0 {
@@ -247,10 +244,10 @@ func printMemory(w io.Writer, p memplan.Plan) error {
 		if c.Fits != nil && *c.Fits != *p.Fits {
 			besides += map[bool]string{true: "; fits", false: "; does not fit"}[*c.Fits]
 		}
-		fmt.Fprintf(t, "%s\t%s%s\t%s\t%s\n", c.Flag, sign, size(uint64(diff)), size(c.Node), besides)
+		printf(t, "%s\t%s%s\t%s\t%s\n", c.Flag, sign, size(uint64(diff)), size(c.Node), besides)
 	}
 	if p.Fits != nil && *p.Fits {
-		fmt.Fprintf(t, "\nfits\t%s of %s for copies; %s left\n", size(p.Node), size(p.Room), size(p.Room-p.Node))
+		printf(t, "\nfits\t%s of %s for copies; %s left\n", size(p.Node), size(p.Room), size(p.Room-p.Node))
 	}
 	return t.Flush()
 }

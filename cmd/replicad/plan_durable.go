@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -36,9 +35,7 @@ func newPlanDurable(std stdio) *cobra.Command {
 				return coded(exitUsage, err)
 			}
 			if asJSON {
-				e := json.NewEncoder(std.out)
-				e.SetIndent("", "  ")
-				err = e.Encode(d)
+				err = writeJSON(std.out, d)
 			} else {
 				err = printDurable(std.out, d, s)
 			}
@@ -74,16 +71,16 @@ func brief(d time.Duration) time.Duration {
 
 func printDurable(w io.Writer, d memplan.Durable, s memplan.Store) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "job\t%d ranks on %d nodes\n", d.World, d.Nodes)
-	fmt.Fprintf(t, "a generation\t%s in %d objects, an index and a commit\n", size(d.Bytes), d.Objects)
+	printf(t, "job\t%d ranks on %d nodes\n", d.World, d.Nodes)
+	printf(t, "a generation\t%s in %d objects, an index and a commit\n", size(d.Bytes), d.Objects)
 	if d.Once > 0 {
-		fmt.Fprintf(t, "kept once\t%s, of what no step changes, each file twice\n", size(d.Once))
+		printf(t, "kept once\t%s, of what no step changes, each file twice\n", size(d.Once))
 	}
-	fmt.Fprintf(t, "on the store\t%s with %d generations kept, and one more while it is written\n", size(d.Kept), s.Keep)
-	fmt.Fprintf(t, "each node\twrites %s of a generation: %v at %s a second\n", size(d.NodeBytes), brief(d.Write), size(s.Rate))
-	fmt.Fprintf(t, "--durable-every auto\tevery %v (Daly: a write takes %v, a fault in %v; between 2m and 30m)\n", d.Every, brief(d.Write), s.Between)
+	printf(t, "on the store\t%s with %d generations kept, and one more while it is written\n", size(d.Kept), s.Keep)
+	printf(t, "each node\twrites %s of a generation: %v at %s a second\n", size(d.NodeBytes), brief(d.Write), size(s.Rate))
+	printf(t, "--durable-every auto\tevery %v (Daly: a write takes %v, a fault in %v; between 2m and 30m)\n", d.Every, brief(d.Write), s.Between)
 	if d.Fits {
-		fmt.Fprintf(t, "on SIGTERM\tup to %s, %v: timing.stop_grace %v lasts\n", size(d.StopBytes), brief(d.Stop), s.Grace)
+		printf(t, "on SIGTERM\tup to %s, %v: timing.stop_grace %v lasts\n", size(d.StopBytes), brief(d.Stop), s.Grace)
 	}
 	return t.Flush()
 }

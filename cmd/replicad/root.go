@@ -29,7 +29,7 @@ func run(ctx context.Context, args []string, std stdio) int {
 		err = coded(exitUsage, fmt.Errorf("%w (see `%s --help`)", err, cmd.CommandPath()))
 	}
 	if err != nil && err.Error() != "" {
-		fmt.Fprintf(std.err, "replicad: %v\n", err)
+		printf(std.err, "replicad: %v\n", paragraph(err.Error()))
 	}
 	return exitCode(ctx, err)
 }

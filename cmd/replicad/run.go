@@ -189,7 +189,7 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 	}
 	o.Program, _ = os.Executable() // without it ranks look for one on the path
 	o.Command, o.Env, o.Stdout, o.Stderr = args, os.Environ(), std.out, std.err
-	o.Logf = func(format string, args ...any) { fmt.Fprintf(std.err, "replicad run: "+format+"\n", args...) }
+	o.Logf = func(format string, args ...any) { printf(std.err, "replicad run: "+format+"\n", args...) }
 	return o, coded(exitUsage, o.Validate())
 }
 

@@ -96,7 +96,7 @@ func (c ckpt) origin(ctx context.Context, o *replica.Origin) (lease *originLease
 	case errors.Is(err, catalog.ErrNone):
 		return nil, fmt.Errorf("step %d of %s/%s: %w", f.Generation.Step, t.URL(), f.Job, err)
 	case err != nil:
-		fmt.Fprintf(c.std.err, "--from is kept by no lease, so that it may be deleted before the ranks have read it: %v\n", err)
+		printf(c.std.err, "--from is kept by no lease, so that it may be deleted before the ranks have read it: %v\n", err)
 		return nil, nil
 	}
 	return holdLease(ctx, l, w.close), nil

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -24,13 +23,10 @@ func newStatus(std stdio) *cobra.Command {
 				return err
 			}
 			if asJSON {
-				var out bytes.Buffer
-				if err := json.Indent(&out, bytes.TrimSpace(body), "", "  "); err != nil {
+				if err := writeJSON(std.out, json.RawMessage(body)); err != nil {
 					return fmt.Errorf("status: %w", err)
 				}
-				out.WriteByte('\n')
-				_, err = out.WriteTo(std.out)
-				return err
+				return nil
 			}
 			s, err := readStatus(body)
 			if err != nil {

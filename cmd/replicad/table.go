@@ -24,49 +24,49 @@ func printStatus(w io.Writer, s control.Status) error {
 	if leader == "" {
 		leader = "none known: nothing is committed or planned until there is one"
 	}
-	fmt.Fprintf(t, "cluster\t%v\n", s.Cluster)
-	fmt.Fprintf(t, "asked\t%s (incarnation %d, session %d, %s)\n", s.Node, s.Incarnation, s.Session, s.Version)
-	fmt.Fprintf(t, "leader\t%s (term %d)\n", leader, s.Term)
+	printf(t, "cluster\t%v\n", s.Cluster)
+	printf(t, "asked\t%s (incarnation %d, session %d, %s)\n", s.Node, s.Incarnation, s.Session, s.Version)
+	printf(t, "leader\t%s (term %d)\n", leader, s.Term)
 	if s.Adopting {
-		fmt.Fprintf(t, "adopting\tthis daemon is still taking back the arenas of its ranks\n")
+		printf(t, "adopting\tthis daemon is still taking back the arenas of its ranks\n")
 	}
 	if s.KeeperLost {
-		fmt.Fprintf(t, "keeper\tgone: restart this daemon when convenient: until then its ranks' memory does not survive it\n")
+		printf(t, "keeper\tgone: restart this daemon when convenient: until then its ranks' memory does not survive it\n")
 	}
 	if s.Scrubbed.Bad > 0 {
-		fmt.Fprintf(t, "memory\t%d copies here had a flipped bit since this daemon started, and were given up: check the node's memory (ECC errors in the kernel's log)\n", s.Scrubbed.Bad)
+		printf(t, "memory\t%d copies here had a flipped bit since this daemon started, and were given up: check the node's memory (ECC errors in the kernel's log)\n", s.Scrubbed.Bad)
 	}
 	if s.Certificate != "" {
-		fmt.Fprintf(t, "expiry\t%s\n", s.Certificate)
+		printf(t, "expiry\t%s\n", s.Certificate)
 	}
 	for _, r := range s.Revoked {
-		fmt.Fprintf(t, "revoked\t%s %s: certificates up to epoch %d, %s\n", r.Role, r.Name, r.Epoch, pki.EpochTime(r.Epoch).UTC().Format(time.RFC3339))
+		printf(t, "revoked\t%s %s: certificates up to epoch %d, %s\n", r.Role, r.Name, r.Epoch, pki.EpochTime(r.Epoch).UTC().Format(time.RFC3339))
 	}
 	if len(s.GossipKeys) > 1 || len(s.GossipUnknown) > 0 || len(s.GossipKeys) == 1 && len(s.GossipKeys[0].Missing) > 0 {
 		for _, k := range s.GossipKeys {
-			fmt.Fprintf(t, "gossip key\t%s\n", gossipKeyText(k))
+			printf(t, "gossip key\t%s\n", gossipKeyText(k))
 		}
 	}
 	if len(s.GossipUnknown) > 0 {
-		fmt.Fprintf(t, "gossip key\tunknown of %v: their gossip is not heard: is the daemon up there, with the gossip.key that the others have?\n", s.GossipUnknown)
+		printf(t, "gossip key\tunknown of %v: their gossip is not heard: is the daemon up there, with the gossip.key that the others have?\n", s.GossipUnknown)
 	}
 	if s.Leaving != "" {
-		fmt.Fprintf(t, "leaving\tthis daemon was asked to end: %s\n", s.Leaving)
+		printf(t, "leaving\tthis daemon was asked to end: %s\n", s.Leaving)
 	}
 	if s.DurableSilent != "" {
-		fmt.Fprintf(t, "durable\t%s\n", s.DurableSilent)
+		printf(t, "durable\t%s\n", s.DurableSilent)
 	}
 	for _, n := range s.NoLink {
-		fmt.Fprintf(t, "no link\tvoter %s, %d tries since %s: %s\n", n.Node, n.Tries, n.Since.Format(time.TimeOnly), n.Why)
+		printf(t, "no link\tvoter %s, %d tries since %s: %s\n", n.Node, n.Tries, n.Since.Format(time.TimeOnly), n.Why)
 	}
 	for _, n := range s.Refused {
 		who := string(n.Node)
 		if n.Incarnation != 0 {
 			who = fmt.Sprintf("%s (incarnation %d)", who, n.Incarnation)
 		}
-		fmt.Fprintf(t, "refused\tnode %s, %d tries since %s: %s\n", who, n.Tries, n.Since.Format(time.TimeOnly), n.Why)
+		printf(t, "refused\tnode %s, %d tries since %s: %s\n", who, n.Tries, n.Since.Format(time.TimeOnly), n.Why)
 	}
-	fmt.Fprintf(t, "\nNODE\tSTATE\tROLE\tSESSION\tADDRESS\n")
+	printf(t, "\nNODE\tSTATE\tROLE\tSESSION\tADDRESS\n")
 	for _, n := range s.Nodes {
 		role := "client"
 		if n.Voter {
@@ -79,10 +79,10 @@ func printStatus(w io.Writer, s control.Status) error {
 		if n.Revoked {
 			state += ", revoked"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", n.Name, state, role, n.Session, n.Addr)
+		printf(t, "%s\t%s\t%s\t%d\t%s\n", n.Name, state, role, n.Session, n.Addr)
 	}
 	if len(s.Jobs) == 0 {
-		fmt.Fprintf(t, "\nno jobs\n")
+		printf(t, "\nno jobs\n")
 	}
 	for _, j := range s.Jobs {
 		printJob(t, s, j)
@@ -107,39 +107,39 @@ func gossipKeyText(k control.GossipKeyStatus) string {
 
 func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.Phase == replica.Ended.String() {
-		fmt.Fprintf(t, "\njob %s\tended, newest commit step %d, on disk %s: %s\n", j.Name, j.Position.Step, onDisk(j), j.EndReason)
+		printf(t, "\njob %s\tended, newest commit step %d, on disk %s: %s\n", j.Name, j.Position.Step, onDisk(j), j.EndReason)
 		return
 	}
 	phase := j.Phase
 	if j.Stopped != "" {
 		phase = "stopped (" + j.Stopped + ")"
 	}
-	fmt.Fprintf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, phase, j.Epoch, j.ID)
+	printf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, phase, j.Epoch, j.ID)
 	committed := "none yet"
 	if !j.Committed.IsZero() {
 		committed = fmt.Sprintf("step %d, as generation %v", j.Position.Step, j.Committed)
 	}
-	fmt.Fprintf(t, "committed\t%s\n", committed)
+	printf(t, "committed\t%s\n", committed)
 	if c := j.Commits; c != nil {
-		fmt.Fprintf(t, "commits\t%s\n", commitText(*c))
+		printf(t, "commits\t%s\n", commitText(*c))
 	}
 	if j.Stalled != "" {
-		fmt.Fprintf(t, "STALLED\t%s\n", j.Stalled)
+		printf(t, "STALLED\t%s\n", j.Stalled)
 	}
 	if j.From != nil {
-		fmt.Fprintf(t, "from\t%v (world %d, now %d)\n", j.From, j.From.World, len(j.Ranks))
+		printf(t, "from\t%v (world %d, now %d)\n", j.From, j.From.World, len(j.Ranks))
 	}
 	if j.Resumed != "" {
-		fmt.Fprintf(t, "resumed\t%s\n", j.Resumed)
+		printf(t, "resumed\t%s\n", j.Resumed)
 	}
 	if j.WentBack != "" {
-		fmt.Fprintf(t, "WENT BACK\tthe job %s\n", j.WentBack)
+		printf(t, "WENT BACK\tthe job %s\n", j.WentBack)
 	}
 	for _, l := range j.Lacks {
-		fmt.Fprintf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), l.Text)
+		printf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), l.Text)
 	}
 	if j.AtRisk {
-		fmt.Fprintf(t, "at risk\t%d steps since: one more fault may cost them\n", j.Uncommitted)
+		printf(t, "at risk\t%d steps since: one more fault may cost them\n", j.Uncommitted)
 	}
 	durable := generation(j.Durable)
 	if j.DurableAgeMS > 0 {
@@ -148,12 +148,12 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.DurablePace != "" {
 		durable += ", written " + j.DurablePace
 	}
-	fmt.Fprintf(t, "durable\t%s\n", durable)
+	printf(t, "durable\t%s\n", durable)
 	switch {
 	case j.DurableEnded:
-		fmt.Fprintf(t, "\tdurable writes have ended: %s\n", j.DurableError)
+		printf(t, "\tdurable writes have ended: %s\n", j.DurableError)
 	case j.DurableError != "":
-		fmt.Fprintf(t, "\tdurable writes are tried again: %s\n", j.DurableError)
+		printf(t, "\tdurable writes are tried again: %s\n", j.DurableError)
 	}
 	copies := fmt.Sprintf("%d", j.Copies)
 	if j.Stalled != "" {
@@ -161,44 +161,44 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	} else if j.Degraded {
 		copies += " (degraded: fewer than min_copies)"
 	}
-	fmt.Fprintf(t, "copies\t%s\n", copies)
+	printf(t, "copies\t%s\n", copies)
 	if j.Unvouched != "" {
-		fmt.Fprintf(t, "UNVOUCHED\tthe job goes on from one rank's word alone, until the next commit: %s\n", j.Unvouched)
+		printf(t, "UNVOUCHED\tthe job goes on from one rank's word alone, until the next commit: %s\n", j.Unvouched)
 	}
 	for _, d := range j.Disputes {
-		fmt.Fprintf(t, "dispute\t%s\n", disputeText(d))
+		printf(t, "dispute\t%s\n", disputeText(d))
 	}
 	if len(j.Quarantined) > 0 {
-		fmt.Fprintf(t, "quarantined\t%v\n", j.Quarantined)
+		printf(t, "quarantined\t%v\n", j.Quarantined)
 	}
 	for _, w := range j.Waiting {
-		fmt.Fprintf(t, "waiting\t%s\n", w)
+		printf(t, "waiting\t%s\n", w)
 	}
 	if len(s.Nodes) > 1 && j.Phase == replica.Open.String() { // a node alone has nobody to survive it
 		if odds := oddsText(j.Odds); odds != "" {
-			fmt.Fprintf(t, "survives\t%s\n", odds)
+			printf(t, "survives\t%s\n", odds)
 		}
 		for _, l := range lossTexts(j.Losses) {
-			fmt.Fprintf(t, "if lost\t%s\n", l)
+			printf(t, "if lost\t%s\n", l)
 		}
 	}
-	fmt.Fprintf(t, "\nRANK\tGROUP\tSTATE\tNODE\tSTEP\tPID\tINCARNATION\n")
+	printf(t, "\nRANK\tGROUP\tSTATE\tNODE\tSTEP\tPID\tINCARNATION\n")
 	for _, r := range j.Ranks {
 		group := fmt.Sprint(r.Group)
 		if j.Naming {
 			group = "-"
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%d\t%s\t%d\n", r.Rank, group, r.State, dash(string(r.Node)), r.Live, dash(zeroIsEmpty(r.PID)), r.Incarnation)
+		printf(t, "%d\t%s\t%s\t%s\t%d\t%s\t%d\n", r.Rank, group, r.State, dash(string(r.Node)), r.Live, dash(zeroIsEmpty(r.PID)), r.Incarnation)
 	}
 	if len(j.Holdings) == 0 {
 		if s.Leader != "" && !s.IsLeader {
-			fmt.Fprintf(t, "\nwho holds what: ask the leader, %s\n", s.Leader)
+			printf(t, "\nwho holds what: ask the leader, %s\n", s.Leader)
 		}
 		return
 	}
-	fmt.Fprintf(t, "\nPART\tGENERATION\tROOT\tHELD BY (* mirror)\n")
+	printf(t, "\nPART\tGENERATION\tROOT\tHELD BY (* mirror)\n")
 	for _, row := range holdingRows(j.Holdings) {
-		fmt.Fprintf(t, "%s\t%v\t%.8s\t%s\n", row.part, row.generation, row.root, strings.Join(row.nodes, " "))
+		printf(t, "%s\t%v\t%.8s\t%s\n", row.part, row.generation, row.root, strings.Join(row.nodes, " "))
 	}
 }
 

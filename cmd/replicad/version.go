@@ -49,7 +49,7 @@ func newVersion(std stdio) *cobra.Command {
 		Short: "Print the release, its source and its platform",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprint(std.out, built())
+			err := write(std.out, "%s", paragraph(built()))
 			return err
 		},
 	}

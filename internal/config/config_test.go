@@ -111,6 +111,7 @@ func TestEachBadField(t *testing.T) {
 		{"too many seeds", func(c *Config) { c.Seeds = make([]string, 65) }, "seeds", "65"},
 		{"label key", func(c *Config) { c.Labels = map[string]string{"Rack": "1"} }, "labels.Rack", `"1"`},
 		{"label value", func(c *Config) { c.Labels = map[string]string{"rack": ""} }, "labels.rack", `""`},
+		{"label that clears a terminal", func(c *Config) { c.Labels = map[string]string{"rack": "r\x1b[2J"} }, "labels.rack", `"r\x1b[2J"`},
 		{"secret too long", func(c *Config) { c.JobSecret = strings.Repeat("s", 257) }, "job_secret", "257 bytes (not shown)"},
 		{"secret too short", func(c *Config) { c.JobSecret = "fifteen bytes .."[:15] }, "job_secret", "15 bytes (not shown)"},
 		{"secret with a blank", func(c *Config) { c.JobSecret = "sixteen bytes of" }, "job_secret", "16 bytes (not shown)"},

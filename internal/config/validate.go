@@ -90,7 +90,7 @@ func (c *Config) checkNames(v *faults) {
 	}
 	for _, key := range sortedKeys(c.Labels) {
 		if !goodLabel(key, c.Labels[key]) {
-			v.add("labels."+key, strconv.Quote(c.Labels[key]), fmt.Sprintf("a key of 1 to 63 of a-z 0-9 - _ . and a value of 1 to %d bytes", replica.MaxLabelBytes), "a failure domain that can't be told apart does not spread copies")
+			v.add("labels."+key, strconv.Quote(c.Labels[key]), fmt.Sprintf("a key of 1 to 63 of a-z 0-9 - _ . and a value of 1 to %d printable bytes", replica.MaxLabelBytes), "a failure domain that can't be told apart does not spread copies")
 		}
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
@@ -99,7 +99,7 @@ func (c *Config) checkNames(v *faults) {
 }
 
 func goodLabel(key, value string) bool {
-	return replica.CheckName(key) == nil && value != "" && len(value) <= replica.MaxLabelBytes
+	return replica.CheckName(key) == nil && value != "" && replica.Line(value, replica.MaxLabelBytes) == value
 }
 
 // CheckNode holds what a node registers against what its own configuration had to be.
@@ -123,7 +123,7 @@ func CheckNode(n replica.Node) error {
 	}
 	for _, key := range sortedKeys(n.Labels) {
 		if !goodLabel(key, n.Labels[key]) {
-			return fmt.Errorf("label %.80q: %.80q: want a key of 1 to 63 of a-z 0-9 - _ . and a value of 1 to %d bytes", key, n.Labels[key], replica.MaxLabelBytes)
+			return fmt.Errorf("label %.80q: %.80q: want a key of 1 to 63 of a-z 0-9 - _ . and a value of 1 to %d printable bytes", key, n.Labels[key], replica.MaxLabelBytes)
 		}
 	}
 	return nil

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+
+	"github.com/replicad/replicad/replica"
+)
+
+// printf is the only way from here to a terminal. What it is given of ranks, launchers, other nodes and stores (reasons, labels, names of
+// files) may have been chosen to clear the screen, or to look like a line of ours: each argument comes out as printed characters of one line.
+// The format's own line ends stay.
+func printf(w io.Writer, format string, args ...any) {
+	_ = write(w, format, args...)
+}
+
+// write is printf where the reader may have gone, and the verb is to end then.
+func write(w io.Writer, format string, args ...any) error {
+	plain := make([]any, len(args))
+	for i, arg := range args {
+		plain[i] = printable{arg}
+	}
+	_, err := fmt.Fprintf(w, format, plain...)
+	return err
+}
+
+// printable is a value that is formatted as it would be alone, and then as replica.Line has it.
+type printable struct{ value any }
+
+func (p printable) Format(f fmt.State, verb rune) {
+	text := fmt.Sprintf(fmt.FormatString(f, verb), p.value)
+	if own, ok := p.value.(paragraph); ok {
+		for i, l := range strings.Split(string(own), "\n") {
+			if i > 0 {
+				_, _ = io.WriteString(f, "\n")
+			}
+			_, _ = io.WriteString(f, replica.Line(l, len(l)))
+		}
+		return
+	}
+	_, _ = io.WriteString(f, replica.Line(text, len(text)))
+}
+
+// paragraph is a text whose line ends this program has put there: usage, faults of a configuration, one beside the other.
+type paragraph string
+
+// writeJSON prints a value for programs. A terminal may show it, too: what is not printed is escaped, and the value stays the same.
+func writeJSON(w io.Writer, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	var out strings.Builder
+	for _, r := range string(b) {
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			out.WriteRune(r)
+		default: // inside a text: all else that JSON has is printed
+			for _, u := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&out, `\u%04x`, u)
+			}
+		}
+	}
+	out.WriteByte('\n')
+	_, err = io.WriteString(w, out.String())
+	return err
+}
