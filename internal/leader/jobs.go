@@ -106,7 +106,8 @@ const adoptPatience = 8 * time.Second
 func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.CreateRequest) adopt {
 	a := adopt{from: from, request: m}
 	passed := l.finishSpooled(ctx, m.Name, nil)
-	found, skipped, err := l.store.Find(ctx, m.Name, replica.JobID{})
+	all, every, err := l.store.Find(ctx, m.Name, replica.JobID{})
+	found, skipped := ofOwner(m.Owner, all, every)
 	newest := newestOf(found, skipped)
 	switch {
 	case err != nil:
@@ -114,6 +115,7 @@ func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.Create
 	case newest != nil:
 		if a.refused = l.unfitting(m, found, *newest); a.refused == "" {
 			l.adopts(ctx, &a, found, skipped, *newest)
+			a.news = append(a.news, l.othersNews(m.Name, *newest, newestOf(all, every)))
 		}
 	default:
 		s := searched{skipped: skipped}
@@ -137,6 +139,27 @@ func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.Create
 		}
 	}
 	return a
+}
+
+// ofOwner leaves out what other users wrote under a job's name, where the one who asks has written something under it, too: whoever takes a
+// name, with its token, does not take what others have under it. Where nothing is the asker's, all of it is left: the refusal names whose it is.
+func ofOwner(owner uint32, found []tier.Found, skipped []tier.Skipped) ([]tier.Found, []tier.Skipped) {
+	foreign := func(f tier.Found) bool { return f.Owner != owner }
+	lost := func(s tier.Skipped) bool { return s.Whole != nil && foreign(*s.Whole) }
+	mine := slices.DeleteFunc(slices.Clone(found), foreign)
+	passed := slices.DeleteFunc(slices.Clone(skipped), lost)
+	if owner == 0 || len(mine) == 0 && !slices.ContainsFunc(passed, func(s tier.Skipped) bool { return s.Whole != nil }) {
+		return found, skipped
+	}
+	return mine, passed
+}
+
+// othersNews says that another user has written under the name, and later; empty: nobody has.
+func (l *Leader) othersNews(name string, mine tier.Found, newest *tier.Found) string {
+	if newest == nil || newest.Owner == mine.Owner {
+		return ""
+	}
+	return fmt.Sprintf("warning: a newer durable generation under the name %q, %v in %s, is user %d's: it is passed over, and this job goes on from what user %d wrote", name, newest.Generation, l.at(*newest), newest.Owner, mine.Owner)
 }
 
 // newestOf is the newest generation that may be good; where there is none, the newest that a mark says is damaged; nil: nor that.

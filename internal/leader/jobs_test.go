@@ -96,6 +96,47 @@ func TestAdoptsForItsOwner(t *testing.T) {
 	}
 }
 
+// Who takes another user's name takes nothing of theirs: each goes on from their own newest generation, and hears of the other's.
+func TestAdoptsItsOwnBelowAnothersNewer(t *testing.T) {
+	c := newChair(t)
+	c.shelf()
+	taken := replica.JobID{0x7a}
+	for _, w := range []struct {
+		id    replica.JobID
+		owner uint32
+		step  replica.Step
+	}{{fixture.JobID, 61002, 4}, {taken, 61003, 6}} {
+		a := tier.Attempt{Name: "job", Job: w.id, Owner: w.owner, Cluster: fixture.Cluster, Epoch: 1, Generation: fixture.Gen(1, w.step), Number: 1}
+		said, roots, objects, err := c.objects(a)
+		if said.Owner = w.owner; err == nil {
+			err = c.disk.Commit(t.Context(), a, said, roots, objects)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		owner  uint32
+		id     replica.JobID
+		warned bool
+	}{{61002, fixture.JobID, true}, {61003, taken, false}, {0, taken, false}} {
+		ask := askToResume
+		ask.Owner = tc.owner
+		a := c.adoptable(t.Context(), nil, ask)
+		if a.refused != "" || a.command.ID != tc.id {
+			t.Errorf("user %d goes on from %v, refused: %q", tc.owner, a.command.ID, a.refused)
+		}
+		if news := strings.Join(a.news, ""); strings.Contains(news, "is user 61003's: it is passed over, and this job goes on from what user 61002 wrote") != tc.warned {
+			t.Errorf("user %d is told %q", tc.owner, news)
+		}
+	}
+	ask := askToResume
+	ask.Owner = 61004
+	if a := c.adoptable(t.Context(), nil, ask); !strings.Contains(a.refused, "is user 61003's, and user 61004 asks") {
+		t.Errorf("refused: %q", a.refused)
+	}
+}
+
 // A run of another cluster is taken over with a claim, its launchers are told so once it is theirs, and its owner stays.
 func TestAdoptsFromAnotherCluster(t *testing.T) {
 	c := newChair(t)
