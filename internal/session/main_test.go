@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 // The test binary runs again as another process where one of these is set.
 const (
 	envIdle = "SESSION_TEST_IDLE" // does nothing until its input ends
+	envCall = "SESSION_TEST_CALL" // connects to this socket and ends
 	EnvRank = "SESSION_TEST_RANK" // is a rank at this socket
 )
 
@@ -21,6 +23,12 @@ var RankProcess func(socket string) error
 func TestMain(m *testing.M) {
 	if os.Getenv(envIdle) != "" {
 		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}
+	if socket := os.Getenv(envCall); socket != "" {
+		if _, err := net.Dial("unixpacket", socket); err != nil {
+			os.Exit(1)
+		}
 		os.Exit(0)
 	}
 	if socket := os.Getenv(EnvRank); socket != "" {

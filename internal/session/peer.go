@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -52,6 +53,11 @@ func newPeer(c *net.UnixConn, id uint64) (*conn, error) {
 	start, err := StartTime(int(cred.Pid))
 	if err != nil {
 		return nil, fmt.Errorf("process of the peer: %w", err)
+	}
+	// The start time was read just now, and who connected may have ended before: it would be another process' that has its number, which would
+	// be killed for what this one does.
+	if ended, err := unixsock.PeerEnded(c); err != nil || ended {
+		return nil, fmt.Errorf("process %d of the peer: %w", cred.Pid, cmp.Or(err, os.ErrProcessDone))
 	}
 	return &conn{conn: c, id: id, pid: int(cred.Pid), uid: int(cred.Uid), start: start, out: make(chan message, sendQueue)}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -176,6 +177,44 @@ func TestHelloTellsWhoItIs(t *testing.T) {
 	}
 	if err := p.Send(wire.RankHeader{Type: wire.MFence}, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("sent to a peer that is gone: %v", err)
+	}
+}
+
+// A process that has ended when its connection is taken names nobody: its number may be another process' by then, which would be killed for it.
+func TestPeerThatHasEnded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, reaped := range []bool{false, true} {
+		caller := exec.Command(os.Args[0])
+		caller.Env = append(os.Environ(), envCall+"="+path)
+		if err := caller.Start(); err != nil {
+			t.Fatal(err)
+		}
+		end := func() {
+			if err := caller.Wait(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if reaped {
+			end()
+		} else if err := unix.Waitid(unix.P_PID, caller.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+			t.Fatal(err)
+		}
+		c, err := l.AcceptUnix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err := newPeer(c, 1); !errors.Is(err, os.ErrProcessDone) {
+			t.Errorf("reaped %v: peer %v, %v: want %v", reaped, p, err, os.ErrProcessDone)
+		}
+		_ = c.Close()
+		if !reaped {
+			end()
+		}
 	}
 }
 

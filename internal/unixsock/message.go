@@ -1,6 +1,8 @@
 package unixsock
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"syscall"
@@ -63,6 +65,29 @@ func Peer(c *net.UnixConn) (cred *unix.Ucred, err error) {
 		return err
 	})
 	return cred, err
+}
+
+// PeerEnded tells whether the process that connected has ended, so that its number may be another's by now. Kernels before 6.5 can't tell: they
+// say no.
+func PeerEnded(c *net.UnixConn) (ended bool, err error) {
+	err = Control(c, func(fd int) error {
+		pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		switch {
+		case errors.Is(err, unix.ENOPROTOOPT):
+			return nil
+		case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL): // it ended, and its parent has been told
+			ended = true
+			return nil
+		case err != nil:
+			return fmt.Errorf("pidfd of the peer: %w", err)
+		}
+		defer unix.Close(pidfd)
+		poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, 0)
+		ended = n > 0
+		return err
+	})
+	return ended, err
 }
 
 // Duplicate is a further descriptor of the same open file.
