@@ -136,6 +136,7 @@ func (h *Host) runHello(ev session.RunHello) {
 }
 
 func (h *Host) refuseLauncher(l *launcher, code int32, text string) {
+	h.log.RefusedLauncher(l.hello.Job, l.user, l.peer.PID(), text)
 	h.audit.Refused("launcher", h.self.Name, audit.Fields{"job": l.hello.Job, "pid": fmt.Sprint(l.peer.PID()), "refused": text})
 	l.peer.Refuse(l.request, code, text)
 	l.withdraws()

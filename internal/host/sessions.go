@@ -2,8 +2,10 @@ package host
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/host/growth"
@@ -99,6 +101,8 @@ func (h *Host) handleSession(ev session.Event) {
 		h.peerGone(ev.Peer)
 	case session.Short:
 		h.shortOfAll(ev.Err)
+	case session.TurnedAway:
+		h.turnedAway(ev)
 	case session.Exited:
 		for _, lj := range h.jobs {
 			for _, lr := range lj.ranks {
@@ -215,4 +219,11 @@ func (h *Host) jobNamed(name string) *localJob {
 		}
 	}
 	return nil
+}
+
+// turnedAway writes down what the socket refused before there was a rank or a launcher. Each user has lines of their own: one user's attempts
+// hide nobody else's.
+func (h *Host) turnedAway(ev session.TurnedAway) {
+	h.log.TurnedAway(ev.UID, ev.PID, ev.Others, ev.Why)
+	h.audit.Refused(fmt.Sprintf("socket, user %d", ev.UID), h.self.Name, audit.Fields{"user": fmt.Sprint(ev.UID), "pid": fmt.Sprint(ev.PID), "refused": ev.Why, "others": fmt.Sprint(ev.Others)})
 }

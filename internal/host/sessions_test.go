@@ -1,11 +1,16 @@
 package host
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/unixsock"
@@ -312,4 +317,31 @@ func TestReattach(t *testing.T) {
 		t.Error("a lost session is a death, or is not noticed")
 	}
 	lr.pid = -1 // the cleanup of the test must not meet this process
+}
+
+// What a socket refuses stands in the log and in the audit log, with who it was: each user has lines of their own.
+func TestTurnedAwayIsWrittenDown(t *testing.T) {
+	r := newRig(t)
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	lines, err := audit.Open(path, func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.audit = &journal.Auditor{Log: lines}
+	for _, user := range []int{1000, 1001} {
+		r.handleSession(session.TurnedAway{UID: user, PID: 7, Code: wire.CodeRefused, Why: "the token is not the job's", Others: 3})
+	}
+	lines.Close()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range []string{"1000", "1001"} {
+		if !bytes.Contains(b, []byte(`"what":"socket, user `+user+`"`)) {
+			t.Errorf("no line of user %s in\n%s", user, b)
+		}
+		if 1 != r.log.Count(`"event":"turned_away","user":`+user+`,"pid":7,"others":3,"why":"the token is not the job's"`) {
+			t.Errorf("the log has no line of user %s", user)
+		}
+	}
 }

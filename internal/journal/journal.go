@@ -399,6 +399,16 @@ func (j *Journal) RefusedRank(job string, r replica.Rank, pid int, why string) {
 	j.event("rank_refused").Str("job", job).Uint32("rank", uint32(r)).Int("pid", pid).Str("why", why).Msg("rank refused")
 }
 
+// RefusedLauncher says why a launcher gets no ranks here.
+func (j *Journal) RefusedLauncher(job string, user, pid int, why string) {
+	j.event("launcher_refused").Str("job", job).Int("user", user).Int("pid", pid).Str("why", why).Msg("launcher refused")
+}
+
+// TurnedAway says whom the socket for ranks and launchers refused; others: how often it did so since the last that it told of, of the same user.
+func (j *Journal) TurnedAway(user, pid, others int, why string) {
+	j.z.Warn().Str("event", "turned_away").Int("user", user).Int("pid", pid).Int("others", others).Str("why", why).Msg("refused at the socket")
+}
+
 func (j *Journal) Exited(job string, r replica.Rank, pid uint64, status int32) {
 	j.event("process_exited").Str("job", job).Uint32("rank", uint32(r)).Uint64("pid", pid).Int32("status", status).Msg("launcher's process exited")
 }

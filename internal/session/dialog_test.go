@@ -236,6 +236,9 @@ func TestRefusals(t *testing.T) {
 					t.Errorf("gone %v", g.Err)
 				}
 			}
+			if ev := next[TurnedAway](t, s); ev.Code != c.code || ev.UID != os.Getuid() || !strings.Contains(ev.Why, c.says) {
+				t.Errorf("the daemon hears %+v", ev)
+			}
 			if n := len(s.Events()); n != 0 {
 				t.Errorf("%d events more", n)
 			}

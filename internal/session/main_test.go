@@ -12,9 +12,10 @@ import (
 
 // The test binary runs again as another process where one of these is set.
 const (
-	envIdle = "SESSION_TEST_IDLE" // does nothing until its input ends
-	envCall = "SESSION_TEST_CALL" // connects to this socket and ends
-	EnvRank = "SESSION_TEST_RANK" // is a rank at this socket
+	envIdle  = "SESSION_TEST_IDLE"  // does nothing until its input ends
+	envAlone = "SESSION_TEST_ALONE" // runs one test
+	envCall  = "SESSION_TEST_CALL"  // connects to this socket and ends
+	EnvRank  = "SESSION_TEST_RANK"  // is a rank at this socket
 )
 
 // RankProcess is that rank; set by the tests that link libreplicad.

@@ -66,6 +66,7 @@ type Server struct {
 	peers   map[*conn]struct{}
 	watched map[process]struct{}
 	regions map[int]int // of geometries that have begun, by user
+	turned  turned
 }
 
 // Listen takes the socket. Ranks can connect from now on; they are served once Run is called.
@@ -94,7 +95,7 @@ func Listen(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Server{cfg: cfg, ln: ln, events: make(chan Event, eventQueue), ctx: ctx, cancel: cancel, peers: make(map[*conn]struct{}), watched: make(map[process]struct{}), regions: make(map[int]int)}, nil
+	return &Server{cfg: cfg, ln: ln, events: make(chan Event, eventQueue), ctx: ctx, cancel: cancel, peers: make(map[*conn]struct{}), watched: make(map[process]struct{}), regions: make(map[int]int), turned: turned{}}, nil
 }
 
 // Events are to be taken by one goroutine until Run has returned; the channel is never closed.
@@ -178,24 +179,24 @@ func (s *Server) emit(ev Event) bool {
 func (s *Server) admit(c *net.UnixConn) {
 	if err := s.spare(c); err != nil {
 		s.short(err)
-		refuseNow(c, wire.CodeAgain, err)
+		s.refuse(c, wire.CodeAgain, err)
 		return
 	}
 	p, err := newPeer(c, s.nextID.Add(1))
 	switch {
 	case err != nil && want.Of(err) != want.Nothing: // it passes
 		s.short(err)
-		refuseNow(c, wire.CodeAgain, err)
+		s.refuse(c, wire.CodeAgain, err)
 		return
 	case err == nil && p.uid != os.Geteuid() && p.uid != 0 && !slices.Contains(s.cfg.Users, p.uid):
 		err = fmt.Errorf("user %d may not use the socket of user %d: name it in rank_users of this node's configuration", p.uid, os.Geteuid())
 	}
 	if err != nil {
-		refuseNow(c, wire.CodeRefused, err)
+		s.refuse(c, wire.CodeRefused, err)
 		return
 	}
 	if !s.seat(p) {
-		refuseNow(c, wire.CodeRefused, fmt.Errorf("the daemon has %d sessions, its limit: run fewer ranks on this node", s.cfg.MaxPeers))
+		s.refuse(c, wire.CodeRefused, fmt.Errorf("the daemon has %d sessions, its limit: run fewer ranks on this node", s.cfg.MaxPeers))
 		return
 	}
 	if !s.start(p.write) {
@@ -301,14 +302,6 @@ func maxDescriptors() (int, error) {
 	return int(min(l.Cur, 1<<30)), nil
 }
 
-// refuseNow says why to a connection that gets no session. What it sends meanwhile is not read, so the client finds its connection reset:
-// it reads on after that, and finds the reason.
-func refuseNow(c *net.UnixConn, code int32, why error) {
-	_ = c.SetWriteDeadline(time.Now().Add(farewell))
-	_, _ = c.Write(wire.AppendRank(nil, wire.RankHeader{Type: wire.MRefused}, wire.Refused{Code: code, Text: fmt.Sprintf("session: %v", why)}.Append(nil)))
-	_ = c.Close()
-}
-
 // errSilent says that a connection never said who it is.
 var errSilent = errors.New("no hello came: a client must send its hello as soon as it is connected")
 
@@ -378,6 +371,9 @@ func (s *Server) read(p *conn) {
 		s.emit(Gone{p, p.why(err)})
 	}
 	if faulty {
+		if partedBy(f) {
+			s.turnAway(p.uid, p.pid, f.code, f)
+		}
 		p.drain(buf)
 	}
 	s.mu.Lock()
