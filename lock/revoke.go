@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 
@@ -86,8 +87,12 @@ func (s *State) revoke(index uint64, r replica.Revocation) Outcome {
 	switch {
 	case known && r.Epoch < list[at].Epoch:
 		return Outcome{Err: refuse(Stale, "revoke %v %s up to epoch %d: they are revoked up to %d", r.Role, r.Name, r.Epoch, list[at].Epoch)}
-	case known && r.Epoch == list[at].Epoch:
+	case known && r.Epoch == list[at].Epoch && bytes.Equal(r.Certificate, list[at].Certificate):
 		return Outcome{}
+	case known && r.Epoch == list[at].Epoch: // ordered again by another operator, since the first one's word counts no more
+		list[at] = r
+		s.v.Revoked = list
+		return Outcome{Changed: true}
 	case known:
 		list[at] = r
 	default:

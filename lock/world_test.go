@@ -216,7 +216,7 @@ func (w *world) command(verb string, a args) (replica.Command, error) {
 		return replica.ProveLost{Job: w.job, Holder: replica.Holder{Node: replica.NodeName(a.word(1)), Incarnation: replica.NodeIncarnation(a.num("inc", 1))}, Why: "test"}, nil
 	case "revoke":
 		roles := map[string]replica.Role{"node": replica.NodeRole, "operator": replica.OperatorRole}
-		return replica.Revoke{Revocation: replica.Revocation{Role: roles[a.word(1)], Name: a.word(2), Epoch: replica.CertEpoch(number(a.word(3))), Order: make([]byte, a.num("order", 100))}}, nil
+		return replica.Revoke{Revocation: replica.Revocation{Role: roles[a.word(1)], Name: a.word(2), Epoch: replica.CertEpoch(number(a.word(3))), Order: make([]byte, a.num("order", 100)), Certificate: make([]byte, a.num("by", 0))}}, nil
 	case "durable":
 		d := replica.DurableWrite{Generation: j.Committed, Position: j.Position, Writer: replica.NodeName(a.word(1))}
 		if v, ok := a.vals["at"]; ok {

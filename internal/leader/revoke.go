@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -78,6 +79,9 @@ func (l *Leader) mayRevoke(role replica.Role, name string, until replica.CertEpo
 	}
 	if until == 0 {
 		return fmt.Errorf("certificates of %v %s up to epoch 0: want 1 or more: is a clock wrong?", role, name)
+	}
+	if upTo, some := l.view.Revokes(role, name); some && upTo == until {
+		return nil // it is ordered again, by another operator
 	}
 	if newest := l.cfg.Newest(role, name); newest > until {
 		return fmt.Errorf("%v %s has a certificate of epoch %d, later than %d, which would stay valid: revoke with --until %d", role, name, newest, until, newest)
@@ -173,5 +177,7 @@ func deadByRevocation(v lock.View, n replica.Node) bool {
 
 // sameRevoked tells whether two lists of the state are one: the state machine replaces what it changes.
 func sameRevoked(a, b []replica.Revocation) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, func(x, y replica.Revocation) bool { return x.Of(y.Role, y.Name) && x.Epoch == y.Epoch }))
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, func(x, y replica.Revocation) bool {
+		return x.Of(y.Role, y.Name) && x.Epoch == y.Epoch && bytes.Equal(x.Certificate, y.Certificate)
+	}))
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -10,6 +11,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/replicad/replicad/internal/atomicfile"
 	"github.com/replicad/replicad/internal/audit"
@@ -43,15 +46,22 @@ func newTrust(id *pki.Identity, stateDir string, log *journal.Journal, a *journa
 }
 
 // learn takes revocations in, from the log or from a leader's word, and returns those that go beyond what was known. One that no operator
-// signed is passed over, whoever tells it. From any goroutine.
+// signed is passed over, whoever tells it, and so is one whose operator's certificate is over or revoked by now: with that operator's key a node
+// that leads could revoke every node. From any goroutine.
 func (t *trust) learn(list []replica.Revocation) (news []replica.Revocation) {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b replica.Revocation) int { return -cmp.Compare(a.Role, b.Role) }) // operators first
 	for _, r := range list {
 		if t.id.Revokes(r) {
 			continue
 		}
-		by, err := signer(t.id, r)
+		by, err := signer(t.id, r, func(certificate, message, signature []byte) (string, error) {
+			name, _, err := t.id.CheckOperator(certificate, message, signature, time.Now())
+			return name, err
+		})
 		if err != nil {
-			t.log.Failed("revocation", fmt.Sprintf("%v %s, up to epoch %d", r.Role, r.Name, r.Epoch), fmt.Sprintf("it is passed over: no operator ordered it: %v: does a node that leads lie?", err))
+			t.log.Retried("revocation", fmt.Sprintf("%v %s, up to epoch %d", r.Role, r.Name, r.Epoch),
+				fmt.Sprintf("it is passed over: no operator ordered it whose word counts now: %v: if it is meant, have another operator order it again (replicad revoke %v %s --until %d), else a node that leads lies", err, r.Role, r.Name, r.Epoch))
 			continue
 		}
 		if t.id.Revoke(r) {
@@ -69,9 +79,9 @@ func (t *trust) learn(list []replica.Revocation) (news []replica.Revocation) {
 	return news
 }
 
-// signer is the operator who ordered what a revocation says.
-func signer(id *pki.Identity, r replica.Revocation) (string, error) {
-	by, err := id.CheckRevoker(r.Certificate, r.Order, r.Signature)
+// signer is the operator who ordered what a revocation says, of whom check knows whether their word counts.
+func signer(id *pki.Identity, r replica.Revocation, check func(certificate, message, signature []byte) (string, error)) (string, error) {
+	by, err := check(r.Certificate, r.Order, r.Signature)
 	if err != nil {
 		return "", err
 	}
@@ -115,7 +125,7 @@ func (t *trust) load() error {
 		return fail(err)
 	}
 	for _, r := range list {
-		if _, err := signer(t.id, r); err != nil {
+		if _, err := signer(t.id, r, t.id.CheckRevoker); err != nil { // what this node once believed stays true
 			return fail(err)
 		}
 		t.id.Revoke(r)

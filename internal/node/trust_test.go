@@ -139,6 +139,46 @@ func TestRevocationsAreAnOperators(t *testing.T) {
 }
 
 // A node's file of gossip keys is followed; one that can't be read, or that would cut it off, is named once and changes nothing.
+// With the key of an operator who is revoked, a node that leads can revoke nobody else. What a node believed before, it believes on; others are
+// told that it has to be ordered again, and believe that.
+func TestRevocationsByARevokedOperator(t *testing.T) {
+	c, state, log := newCourt(t), t.TempDir(), &fixture.Lines{}
+	if err := pki.AddOperator(c.dir, "second", time.Now(), 0); err != nil {
+		t.Fatal(err)
+	}
+	const until = 1_900_000_000
+	byFirst := c.revocation(control.Order{Verb: control.RevokeNode, Node: "n2", Until: until})
+	var err error
+	if c.operator, err = pki.LoadOperator(filepath.Join(c.dir, "operator-second.pem")); err != nil {
+		t.Fatal(err)
+	}
+	first := c.revocation(control.Order{Verb: control.RevokeOperator, Operator: "operator", Until: until})
+	bySecond := c.revocation(control.Order{Verb: control.RevokeNode, Node: "n2", Until: until})
+
+	was := newTrust(c.load(), state, journaltest.New(t, log), nil, func() {})
+	for _, r := range []replica.Revocation{byFirst, first} { // as they came
+		if news := was.learn([]replica.Revocation{r}); len(news) != 1 {
+			t.Fatalf("%+v is not taken", r)
+		}
+	}
+	was.enforce()
+	again := newTrust(c.load(), state, journaltest.New(t, log), nil, func() {})
+	if err := again.load(); err != nil || len(again.id.Revoked()) != 2 {
+		t.Errorf("after a restart %+v, %v", again.id.Revoked(), err)
+	}
+
+	late := newTrust(c.load(), t.TempDir(), journaltest.New(t, log), nil, func() {})
+	if news := late.learn([]replica.Revocation{byFirst, first}); len(news) != 1 || news[0].Role != replica.OperatorRole {
+		t.Errorf("one who hears both at once believes %+v", news)
+	}
+	if n := log.Count("have another operator order it again (replicad revoke node n2 --until 1900000000)"); n != 1 {
+		t.Errorf("it is said %d times", n)
+	}
+	if news := late.learn([]replica.Revocation{bySecond, first}); len(news) != 1 {
+		t.Errorf("ordered again: %+v", news)
+	}
+}
+
 func TestGossipKeysAreFollowed(t *testing.T) {
 	c, log, g := newCourt(t), &fixture.Lines{}, &neighbours{}
 	f := &certificate{id: c.id, log: journaltest.New(t, log), gossip: g}

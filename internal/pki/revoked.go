@@ -124,8 +124,8 @@ func revokedError(role replica.Role, name string, epoch, upTo replica.CertEpoch)
 	return fmt.Errorf("%w: that of %v %s, epoch %d: all up to %d are: %s", ErrRevoked, role, name, epoch, upTo, remedy)
 }
 
-// CheckRevoker verifies the signature of an operator of this cluster under an order that is to count for ever: whether the certificate has
-// ended since, or was revoked, does not matter. It returns the operator's name.
+// CheckRevoker verifies the signature of an operator of this cluster under an order that this node has believed before, when CheckOperator let it
+// pass: whether the certificate has ended since, or was revoked, does not matter. It returns the operator's name.
 func (id *Identity) CheckRevoker(certificate, message, signature []byte) (string, error) {
 	c, name, err := id.operator(certificate, signature)
 	if err != nil {
