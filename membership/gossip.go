@@ -164,7 +164,7 @@ func (g *Gossip) settings() (*memberlist.Config, error) {
 	c.SuspicionMult, c.SuspicionMaxTimeoutMult, c.IndirectChecks = 3, 3, 3
 	c.AwarenessMaxMultiplier = 8
 	c.TCPTimeout = streamTimeout
-	c.UDPBufferSize = 1400
+	c.UDPBufferSize = 1200 // a tunnel of 1,280 bytes carries it
 	c.HandoffQueueDepth = 4096
 	c.DeadNodeReclaimTime = time.Millisecond // a dead node's name may come back at another address at once
 	c.RequireNodeNames = false               // seeds are addresses

@@ -44,6 +44,7 @@ const (
 func (e *Endpoint) settings() *quic.Config {
 	return &quic.Config{
 		HandshakeIdleTimeout:           handshakeTimeout,
+		InitialPacketSize:              initialSize, // it grows by what the path carries; the default begins above what a tunnel of 1,280 bytes does
 		MaxIdleTimeout:                 idleTimeout,
 		KeepAlivePeriod:                keepAlive,
 		InitialStreamReceiveWindow:     initialWindow,
