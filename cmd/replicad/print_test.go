@@ -65,6 +65,18 @@ func TestStatusOfHostileTexts(t *testing.T) {
 	}
 }
 
+// TestStatusSaysThatCoresAreTaken: of a daemon that waits for cores, and of no other.
+func TestStatusSaysThatCoresAreTaken(t *testing.T) {
+	for ms, says := range map[int64]bool{0: false, lateFrom: false, 1500: true} {
+		s := someStatus()
+		s.LateMS = ms
+		var b strings.Builder
+		if err := printStatus(&b, s); err != nil || strings.Contains(b.String(), "taken by others: this daemon waited up to 1500 ms") != says {
+			t.Errorf("%d ms, %v:\n%s", ms, err, b.String())
+		}
+	}
+}
+
 func TestJSONIsPrintedAndTheSame(t *testing.T) {
 	var b strings.Builder
 	if err := writeJSON(&b, json.RawMessage(`{"text":"\u009b31m \u202e`+"\u009b"+`"}`)); err != nil {

@@ -17,6 +17,9 @@ import (
 // maxGenerations is how many generations of a part the table shows, newest first; --json has them all.
 const maxGenerations = 4
 
+// lateFrom is from when on a daemon's wait for a core is shown, in milliseconds: half of the lease that a leader has by default.
+const lateFrom = 200
+
 // printStatus writes the status for people.
 func printStatus(w io.Writer, s control.Status) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -49,6 +52,9 @@ func printStatus(w io.Writer, s control.Status) error {
 	}
 	if len(s.GossipUnknown) > 0 {
 		printf(t, "gossip key\tunknown of %v: their gossip is not heard: is the daemon up there, with the gossip.key that the others have?\n", s.GossipUnknown)
+	}
+	if s.LateMS > lateFrom {
+		printf(t, "cores\ttaken by others: this daemon waited up to %d ms for one within the last 20 s: commits come later, and with %d ms leaders change\n", s.LateMS, 2*lateFrom)
 	}
 	if s.Leaving != "" {
 		printf(t, "leaving\tthis daemon was asked to end: %s\n", s.Leaving)

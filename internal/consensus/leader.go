@@ -37,11 +37,23 @@ func (n *Node) watch() {
 		case <-n.ctx.Done():
 			return
 		case leads := <-n.notify:
+			n.paced(func(p *pace) {
+				if leads {
+					p.led(true)
+				} else {
+					p.lost(time.Now())
+				}
+			})
 			if leads {
 				n.takeOver()
+			} else {
+				n.sayStarved()
 			}
 			n.poke()
-		case <-n.seen:
+		case o := <-n.seen:
+			if l, ok := o.Data.(raft.LeaderObservation); ok && l.LeaderID != "" {
+				n.paced(func(p *pace) { p.led(l.LeaderID == raft.ServerID(n.cfg.ID)) })
+			}
 			n.poke()
 		case m := <-n.marks:
 			n.proposeDigest(m)
@@ -57,6 +69,14 @@ func (n *Node) watch() {
 			n.poke()
 		}
 	}
+}
+
+// paced changes how patient this node is.
+func (n *Node) paced(change func(*pace)) {
+	n.paceMu.Lock()
+	change(&n.pace)
+	n.paceMu.Unlock()
+	n.adjust(0)
 }
 
 // takeOver waits for the barrier of this leadership, after which isSelf is true. A term has one leader, once, so the term is

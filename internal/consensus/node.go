@@ -32,6 +32,10 @@ type Node struct {
 	ready   atomic.Uint64             // the last term whose barrier has passed here; 0: none
 	running atomic.Pointer[raft.Raft] // raft, for its own callbacks: nil until it is made
 
+	paceMu sync.Mutex // guards pace
+	pace   pace
+	late   atomic.Int64 // the worst of pace
+
 	proposals gate
 	upkeep    gate // barriers, transfers, changes of voters: proposals must not keep them out
 
@@ -57,6 +61,7 @@ func start(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 		return nil, err
 	}
 	n.tasks.Go(n.watch)
+	n.tasks.Go(n.keepPace)
 	return n, nil
 }
 
@@ -72,9 +77,10 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, store: store, dog: newWatchdog(cfg.WatchdogAfter), streams: newStreams(cfg.Layer),
-		notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), changes: make(chan struct{}, 1), marks: make(chan *mark, 1),
+		cfg: cfg, store: store, streams: newStreams(cfg.Layer),
+		pace: pace{heartbeat: cfg.Heartbeat, election: cfg.Election}, notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), changes: make(chan struct{}, 1), marks: make(chan *mark, 1),
 	}
+	n.dog = newWatchdog(cfg.WatchdogAfter, n.Late)
 	n.ctx, n.end = context.WithCancel(context.Background())
 	n.proposals, n.upkeep = newGate(n.ctx, maxProposals), newGate(n.ctx, maxUpkeep)
 	n.fsm = newFSM(cfg.Cluster, n.poke, cfg.Logger.Error)

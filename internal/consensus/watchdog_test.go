@@ -137,7 +137,7 @@ func TestFollowerStallIsNoAffair(t *testing.T) {
 
 // TestWatchdogTimesWrites: quick writes are no matter, slow ones are reported once and again counted down.
 func TestWatchdogTimesWrites(t *testing.T) {
-	w := newWatchdog(time.Hour)
+	w := newWatchdog(time.Hour, func() time.Duration { return 0 })
 	for range 100 {
 		w.write()()
 		w.proposal()()
@@ -145,7 +145,7 @@ func TestWatchdogTimesWrites(t *testing.T) {
 	if w.stuck() || len(w.slow) != 0 || len(w.freed) != 0 {
 		t.Error("quick calls are reported")
 	}
-	w = newWatchdog(time.Nanosecond)
+	w = newWatchdog(time.Nanosecond, func() time.Duration { return 0 })
 	done := w.write()
 	if what := <-w.slow; what != "a log write" || !w.stuck() {
 		t.Errorf("%q is slow, stuck %v", what, w.stuck())

@@ -31,6 +31,8 @@ type Status struct {
 	GossipKeys []GossipKeyStatus `json:"gossip_keys"`
 	// GossipUnknown are registered nodes whose hosts are up and of whose gossip keys this node hears nothing: they are in no list of GossipKeys.
 	GossipUnknown []replica.NodeName `json:"gossip_unknown,omitempty"`
+	// LateMS is how long this daemon, a voter, waited for a core at the worst within the last 20 s, in milliseconds.
+	LateMS int64 `json:"late_ms,omitempty"`
 	// Leaving is why this daemon, which was asked to end, waits. Empty: it was not asked, or does not wait.
 	Leaving string `json:"leaving,omitempty"`
 	// DurableSilent is why this node makes no calls to its durable_dir: its file system did not answer. Empty: it did.

@@ -36,6 +36,7 @@ import (
 	"github.com/replicad/replicad/internal/host"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader"
+	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -106,6 +107,9 @@ func Run(ctx context.Context, cfg *config.Config, opt Options) error {
 	}
 	for _, w := range cfg.Warnings() {
 		log.Warn(w)
+	}
+	if err := manners.Raise(); err != nil {
+		log.Failed("priority", strconv.Itoa(manners.Priority), fmt.Sprintf("%v: where other processes take all cores, this daemon is late, and elections come: give its unit Nice=%d", err, manners.Priority))
 	}
 	d := &daemon{cfg: cfg, opt: opt, log: log, paths: newPaths(cfg.Timing.SilentAfter)}
 	defer d.close()
@@ -572,6 +576,7 @@ func (d *daemon) build() error {
 		serveBulk(ctx, conn, st, gate, m)
 	})
 	d.endpoint.HandleTCP(func(ctx context.Context, conn *endpoint.TCPConn) {
+		manners.Lower()
 		m := d.paths.accepted(conn.Peer(), conn.RemoteAddr(), func() { _ = conn.Close() })
 		defer m.end()
 		transfer.ServeAll(ctx, conn.Peer(), servedConn{conn, m}, st, gate) //nolint:errcheck // as in serveBulk
@@ -783,6 +788,7 @@ func (d *daemon) baseStatus() control.Status {
 	}
 	if d.cons != nil {
 		s.Leader, _, s.Term, s.IsLeader = d.cons.Leadership()
+		s.LateMS = d.cons.Late().Milliseconds()
 	}
 	return s
 }
