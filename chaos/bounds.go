@@ -22,6 +22,7 @@ var limits = map[string]time.Duration{
 	launcherKill: 25 * time.Second, launcherStop: 25 * time.Second,
 	netPair: 35 * time.Second, netOneWay: 35 * time.Second, netIsolate: 35 * time.Second, netLoss: 35 * time.Second, netDelay: 35 * time.Second,
 	mirrorKill: 25 * time.Second, keeperKill: 25 * time.Second, keeperLater: 25 * time.Second,
+	busy: 25 * time.Second,
 }
 
 const ordinary = 15 * time.Second

@@ -202,6 +202,10 @@ func (r *runner) begin(ctx context.Context, f Fault) (act, error) {
 			return act{}, err
 		}
 		return act{text, func() error { return r.revive(i) }}, nil
+	case busy:
+		a, err := r.beginBusy(f)
+		r.rec.note("FAULT     " + a.text)
+		return a, err
 	case diskFull, diskReadOnly, diskMoved:
 		text := say("%s %.1f s", f.Kind, f.For.Seconds())
 		end, err := r.durable.fault(f.Kind)

@@ -57,6 +57,9 @@ type judge struct {
 	last    time.Time         // of the newest commit
 	durable time.Time         // of the newest durable generation
 
+	times     []time.Time // of the commits
+	elections int
+
 	trapped   int // a process that is to be stopped, trapAfter its word, when sprung is closed
 	trapAfter time.Duration
 	sprung    chan struct{}
@@ -198,12 +201,16 @@ func (g *judge) log(e cluster.LogEvent) {
 	case "durable":
 		g.durable = e.Time
 	case "leader", "node_state":
+		if e.Event == "leader" {
+			g.elections++
+		}
 		g.note(fmt.Sprintf("%s: %s %s %s term %d", e.From, e.Event, e.Node, e.State, e.Term))
 	}
 }
 
 func (g *judge) committed(e cluster.LogEvent) {
 	if e.Step > g.commits[e.Epoch] {
+		g.times = append(g.times, e.Time)
 		g.commits[e.Epoch] = e.Step
 		if !g.last.IsZero() {
 			g.gap = max(g.gap, e.Time.Sub(g.last))

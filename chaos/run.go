@@ -243,7 +243,7 @@ func (r *runner) build() (err error) {
 	}
 	asked := r.opt.Faults
 	if len(asked) == 0 {
-		asked = Known()
+		asked = usual()
 	}
 	for _, k := range asked {
 		why := r.durable.lacks(k)

@@ -29,6 +29,8 @@ const (
 	netLoss      = "net-loss"      // a node's packets are lost, one in ten
 	netDelay     = "net-delay"     // they come late
 
+	busy = "busy" // forty processes take every core for a while; only where it is asked for, since all else is slow meanwhile
+
 	keeperKill  = "keeper"       // SIGKILL a keeper beside its daemon; it is started again a while later
 	keeperLater = "keeper-later" // the same; then the daemon is restarted, then a rank dies
 
@@ -46,7 +48,12 @@ const (
 func Known() []string {
 	return []string{rankKill, rankStop, slowStart, heir, launcherKill, launcherStop, daemonKill, daemonStop, leaderKill, leaderStop, mirrorKill, nodeLoss,
 		diskFull, diskReadOnly, diskMoved, netPair, netOneWay, netIsolate, netLoss, netDelay, keeperKill, keeperLater,
-		pushDaemon, pushRank, captureDaemon, captureRank, restoreDaemon, restoreRank, openingRank}
+		pushDaemon, pushRank, captureDaemon, captureRank, restoreDaemon, restoreRank, openingRank, busy}
+}
+
+// usual are the kinds that are drawn from where none are asked for.
+func usual() []string {
+	return slices.DeleteFunc(Known(), func(k string) bool { return k == busy })
 }
 
 // A Fault is one entry of a schedule.
@@ -72,6 +79,7 @@ var lasts = map[string][2]time.Duration{
 	diskFull: {2 * time.Second, 6 * time.Second}, diskReadOnly: {2 * time.Second, 6 * time.Second}, diskMoved: {2 * time.Second, 6 * time.Second},
 	netPair: {500 * time.Millisecond, 25 * time.Second}, netOneWay: {500 * time.Millisecond, 25 * time.Second}, netIsolate: {300 * time.Millisecond, 6 * time.Second},
 	netLoss: {time.Second, 5 * time.Second}, netDelay: {time.Second, 5 * time.Second},
+	busy:       {10 * time.Second, 20 * time.Second},
 	keeperKill: {100 * time.Millisecond, 3 * time.Second}, keeperLater: {100 * time.Millisecond, 3 * time.Second},
 	pushDaemon: {100 * time.Millisecond, 5 * time.Second}, captureDaemon: {100 * time.Millisecond, 5 * time.Second}, restoreDaemon: {100 * time.Millisecond, 3 * time.Second},
 }
@@ -83,7 +91,7 @@ func takesMemory(kind string) bool { return kind == nodeLoss || kind == keeperKi
 // alone tells whether a kind has no other one beside it: it waits for a moment of its own.
 func alone(kind string) bool {
 	_, aimed := aims[kind]
-	return aimed || kind == heir || kind == keeperLater
+	return aimed || kind == heir || kind == keeperLater || kind == busy
 }
 
 // Opening is the fault at the beginning of the i-th job: in every second one, and in each where nothing else is asked for.

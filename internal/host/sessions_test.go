@@ -340,7 +340,7 @@ func TestTurnedAwayIsWrittenDown(t *testing.T) {
 		if !bytes.Contains(b, []byte(`"what":"socket, user `+user+`"`)) {
 			t.Errorf("no line of user %s in\n%s", user, b)
 		}
-		if 1 != r.log.Count(`"event":"turned_away","user":`+user+`,"pid":7,"others":3,"why":"the token is not the job's"`) {
+		if r.log.Count(`"event":"turned_away","user":`+user+`,"pid":7,"others":3,"why":"the token is not the job's"`) != 1 {
 			t.Errorf("the log has no line of user %s", user)
 		}
 	}
