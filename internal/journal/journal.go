@@ -105,6 +105,12 @@ func (j *Journal) Unlinked(err error) {
 	j.event("unlinked").AnErr("cause", err).Msg("link to the leader lost")
 }
 
+// LeftOut says that a link has no place for more messages of a job: what the job asked for again and again is not sent.
+func (j *Journal) LeftOut(peer string, of any) {
+	j.again(&j.retries, "left out "+peer, zerolog.WarnLevel).Str("event", "left_out").Str("node", peer).Str("of", fmt.Sprint(of)).
+		Msg("messages of one job were left out: it sends more than the link to the node carries; other jobs go on")
+}
+
 // Superseded says that two lives of a node had a link at once: that of the former counts as over, and so does its memory.
 func (j *Journal) Superseded(was, is replica.Node) {
 	j.z.Warn().Str("event", "superseded").Str("node", string(is.Name)).Uint64("former", uint64(was.Incarnation)).Uint64("incarnation", uint64(is.Incarnation)).
@@ -199,8 +205,9 @@ func (j *Journal) Fenced(job *replica.Job) {
 	jobEvent(j.event("fenced"), job).Uint64("closed", uint64(job.ClosedEpoch)).Msg("every survivor fenced and settled")
 }
 
-func (j *Journal) Offered(job *replica.Job, r replica.Rank, n replica.NodeName) {
-	jobEvent(j.event("offered"), job).Uint32("rank", uint32(r)).Str("node", string(n)).Msg("rank offered")
+// Offered says that so many ranks were offered to a node at once, of which the first is named.
+func (j *Journal) Offered(job *replica.Job, first replica.Rank, ranks int, n replica.NodeName) {
+	jobEvent(j.event("offered"), job).Uint32("rank", uint32(first)).Int("ranks", ranks).Str("node", string(n)).Msg("ranks offered")
 }
 
 // Excluded logs what was taken out of a job's history for good, and on whose word.

@@ -611,6 +611,8 @@ func (l *Leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJo
 }
 
 func (l *Leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob, ev recovery.Event) {
+	var offers offering
+	defer func() { l.offer(led, offers) }()
 	for _, e := range l.look(led, ev) {
 		switch e := e.(type) {
 		case recovery.Propose:
@@ -624,14 +626,7 @@ func (l *Leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 				n.Send(control.GrowthRefused{Job: id, Rank: e.Rank, Ask: e.Ask, Why: e.Why})
 			}
 		case recovery.Offer:
-			if n := l.links[e.Node]; n != nil {
-				l.log.Offered(led.job, e.Rank, e.Node)
-				if led.offered == nil {
-					led.offered = map[replica.Rank]offered{}
-				}
-				led.offered[e.Rank] = offered{e.Node, e.Expect}
-				n.Send(control.Offer{Job: id, Rank: e.Rank, Expect: e.Expect})
-			}
+			offers.add(e)
 		case recovery.Capture:
 			for _, n := range l.links {
 				n.Send(control.CaptureOrder{Job: id, Generation: e.Generation})

@@ -55,6 +55,7 @@ func (l *Leader) Serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 	l.cfg.Refused.Linked(h.Node.Holder())
 	conn.SetDeadline(time.Time{})
 	n := &nodeLink{Link: control.NewLink(conn, control.ToNode), node: h.Node}
+	n.Full = func(of any) { l.log.LeftOut(string(peer), of) }
 	l.post(leaderLinkUp{n})
 	var beside sync.WaitGroup
 	beside.Go(func() { l.beats(n) })

@@ -39,14 +39,14 @@ type Config struct {
 
 // Limits of a server.
 const (
-	defaultMaxPeers = 1024
-	helloWait       = 5 * time.Second
-	spared          = 64  // descriptors that connections leave to others
-	eventQueue      = 256 // events not yet taken; then readers block
-	sendQueue       = 256 // messages a peer has not read, beside the kernel's buffer; then it is hung up on
-	maxWatched      = 16384
-	maxRegistering  = 4 * replica.MaxRegions // regions of one user's geometries that have begun and not ended
-	farewell        = 2 * time.Second        // for a peer that is being closed to take what is queued
+	MaxSessions    = 1024 // at once, where a configuration says nothing else
+	helloWait      = 5 * time.Second
+	spared         = 64  // descriptors that connections leave to others
+	eventQueue     = 256 // events not yet taken; then readers block
+	sendQueue      = 256 // messages a peer has not read, beside the kernel's buffer; then it is hung up on
+	maxWatched     = 16384
+	maxRegistering = 4 * replica.MaxRegions // regions of one user's geometries that have begun and not ended
+	farewell       = 2 * time.Second        // for a peer that is being closed to take what is queued
 )
 
 // Server is the daemon's end of the socket. Its methods are safe for concurrent use.
@@ -71,7 +71,7 @@ type Server struct {
 // Listen takes the socket. Ranks can connect from now on; they are served once Run is called.
 func Listen(cfg Config) (*Server, error) {
 	if cfg.MaxPeers == 0 {
-		cfg.MaxPeers = defaultMaxPeers
+		cfg.MaxPeers = MaxSessions
 	}
 	if cfg.MaxPeers < 0 {
 		return nil, fmt.Errorf("session: %d peers: want more than 0", cfg.MaxPeers)
