@@ -605,7 +605,7 @@ func (h *Host) tick() time.Duration {
 		h.lastReport = time.Now()
 	}
 	h.yield()
-	h.desk.Tick()
+	h.desk.Tick(time.Now())
 	h.retryShort()
 	next = min(next, h.turnRooms(time.Now()))
 	h.serveLaunchers()

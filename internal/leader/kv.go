@@ -48,7 +48,7 @@ func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
 	var err error
 	switch m.Op {
 	case control.KVGet:
-		err = l.kv.Wait(m.Job, m.Epoch, m.Key, fmt.Sprintf("%d/%d", m.Rank, m.Nonce), func(v []byte) { reply(control.KVReply{Value: v}) })
+		err = l.kv.Wait(m.Job, m.Epoch, m.Key, rendezvous.Token{Rank: m.Rank, Nonce: m.Nonce}, func(v []byte) { reply(control.KVReply{Value: v}) })
 	case control.KVCheck:
 		_, ok := l.kv.Get(m.Job, m.Epoch, m.Key)
 		reply(control.KVReply{Missing: !ok})

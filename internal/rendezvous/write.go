@@ -229,6 +229,9 @@ func (sc *scope) wake(key string) {
 	delete(sc.waits, key)
 	sc.waiting -= len(w.order)
 	for _, who := range w.order {
+		sc.giveUp(who.rank, func(a asking) bool { return a == asking{who, key} }) // it has its answer
+	}
+	for _, who := range w.order {
 		w.fns[who](value)
 	}
 }
