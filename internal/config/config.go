@@ -190,7 +190,16 @@ type Log struct {
 	Level string `yaml:"level"`
 	// Commits has each commit be a line at info, for programs that follow a job by the log; gigabytes a day. Default: one line each 10 seconds.
 	Commits bool `yaml:"commits,omitempty"`
+	// PerMinute is how many bytes a minute the log takes, besides those of commits: 64KiB to 1GiB, default 1MiB. Lines that do not fit are left
+	// out, and their number is one line. At debug there is no limit.
+	PerMinute Bytes `yaml:"per_minute"`
 }
+
+// The limits of Log.PerMinute.
+const (
+	MinLogPerMinute = 64 << 10
+	MaxLogPerMinute = 1 << 30
+)
 
 // Timing holds the protocol's delays. None of them decides safety: a bad value costs time or starts needless recoveries.
 type Timing struct {
@@ -256,7 +265,7 @@ func Default() Config {
 		RereadRate:     64 << 20,
 		RereadEvery:    7 * 24 * time.Hour,
 		DonorRate:      Auto,
-		Log:            Log{Level: "info"},
+		Log:            Log{Level: "info", PerMinute: 1 << 20},
 		Timing: Timing{
 			Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second, Start: 10 * time.Minute,
 			HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second, StallAlarm: 60 * time.Second,
@@ -285,6 +294,7 @@ func (c Config) WithDefaults() *Config {
 	setDefault(&out.RereadEvery, d.RereadEvery)
 	setDefault(&out.DonorRate, d.DonorRate)
 	setDefault(&out.Log.Level, d.Log.Level)
+	setDefault(&out.Log.PerMinute, d.Log.PerMinute)
 	setDefault(&out.Timing.HangFactor, d.Timing.HangFactor)
 	for i, f := range out.Timing.fields() {
 		setDefault(f, *d.Timing.fields()[i])

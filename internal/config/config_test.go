@@ -130,6 +130,8 @@ func TestEachBadField(t *testing.T) {
 		{"durable rate", func(c *Config) { c.DurableRate = 1 << 10 }, "durable_rate", "1KiB"},
 		{"scrub rate", func(c *Config) { c.ScrubRate = 1 << 10 }, "scrub_rate", "1KiB"},
 		{"log level", func(c *Config) { c.Log.Level = "loud" }, "log.level", `"loud"`},
+		{"no room for the log", func(c *Config) { c.Log.PerMinute = 0 }, "log.per_minute", "0B"},
+		{"a log that fills the disk", func(c *Config) { c.Log.PerMinute = 1 << 31 }, "log.per_minute", "2GiB"},
 		{"collect", func(c *Config) { c.Timing.Collect = -1 }, "timing.collect", "-1ns"},
 		{"settle", func(c *Config) { c.Timing.Settle = time.Millisecond }, "timing.settle", "1ms"},
 		{"ack below daemon grace", func(c *Config) { c.Timing.Ack = 5 * time.Second }, "timing.ack", "5s"},

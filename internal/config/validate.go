@@ -96,6 +96,9 @@ func (c *Config) checkNames(v *faults) {
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
 		v.add("log.level", strconv.Quote(c.Log.Level), "debug, info, warn or error", "with another word it would be unclear what is left out of the log")
 	}
+	if c.Log.PerMinute < MinLogPerMinute || c.Log.PerMinute > MaxLogPerMinute {
+		v.add("log.per_minute", c.Log.PerMinute.String(), "64KiB to 1GiB", "with less the log would not tell of a recovery, with more it fills the disk of state_dir within hours")
+	}
 }
 
 func goodLabel(key, value string) bool {

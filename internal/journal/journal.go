@@ -20,6 +20,7 @@ import (
 // names the kind for programs that read along (the demo does).
 type Journal struct {
 	z       zerolog.Logger
+	all     zerolog.Logger // of what the configuration asks for line by line: beside the budget
 	retries limiter    // of what this daemon tries again and again
 	library limiter    // of what raft does
 	commits bool       // each is a line at info, not at debug
@@ -40,7 +41,15 @@ func New(w io.Writer, c config.Log, node replica.NodeName) (*Journal, error) {
 		return nil, fmt.Errorf("log level %q: %w", c.Level, err)
 	}
 	stamped.Do(func() { zerolog.TimeFieldFormat = time.RFC3339Nano })
-	return &Journal{commits: c.Commits, z: zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()}, nil
+	to := func(w io.Writer) zerolog.Logger {
+		return zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()
+	}
+	all := to(w)
+	if lv == zerolog.DebugLevel || c.PerMinute == 0 {
+		return &Journal{commits: c.Commits, z: all, all: all}, nil
+	}
+	most := int(min(c.PerMinute, config.MaxLogPerMinute) / 2) // a minute may be the end of one spell and the begin of the next
+	return &Journal{commits: c.Commits, z: to(&budgeted{w: w, says: &all, budget: budget{most: most}}), all: all}, nil
 }
 
 func (j *Journal) event(name string) *zerolog.Event { return j.z.Info().Str("event", name) }
@@ -48,7 +57,7 @@ func (j *Journal) event(name string) *zerolog.Event { return j.z.Info().Str("eve
 // each is an event of every commit.
 func (j *Journal) each(name string) *zerolog.Event {
 	if j.commits {
-		return j.event(name)
+		return j.all.Info().Str("event", name)
 	}
 	return j.z.Debug().Str("event", name)
 }
