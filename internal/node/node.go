@@ -168,7 +168,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if d.sessions, err = session.Listen(session.Config{Path: c.Socket, Token: c.JobToken, Users: users}); err != nil {
+	if d.sessions, err = session.Listen(session.Config{Path: c.Socket, Token: c.JobToken, Users: users, PerUser: c.PerUser.Sessions}); err != nil {
 		return err
 	}
 	d.onClose(d.sessions.Close)
