@@ -21,10 +21,10 @@ import (
 type Journal struct {
 	z       zerolog.Logger
 	all     zerolog.Logger // of what the configuration asks for line by line: beside the budget
-	retries limiter    // of what this daemon tries again and again
-	library limiter    // of what raft does
-	commits bool       // each is a line at info, not at debug
-	mu      sync.Mutex // guards lags
+	retries limiter        // of what this daemon tries again and again
+	library limiter        // of what raft does
+	commits bool           // each is a line at info, not at debug
+	mu      sync.Mutex     // guards lags
 	// lags are the newest commit lags seen here, from the seal of a local replicated part to the news of its commit.
 	lags []time.Duration
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/replicad/replicad/internal/account"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
@@ -45,9 +46,11 @@ type Config struct {
 	// DurableWriters is how many nodes write a durable generation at once; 0: config.DefaultDurableWriters.
 	DurableWriters int
 	Reread         RereadConfig
-	Journal        *journal.Journal
-	Audit          *journal.Auditor
-	Refused        *control.NoLinks // the links that this node refused lately
+	// PerUser is what one user may have; zero: the defaults of a configuration.
+	PerUser config.PerUser
+	Journal *journal.Journal
+	Audit   *journal.Auditor
+	Refused *control.NoLinks // the links that this node refused lately
 	// Answers tells whether a node's daemon answered this one's newest probe; missing: each does.
 	Answers func(replica.NodeName) bool
 	// Hears is likewise, and nothing less: not one of which nothing is known.
@@ -75,6 +78,9 @@ func (c Config) withDefaults() Config {
 	everybody := func(replica.NodeName) bool { return true }
 	if c.Refused == nil {
 		c.Refused = new(control.NoLinks)
+	}
+	if c.PerUser == (config.PerUser{}) {
+		c.PerUser = config.Default().PerUser
 	}
 	if c.Answers == nil {
 		c.Answers = everybody
@@ -138,6 +144,7 @@ type Leader struct {
 	jobs       map[replica.JobID]*ledJob
 	suspicions map[replica.Holder]*suspicion
 	kv         *rendezvous.Store
+	minting    map[uint32]account.Use         // jobs on their way into the log, by user
 	brought    map[replica.NodeName]*nodeLink // on which a node has brought what its ranks contributed to rendezvous
 	since      time.Duration                  // it leads
 	drains     []*drain

@@ -406,7 +406,7 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 			return // the asker says what it knows itself
 		}
 		jobs, finish := l.status()
-		st := control.LeaderStatus{Jobs: jobs, Steps: l.steps.status(), Revoked: l.revokedNodes()}
+		st := control.LeaderStatus{Jobs: jobs, Steps: l.steps.status(), Revoked: l.revokedNodes(), Accounts: l.accounts()}
 		l.work.Go(func() { // thousands of ranks take a while to be written
 			finish()
 			from.Send(control.StatusReply{ID: m.ID, Status: st.Fit()})

@@ -228,14 +228,14 @@ func (s *Store) Barrier(id replica.JobID, e replica.Epoch, name string, member s
 		return fmt.Errorf("barrier %q of job %v, epoch %d: %w: %q came after all %d members had", name, id, e, ErrMismatch, member, members)
 	}
 	if b.done {
-		b.came[member] = struct{}{}
+		sc.come(b, member)
 		fn()
 		return nil
 	}
 	if !again && sc.waiting >= MaxWaiters {
 		return fmt.Errorf("%w: %d waiters of job %v in epoch %d", ErrTooMuch, sc.waiting, id, e)
 	}
-	b.came[member] = struct{}{}
+	sc.come(b, member)
 	if b.put(member, fn) {
 		sc.waiting++
 	}
@@ -252,10 +252,18 @@ func (s *Store) RestoreBarrier(id replica.JobID, e replica.Epoch, name string, m
 		return err
 	}
 	if len(b.came) < b.members {
-		b.came[member] = struct{}{}
+		sc.come(b, member)
 	}
 	sc.release(b)
 	return nil
+}
+
+// come counts a member that is new.
+func (sc *scope) come(b *barrier, member string) {
+	if _, again := b.came[member]; !again {
+		b.came[member] = struct{}{}
+		sc.bytes += memberBytes
+	}
 }
 
 // barrier finds or makes a barrier.
@@ -272,6 +280,9 @@ func (s *Store) barrier(id replica.JobID, e replica.Epoch, name string, member s
 	}
 	b := sc.barriers[name]
 	if b == nil {
+		if sc.bytes > MaxBytes-memberBytes*members {
+			return nil, nil, fmt.Errorf("%w: barrier %q of job %v, epoch %d, has no room for %d members beside %d bytes, at most %d", ErrTooMuch, name, id, e, members, sc.bytes, MaxBytes)
+		}
 		if len(sc.barriers) >= MaxBarriers {
 			return nil, nil, fmt.Errorf("%w: job %v has %d barriers in epoch %d", ErrTooMuch, id, len(sc.barriers), e)
 		}
@@ -310,6 +321,26 @@ func (s *Store) Advance(id replica.JobID, e replica.Epoch) {
 			delete(j.scopes, old)
 		}
 	}
+}
+
+// What something counts for beside its bytes, about.
+const (
+	cellBytes   = 64
+	memberBytes = 64
+	waiterBytes = 512
+)
+
+// Cost is what a request may add to Bytes at most: a key that is set, a member of a barrier, one who waits.
+func Cost(key string, value []byte) int { return cellBytes + len(key) + len(value) + waiterBytes }
+
+// Bytes is how much memory the rendezvous of a job takes, all epochs together, about.
+func (s *Store) Bytes(id replica.JobID) (n int) {
+	if j := s.jobs[id]; j != nil {
+		for _, sc := range j.scopes {
+			n += sc.bytes + waiterBytes*sc.waiting
+		}
+	}
+	return n
 }
 
 // Drop forgets a job that has ended.

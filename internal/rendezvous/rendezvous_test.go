@@ -143,10 +143,17 @@ func TestLimits(t *testing.T) {
 	}
 	check(t, set(s, jobB, 1, "0", []byte("smaller")), nil) // replacing gives room back
 	check(t, set(s, jobB, 1, "new", []byte("fits")), nil)
-	for i := range MaxBarriers {
-		check(t, s.Barrier(jobB, 1, fmt.Sprint(i), "m", 2, func() {}), nil)
+	for err = nil; err == nil; n++ { // and so does a barrier's member count
+		err = s.Barrier(jobB, 1, fmt.Sprint("b", n), "m", 64, func() {})
 	}
-	check(t, s.Barrier(jobB, 1, "one more", "m", 2, func() {}), ErrTooMuch)
+	check(t, err, ErrTooMuch)
+	for i := range MaxBarriers {
+		check(t, s.Barrier(jobB, 2, fmt.Sprint(i), "m", 2, func() {}), nil)
+	}
+	check(t, s.Barrier(jobB, 2, "one more", "m", 2, func() {}), ErrTooMuch)
+	if was := s.Bytes(jobB); was < MaxBytes || was > MaxBytes+2*MaxBarriers*(memberBytes+waiterBytes) {
+		t.Errorf("the job counts for %d bytes", was)
+	}
 }
 
 // A rank in a loop over keys that are not there leaves one wait behind, whatever it does; so do processes of it that are gone.
