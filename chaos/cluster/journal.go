@@ -43,6 +43,7 @@ type LogEvent struct {
 	Left      bool              `json:"left"`
 
 	From string // the node whose log it is
+	Size int    // of the line, in bytes
 }
 
 // RankEvent is a line of the trainer's standard output.
@@ -128,7 +129,7 @@ func (j *Journal) TouchLocked() {
 
 // AddLog takes a line of a daemon's log. What is not an event, or only what a library says, is in the log file alone.
 func (j *Journal) AddLog(node string, line []byte) {
-	e := LogEvent{From: node}
+	e := LogEvent{From: node, Size: len(line) + 1}
 	if json.Unmarshal(line, &e) != nil || e.Event == "" || e.Event == "library" || e.Time.IsZero() {
 		return
 	}

@@ -51,6 +51,8 @@ func TestJudgeSeesWhatDoesNotHold(t *testing.T) {
 		"a rank dies":         {cluster.LogEvent{Event: "rank_died", From: "n1", Job: "train", Step: 6}, "the job that trains: n1: rank_died"},
 		"a rank has finished": {cluster.LogEvent{Event: "rank_died", From: "n1", Job: "train", Step: 400, Left: true}, ""},
 		"a fault of another":  {cluster.LogEvent{Event: "fault", From: "n1", Job: "mischief"}, ""},
+		"a line":              {cluster.LogEvent{Event: "offered", From: "n1", Size: mostLog}, ""},
+		"a flood of lines":    {cluster.LogEvent{Event: "offered", From: "n1", Size: mostLog + 1}, "n1 logged 1024 KiB, limit 1024 KiB"},
 		"the keeper has gone": {cluster.LogEvent{Event: "keeper", From: "n1"}, "its keeper is gone"},
 	} {
 		b := &books{}

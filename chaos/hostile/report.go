@@ -17,7 +17,7 @@ func (o Outcome) String() string {
 	if len(o.Failed) > 0 {
 		verdict = "FAILED  " + strings.Join(o.Failed, "; ")
 	}
-	return fmt.Sprintf("%-18s %-3s %5.1f s  %4d commits (gap %4d ms, stall %3d ms)  RSS %3d -> %3d -> %3d MiB of %3d  %s  %s", o.Name, o.Victim, o.Seconds, o.Commits, o.GapMS, o.StallMS, o.IdleMiB, o.PeakMiB, o.AfterMiB, o.LimitMiB, o.did(), verdict)
+	return fmt.Sprintf("%-18s %-3s %5.1f s  %4d commits (gap %4d ms, stall %3d ms)  RSS %3d -> %3d -> %3d MiB of %3d  log %3d KiB  %s  %s", o.Name, o.Victim, o.Seconds, o.Commits, o.GapMS, o.StallMS, o.IdleMiB, o.PeakMiB, o.AfterMiB, o.LimitMiB, o.LogKiB, o.did(), verdict)
 }
 
 // did is what was counted, in words.

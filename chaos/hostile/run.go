@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,6 +53,7 @@ const (
 	calmly    = 4 * time.Second // how long the cluster is watched before anybody misbehaves
 	mostGap   = 5 * time.Second // without a commit
 	mostFiles = 32              // descriptors more than before, once a pattern is over
+	mostLog   = 1 << 20         // bytes of a daemon's log a minute, and of a pattern that is shorter
 	patience  = 60 * time.Second
 )
 
@@ -67,6 +69,7 @@ type Outcome struct {
 	LimitMiB uint64         `json:"limit_mib"`
 	AfterMiB uint64         `json:"after_mib"`
 	Links    int            `json:"links_lost"`
+	LogKiB   int            `json:"log_kib"`  // of the daemon that logged most
 	StallMS  int64          `json:"stall_ms"` // for how long at most the driver did not get to run
 	Seconds  float64        `json:"seconds"`
 	Try      int            `json:"try"` // which of Options.Tries this was
@@ -432,6 +435,12 @@ func (r *runner) one(ctx context.Context, p Pattern) (o Outcome, err error) {
 // judge takes what the daemons' logs say.
 func (r *runner) judge(o *Outcome, s seen, bad func(string, ...any)) {
 	o.Commits, o.GapMS, o.Links = s.commits, s.gap.Milliseconds(), len(s.unlinked)
+	for _, n := range slices.Sorted(maps.Keys(s.logged)) {
+		o.LogKiB = max(o.LogKiB, s.logged[n]>>10)
+		if most := int(max(o.Seconds, 60) / 60 * mostLog); s.logged[n] > most {
+			bad("%s logged %d KiB, limit %d KiB", n, s.logged[n]>>10, most>>10)
+		}
+	}
 	if len(s.trouble) > 0 {
 		bad("the job that trains: %s", strings.Join(s.trouble[:min(len(s.trouble), 3)], "; "))
 	}

@@ -55,13 +55,20 @@ type books struct {
 	gap      time.Duration
 	unlinked []string
 	leaders  []string
-	troubles []string // faults of the job that trains, deaths of its ranks
+	troubles []string       // faults of the job that trains, deaths of its ranks
+	logged   map[string]int // bytes by node, but for the lines that the run asks for at each commit
 }
 
 // log takes a line of a daemon; the journal calls it.
 func (b *books) log(e cluster.LogEvent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if e.Event != "committed" && e.Event != "commit_seen" {
+		if b.logged == nil {
+			b.logged = map[string]int{}
+		}
+		b.logged[e.From] += e.Size
+	}
 	switch e.Event {
 	case "committed":
 		if e.Job == b.job && e.Step > b.newest {
@@ -97,16 +104,17 @@ type seen struct {
 	commits                    int
 	gap                        time.Duration
 	unlinked, leaders, trouble []string
+	logged                     map[string]int
 }
 
 func (b *books) take() seen {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := seen{b.commits, b.gap, b.unlinked, b.leaders, b.troubles}
+	s := seen{b.commits, b.gap, b.unlinked, b.leaders, b.troubles, b.logged}
 	if !b.last.IsZero() {
 		s.gap = max(s.gap, time.Since(b.last))
 	}
-	b.commits, b.gap, b.unlinked, b.leaders, b.troubles = 0, 0, nil, nil, nil
+	b.commits, b.gap, b.unlinked, b.leaders, b.troubles, b.logged = 0, 0, nil, nil, nil, nil
 	return s
 }
 

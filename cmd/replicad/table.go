@@ -72,6 +72,9 @@ func printStatus(w io.Writer, s control.Status) error {
 		}
 		printf(t, "refused\tnode %s, %d tries since %s: %s\n", who, n.Tries, n.Since.Format(time.TimeOnly), n.Why)
 	}
+	for _, a := range s.Accounts {
+		printf(t, "user %d\t%s\n", a.User, accountText(a))
+	}
 	printf(t, "\nNODE\tSTATE\tROLE\tSESSION\tADDRESS\n")
 	for _, n := range s.Nodes {
 		role := "client"
@@ -94,6 +97,15 @@ func printStatus(w io.Writer, s control.Status) error {
 		printJob(t, s, j)
 	}
 	return t.Flush()
+}
+
+// accountText says what a user has of what it may have. Where no leader answers nothing is known but the sessions.
+func accountText(a control.AccountStatus) string {
+	text := fmt.Sprintf("%d of %d sessions here", a.Sessions, a.MostSessions)
+	if a.MostJobs > 0 {
+		text = fmt.Sprintf("%d of %d jobs, %d of %d ranks, %d of %d KiB to meet, ", a.Jobs, a.MostJobs, a.Ranks, a.MostRanks, a.Rendezvous>>10, a.MostRendezvous>>10) + text
+	}
+	return text
 }
 
 // gossipKeyText says which nodes send with a key and which lack it, during a rotation.

@@ -101,6 +101,8 @@ type Config struct {
 	// JobSecret, 16 to 256 printable bytes and the same on all nodes, is what the tokens of jobs are made from (JobToken): ranks and launchers must
 	// show their job's. Whoever can read it can make all of them, so a file that holds it must have mode 0600. Default: none; a process of a job's user then needs no token.
 	JobSecret string `yaml:"job_secret,omitempty"`
+	// PerUser is what one user may have of what all users share, where this node's daemon or, as the leader's, the cluster is asked for more.
+	PerUser PerUser `yaml:"per_user"`
 	// MemoryMargin stays free on the host when arenas are reserved, e.g. 512MiB; 16MiB to 1TiB, default 256MiB. Too small: the kernel kills
 	// processes when a rank grows; too large: arenas are refused though there was room.
 	MemoryMargin Bytes `yaml:"memory_margin"`
@@ -141,6 +143,20 @@ type Config struct {
 	Log    Log    `yaml:"log"`
 	Timing Timing `yaml:"timing"`
 	Raft   Raft   `yaml:"raft"`
+}
+
+// PerUser limits each user alone: who asks for more is refused with the number, and nobody else notices. The leader's file counts for the
+// last three, so that voters should have the same.
+type PerUser struct {
+	// Sessions are connections of ranks and launchers to this node's daemon, which takes 1,024: 8 to 1024, default 896.
+	Sessions int `yaml:"sessions"`
+	// Jobs that have not ended, of the cluster's 256: 1 to 256, default 64.
+	Jobs int `yaml:"jobs"`
+	// Ranks of these jobs' worlds together, 1 to 1048576, default 131072, which is half of what the cluster's state has room for.
+	Ranks int `yaml:"ranks"`
+	// Rendezvous is what keys, values and waiting processes of all these jobs take of the leader's memory: 1MiB to 1GiB, default 64MiB. A job has
+	// some room for itself besides, so that its recovery goes on though its user's other jobs take all of that.
+	Rendezvous Bytes `yaml:"rendezvous"`
 }
 
 // PKI names the files that are this node's identity.
@@ -190,7 +206,16 @@ type Log struct {
 	Level string `yaml:"level"`
 	// Commits has each commit be a line at info, for programs that follow a job by the log; gigabytes a day. Default: one line each 10 seconds.
 	Commits bool `yaml:"commits,omitempty"`
+	// PerMinute is how many bytes a minute the log takes, besides those of commits: 64KiB to 1GiB, default 1MiB. Lines that do not fit are left
+	// out, and their number is one line. At debug there is no limit.
+	PerMinute Bytes `yaml:"per_minute"`
 }
+
+// The limits of Log.PerMinute.
+const (
+	MinLogPerMinute = 64 << 10
+	MaxLogPerMinute = 1 << 30
+)
 
 // Timing holds the protocol's delays. None of them decides safety: a bad value costs time or starts needless recoveries.
 type Timing struct {
@@ -248,6 +273,7 @@ type Raft struct {
 // Default returns what a Config has where nothing is set. Paths that depend on StateDir are WithDefaults' to fill in.
 func Default() Config {
 	return Config{
+		PerUser:        PerUser{Sessions: 896, Jobs: 64, Ranks: 1 << 17, Rendezvous: 64 << 20},
 		MemoryMargin:   256 << 20,
 		DurableKeep:    replica.Keep{Last: 3},
 		DurableWriters: DefaultDurableWriters,
@@ -256,7 +282,7 @@ func Default() Config {
 		RereadRate:     64 << 20,
 		RereadEvery:    7 * 24 * time.Hour,
 		DonorRate:      Auto,
-		Log:            Log{Level: "info"},
+		Log:            Log{Level: "info", PerMinute: 1 << 20},
 		Timing: Timing{
 			Collect: 50 * time.Millisecond, Settle: 30 * time.Second, Ack: 10 * time.Second, Claim: 15 * time.Second, Start: 10 * time.Minute,
 			HolderGrace: 60 * time.Second, ResumeGrace: 10 * time.Second, DaemonGrace: 10 * time.Second, StallAlarm: 60 * time.Second,
@@ -276,6 +302,10 @@ func (c Config) WithDefaults() *Config {
 	out, d := c, Default()
 	out.Addrs, out.Voters, out.Seeds, out.Labels = slices.Clone(c.Addrs), slices.Clone(c.Voters), slices.Clone(c.Seeds), maps.Clone(c.Labels)
 	out.DurableRecipients, out.DurableIdentitiesCommand = slices.Clone(c.DurableRecipients), slices.Clone(c.DurableIdentitiesCommand)
+	setDefault(&out.PerUser.Sessions, d.PerUser.Sessions)
+	setDefault(&out.PerUser.Jobs, d.PerUser.Jobs)
+	setDefault(&out.PerUser.Ranks, d.PerUser.Ranks)
+	setDefault(&out.PerUser.Rendezvous, d.PerUser.Rendezvous)
 	setDefault(&out.MemoryMargin, d.MemoryMargin)
 	setDefault(&out.DurableKeep, d.DurableKeep)
 	setDefault(&out.DurableWriters, d.DurableWriters)
@@ -285,6 +315,7 @@ func (c Config) WithDefaults() *Config {
 	setDefault(&out.RereadEvery, d.RereadEvery)
 	setDefault(&out.DonorRate, d.DonorRate)
 	setDefault(&out.Log.Level, d.Log.Level)
+	setDefault(&out.Log.PerMinute, d.Log.PerMinute)
 	setDefault(&out.Timing.HangFactor, d.Timing.HangFactor)
 	for i, f := range out.Timing.fields() {
 		setDefault(f, *d.Timing.fields()[i])

@@ -96,6 +96,10 @@ func (c *Config) checkNames(v *faults) {
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
 		v.add("log.level", strconv.Quote(c.Log.Level), "debug, info, warn or error", "with another word it would be unclear what is left out of the log")
 	}
+	v.perUser(c.PerUser)
+	if c.Log.PerMinute < MinLogPerMinute || c.Log.PerMinute > MaxLogPerMinute {
+		v.add("log.per_minute", c.Log.PerMinute.String(), "64KiB to 1GiB", "with less the log would not tell of a recovery, with more it fills the disk of state_dir within hours")
+	}
 }
 
 func goodLabel(key, value string) bool {
@@ -395,4 +399,25 @@ func sortedKeys(m map[string]string) []string {
 	}
 	slices.Sort(keys)
 	return keys
+}
+
+// perUser checks what one user may have.
+func (v *faults) perUser(u PerUser) {
+	for _, f := range []struct {
+		name        string
+		is          int
+		least, most int
+		harm        string
+	}{
+		{"sessions", u.Sessions, 8, 1024, "with fewer a user could run no job here, and a daemon takes no more"},
+		{"jobs", u.Jobs, 1, 256, "with none the user could run nothing, and a cluster has no more"},
+		{"ranks", u.Ranks, 1, 1 << 20, "with none the user could run nothing, and no job has more"},
+	} {
+		if f.is < f.least || f.is > f.most {
+			v.add("per_user."+f.name, strconv.Itoa(f.is), fmt.Sprintf("%d to %d", f.least, f.most), f.harm)
+		}
+	}
+	if u.Rendezvous < 1<<20 || u.Rendezvous > 1<<30 {
+		v.add("per_user.rendezvous", u.Rendezvous.String(), "1MiB to 1GiB", "with less ranks could not meet, and with more a user fills the leader's memory")
+	}
 }

@@ -85,7 +85,7 @@ const MaxLinkFrame = 16 << 20
 // each type that goes to them. A type has one kind in a direction.
 var table = []row{
 	handshake[Hello](KindHello, ToLeader),
-	message[replica.NodeReport](KindReport, ToLeader),
+	newest[replica.NodeReport](KindReport, ToLeader),
 	message[replica.Pinned](kindPinned, ToLeader),
 	message[replica.Passed](kindPassed, ToLeader),
 	message[Evidence](kindEvidence, ToLeader),
@@ -96,7 +96,7 @@ var table = []row{
 	message[Suspect](kindSuspect, ToLeader),
 	message[ShardReport](kindShard, ToLeader),
 	message[MarkedReport](kindMarked, ToLeader),
-	message[SaidReport](kindSaid, ToLeader),
+	newest[SaidReport](kindSaid, ToLeader),
 	message[EndRequest](kindEnd, ToLeader),
 	message[Leaving](kindLeaving, ToLeader),
 	message[StatusRequest](kindStatus, ToLeader),
@@ -118,9 +118,9 @@ var table = []row{
 	message[View](KindView, ToNode),
 	message[Change](KindChange, ToNode),
 	message[Progress](kindProgress, ToNode),
-	message[replica.Candidate](kindCandidate, ToNode),
-	message[Offer](KindOffer, ToNode),
-	message[CaptureOrder](kindCapture, ToNode),
+	newest[replica.Candidate](kindCandidate, ToNode),
+	newest[Offers](KindOffer, ToNode), // one that waits is added to
+	newest[CaptureOrder](kindCapture, ToNode),
 	message[MirrorOrder](kindMirror, ToNode),
 	message[RelayOrder](kindRelay, ToNode),
 	message[CorruptCopy](kindRecheck, ToNode), // read it again
@@ -145,18 +145,46 @@ type row struct {
 	kind    wire.Kind
 	to      Direction
 	handled bool // by who has the link; the link itself reads the others
+	newest  bool // a job's newest makes void what waits of its kind
+	job     int  // the field that names its job; -1: none does
 	typ     reflect.Type
 	decode  func(body []byte) (any, error)
 }
 
 func handshake[T any](k wire.Kind, to Direction) row {
-	return row{kind: k, to: to, typ: reflect.TypeFor[T](), decode: func(body []byte) (any, error) { return DecodeAs[T](body) }}
+	return row{kind: k, to: to, job: jobField(reflect.TypeFor[T]()), typ: reflect.TypeFor[T](), decode: func(body []byte) (any, error) { return DecodeAs[T](body) }}
 }
 
 func message[T any](k wire.Kind, to Direction) row {
 	r := handshake[T](k, to)
 	r.handled = true
 	return r
+}
+
+func newest[T any](k wire.Kind, to Direction) row {
+	r := message[T](k, to)
+	r.newest = true
+	return r
+}
+
+// jobField is the field of a message that names its job.
+func jobField(t reflect.Type) int {
+	if f, ok := t.FieldByName("Job"); ok && f.Type == reflect.TypeFor[replica.JobID]() && len(f.Index) == 1 {
+		return f.Index[0]
+	}
+	return -1
+}
+
+// jobOf is the job that a message names; nil: none. What a node keeps for rendezvous ends with a word of no job, and stays in its order.
+func jobOf(to Direction, v any) any {
+	r := byKind[byType[spoken{to, reflect.TypeOf(v)}]]
+	switch {
+	case r.kind == KindKept:
+		return KindKept
+	case r.kind == 0 || r.job < 0:
+		return nil
+	}
+	return reflect.ValueOf(v).Field(r.job).Interface()
 }
 
 // spoken is a type in a direction, which is what a kind stands for.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"reflect"
 	"sync"
 	"time"
 
@@ -12,7 +13,6 @@ import (
 )
 
 const (
-	LinkQueue     = 1024                   // frames waiting to be written on a link; one that is full is closed, and opened anew
 	LinkHandshake = 2 * time.Second        // for hello and welcome; a leader that registers a node writes one log entry meanwhile
 	linkWrite     = 3 * time.Second        // for one frame
 	LinkBeat      = 200 * time.Millisecond // the leader says something at least so often
@@ -26,38 +26,76 @@ var errLinkFull = errors.New("link: the other end does not read")
 type Link struct {
 	conn net.Conn
 	to   Direction
-	Out  chan []byte // frames that wait for the writer
+	more chan struct{} // something may wait for the writer
 	once sync.Once
 	Up   chan struct{} // closed by the leader, once its end is in use
 	Down chan struct{}
 	err  error // why it went down; read after Down is closed
+	// Full is told whose message found no place: it is left out. Set before the link is used; nil: nobody is told.
+	Full func(of any)
+
+	mu    sync.Mutex // guards queue
+	queue queue
 }
 
 // NewLink is one end of a link; what is sent on it goes to an end of the given kind.
 func NewLink(conn net.Conn, to Direction) *Link {
-	return &Link{conn: conn, to: to, Out: make(chan []byte, LinkQueue), Up: make(chan struct{}), Down: make(chan struct{})}
+	return &Link{conn: conn, to: to, more: make(chan struct{}, 1), queue: newQueue(), Up: make(chan struct{}), Down: make(chan struct{})}
 }
 
-// Send queues a message; a link whose queue is full is closed: the node links again and gets the whole state.
-func (l *Link) Send(v any) {
-	frames, err := Encode(l.to, v)
-	if err != nil {
-		l.Close(err)
-		return
-	}
-	l.SendFrames(frames)
-}
+// Send queues a message. One of a job waits for others of that job alone, and the newest replaces what it makes void; a link on which too much
+// of nobody's waits is closed: the node links again and gets the whole state.
+func (l *Link) Send(v any) { l.SendFor(jobOf(l.to, v), v) }
 
-// SendFrames queues what is encoded already.
-func (l *Link) SendFrames(frames [][]byte) {
-	for _, frame := range frames {
-		select {
-		case l.Out <- frame:
-		default:
-			l.Close(errLinkFull)
+// SendFor queues a message of a job, or of whom it is comparable to, that does not say so itself.
+func (l *Link) SendFor(of, v any) {
+	m := &waiting{of: of}
+	if o, ok := v.(Offers); ok {
+		m.kind, m.offers = KindOffer, &o
+	} else {
+		var err error
+		if m.frames, err = Encode(l.to, v); err != nil {
+			l.Close(err)
 			return
 		}
+		m.kind = byType[spoken{l.to, reflect.TypeOf(v)}]
 	}
+	l.put(m)
+}
+
+// SendFrames queues a message of nobody's that is encoded already.
+func (l *Link) SendFrames(frames [][]byte) { l.put(&waiting{frames: frames}) }
+
+func (l *Link) put(m *waiting) {
+	select {
+	case <-l.Down:
+		return
+	default:
+	}
+	l.mu.Lock()
+	full := l.queue.put(m, byKind[m.kind].newest)
+	l.mu.Unlock()
+	switch {
+	case full && m.of == nil:
+		l.Close(errLinkFull)
+	case full && l.Full != nil:
+		l.Full(m.of)
+	}
+	select {
+	case l.more <- struct{}{}:
+	default: // the writer looks anyway
+	}
+}
+
+// Take takes the next frame out of the queue; nil: none waits.
+func (l *Link) Take() []byte {
+	l.mu.Lock()
+	frame, err := l.queue.take()
+	l.mu.Unlock()
+	if err != nil {
+		l.Close(err)
+	}
+	return frame
 }
 
 // Close ends the link for a reason; the first one counts. It does not wait.
@@ -94,7 +132,9 @@ func (l *Link) write() {
 		select {
 		case <-l.Down:
 			return
-		case frame := <-l.Out:
+		case <-l.more:
+		}
+		for frame := l.Take(); frame != nil; frame = l.Take() {
 			l.conn.SetWriteDeadline(time.Now().Add(linkWrite))
 			if _, err := l.conn.Write(frame); err != nil {
 				l.Close(fmt.Errorf("write: %w", err))

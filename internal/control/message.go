@@ -332,13 +332,6 @@ type Progress struct {
 	Generation replica.Generation `cbor:"4,keyasint"`
 }
 
-// Offer offers a rank to a node that has processes to give; Expect is the incarnation that the new one follows.
-type Offer struct {
-	Job    replica.JobID       `cbor:"1,keyasint"`
-	Rank   replica.Rank        `cbor:"2,keyasint"`
-	Expect replica.Incarnation `cbor:"3,keyasint"`
-}
-
 // MirrorOrder has a node send what it holds of a generation to its mirrors while the job is closed.
 type MirrorOrder struct {
 	Job        replica.JobID      `cbor:"1,keyasint"`

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -47,6 +49,8 @@ type Status struct {
 	CommitLagP99US int64 `json:"commit_lag_p99_us"`
 	// Steps is how well the leader keeps up; missing where it does not answer.
 	Steps *StepStatus `json:"leader_steps,omitempty"`
+	// Accounts is what each user has of what all share.
+	Accounts []AccountStatus `json:"accounts,omitempty"`
 	// Network is how state moves to and from this node.
 	Network NetworkStatus `json:"network"`
 	// Sizes is what ranks on this node registered: of each job the rank with the largest state.
@@ -302,6 +306,36 @@ type LeaderStatus struct {
 	Jobs    []JobStatus        `json:"jobs" cbor:"1,keyasint"`
 	Steps   StepStatus         `json:"steps" cbor:"2,keyasint"`
 	Revoked []replica.NodeName `json:"revoked,omitempty" cbor:"3,keyasint"` // registered nodes of which it has seen no certificate that is good
+
+	Accounts []AccountStatus `json:"accounts,omitempty" cbor:"4,keyasint"`
+}
+
+// AccountStatus is what a user has of what all users share, and may have. Sessions are those of the node that was asked.
+type AccountStatus struct {
+	User           uint32 `json:"user" cbor:"1,keyasint"`
+	Jobs           int    `json:"jobs" cbor:"2,keyasint"`
+	MostJobs       int    `json:"most_jobs" cbor:"3,keyasint"`
+	Ranks          int    `json:"ranks" cbor:"4,keyasint"`
+	MostRanks      int    `json:"most_ranks" cbor:"5,keyasint"`
+	Rendezvous     int    `json:"rendezvous_bytes" cbor:"6,keyasint"`
+	MostRendezvous int    `json:"most_rendezvous_bytes" cbor:"7,keyasint"`
+	Sessions       int    `json:"sessions" cbor:"8,keyasint"`
+	MostSessions   int    `json:"most_sessions" cbor:"9,keyasint"`
+}
+
+// WithSessions adds what a node counts, the sessions of its users, to what the leader says.
+func WithSessions(leads []AccountStatus, sessions map[int]int, most int) []AccountStatus {
+	all := slices.Clone(leads)
+	for _, user := range slices.Sorted(maps.Keys(sessions)) {
+		if !slices.ContainsFunc(all, func(a AccountStatus) bool { return int(a.User) == user }) {
+			all = append(all, AccountStatus{User: uint32(user)})
+		}
+	}
+	for i := range all {
+		all[i].Sessions, all[i].MostSessions = sessions[int(all[i].User)], most
+	}
+	slices.SortFunc(all, func(a, b AccountStatus) int { return cmp.Compare(a.User, b.User) })
+	return all
 }
 
 // MaxStatus caps an answer to status, in bytes as it is sent.

@@ -3,6 +3,7 @@ package desk
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/wire"
@@ -16,7 +17,15 @@ type Desk struct {
 	callers map[uint64]Caller // processes that were admitted, by peer
 	pending pending
 	ledgers ledgers
+	asked   map[replica.JobID]int // requests since the time below
+	since   time.Time
 }
+
+// A desk sends so many requests of a job in a spell. Further ones wait: a process in a loop is no load for the leader.
+const (
+	maxAsked = 1024
+	askSpell = 100 * time.Millisecond
+)
 
 // Owner is the daemon around a desk. It calls the desk, and the desk calls it from inside those calls; no method may wait or call the
 // desk in turn.
@@ -71,7 +80,7 @@ type Event interface{ event() }
 
 // New returns a desk at which nobody is.
 func New(owner Owner, log Log) *Desk {
-	return &Desk{owner: owner, log: log, callers: map[uint64]Caller{}, pending: newPending(), ledgers: ledgers{}}
+	return &Desk{owner: owner, log: log, callers: map[uint64]Caller{}, pending: newPending(), ledgers: ledgers{}, asked: map[replica.JobID]int{}}
 }
 
 // Admit has a process speak for its rank from now on.
@@ -150,10 +159,21 @@ func (d *Desk) place(r *request) {
 	case job.Ended || r.head.Epoch <= job.Closed:
 		d.pending.end(r)
 		r.answer(control.KVReply{}, wire.CodeFenced)
+	case r.head.Epoch > job.Closed+2: // of the next one a process may hear before its daemon does
+		d.pending.end(r)
+		r.refuse(wire.CodeRefused, fmt.Sprintf("rank %d asks at the rendezvous of epoch %d, and epoch %d comes next: ask for the epoch that rp_kv_scope names", r.by.Rank, r.head.Epoch, job.Closed+1))
 	case r.contributes() && !d.ledgers.enter(r):
 		d.pending.end(r)
 		r.refuse(wire.CodeRefused, fmt.Sprintf("rank %d has contributed %d entries or %d KiB to the rendezvous of epoch %d, the limit for a rank: delete keys that are not needed, and pass large data another way", r.by.Rank, maxKept, maxKeptBytes>>10, r.head.Epoch))
 	default:
+		d.send(r)
+	}
+}
+
+// send asks the leader, now or with the next tick.
+func (d *Desk) send(r *request) {
+	if r.again = d.asked[r.by.Job] >= maxAsked; !r.again {
+		d.asked[r.by.Job]++
 		d.owner.Send(r.message())
 	}
 }
@@ -187,12 +207,15 @@ func (d *Desk) end(r *request, reply control.KVReply) {
 	}
 }
 
-// Tick asks again what the leader could not answer yet.
-func (d *Desk) Tick() {
+// Tick asks what had to wait, and again what the leader could not answer yet.
+func (d *Desk) Tick(now time.Time) {
+	if now.Sub(d.since) >= askSpell {
+		clear(d.asked)
+		d.since = now
+	}
 	for _, r := range d.pending.inOrder() {
 		if r.again {
-			r.again = false
-			d.owner.Send(r.message())
+			d.send(r)
 		}
 	}
 }
@@ -204,8 +227,7 @@ func (d *Desk) Resend() {
 	}
 	for _, r := range d.pending.inOrder() {
 		if !r.early {
-			r.again = false
-			d.owner.Send(r.message())
+			d.send(r)
 		}
 	}
 }

@@ -164,7 +164,7 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 	a.ask(wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
 	waits := func(when string) {
 		t.Helper()
-		m.Tick()
+		m.Tick(time.Now())
 		m.serve()
 		if len(m.pending.all) != 1 {
 			t.Fatalf("%s: answered: %s", when, a.hears())
@@ -177,7 +177,7 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 		{Op: control.KVGet, Key: "k", Rank: 1, Seq: 7<<32 | 41}, {Op: control.KVSet, Key: "k", Rank: 2, Seq: 7<<32 | 42}}}) // the last two are no contribution, and no rank
 	waits("n2 has not brought all")
 	m.chair.Message(t.Context(), "n2", control.KVKept{Done: true})
-	m.Tick()
+	m.Tick(time.Now())
 	m.serve()
 	if got := a.hears(); got != "total 0 7" {
 		t.Errorf("the addition is answered %s", got)
@@ -204,7 +204,7 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 	a.ask(wire.MKVAdd, wire.KV{Key: "m", Value: addend(1)})
 	waits("n3 has not linked")
 	m.chair.Message(t.Context(), "n2", control.Suspect{Target: replica.Holder{Node: "n3", Incarnation: 33}, SilentMS: 2000})
-	m.Tick()
+	m.Tick(time.Now())
 	m.serve()
 	if got := a.hears(); got != "total 0 1" {
 		t.Errorf("with the spare node silent the addition is answered %s", got)
@@ -395,13 +395,13 @@ func TestAgainIsOnceMore(t *testing.T) {
 		}
 	}
 	again := control.KVReply{ID: m.requests, Again: true}
-	asks("a tick before any answer", 0, m.Tick)
+	asks("a tick before any answer", 0, func() { m.Tick(time.Now()) })
 	m.Reply(again)
-	asks("a tick", 1, m.Tick)
-	asks("the tick after it", 0, m.Tick)
+	asks("a tick", 1, func() { m.Tick(time.Now()) })
+	asks("the tick after it", 0, func() { m.Tick(time.Now()) })
 	m.Reply(again)
 	asks("a new link", 1, m.Resend)
-	asks("the tick after it", 0, m.Tick)
+	asks("the tick after it", 0, func() { m.Tick(time.Now()) })
 	m.Reply(control.KVReply{ID: m.requests + 1}) // of no request
 	a.quiet()
 }
@@ -414,5 +414,49 @@ func TestNobodyMeetsAfterTheEnd(t *testing.T) {
 	a.asks(99, wire.MKVSet, wire.KV{Key: "k"})
 	if got := a.hears(); got != fmt.Sprint("ok ", wire.CodeFenced) || len(m.ledgers) != 0 {
 		t.Errorf("told %s, kept %v", got, m.ledgers)
+	}
+}
+
+// A process in a loop over keys that are not there used to send the leader each of its questions, as fast as it could ask.
+func TestALoopOfQuestionsIsNoLoad(t *testing.T) {
+	m := newMeeting(t)
+	a, b := m.guest(0), m.guest(1)
+	m.serve()
+	now := time.Now()
+	m.Tick(now)
+	for i := range 5 * maxAsked {
+		a.ask(wire.MKVGet, wire.KV{Key: fmt.Sprint("absent ", i)})
+	}
+	b.ask(wire.MKVSet, wire.KV{Key: fmt.Sprint("absent ", 5*maxAsked-1), Value: []byte("v")})
+	if n := len(m.said); n != maxAsked {
+		t.Fatalf("the leader is asked %d times, want %d", n, maxAsked)
+	}
+	m.serve()
+	m.Tick(now.Add(askSpell / 2))
+	if n := len(m.said); n != 0 {
+		t.Errorf("%d more within the spell", n)
+	}
+	m.Tick(now.Add(askSpell))
+	m.serve()
+	if got := a.hears(); got != "value 0 v" {
+		t.Errorf("the last question is answered with %s", got)
+	}
+	if got := b.hears(); got != "ok 0" {
+		t.Errorf("the other rank is answered with %s", got)
+	}
+}
+
+// Of the next epoch a process may hear before its daemon does; of one after that it has no business yet, and nothing of it reaches the leader.
+func TestEpochsToComeAreNotMetIn(t *testing.T) {
+	m := newMeeting(t)
+	a := m.guest(0)
+	for epoch, want := range map[replica.Epoch]string{3: "ok 0", 4: "ok 0", 5: "refused", 1 << 40: "refused"} {
+		a.asks(epoch, wire.MKVSet, wire.KV{Key: "k", Value: []byte("v")})
+		m.serve()
+		if got := a.hears(); !strings.HasPrefix(got, want) {
+			t.Errorf("epoch %d: %s, want %s", epoch, got, want)
+		} else if strings.HasPrefix(got, "refused") && !strings.Contains(got, "epoch 3 comes next") {
+			t.Errorf("epoch %d: %s", epoch, got)
+		}
 	}
 }

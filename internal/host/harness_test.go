@@ -172,22 +172,18 @@ func (d *rig) parked() map[string]bool {
 // says takes what the host has said to the leader since.
 func (d *rig) says() (msgs []any) {
 	d.t.Helper()
-	for {
-		select {
-		case frame := <-d.link.Out:
-			k, b, err := wire.Read(bytes.NewReader(frame), control.MaxLinkFrame)
-			if err != nil {
-				d.t.Fatal(err)
-			}
-			msg, err := control.Decode(control.ToLeader, k, b)
-			if err != nil {
-				d.t.Fatalf("kind %d: %v", k, err)
-			}
-			msgs = append(msgs, msg)
-		default:
-			return msgs
+	for frame := d.link.Take(); frame != nil; frame = d.link.Take() {
+		k, b, err := wire.Read(bytes.NewReader(frame), control.MaxLinkFrame)
+		if err != nil {
+			d.t.Fatal(err)
 		}
+		msg, err := control.Decode(control.ToLeader, k, b)
+		if err != nil {
+			d.t.Fatalf("kind %d: %v", k, err)
+		}
+		msgs = append(msgs, msg)
 	}
+	return msgs
 }
 
 // views tells the host a whole state, as a leader does.

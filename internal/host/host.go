@@ -350,6 +350,7 @@ func (h *Host) linked(ev LinkUp) {
 	h.link, h.leader, h.term = ev.Link, ev.Leader, ev.Welcome.Term
 	h.told, h.asked = control.Told{}, false
 	h.lastReport = time.Time{}
+	h.link.Full = func(of any) { h.log.LeftOut(string(ev.Leader), of) }
 	h.log.Linked(ev.Leader, ev.Welcome.Term)
 	if !h.saidNoLeader.IsZero() {
 		h.log.LeaderAgain(ev.Leader, time.Since(h.unlinked))
@@ -420,7 +421,7 @@ func (h *Host) leaderSays(msg any) {
 		if lj := h.jobs[msg.Job]; lj != nil && msg.Compare(lj.candidate) > 0 {
 			h.newCandidate(lj, msg)
 		}
-	case control.Offer:
+	case control.Offers:
 		h.offered(msg)
 	case control.CaptureOrder:
 		if lj := h.jobs[msg.Job]; lj != nil {
@@ -604,7 +605,7 @@ func (h *Host) tick() time.Duration {
 		h.lastReport = time.Now()
 	}
 	h.yield()
-	h.desk.Tick()
+	h.desk.Tick(time.Now())
 	h.retryShort()
 	next = min(next, h.turnRooms(time.Now()))
 	h.serveLaunchers()

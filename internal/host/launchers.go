@@ -221,7 +221,7 @@ func (h *Host) serveLauncher(l *launcher) {
 		return
 	}
 	for _, r := range l.hello.Ranks {
-		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && l.free() > 0 && l.starts.may(r, time.Now()) {
+		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && l.ready() && l.starts.may(r, time.Now()) {
 			h.startRank(lj, l, r)
 		}
 	}
@@ -250,7 +250,16 @@ func (l *launcher) runs(r replica.Rank) bool {
 	return l.starts.of(r).running
 }
 
-func (l *launcher) free() int { return int(l.hello.Capacity) - len(l.starts.ranks()) }
+// maxSeats is how many processes a node could hold: each has a session. A launcher that offers more is not believed.
+const maxSeats = session.MaxSessions - 1
+
+// startsAtOnce is how many processes a launcher may be asked for that it has not started yet: it reads a few hundred messages at a time.
+const startsAtOnce = 64
+
+func (l *launcher) free() int { return min(int(l.hello.Capacity), maxSeats) - l.starts.running() }
+
+// ready tells whether the launcher may be asked for one more process.
+func (l *launcher) ready() bool { return l.free() > 0 && l.starts.unheard() < startsAtOnce }
 
 // offers counts the processes that this node could still start for a job.
 func (h *Host) offers(job *replica.Job) (n int, spare bool) {
@@ -264,7 +273,7 @@ func (h *Host) offers(job *replica.Job) (n int, spare bool) {
 			spare = spare && l.hello.Spare
 		}
 	}
-	return n, spare && n > 0
+	return min(n, maxSeats), spare && n > 0
 }
 
 // launchersOf counts the launchers of a job here.
@@ -312,6 +321,7 @@ func (h *Host) runRunning(p session.Peer, rank replica.Rank, pid uint64) {
 	l.starts.runs(rank, pid, time.Now())
 	l.deaf = false
 	if lj := h.jobNamed(l.hello.Job); lj != nil {
+		h.takeOffers(lj) // it may be asked for the next one
 		if lr := lj.ranks[rank]; lr != nil && lr.alive() && uint64(lr.pid) == pid {
 			l.starts.entry(rank).attached = true
 		}

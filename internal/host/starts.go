@@ -62,6 +62,26 @@ func (s starts) ranks() []replica.Rank {
 	})
 }
 
+// running counts them.
+func (s starts) running() (n int) {
+	for _, p := range s {
+		if p.running {
+			n++
+		}
+	}
+	return n
+}
+
+// unheard counts the processes that the launcher was asked for and has not said that it runs.
+func (s starts) unheard() (n int) {
+	for _, p := range s {
+		if p.running && p.pid == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // may tells whether a process may be started for a rank now.
 func (s starts) may(r replica.Rank, now time.Time) bool {
 	p := s.of(r)

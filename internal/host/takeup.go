@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,82 +27,112 @@ const reapPatience = time.Second
 // takeUp is how long a launcher may take to say that it has started a process. One that is stopped says nothing for ever.
 func (h *Host) takeUp() time.Duration { return max(reapPatience, h.cfg.Timing.Claim/3) }
 
-// offered starts a process for a rank that lost its own, as the leader asks.
-func (h *Host) offered(o control.Offer) {
+// offered starts processes for ranks that lost their own, as the leader asks.
+func (h *Host) offered(o control.Offers) {
 	lj := h.jobs[o.Job]
-	if lj == nil || int(o.Rank) >= len(lj.job.Ranks) || lj.job.Ranks[o.Rank].Incarnation != o.Expect {
+	if lj == nil {
 		return
 	}
-	if u := lj.untaken[o.Rank]; u == nil || u.expect != o.Expect {
-		lj.untaken[o.Rank] = &untaken{expect: o.Expect, since: time.Now()}
+	for r, expect := range o.In(len(lj.job.Ranks)) {
+		if u := lj.untaken[r]; lj.job.Ranks[r].Incarnation == expect && (u == nil || u.expect != expect) {
+			lj.untaken[r] = &untaken{expect: expect, since: time.Now()}
+		}
 	}
-	h.tryOffer(lj, o.Rank)
+	h.takeOffers(lj)
 }
 
-// takeOffers finds launchers for the offers that none has taken up.
+// takeOffers finds launchers for the offers that none has taken up, and tells the leader which were asked: of all of them at once.
 func (h *Host) takeOffers(lj *localJob) {
+	news, busy := false, false
 	for _, r := range slices.Sorted(maps.Keys(lj.untaken)) {
-		h.tryOffer(lj, r)
+		u := lj.untaken[r]
+		if int(r) >= len(lj.job.Ranks) || lj.job.Ranks[r].Incarnation != u.expect || lj.job.Phase == replica.Open || lj.job.Phase == replica.Ended {
+			delete(lj.untaken, r)
+			continue
+		}
+		if busy && u.by == nil {
+			continue // nobody may be asked for this one either
+		}
+		switch h.takeOffer(lj, r, u) {
+		case settled:
+			delete(lj.untaken, r)
+		case begun:
+			news = true
+		case allBusy:
+			busy = true
+		case open:
+		}
+	}
+	if news {
+		h.report(lj)
 	}
 }
 
-func (h *Host) tryOffer(lj *localJob, r replica.Rank) {
-	u := lj.untaken[r]
-	if int(r) >= len(lj.job.Ranks) || lj.job.Ranks[r].Incarnation != u.expect || lj.job.Phase == replica.Open || lj.job.Phase == replica.Ended || h.takeOffer(lj, r, u) {
-		delete(lj.untaken, r)
-	}
-}
+// took is what became of an offer.
+type took uint8
 
-// takeOffer tells whether an offer is settled: a process runs for the rank, or its launcher said that none does.
-func (h *Host) takeOffer(lj *localJob, r replica.Rank, u *untaken) bool {
+const (
+	open    took = iota
+	settled      // a process runs for the rank, its launcher said that none does, or nobody could start one
+	begun        // a launcher was asked just now
+	allBusy      // those that could start one have enough to start
+)
+
+func (h *Host) takeOffer(lj *localJob, r replica.Rank, u *untaken) took {
 	if l := u.by; l != nil {
 		_, here := h.launchers[l.peer.ID()]
 		switch {
 		case !here || !l.runs(r) || l.starts.of(r).pid != 0:
-			return true // where no process runs the leader offers the rank again
+			return settled // where no process runs the leader offers the rank again
 		case time.Since(u.asked) < h.takeUp() && !h.halted(l):
-			return false
+			return open
 		}
 		next := h.freeLauncher(lj, l)
-		if next == nil {
+		if next == nil || !next.ready() {
 			l.deaf = true
-			return false
+			return open
 		}
 		h.giveUpOn(lj, l, r, next)
 		u.by, u.asked = next, time.Now()
 		h.startRank(lj, next, r)
-		h.report(lj)
-		return false
+		return begun
 	}
 	for _, l := range h.launchers {
 		if l.hello.Job != lj.job.Name || !l.runs(r) {
 			continue
 		}
 		if lr := lj.ranks[r]; !l.starts.of(r).attached || lr == nil || lr.alive() {
-			return true // on its way already
+			return settled // on its way already
 		}
 		if time.Since(u.since) < reapPatience && !h.halted(l) {
-			return false // it is about to say that its process ended
+			return open // it is about to say that its process ended
 		}
 	}
 	l := h.freeLauncher(lj, nil)
-	if l == nil {
-		return true
+	switch {
+	case l == nil:
+		return settled
+	case !l.ready():
+		return allBusy // it is asked for this one once it has begun those before
 	}
 	u.by, u.asked = l, time.Now()
 	h.startRank(lj, l, r)
-	h.report(lj)
-	return false
+	return begun
 }
 
-// freeLauncher picks a launcher that answers and could start a process; the one that has been here longest.
-func (h *Host) freeLauncher(lj *localJob, but *launcher) *launcher {
+// freeLauncher picks a launcher that answers and could start a process; the one that has been here longest of those that may be asked now.
+func (h *Host) freeLauncher(lj *localJob, but *launcher) (busy *launcher) {
 	for _, id := range slices.Sorted(maps.Keys(h.launchers)) {
-		if l := h.launchers[id]; l != but && l.accepted && l.hello.Job == lj.job.Name && l.free() > 0 && !l.deaf && !l.done && !h.halted(l) {
+		l := h.launchers[id]
+		switch {
+		case l == but || !l.accepted || l.hello.Job != lj.job.Name || l.free() <= 0 || l.deaf || l.done:
+		case !l.ready():
+			busy = cmp.Or(busy, l)
+		case !h.halted(l):
 			return l
 		}
 	}
-	return nil
+	return busy
 }
 
 // giveUpOn withdraws a start that a launcher has not taken up. Awake again it finds the start and right after it the stop.

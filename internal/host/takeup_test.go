@@ -58,7 +58,7 @@ func (r *rankEnd) gets(t *testing.T) (typ uint16, rank replica.Rank, text string
 func TestOfferWaitsForTheLauncherOfTheDeadProcess(t *testing.T) {
 	for what, says := range map[string]bool{"it says so": true, "it is stopped": false} {
 		d, lj, first, second, ends := twoLaunchers(t)
-		d.offered(control.Offer{Job: fixture.JobID, Rank: 0, Expect: 4})
+		d.offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}}})
 		if first.starts.of(0).pid == 0 || second.runs(0) {
 			t.Fatalf("%s: another one is asked at once", what)
 		}
@@ -85,7 +85,7 @@ func TestOfferWaitsForTheLauncherOfTheDeadProcess(t *testing.T) {
 func TestAnotherLauncherIsAsked(t *testing.T) {
 	d, lj, first, second, ends := twoLaunchers(t)
 	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
-	d.offered(control.Offer{Job: fixture.JobID, Rank: 0, Expect: 4})
+	d.offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}}})
 	if typ, rank, _ := ends[0].gets(t); typ != wire.MRunStart || rank != 0 {
 		t.Fatalf("message %d for rank %d", typ, rank)
 	}
@@ -128,7 +128,7 @@ func TestADeafLauncherOffersNothing(t *testing.T) {
 	d, lj, first, second, ends := twoLaunchers(t)
 	d.launcherGone(second)
 	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
-	d.offered(control.Offer{Job: fixture.JobID, Rank: 0, Expect: 4})
+	d.offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}}})
 	ends[0].gets(t)
 	lj.untaken[0].asked, first.starts[0].since = time.Now().Add(-d.takeUp()), time.Now().Add(-2*d.takeUp())
 	d.takeOffers(lj)
@@ -140,4 +140,39 @@ func TestADeafLauncherOffersNothing(t *testing.T) {
 		t.Errorf("awake: deaf %t, starting %v", first.deaf, ranks)
 	}
 	d.takeOffers(lj)
+}
+
+// A launcher that offers thousands of processes is believed as many as a node has sessions, and is asked for a few at a time: a burst of
+// messages would end its session. The leader is told of all that were asked in one report.
+func TestManyOffersAreTakenUpBitByBit(t *testing.T) {
+	const world = 8000
+	d := newRig(t)
+	d.link.Take()
+	job := fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Phase, j.Layout.World = replica.Closed, world
+		j.Layout.Groups, j.Ranks = make([]replica.GroupID, world), make([]replica.Claimed, world)
+	})
+	d.put(job)
+	peer, end := d.session(0)
+	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: world, Capacity: world}})
+	end.reads() // accepted
+	l := d.launchers[peer.ID()]
+	if n, _ := d.offers(job); n != maxSeats {
+		t.Errorf("%d processes are offered, want %d", n, maxSeats)
+	}
+	d.Host.handle(LinkUp{Link: d.link, Welcome: control.Welcome{OK: true, Term: 9}, Leader: "n2"})
+	d.says()
+	d.offered(control.Offers{Job: job.ID, Ranges: []control.OfferRange{{First: 0, Count: world}}})
+	if n, reports := l.starts.running(), len(fixture.Only[replica.NodeReport](d.says())); n != startsAtOnce || reports != 1 {
+		t.Fatalf("%d processes are asked for, want %d; %d reports, want one", n, startsAtOnce, reports)
+	}
+	for r := range replica.Rank(200) {
+		if typ, rank, _ := end.gets(t); typ != wire.MRunStart || rank != r {
+			t.Fatalf("message %d for rank %d, want a start of rank %d", typ, rank, r)
+		}
+		d.runRunning(peer, r, uint64(r)+100)
+	}
+	if n, free := l.starts.running(), l.free(); n != startsAtOnce+200 || free != maxSeats-n {
+		t.Errorf("%d processes are asked for once 200 run, and %d are free", n, free)
+	}
 }

@@ -20,10 +20,11 @@ import (
 // names the kind for programs that read along (the demo does).
 type Journal struct {
 	z       zerolog.Logger
-	retries limiter    // of what this daemon tries again and again
-	library limiter    // of what raft does
-	commits bool       // each is a line at info, not at debug
-	mu      sync.Mutex // guards lags
+	all     zerolog.Logger // of what the configuration asks for line by line: beside the budget
+	retries limiter        // of what this daemon tries again and again
+	library limiter        // of what raft does
+	commits bool           // each is a line at info, not at debug
+	mu      sync.Mutex     // guards lags
 	// lags are the newest commit lags seen here, from the seal of a local replicated part to the news of its commit.
 	lags []time.Duration
 }
@@ -40,7 +41,15 @@ func New(w io.Writer, c config.Log, node replica.NodeName) (*Journal, error) {
 		return nil, fmt.Errorf("log level %q: %w", c.Level, err)
 	}
 	stamped.Do(func() { zerolog.TimeFieldFormat = time.RFC3339Nano })
-	return &Journal{commits: c.Commits, z: zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()}, nil
+	to := func(w io.Writer) zerolog.Logger {
+		return zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()
+	}
+	all := to(w)
+	if lv == zerolog.DebugLevel || c.PerMinute == 0 {
+		return &Journal{commits: c.Commits, z: all, all: all}, nil
+	}
+	most := int(min(c.PerMinute, config.MaxLogPerMinute) / 2) // a minute may be the end of one spell and the begin of the next
+	return &Journal{commits: c.Commits, z: to(&budgeted{w: w, says: &all, budget: budget{most: most}}), all: all}, nil
 }
 
 func (j *Journal) event(name string) *zerolog.Event { return j.z.Info().Str("event", name) }
@@ -48,7 +57,7 @@ func (j *Journal) event(name string) *zerolog.Event { return j.z.Info().Str("eve
 // each is an event of every commit.
 func (j *Journal) each(name string) *zerolog.Event {
 	if j.commits {
-		return j.event(name)
+		return j.all.Info().Str("event", name)
 	}
 	return j.z.Debug().Str("event", name)
 }
@@ -103,6 +112,12 @@ func (j *Journal) Linked(leader replica.NodeName, term uint64) {
 
 func (j *Journal) Unlinked(err error) {
 	j.event("unlinked").AnErr("cause", err).Msg("link to the leader lost")
+}
+
+// LeftOut says that a link has no place for more messages of a job: what the job asked for again and again is not sent.
+func (j *Journal) LeftOut(peer string, of any) {
+	j.again(&j.retries, "left out "+peer, zerolog.WarnLevel).Str("event", "left_out").Str("node", peer).Str("of", fmt.Sprint(of)).
+		Msg("messages of one job were left out: it sends more than the link to the node carries; other jobs go on")
 }
 
 // Superseded says that two lives of a node had a link at once: that of the former counts as over, and so does its memory.
@@ -199,8 +214,9 @@ func (j *Journal) Fenced(job *replica.Job) {
 	jobEvent(j.event("fenced"), job).Uint64("closed", uint64(job.ClosedEpoch)).Msg("every survivor fenced and settled")
 }
 
-func (j *Journal) Offered(job *replica.Job, r replica.Rank, n replica.NodeName) {
-	jobEvent(j.event("offered"), job).Uint32("rank", uint32(r)).Str("node", string(n)).Msg("rank offered")
+// Offered says that so many ranks were offered to a node at once, of which the first is named.
+func (j *Journal) Offered(job *replica.Job, first replica.Rank, ranks int, n replica.NodeName) {
+	jobEvent(j.event("offered"), job).Uint32("rank", uint32(first)).Int("ranks", ranks).Str("node", string(n)).Msg("ranks offered")
 }
 
 // Excluded logs what was taken out of a job's history for good, and on whose word.

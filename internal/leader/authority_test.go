@@ -353,7 +353,7 @@ func TestOffersAreRemembered(t *testing.T) {
 	})
 	o.message(t.Context(), o.by["n3"], replica.NodeReport{Job: fixture.JobID, Holder: replica.Holder{Node: "n3", Incarnation: 33}, Session: 1, Seq: 1, Fenced: 3, Settled: true, Offers: 1, Spare: true})
 	led := o.jobs[fixture.JobID]
-	if len(fixture.Only[control.Offer](told(t, o.by["n3"]))) != 1 || !led.mayEnd("n3", 1) {
+	if len(fixture.Only[control.Offers](told(t, o.by["n3"]))) != 1 || !led.mayEnd("n3", 1) {
 		t.Fatalf("offered %v", led.offered)
 	}
 	led.job = fixture.Changed(led.job, func(j *replica.Job) { // n1 was first; and is lost

@@ -234,13 +234,13 @@ func TestLargeJobRests(t *testing.T) {
 			led.restsUntil = c.now() + time.Hour
 		}
 		c.message(t.Context(), n, replica.NodeReport{Job: fixture.JobID, Holder: silentNode, Session: 1, Seq: 1, Settled: true, Offers: 1})
-		if got := len(fixture.Only[control.Offer](told(t, n))); (got == 0) != rests || led.due != rests {
+		if got := len(fixture.Only[control.Offers](told(t, n))); (got == 0) != rests || led.due != rests {
 			t.Errorf("%d ranks: %d offers at once, due: %v", ranks, got, led.due)
 		}
 		if rests {
 			led.restsUntil = 0
 			c.tick(t.Context())
-			if got := len(fixture.Only[control.Offer](told(t, n))); got != 1 || led.due {
+			if got := len(fixture.Only[control.Offers](told(t, n))); got != 1 || led.due {
 				t.Errorf("%d ranks: %d offers after its rest", ranks, got)
 			}
 		}
@@ -362,7 +362,7 @@ func (s *staff) work(stop <-chan struct{}) error {
 			}
 			switch k {
 			case control.KindOffer:
-				o, _ := control.DecodeAs[control.Offer](b)
+				o, _ := control.DecodeAs[control.Offers](b)
 				pass(func() { s.offered(o) })
 			case control.KindClaimReply:
 				r, _ := control.DecodeAs[control.ClaimReply](b)
@@ -405,10 +405,16 @@ func (s *staff) tell() {
 	wire.Write(s, control.KindReport, s.report) // a link that is down is noticed by its reader
 }
 
-func (s *staff) offered(o control.Offer) {
+func (s *staff) offered(o control.Offers) {
+	for r, expect := range o.In(len(s.job.Ranks)) {
+		s.claim(r, expect)
+	}
+}
+
+func (s *staff) claim(rank replica.Rank, expect replica.Incarnation) {
 	s.report.Offers--
-	s.report.Starting = append(s.report.Starting, o.Rank)
-	c := replica.Claim{Job: o.Job, Rank: o.Rank, Expect: o.Expect, Holder: s.report.Holder, Group: s.job.Layout.Groups[o.Rank], Geometry: replica.Digest{1}, Nonce: uint64(o.Rank) + 1}
+	s.report.Starting = append(s.report.Starting, rank)
+	c := replica.Claim{Job: s.job.ID, Rank: rank, Expect: expect, Holder: s.report.Holder, Group: s.job.Layout.Groups[rank], Geometry: replica.Digest{1}, Nonce: uint64(rank) + 1}
 	s.claims[c.Nonce] = c
 	wire.Write(s, control.KindClaim, control.ClaimRequest{ID: c.Nonce, Claim: c})
 }

@@ -59,6 +59,10 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: other})
 		return
 	}
+	if err := l.mayCreate(m); err != nil { // before anything is looked for
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: err.Error()})
+		return
+	}
 	if m.Resume && l.store == nil { // starting afresh would be a silent loss
 		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("resume job %q: the leader runs without its durable tier, its log says why: mend that and start its daemon again, or leave out --resume", m.Name)})
 		return
@@ -334,12 +338,18 @@ func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateReque
 		c.Options.Slots = m.Layout.DefaultSlots(m.Options.MinCopies)
 	}
 	c.Limit = lock.MaxView
-	if err := lock.Fits(l.view, c); err != nil {
+	err := l.mayCreate(m)
+	if err == nil {
+		err = lock.Fits(l.view, c)
+	}
+	if err != nil {
 		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: err.Error()})
 		return
 	}
+	charged := l.charge(m.Owner, world(m.Layout.World))
 	c.Copies = max(1, min(m.Options.WithDefaults().MinCopies, len(l.view.Nodes)))
 	l.propose(ctx, c.ID, c, fromDriver, func(out lock.Outcome, err error) {
+		charged()
 		r := control.CreateReply{ID: m.ID, Retry: err != nil} // without an answer of the log nobody knows whether there will be a job
 		if err == nil {
 			err = out.Err

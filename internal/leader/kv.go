@@ -28,6 +28,10 @@ func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
 		reply(control.KVReply{Refused: fmt.Sprintf("rank %d at the rendezvous of job %q, which has %d", m.Rank, led.job.Name, led.job.Layout.World)})
 		return
 	}
+	if m.Epoch > led.job.ClosedEpoch+2 { // of the next one a node may hear first
+		reply(control.KVReply{Refused: fmt.Sprintf("epoch %d at the rendezvous of job %q, of which epoch %d comes next", m.Epoch, led.job.Name, led.job.ClosedEpoch+1)})
+		return
+	}
 	if missing := l.ungathered(led); len(missing) > 0 {
 		l.putOff(led, from, m.Rank, missing)
 		reply(control.KVReply{Again: true})
@@ -45,10 +49,15 @@ func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
 		return
 	case own:
 	}
-	var err error
+	err := l.mayMeet(led.job, m)
+	if err != nil {
+		l.audit.Refused("rendezvous", from.node.Name, audit.Fields{"job": led.job.Name, "rank": fmt.Sprint(m.Rank), "refused": err.Error()})
+		reply(control.KVReply{Refused: err.Error()})
+		return
+	}
 	switch m.Op {
 	case control.KVGet:
-		err = l.kv.Wait(m.Job, m.Epoch, m.Key, fmt.Sprintf("%d/%d", m.Rank, m.Nonce), func(v []byte) { reply(control.KVReply{Value: v}) })
+		err = l.kv.Wait(m.Job, m.Epoch, m.Key, rendezvous.Token{Rank: m.Rank, Nonce: m.Nonce}, func(v []byte) { reply(control.KVReply{Value: v}) })
 	case control.KVCheck:
 		_, ok := l.kv.Get(m.Job, m.Epoch, m.Key)
 		reply(control.KVReply{Missing: !ok})

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/replicad/replicad/internal/account"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
@@ -45,9 +46,11 @@ type Config struct {
 	// DurableWriters is how many nodes write a durable generation at once; 0: config.DefaultDurableWriters.
 	DurableWriters int
 	Reread         RereadConfig
-	Journal        *journal.Journal
-	Audit          *journal.Auditor
-	Refused        *control.NoLinks // the links that this node refused lately
+	// PerUser is what one user may have; zero: the defaults of a configuration.
+	PerUser config.PerUser
+	Journal *journal.Journal
+	Audit   *journal.Auditor
+	Refused *control.NoLinks // the links that this node refused lately
 	// Answers tells whether a node's daemon answered this one's newest probe; missing: each does.
 	Answers func(replica.NodeName) bool
 	// Hears is likewise, and nothing less: not one of which nothing is known.
@@ -75,6 +78,9 @@ func (c Config) withDefaults() Config {
 	everybody := func(replica.NodeName) bool { return true }
 	if c.Refused == nil {
 		c.Refused = new(control.NoLinks)
+	}
+	if c.PerUser == (config.PerUser{}) {
+		c.PerUser = config.Default().PerUser
 	}
 	if c.Answers == nil {
 		c.Answers = everybody
@@ -138,6 +144,7 @@ type Leader struct {
 	jobs       map[replica.JobID]*ledJob
 	suspicions map[replica.Holder]*suspicion
 	kv         *rendezvous.Store
+	minting    map[uint32]account.Use         // jobs on their way into the log, by user
 	brought    map[replica.NodeName]*nodeLink // on which a node has brought what its ranks contributed to rendezvous
 	since      time.Duration                  // it leads
 	drains     []*drain
@@ -611,6 +618,8 @@ func (l *Leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJo
 }
 
 func (l *Leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob, ev recovery.Event) {
+	var offers offering
+	defer func() { l.offer(led, offers) }()
 	for _, e := range l.look(led, ev) {
 		switch e := e.(type) {
 		case recovery.Propose:
@@ -624,14 +633,7 @@ func (l *Leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 				n.Send(control.GrowthRefused{Job: id, Rank: e.Rank, Ask: e.Ask, Why: e.Why})
 			}
 		case recovery.Offer:
-			if n := l.links[e.Node]; n != nil {
-				l.log.Offered(led.job, e.Rank, e.Node)
-				if led.offered == nil {
-					led.offered = map[replica.Rank]offered{}
-				}
-				led.offered[e.Rank] = offered{e.Node, e.Expect}
-				n.Send(control.Offer{Job: id, Rank: e.Rank, Expect: e.Expect})
-			}
+			offers.add(e)
 		case recovery.Capture:
 			for _, n := range l.links {
 				n.Send(control.CaptureOrder{Job: id, Generation: e.Generation})

@@ -145,24 +145,20 @@ func (c *chair) dead() (nodes []replica.Holder) {
 // told takes the messages sent to a node.
 func told(t *testing.T, l *nodeLink) (msgs []any) {
 	t.Helper()
-	for {
-		select {
-		case frame := <-l.Out:
-			k, b, err := wire.Read(bytes.NewReader(frame), control.MaxLinkFrame)
-			var msg any
-			if err == nil && k == control.KindWelcome {
-				msg, err = control.DecodeAs[control.Welcome](b)
-			} else if err == nil {
-				msg, err = control.Decode(control.ToNode, k, b)
-			}
-			if err != nil {
-				t.Fatalf("kind %d: %v", k, err)
-			}
-			msgs = append(msgs, msg)
-		default:
-			return msgs
+	for frame := l.Take(); frame != nil; frame = l.Take() {
+		k, b, err := wire.Read(bytes.NewReader(frame), control.MaxLinkFrame)
+		var msg any
+		if err == nil && k == control.KindWelcome {
+			msg, err = control.DecodeAs[control.Welcome](b)
+		} else if err == nil {
+			msg, err = control.Decode(control.ToNode, k, b)
 		}
+		if err != nil {
+			t.Fatalf("kind %d: %v", k, err)
+		}
+		msgs = append(msgs, msg)
 	}
+	return msgs
 }
 
 // pass lets time go by.

@@ -55,6 +55,7 @@ func (l *Leader) Serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 	l.cfg.Refused.Linked(h.Node.Holder())
 	conn.SetDeadline(time.Time{})
 	n := &nodeLink{Link: control.NewLink(conn, control.ToNode), node: h.Node}
+	n.Full = func(of any) { l.log.LeftOut(string(peer), of) }
 	l.post(leaderLinkUp{n})
 	var beside sync.WaitGroup
 	beside.Go(func() { l.beats(n) })
@@ -405,7 +406,7 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 			return // the asker says what it knows itself
 		}
 		jobs, finish := l.status()
-		st := control.LeaderStatus{Jobs: jobs, Steps: l.steps.status(), Revoked: l.revokedNodes()}
+		st := control.LeaderStatus{Jobs: jobs, Steps: l.steps.status(), Revoked: l.revokedNodes(), Accounts: l.accounts()}
 		l.work.Go(func() { // thousands of ranks take a while to be written
 			finish()
 			from.Send(control.StatusReply{ID: m.ID, Status: st.Fit()})

@@ -23,7 +23,7 @@ func TestANewLinkIsOfferedAgain(t *testing.T) {
 	offered := func(l *nodeLink) int {
 		t.Helper()
 		c.message(t.Context(), l, replica.NodeReport{Job: fixture.JobID, Holder: replica.Holder{Node: "n4", Incarnation: 44}, Session: 1, Seq: 1, Fenced: job.ClosedEpoch, Settled: true, Offers: 1, Spare: true})
-		return len(fixture.Only[control.Offer](told(t, l)))
+		return len(fixture.Only[control.Offers](told(t, l)))
 	}
 	if n := offered(first); n != 1 {
 		t.Fatalf("%d offers of the vacant rank, want 1", n)

@@ -46,13 +46,13 @@ func TestALargeAnswerComesInPieces(t *testing.T) {
 	want := control.StatusReply{ID: 7, Status: control.LeaderStatus{Jobs: []control.JobStatus{{EndReason: strings.Repeat("status ", 4<<20)}}}}
 	n.Send(want)
 	var in control.Decoder
-	for len(n.Out) > 0 {
-		k, b, err := wire.Read(bytes.NewReader(<-n.Out), control.MaxLinkFrame)
+	for frame := n.Take(); frame != nil; {
+		k, b, err := wire.Read(bytes.NewReader(frame), control.MaxLinkFrame)
 		if err != nil || k != control.KindPiece {
 			t.Fatalf("kind %d: %v", k, err)
 		}
 		got, err := in.Decode(k, b)
-		if err != nil || (got != nil) != (len(n.Out) == 0) {
+		if frame = n.Take(); err != nil || (got != nil) != (frame == nil) {
 			t.Fatal(got != nil, err)
 		}
 		if got != nil && !reflect.DeepEqual(got, want) {

@@ -60,7 +60,9 @@ type admin struct {
 	// here does, where this node leads, what needs no link to the leader; false: it does not lead. Nil: it never leads.
 	here  func(context.Context, control.Order) (control.OperatorReply, bool)
 	owner func() uint32 // whose socket it is
-	times adminTimes    // zero: the default ones
+	// users counts the sessions here by user, of which each may have most; nil: nobody counts.
+	users func() (sessions map[int]int, most int)
+	times adminTimes // zero: the default ones
 }
 
 func listenAdmin(path string) (net.Listener, error) {
@@ -226,10 +228,14 @@ func (a *admin) status(ctx context.Context) control.Status {
 	reply, _ := a.host.Ask(ctx, statusTimeout, func(id uint64) any { return control.StatusRequest{ID: id} })
 	if said, ok := reply.(control.StatusReply); ok {
 		leads := said.Status
-		st.Jobs, st.Steps = leads.Jobs, &leads.Steps
+		st.Jobs, st.Steps, st.Accounts = leads.Jobs, &leads.Steps, leads.Accounts
 		for i := range st.Nodes {
 			st.Nodes[i].Revoked = slices.Contains(leads.Revoked, st.Nodes[i].Name)
 		}
+	}
+	if a.users != nil {
+		sessions, most := a.users()
+		st.Accounts = control.WithSessions(st.Accounts, sessions, most)
 	}
 	slices.SortFunc(st.Nodes, func(x, y control.NodeStatus) int { return cmp.Compare(string(x.Name), string(y.Name)) })
 	if len(st.GossipKeys) > 0 {

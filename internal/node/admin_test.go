@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,11 +46,16 @@ func TestStatus(t *testing.T) {
 		Nodes: map[replica.NodeName]replica.Node{"n1": {Name: "n1"}, "n2": {Name: "n2"}, "n3": {Name: "n3"}}}
 	ask := func(own host.Status, answer *control.LeaderStatus) control.Status {
 		a := &admin{host: told{own, answer}, self: "n1", log: journaltest.New(t, io.Discard), probes: newProber(t, nil), base: func() control.Status { return control.Status{Node: "n1", Leader: "n9"} }}
+		a.users = func() (map[int]int, int) { return map[int]int{1002: 11, 1001: 1}, 896 }
 		return a.status(t.Context())
 	}
 	st := ask(own, &control.LeaderStatus{Jobs: []control.JobStatus{{Name: "job", Phase: "open", Waiting: []string{"node n2"}}}, Revoked: []replica.NodeName{"n3"}})
 	if len(st.Jobs) != 1 || len(st.Jobs[0].Waiting) != 1 || len(st.Nodes) != 3 || st.Nodes[0].Name != "n1" || st.Nodes[0].State != "alive" || st.Nodes[1].State != "unknown" || st.Nodes[1].Revoked || !st.Nodes[2].Revoked || st.Leader != "n2" || st.Term != 4 || !st.KeeperLost {
 		t.Errorf("status %+v", st)
+	}
+	st = ask(own, &control.LeaderStatus{Accounts: []control.AccountStatus{{User: 1002, Jobs: 2, MostJobs: 64}, {User: 1003, Jobs: 1, MostJobs: 64}}})
+	if want := []control.AccountStatus{{User: 1001, Sessions: 1, MostSessions: 896}, {User: 1002, Jobs: 2, MostJobs: 64, Sessions: 11, MostSessions: 896}, {User: 1003, Jobs: 1, MostJobs: 64, MostSessions: 896}}; !slices.Equal(st.Accounts, want) {
+		t.Errorf("accounts %+v, want %+v", st.Accounts, want)
 	}
 	if st = ask(own, nil); len(st.Jobs) != 1 || len(st.Jobs[0].Waiting) != 0 || st.Leader != "n2" {
 		t.Errorf("without the leader: %+v", st)

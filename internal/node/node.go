@@ -172,7 +172,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if d.sessions, err = session.Listen(session.Config{Path: c.Socket, Token: c.JobToken, Users: users}); err != nil {
+	if d.sessions, err = session.Listen(session.Config{Path: c.Socket, Token: c.JobToken, Users: users, PerUser: c.PerUser.Sessions}); err != nil {
 		return err
 	}
 	d.onClose(d.sessions.Close)
@@ -565,7 +565,7 @@ func (d *daemon) build() error {
 		if d.store != nil {
 			shelf = d.store
 		}
-		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Node: d.self.Name, Timing: c.Timing, Tier: shelf, Encrypts: len(c.DurableRecipients) > 0, DurableWriters: c.DurableWriters, Reread: leader.RereadConfig{Every: c.RereadEvery, Rate: uint64(c.RereadRate)}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
+		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Node: d.self.Name, Timing: c.Timing, Tier: shelf, Encrypts: len(c.DurableRecipients) > 0, DurableWriters: c.DurableWriters, PerUser: c.PerUser, Reread: leader.RereadConfig{Every: c.RereadEvery, Rate: uint64(c.RereadRate)}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
 			Answers: d.prober.answers, Hears: d.prober.hears, Quiet: d.prober.quiet, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch})
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
@@ -638,7 +638,8 @@ func (d *daemon) run(stop context.Context) error {
 	})
 	start("trust", func(ctx context.Context) error { d.trust.run(ctx); return nil })
 	start("prober", func(ctx context.Context) error { d.prober.run(ctx); return nil })
-	a := &admin{host: d.host, self: d.self.Name, audit: d.audit, log: d.log, store: d.store, probes: d.prober, base: d.baseStatus, members: func() []membership.Member { return d.gossip.Members() }, version: d.opt.Version, owner: func() uint32 { return uint32(os.Geteuid()) }}
+	a := &admin{host: d.host, self: d.self.Name, audit: d.audit, log: d.log, store: d.store, probes: d.prober, base: d.baseStatus, members: func() []membership.Member { return d.gossip.Members() }, version: d.opt.Version, owner: func() uint32 { return uint32(os.Geteuid()) },
+		users: func() (map[int]int, int) { return d.sessions.Users(), d.cfg.PerUser.Sessions }}
 	if d.leader != nil {
 		a.here = d.leader.BesideHere
 	}

@@ -14,6 +14,7 @@ package rendezvous
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -24,9 +25,10 @@ const (
 	MaxValueBytes = 32 << 10
 	MaxKeys       = 1 << 18  // a few a rank of the largest job that is meant to meet through one leader
 	MaxBytes      = 64 << 20 // keys and values together
-	MaxWaiters    = replica.MaxRanks
+	MaxWaiters    = 1 << 17
 	MaxBarriers   = 1 << 12
-	maxEpochs     = 4 // epochs of one job at once: a leader may hear of the next before it has applied it
+	maxEpochs     = 2 // epochs of one job at once: a leader may hear of the next before it has applied it
+	maxAsking     = 4 // processes of one rank that wait for a key: one, and some that are gone
 )
 
 var (
@@ -58,8 +60,9 @@ type scope struct {
 	cells    map[string]*cell
 	bytes    int
 	calls    map[replica.Rank]call // each rank's newest write
-	waits    map[string]*waiters[func([]byte)]
-	waiting  int // waiters of keys and barriers
+	waits    map[string]*waiters[process, func([]byte)]
+	asking   map[replica.Rank][]asking // newest last
+	waiting  int                       // waiters of keys and barriers
 	barriers map[string]*barrier
 }
 
@@ -67,26 +70,48 @@ type barrier struct {
 	members int
 	came    map[string]struct{}
 	done    bool // all came, to this leader or an earlier one
-	waiters[func()]
+	waiters[string, func()]
+}
+
+// asking is the key that a process of a rank waits for: it asks for one at a time.
+type asking struct {
+	process
+	key string
+}
+
+// process is one process of a rank.
+type process struct {
+	rank  replica.Rank
+	nonce uint64
 }
 
 // waiters are callbacks by who waits, called in order of arrival.
-type waiters[F any] struct {
-	order []string
-	fns   map[string]F
+type waiters[W comparable, F any] struct {
+	order []W
+	fns   map[W]F
 }
 
 // put adds or replaces; it tells whether who is new.
-func (w *waiters[F]) put(who string, fn F) bool {
+func (w *waiters[W, F]) put(who W, fn F) bool {
 	_, had := w.fns[who]
 	if w.fns == nil {
-		w.fns = make(map[string]F)
+		w.fns = make(map[W]F)
 	}
 	if !had {
 		w.order = append(w.order, who)
 	}
 	w.fns[who] = fn
 	return !had
+}
+
+// drop forgets one who waits; it tells whether there was one.
+func (w *waiters[W, F]) drop(who W) bool {
+	if _, had := w.fns[who]; !had {
+		return false
+	}
+	delete(w.fns, who)
+	w.order = slices.DeleteFunc(w.order, func(o W) bool { return o == who })
+	return true
 }
 
 // New returns the empty Store of a leader. Terms rise from leader to leader, which makes a later leader's writes later.
@@ -107,7 +132,7 @@ func (s *Store) scope(id replica.JobID, e replica.Epoch) (*scope, error) {
 		if len(j.scopes) >= maxEpochs {
 			return nil, fmt.Errorf("rendezvous of job %v, epoch %d: %w: %d epochs are open", id, e, ErrTooMuch, len(j.scopes))
 		}
-		sc = &scope{cells: make(map[string]*cell), calls: make(map[replica.Rank]call), waits: make(map[string]*waiters[func([]byte)]), barriers: make(map[string]*barrier)}
+		sc = &scope{cells: make(map[string]*cell), calls: make(map[replica.Rank]call), waits: make(map[string]*waiters[process, func([]byte)]), asking: make(map[replica.Rank][]asking), barriers: make(map[string]*barrier)}
 		j.scopes[e] = sc
 	}
 	return sc, nil
@@ -132,9 +157,10 @@ func (s *Store) Get(id replica.JobID, e replica.Epoch, key string) ([]byte, bool
 	return nil, false
 }
 
-// Wait calls fn with the key's value: at once if it is there, else when it is set. A second wait of the same who for the
-// same key replaces the first. An error means that fn will never be called; neither will it once the epoch is dropped.
-func (s *Store) Wait(id replica.JobID, e replica.Epoch, key string, who string, fn func([]byte)) error {
+// Wait calls fn with the key's value: at once if it is there, else when it is set. A process waits for one key at a time: a later wait
+// replaces the one before, of which it has given up the answer. An error means that fn will never be called; neither will it once the epoch
+// is dropped.
+func (s *Store) Wait(id replica.JobID, e replica.Epoch, key string, by Token, fn func([]byte)) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
@@ -142,22 +168,52 @@ func (s *Store) Wait(id replica.JobID, e replica.Epoch, key string, who string, 
 	if err != nil {
 		return err
 	}
-	if c := sc.cells[key]; c != nil && c.set {
+	who := process{by.Rank, by.Nonce}
+	c := sc.cells[key]
+	there := c != nil && c.set
+	sc.giveUp(by.Rank, func(a asking) bool { return a.process == who && (there || a.key != key) })
+	if there {
 		fn(c.value)
 		return nil
 	}
 	w := sc.waits[key]
 	if w == nil {
-		w = &waiters[func([]byte)]{}
+		w = &waiters[process, func([]byte)]{}
 	}
 	if _, again := w.fns[who]; !again && sc.waiting >= MaxWaiters {
 		return fmt.Errorf("%w: %d waiters of job %v in epoch %d", ErrTooMuch, sc.waiting, id, e)
 	}
 	sc.waits[key] = w
-	if w.put(who, fn) {
-		sc.waiting++
+	if !w.put(who, fn) {
+		return nil
 	}
+	sc.waiting++
+	if list := sc.asking[by.Rank]; len(list) >= maxAsking {
+		oldest := list[0]
+		sc.giveUp(by.Rank, func(a asking) bool { return a == oldest })
+	}
+	sc.asking[by.Rank] = append(sc.asking[by.Rank], asking{who, key})
 	return nil
+}
+
+// giveUp forgets what processes of a rank wait for.
+func (sc *scope) giveUp(r replica.Rank, which func(asking) bool) {
+	list := slices.DeleteFunc(sc.asking[r], func(a asking) bool {
+		if !which(a) {
+			return false
+		}
+		w := sc.waits[a.key]
+		if w != nil && w.drop(a.process) {
+			sc.waiting--
+		}
+		if w != nil && len(w.order) == 0 {
+			delete(sc.waits, a.key)
+		}
+		return true
+	})
+	if sc.asking[r] = list; len(list) == 0 {
+		delete(sc.asking, r)
+	}
 }
 
 // Barrier calls fn once members different members came, at once if they already have. A member that comes again replaces
@@ -172,14 +228,14 @@ func (s *Store) Barrier(id replica.JobID, e replica.Epoch, name string, member s
 		return fmt.Errorf("barrier %q of job %v, epoch %d: %w: %q came after all %d members had", name, id, e, ErrMismatch, member, members)
 	}
 	if b.done {
-		b.came[member] = struct{}{}
+		sc.come(b, member)
 		fn()
 		return nil
 	}
 	if !again && sc.waiting >= MaxWaiters {
 		return fmt.Errorf("%w: %d waiters of job %v in epoch %d", ErrTooMuch, sc.waiting, id, e)
 	}
-	b.came[member] = struct{}{}
+	sc.come(b, member)
 	if b.put(member, fn) {
 		sc.waiting++
 	}
@@ -196,10 +252,18 @@ func (s *Store) RestoreBarrier(id replica.JobID, e replica.Epoch, name string, m
 		return err
 	}
 	if len(b.came) < b.members {
-		b.came[member] = struct{}{}
+		sc.come(b, member)
 	}
 	sc.release(b)
 	return nil
+}
+
+// come counts a member that is new.
+func (sc *scope) come(b *barrier, member string) {
+	if _, again := b.came[member]; !again {
+		b.came[member] = struct{}{}
+		sc.bytes += memberBytes
+	}
 }
 
 // barrier finds or makes a barrier.
@@ -216,6 +280,9 @@ func (s *Store) barrier(id replica.JobID, e replica.Epoch, name string, member s
 	}
 	b := sc.barriers[name]
 	if b == nil {
+		if sc.bytes > MaxBytes-memberBytes*members {
+			return nil, nil, fmt.Errorf("%w: barrier %q of job %v, epoch %d, has no room for %d members beside %d bytes, at most %d", ErrTooMuch, name, id, e, members, sc.bytes, MaxBytes)
+		}
 		if len(sc.barriers) >= MaxBarriers {
 			return nil, nil, fmt.Errorf("%w: job %v has %d barriers in epoch %d", ErrTooMuch, id, len(sc.barriers), e)
 		}
@@ -231,7 +298,7 @@ func (s *Store) barrier(id replica.JobID, e replica.Epoch, name string, member s
 // release lets everybody through who waits at a barrier, and everybody who comes from now on.
 func (sc *scope) release(b *barrier) {
 	w := b.waiters
-	b.done, b.waiters = true, waiters[func()]{}
+	b.done, b.waiters = true, waiters[string, func()]{}
 	sc.waiting -= len(w.order)
 	for _, who := range w.order {
 		w.fns[who]()
@@ -254,6 +321,26 @@ func (s *Store) Advance(id replica.JobID, e replica.Epoch) {
 			delete(j.scopes, old)
 		}
 	}
+}
+
+// What something counts for beside its bytes, about.
+const (
+	cellBytes   = 64
+	memberBytes = 64
+	waiterBytes = 512
+)
+
+// Cost is what a request may add to Bytes at most: a key that is set, a member of a barrier, one who waits.
+func Cost(key string, value []byte) int { return cellBytes + len(key) + len(value) + waiterBytes }
+
+// Bytes is how much memory the rendezvous of a job takes, all epochs together, about.
+func (s *Store) Bytes(id replica.JobID) (n int) {
+	if j := s.jobs[id]; j != nil {
+		for _, sc := range j.scopes {
+			n += sc.bytes + waiterBytes*sc.waiting
+		}
+	}
+	return n
 }
 
 // Drop forgets a job that has ended.

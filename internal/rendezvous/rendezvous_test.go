@@ -32,15 +32,15 @@ func TestWaitThenSet(t *testing.T) {
 	s := New(1)
 	var got []string
 	note := func(who string) func([]byte) { return func(v []byte) { got = append(got, who+"="+string(v)) } }
-	check(t, s.Wait(jobA, 1, "k", "a", note("a-lost")), nil)
-	check(t, s.Wait(jobA, 1, "k", "b", note("b")), nil)
-	check(t, s.Wait(jobA, 1, "k", "a", note("a")), nil) // the client sent it again
-	check(t, s.Wait(jobB, 1, "k", "a", note("other job")), nil)
-	check(t, s.Wait(jobA, 2, "k", "a", note("other epoch")), nil)
+	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, note("a-lost")), nil)
+	check(t, s.Wait(jobA, 1, "k", Token{Rank: 1}, note("b")), nil)
+	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, note("a")), nil) // the client sent it again
+	check(t, s.Wait(jobB, 1, "k", Token{Rank: 0}, note("other job")), nil)
+	check(t, s.Wait(jobA, 2, "k", Token{Rank: 0}, note("other epoch")), nil)
 	value := []byte("v")
 	check(t, set(s, jobA, 1, "k", value), nil)
 	value[0] = 'x' // the store has its own copy
-	check(t, s.Wait(jobA, 1, "k", "c", note("c")), nil)
+	check(t, s.Wait(jobA, 1, "k", Token{Rank: 2}, note("c")), nil)
 	if want := []string{"a=v", "b=v", "c=v"}; !slices.Equal(got, want) {
 		t.Fatalf("answered %v, want %v", got, want)
 	}
@@ -56,9 +56,9 @@ func TestWaitThenSet(t *testing.T) {
 func TestCallbackMayCallTheStore(t *testing.T) {
 	s := New(1)
 	done := false
-	check(t, s.Wait(jobA, 1, "k", "a", func([]byte) {
+	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, func([]byte) {
 		check(t, set(s, jobA, 1, "k2", nil), nil)
-		check(t, s.Wait(jobA, 1, "k", "a", func([]byte) { done = true }), nil)
+		check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, func([]byte) { done = true }), nil)
 	}), nil)
 	check(t, set(s, jobA, 1, "k", nil), nil)
 	if !done {
@@ -99,11 +99,11 @@ func TestAdvanceDropsAndRefuses(t *testing.T) {
 	s := New(1)
 	fail := func([]byte) { t.Error("a waiter of a closed epoch was answered") }
 	check(t, set(s, jobA, 1, "old", []byte("v")), nil)
-	check(t, s.Wait(jobA, 1, "k", "a", fail), nil)
+	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, fail), nil)
 	check(t, set(s, jobA, 2, "early", []byte("v")), nil)
 	s.Advance(jobA, 2)
 	check(t, set(s, jobA, 1, "k", nil), ErrOldEpoch)
-	check(t, s.Wait(jobA, 1, "k", "a", fail), ErrOldEpoch)
+	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, fail), ErrOldEpoch)
 	check(t, s.Barrier(jobA, 1, "b", "a", 1, func() { fail(nil) }), ErrOldEpoch)
 	if _, ok := s.Get(jobA, 1, "old"); ok {
 		t.Error("a key of a closed epoch is still there")
@@ -143,8 +143,48 @@ func TestLimits(t *testing.T) {
 	}
 	check(t, set(s, jobB, 1, "0", []byte("smaller")), nil) // replacing gives room back
 	check(t, set(s, jobB, 1, "new", []byte("fits")), nil)
-	for i := range MaxBarriers {
-		check(t, s.Barrier(jobB, 1, fmt.Sprint(i), "m", 2, func() {}), nil)
+	for err = nil; err == nil; n++ { // and so does a barrier's member count
+		err = s.Barrier(jobB, 1, fmt.Sprint("b", n), "m", 64, func() {})
 	}
-	check(t, s.Barrier(jobB, 1, "one more", "m", 2, func() {}), ErrTooMuch)
+	check(t, err, ErrTooMuch)
+	for i := range MaxBarriers {
+		check(t, s.Barrier(jobB, 2, fmt.Sprint(i), "m", 2, func() {}), nil)
+	}
+	check(t, s.Barrier(jobB, 2, "one more", "m", 2, func() {}), ErrTooMuch)
+	if was := s.Bytes(jobB); was < MaxBytes || was > MaxBytes+2*MaxBarriers*(memberBytes+waiterBytes) {
+		t.Errorf("the job counts for %d bytes", was)
+	}
+}
+
+// A rank in a loop over keys that are not there leaves one wait behind, whatever it does; so do processes of it that are gone.
+func TestWhatWasGivenUpIsForgotten(t *testing.T) {
+	s := New(1)
+	answered := 0
+	wait := func(r replica.Rank, nonce uint64, key string) {
+		check(t, s.Wait(jobA, 1, key, Token{Rank: r, Nonce: nonce}, func([]byte) { answered++ }), nil)
+	}
+	for i := range 10_000 {
+		wait(0, 1, fmt.Sprint("absent ", i))
+		wait(1, uint64(i), "k")
+	}
+	sc := s.jobs[jobA].scopes[1]
+	if sc.waiting != 1+maxAsking || len(sc.waits) != 2 || len(sc.asking[0]) != 1 || len(sc.asking[1]) != maxAsking {
+		t.Fatalf("%d wait for %d keys, %d and %d by rank", sc.waiting, len(sc.waits), len(sc.asking[0]), len(sc.asking[1]))
+	}
+	for range 3 { // one that waits for the same key again, each time after it was answered
+		check(t, set(s, jobA, 1, "k", []byte("v")), nil)
+		_, err := s.Write(jobA, 1, Write{Op: Delete, Key: "k"})
+		check(t, err, nil)
+		for range 2 * maxAsking {
+			wait(1, 7, "k")
+		}
+	}
+	check(t, set(s, jobA, 1, "absent 9999", nil), nil)
+	if answered != maxAsking+2+1 || sc.waiting != 1 || len(sc.asking) != 1 {
+		t.Errorf("%d answers, and %d wait of %d ranks; want %d, 1 and 1", answered, sc.waiting, len(sc.asking), maxAsking+3)
+	}
+	wait(1, 7, "absent 9999") // it has given up the other one, and is answered at once
+	if answered != maxAsking+4 || sc.waiting != 0 || len(sc.waits)+len(sc.asking) != 0 {
+		t.Errorf("%d answers; %d wait for %d keys", answered, sc.waiting, len(sc.waits))
+	}
 }

@@ -192,7 +192,7 @@ func (c *cell) fold() {
 
 // size is what a cell of that key counts for.
 func (c *cell) size(key string) int {
-	n := len(key) + len(c.value) + 16*len(c.old)
+	n := cellBytes + len(key) + len(c.value) + 16*len(c.old)
 	if c.adds > 0 || len(c.old) > 0 {
 		n += len(c.base.value) // kept beside what was added to it
 	}
@@ -228,6 +228,9 @@ func (sc *scope) wake(key string) {
 	value := c.value // a callback may change the key
 	delete(sc.waits, key)
 	sc.waiting -= len(w.order)
+	for _, who := range w.order {
+		sc.giveUp(who.rank, func(a asking) bool { return a == asking{who, key} }) // it has its answer
+	}
 	for _, who := range w.order {
 		w.fns[who](value)
 	}

@@ -23,7 +23,7 @@ func TestCounter(t *testing.T) {
 		}
 	}
 	var got string
-	check(t, s.Wait(jobA, 1, "n", "a", func(v []byte) { got = string(v) }), nil)
+	check(t, s.Wait(jobA, 1, "n", Token{Rank: 0}, func(v []byte) { got = string(v) }), nil)
 	add(0, 0)
 	if got != "0" {
 		t.Errorf("who waits for a counter reads %q", got)
@@ -69,7 +69,7 @@ func TestCompareSetAndDelete(t *testing.T) {
 	del(1)
 	del(0)
 	waited := 0
-	check(t, s.Wait(jobA, 1, "k", "a", func([]byte) { waited++ }), nil)
+	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, func([]byte) { waited++ }), nil)
 	if waited != 0 {
 		t.Error("a deleted key answers who waits for it")
 	}
@@ -233,7 +233,7 @@ func TestTokensAreRestored(t *testing.T) {
 func TestRestoreWakesWaiters(t *testing.T) {
 	s := New(2)
 	got := ""
-	check(t, s.Wait(jobA, 1, "k", "a", func(v []byte) { got = string(v) }), nil)
+	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, func(v []byte) { got = string(v) }), nil)
 	check(t, s.Restore(jobA, 1, Write{Op: Delete, Key: "k"}, Result{Seq: 1<<32 | 2}), nil)
 	check(t, s.Restore(jobA, 1, Write{Op: Set, Key: "k", Value: []byte("older")}, Result{Seq: 1<<32 | 1}), nil)
 	if got != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -30,6 +31,8 @@ type Config struct {
 	// MaxPeers connected at once; 0: 1024. Each costs two goroutines and a queue. Where there are so many, one that has said nothing yet
 	// makes room for the next.
 	MaxPeers int
+	// PerUser is how many of them one user has at most; 0: all. Where a user has so many, one of its own that has said nothing yet makes room.
+	PerUser int
 	// HelloWait is how long a connection may take to say who it is; 0: 5 s.
 	HelloWait time.Duration
 	// MaxDescriptor is where this process stops taking connections in: one whose descriptor has that number or a higher one is told to
@@ -39,14 +42,14 @@ type Config struct {
 
 // Limits of a server.
 const (
-	defaultMaxPeers = 1024
-	helloWait       = 5 * time.Second
-	spared          = 64  // descriptors that connections leave to others
-	eventQueue      = 256 // events not yet taken; then readers block
-	sendQueue       = 256 // messages a peer has not read, beside the kernel's buffer; then it is hung up on
-	maxWatched      = 16384
-	maxRegistering  = 4 * replica.MaxRegions // regions of one user's geometries that have begun and not ended
-	farewell        = 2 * time.Second        // for a peer that is being closed to take what is queued
+	MaxSessions    = 1024 // at once, where a configuration says nothing else
+	helloWait      = 5 * time.Second
+	spared         = 64  // descriptors that connections leave to others
+	eventQueue     = 256 // events not yet taken; then readers block
+	sendQueue      = 256 // messages a peer has not read, beside the kernel's buffer; then it is hung up on
+	maxWatched     = 16384
+	maxRegistering = 4 * replica.MaxRegions // regions of one user's geometries that have begun and not ended
+	farewell       = 2 * time.Second        // for a peer that is being closed to take what is queued
 )
 
 // Server is the daemon's end of the socket. Its methods are safe for concurrent use.
@@ -67,15 +70,22 @@ type Server struct {
 	watched map[process]struct{}
 	regions map[int]int // of geometries that have begun, by user
 	turned  turned
+	users   map[int]int // peers by user
 }
 
 // Listen takes the socket. Ranks can connect from now on; they are served once Run is called.
 func Listen(cfg Config) (*Server, error) {
 	if cfg.MaxPeers == 0 {
-		cfg.MaxPeers = defaultMaxPeers
+		cfg.MaxPeers = MaxSessions
 	}
 	if cfg.MaxPeers < 0 {
 		return nil, fmt.Errorf("session: %d peers: want more than 0", cfg.MaxPeers)
+	}
+	if cfg.PerUser < 0 {
+		return nil, fmt.Errorf("session: %d peers of one user: want more than 0", cfg.PerUser)
+	}
+	if cfg.PerUser == 0 {
+		cfg.PerUser = cfg.MaxPeers
 	}
 	if cfg.HelloWait == 0 {
 		cfg.HelloWait = helloWait
@@ -95,7 +105,7 @@ func Listen(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Server{cfg: cfg, ln: ln, events: make(chan Event, eventQueue), ctx: ctx, cancel: cancel, peers: make(map[*conn]struct{}), watched: make(map[process]struct{}), regions: make(map[int]int), turned: turned{}}, nil
+	return &Server{cfg: cfg, ln: ln, events: make(chan Event, eventQueue), ctx: ctx, cancel: cancel, peers: make(map[*conn]struct{}), watched: make(map[process]struct{}), regions: make(map[int]int), users: make(map[int]int), turned: turned{}}, nil
 }
 
 // Events are to be taken by one goroutine until Run has returned; the channel is never closed.
@@ -195,8 +205,8 @@ func (s *Server) admit(c *net.UnixConn) {
 		s.refuse(c, wire.CodeRefused, err)
 		return
 	}
-	if !s.seat(p) {
-		s.refuse(c, wire.CodeRefused, fmt.Errorf("the daemon has %d sessions, its limit: run fewer ranks on this node", s.cfg.MaxPeers))
+	if code, err := s.seat(p); err != nil {
+		s.refuse(c, code, err)
 		return
 	}
 	if !s.start(p.write) {
@@ -208,25 +218,53 @@ func (s *Server) admit(c *net.UnixConn) {
 	}
 }
 
-// seat counts a peer in; false: all seats are taken by peers that have said who they are.
-func (s *Server) seat(p *conn) bool {
+// seat counts a peer in, unless all seats, or all of its user's, are taken by peers that have said who they are.
+func (s *Server) seat(p *conn) (code int32, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.peers) >= s.cfg.MaxPeers {
-		var silent *conn // the one that has been so for longest
-		for q := range s.peers {
-			if !q.greeted.Load() && (silent == nil || q.id < silent.id) {
-				silent = q
-			}
+	own := s.cfg.PerUser < s.cfg.MaxPeers && s.users[p.uid] >= s.cfg.PerUser
+	if own || len(s.peers) >= s.cfg.MaxPeers {
+		silent := s.silent(func(q *conn) bool { return !own || q.uid == p.uid })
+		switch {
+		case silent == nil && own: // it passes once another process of the user ends: what a recovery starts is started again
+			return wire.CodeAgain, fmt.Errorf("user %d has %d sessions with this node's daemon, and may have %d (per_user.sessions): end some of its processes here, or run fewer ranks on this node", p.uid, s.users[p.uid], s.cfg.PerUser)
+		case silent == nil:
+			return wire.CodeRefused, fmt.Errorf("the daemon has %d sessions, its limit: run fewer ranks on this node", s.cfg.MaxPeers)
 		}
-		if silent == nil {
-			return false
-		}
-		delete(s.peers, silent)
+		s.unseat(silent)
 		silent.hangUp(errSilent)
 	}
 	s.peers[p] = struct{}{}
-	return true
+	s.users[p.uid]++
+	return 0, nil
+}
+
+// silent is the one of some peers that has said nothing for longest; nil: all have. s.mu is held.
+func (s *Server) silent(of func(*conn) bool) (oldest *conn) {
+	for q := range s.peers {
+		if !q.greeted.Load() && of(q) && (oldest == nil || q.id < oldest.id) {
+			oldest = q
+		}
+	}
+	return oldest
+}
+
+// unseat counts a peer out, once. s.mu is held.
+func (s *Server) unseat(p *conn) {
+	if _, seated := s.peers[p]; !seated {
+		return
+	}
+	delete(s.peers, p)
+	if s.users[p.uid]--; s.users[p.uid] == 0 {
+		delete(s.users, p.uid)
+	}
+}
+
+// Users counts the sessions by user.
+func (s *Server) Users() map[int]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.users)
 }
 
 // register counts regions of a user's geometries that have begun; less than none: of those that have ended.
@@ -377,6 +415,6 @@ func (s *Server) read(p *conn) {
 		p.drain(buf)
 	}
 	s.mu.Lock()
-	delete(s.peers, p)
+	s.unseat(p)
 	s.mu.Unlock()
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/unixsock"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 )
 
@@ -72,7 +73,7 @@ func (s *Server) turnAway(uid, pid int, code int32, why error) {
 func (s *Server) refuse(c *net.UnixConn, code int32, why error) {
 	_ = c.SetWriteDeadline(time.Now().Add(farewell))
 	_, _ = c.Write(wire.AppendRank(nil, wire.RankHeader{Type: wire.MRefused}, wire.Refused{Code: code, Text: fmt.Sprintf("session: %v", why)}.Append(nil)))
-	if code != wire.CodeAgain { // that passes, and is said as a want
+	if want.Of(why) == want.Nothing { // a want is said as one
 		cred, err := unixsock.Peer(c)
 		if err == nil {
 			s.turnAway(int(cred.Uid), int(cred.Pid), code, why)

@@ -1,10 +1,12 @@
 package session
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/otheruser"
 	"github.com/replicad/replicad/internal/wire"
@@ -73,4 +75,64 @@ func TestSocketOfUsers(t *testing.T) {
 			t.Errorf("%d users: %v, %v", users, st.Mode(), err)
 		}
 	}
+}
+
+// One user takes no more than its own share of the sessions, and those of it that say nothing make room for its own alone.
+func TestAUserHasAShareOfTheSessions(t *testing.T) {
+	const alice, bob = 61001, 61002
+	s := serve(t, Config{Path: filepath.Join(openDir(t), "run", "ranks.sock"), Users: []int{alice, bob}, MaxPeers: 5, PerUser: 3, HelloWait: time.Hour})
+	says := func(user int) (end net.Conn, p Peer) {
+		t.Helper()
+		c := otheruser.Dial(t, s.cfg.Path, uintptr(user))
+		hello := wire.AppendRank(nil, wire.RankHeader{Type: wire.MHello, Request: 1}, wire.Hello{ABI: wire.RankABI, World: 2, Job: "job"}.Append(nil))
+		if _, err := c.Write(hello); err != nil {
+			t.Fatal(err)
+		}
+		return c, next[Hello](t, s).Peer
+	}
+	bobs := otheruser.Dial(t, s.cfg.Path, bob) // silent: alice's connections do not cost it its place
+	ended := func(c net.Conn) (code int32, text string) {
+		t.Helper()
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		b := make([]byte, wire.MaxRankMessage)
+		n, err := c.Read(b)
+		if err != nil || n == 0 {
+			return 0, "hung up"
+		}
+		_, body, err := wire.ParseRank(b[:n])
+		r, err2 := wire.ParseRefused(body)
+		if err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+		return r.Code, r.Text
+	}
+	silent := otheruser.Dial(t, s.cfg.Path, alice)
+	first, _ := says(alice)
+	says(alice)
+	says(alice)
+	if _, text := ended(silent); text != "hung up" {
+		t.Errorf("alice's silent connection makes no room: %s", text)
+	}
+	code, text := ended(otheruser.Dial(t, s.cfg.Path, alice))
+	for _, part := range []string{"user 61001 has 3 sessions", "may have 3", "per_user.sessions"} {
+		if code != wire.CodeAgain || !strings.Contains(text, part) {
+			t.Errorf("a fourth session of alice's: code %d, %s: want %s", code, text, part)
+		}
+	}
+	if ev := next[TurnedAway](t, s); ev.UID != alice || !strings.Contains(ev.Why, "per_user.sessions") {
+		t.Errorf("the daemon hears %+v", ev)
+	}
+	if got := s.Users(); got[alice] != 3 || got[bob] != 1 {
+		t.Errorf("sessions by user: %v", got)
+	}
+	hello := wire.AppendRank(nil, wire.RankHeader{Type: wire.MHello, Request: 1}, wire.Hello{ABI: wire.RankABI, World: 2, Job: "job"}.Append(nil))
+	if _, err := bobs.Write(hello); err != nil {
+		t.Errorf("bob's was hung up on: %v", err)
+	}
+	if p := next[Hello](t, s).Peer; p.UID() != bob {
+		t.Errorf("user %d", p.UID())
+	}
+	_ = first.Close()
+	next[Gone](t, s)
+	says(alice) // her place is free again
 }

@@ -275,6 +275,9 @@ func (w *world) applied(was, is lock.View, c replica.Command, out lock.Outcome) 
 			continue
 		}
 		w.tracef("entry %d, %T: %v, epoch %d, closed %d, position %v, committed %v", is.Index, c, j.Phase, j.Epoch, j.ClosedEpoch, j.Position, j.Committed)
+		if j.Name != "job" {
+			continue // of somebody else
+		}
 		w.mu.Lock()
 		if w.job == (replica.JobID{}) {
 			w.job = id

@@ -85,25 +85,21 @@ func (l *Leader) Linked(n replica.Node) *control.Link {
 func Said(t *testing.T, end *control.Link) (msgs []any) {
 	t.Helper()
 	var in control.Decoder
-	for {
-		select {
-		case frame := <-end.Out:
-			k, b, err := wire.Read(bytes.NewReader(frame), control.MaxLinkFrame)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if k == control.KindWelcome {
-				continue
-			}
-			msg, err := in.Decode(k, b)
-			if err != nil {
-				t.Fatalf("kind %d: %v", k, err)
-			}
-			if msg != nil {
-				msgs = append(msgs, msg)
-			}
-		default:
-			return msgs
+	for frame := end.Take(); frame != nil; frame = end.Take() {
+		k, b, err := wire.Read(bytes.NewReader(frame), control.MaxLinkFrame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k == control.KindWelcome {
+			continue
+		}
+		msg, err := in.Decode(k, b)
+		if err != nil {
+			t.Fatalf("kind %d: %v", k, err)
+		}
+		if msg != nil {
+			msgs = append(msgs, msg)
 		}
 	}
+	return msgs
 }

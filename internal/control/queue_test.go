@@ -1,0 +1,157 @@
+package control
+
+import (
+	"bytes"
+	"net"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// idleLink is a link of which nobody writes the queue, and written takes what waits there.
+func idleLink(t *testing.T, to Direction) *Link {
+	t.Helper()
+	near, far := net.Pipe()
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return NewLink(near, to)
+}
+
+func written(t *testing.T, l *Link) (msgs []any) {
+	t.Helper()
+	for frame := l.Take(); frame != nil; frame = l.Take() {
+		k, b, err := wire.Read(bytes.NewReader(frame), MaxLinkFrame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg, err := Decode(l.to, k, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msgs = append(msgs, msg)
+	}
+	return msgs
+}
+
+func down(l *Link) bool {
+	select {
+	case <-l.Down:
+		return true
+	default:
+		return false
+	}
+}
+
+// What one job sends never closes a link, and holds up neither other jobs nor what is nobody's.
+func TestOneJobDoesNotFillALink(t *testing.T) {
+	l := idleLink(t, ToLeader)
+	loud, other := replica.JobID{1}, replica.JobID{2}
+	left := map[any]int{}
+	l.Full = func(of any) { left[of]++ }
+	const sent = 2 * (laneCredits + laneMost)
+	for i := range sent {
+		l.Send(KVRequest{ID: uint64(i), Job: loud, Op: KVGet, Key: "k"})
+	}
+	l.Send(Evidence{Job: other})
+	l.Send(StatusRequest{7})
+	if down(l) || len(left) != 1 || left[loud] != laneCredits+laneMost {
+		t.Fatalf("down: %v; left out: %v, want %d of job %v", down(l), left, laneCredits+laneMost, loud)
+	}
+	got := written(t, l)
+	if at := slices.IndexFunc(got, func(m any) bool { e, ok := m.(Evidence); return ok && e.Job == other }); at < 0 || at > laneCredits {
+		t.Errorf("the other job's message is number %d", at)
+	}
+	if at := slices.Index(got, any(StatusRequest{7})); at < 0 || at > laneCredits+1 {
+		t.Errorf("the question of nobody's is number %d", at)
+	}
+	next := uint64(0)
+	for _, m := range got {
+		if r, ok := m.(KVRequest); ok {
+			if r.ID != next {
+				t.Fatalf("request %d comes where %d should", r.ID, next)
+			}
+			next++
+		}
+	}
+	if next != laneCredits+laneMost {
+		t.Errorf("%d requests came", next)
+	}
+	if len(l.queue.lanes) != 0 || l.queue.frames != 0 || l.queue.line.Len() != 0 {
+		t.Errorf("an empty queue has %d lanes and counts %d frames", len(l.queue.lanes), l.queue.frames)
+	}
+}
+
+// The newest report of a job replaces the one that waits, wherever that waits; other kinds and other jobs stay.
+func TestTheNewestReplaces(t *testing.T) {
+	for _, before := range []int{0, laneCredits + 3} {
+		l := idleLink(t, ToLeader)
+		a, b := replica.JobID{1}, replica.JobID{2}
+		for i := range before {
+			l.Send(KVRequest{ID: uint64(i), Job: a})
+		}
+		for seq := range uint64(10_000) {
+			l.Send(replica.NodeReport{Job: a, Seq: seq})
+			l.Send(replica.NodeReport{Job: b, Seq: seq})
+		}
+		l.Send(KVRequest{ID: 99, Job: a})
+		var seqs []uint64
+		got := written(t, l)
+		for _, m := range got {
+			if r, ok := m.(replica.NodeReport); ok {
+				seqs = append(seqs, r.Seq)
+			}
+		}
+		if !slices.Equal(seqs, []uint64{9_999, 9_999}) || len(got) != before+3 || down(l) {
+			t.Errorf("behind %d requests: reports %v, %d messages; down: %v", before, seqs, len(got), down(l))
+		}
+		if last, ok := got[len(got)-1].(KVRequest); !ok || last.ID != 99 {
+			t.Errorf("the request that came last is not the last: %+v", got[len(got)-1])
+		}
+	}
+}
+
+// Offers that wait are added to: the node has heard of none of them.
+func TestOffersThatWaitAreOneMessage(t *testing.T) {
+	l := idleLink(t, ToNode)
+	job := replica.JobID{1}
+	for r := range replica.Rank(300) {
+		o := Offers{Job: job}
+		o.Add(r, 0)
+		l.Send(o)
+	}
+	again := Offers{Job: job}
+	again.Add(17, 4)
+	l.Send(again)
+	want := []any{Offers{job, []OfferRange{{0, 17, 0}, {17, 1, 4}, {18, 282, 0}}}}
+	if got := written(t, l); !reflect.DeepEqual(got, want) || down(l) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if n := len(Offers{Ranges: []OfferRange{{1, 1 << 31, 0}, {3, 1, 2}}}.In(4)); n != 3 {
+		t.Errorf("%d ranks of a job of four are offered by ranges of any size, want 3", n)
+	}
+}
+
+// What a node keeps for the rendezvous comes in order, whatever the jobs, and its end last.
+func TestWhatIsKeptEndsLast(t *testing.T) {
+	l := idleLink(t, ToLeader)
+	const many = laneCredits + laneMost + 10
+	for i := range many {
+		l.Send(KVKept{Job: replica.JobID{byte(i)}, Epoch: replica.Epoch(i)})
+	}
+	l.Send(KVKept{Done: true})
+	l.Send(StatusRequest{1})
+	at := 0
+	for _, m := range written(t, l) {
+		if k, ok := m.(KVKept); ok {
+			if k.Done != (at == many) || !k.Done && k.Epoch != replica.Epoch(at) {
+				t.Fatalf("number %d is %+v", at, k)
+			}
+			at++
+		}
+	}
+	if at != many+1 || down(l) {
+		t.Errorf("%d of %d came; down: %v", at, many+1, down(l))
+	}
+}

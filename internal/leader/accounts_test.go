@@ -1,0 +1,175 @@
+package leader
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/replica"
+)
+
+const alice, bob = 1002, 1003
+
+// asksFor is a launcher's request for a job of a user.
+func asksFor(user uint32, name string, ranks uint32) control.CreateRequest {
+	return control.CreateRequest{ID: 1, Name: name, Owner: user, Layout: replica.Layout{World: ranks, Groups: make([]replica.GroupID, ranks)}}
+}
+
+// applies takes what was proposed into the state, as the log does, and says so.
+func (c *chair) applies() {
+	c.work.Wait()
+	for len(c.in) > 0 {
+		ev := <-c.in
+		if o, ok := ev.(proposalOutcome); ok {
+			if cmd, ok := o.cmd.(replica.CreateJob); ok {
+				c.knows(&replica.Job{ID: cmd.ID, Name: cmd.Name, Owner: cmd.Owner, Layout: cmd.Layout, Phase: replica.Opening, Epoch: 1, Ranks: make([]replica.Claimed, cmd.Layout.World)})
+			}
+		}
+		c.handle(c.t.Context(), ev)
+	}
+}
+
+// 32 launchers of one user, each with a job of thousands of ranks, filled the cluster's state: nobody else created a job.
+func TestAUserHasAShareOfTheJobs(t *testing.T) {
+	for _, between := range []bool{false, true} { // the state has those before; or all are on their way into the log
+		c := newChair(t)
+		c.cfg.PerUser = config.PerUser{Jobs: 3, Ranks: 1000, Rendezvous: 1 << 20}
+		n := c.node("n1", 11)
+		asks := func(user uint32, name string, ranks uint32) string {
+			t.Helper()
+			c.create(t.Context(), n, asksFor(user, name, ranks))
+			text := ""
+			for _, r := range fixture.Only[control.CreateReply](told(t, n)) {
+				text = r.Refused
+			}
+			if between {
+				c.applies()
+				told(t, n)
+			}
+			return text
+		}
+		for i := range 2 {
+			if text := asks(alice, fmt.Sprint("a", i), 100); text != "" {
+				t.Fatal(text)
+			}
+		}
+		for _, want := range []string{"user 1002 has 200 ranks", "801 more", "may have 1000", "per_user.ranks", `create job "large"`} {
+			if text := asks(alice, "large", 801); !strings.Contains(text, want) {
+				t.Errorf("a world beyond the account: %q, want %q", text, want)
+			}
+		}
+		if text := asks(alice, "a2", 800); text != "" {
+			t.Errorf("the last job: %s", text)
+		}
+		for _, want := range []string{"user 1002 has 3 jobs", "may have 3", "per_user.jobs"} {
+			if text := asks(alice, "a3", 1); !strings.Contains(text, want) {
+				t.Errorf("a job beyond the account: %q, want %q", text, want)
+			}
+		}
+		if text := asks(bob, "b0", 1000); text != "" {
+			t.Errorf("another user: %s", text)
+		}
+		if !between {
+			continue
+		}
+		if text := asks(bob, "a0", 100); text != "" { // the job is there: its node tells bob whose it is
+			t.Errorf("a name that alice has: %s", text)
+		}
+		if got := c.accounts(); len(got) != 2 || got[0] != (control.AccountStatus{User: alice, Jobs: 3, MostJobs: 3, Ranks: 1000, MostRanks: 1000, MostRendezvous: 1 << 20}) || got[1].Ranks != 1000 {
+			t.Errorf("accounts %+v", got)
+		}
+		for _, job := range c.view.Jobs {
+			if job.Name == "a2" {
+				c.knows(fixture.Changed(job, func(j *replica.Job) { j.Phase = replica.Ended }))
+			}
+		}
+		if text := asks(alice, "a4", 800); text != "" {
+			t.Errorf("once a job has ended: %s", text)
+		}
+	}
+}
+
+// A create that the log refuses, or whose outcome nobody knows, is charged no longer.
+func TestAJobThatNeverWasIsNotCharged(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n1", 11)
+	c.create(t.Context(), n, asksFor(alice, "a", 10))
+	if len(c.minting) != 1 {
+		t.Fatalf("on its way: %v", c.minting)
+	}
+	c.work.Wait()
+	for len(c.in) > 0 {
+		c.handle(t.Context(), <-c.in)
+	}
+	if len(c.minting) != 0 {
+		t.Errorf("charged for ever: %v", c.minting)
+	}
+}
+
+// The rendezvous of all of a user's jobs is one account. A job has something for itself besides, so that its recovery needs no room there.
+func TestAUserHasAShareOfTheRendezvous(t *testing.T) {
+	c := newChair(t)
+	c.cfg.PerUser = config.PerUser{Jobs: 8, Ranks: 1000, Rendezvous: 1 << 20}
+	n := c.node("n1", 11)
+	job := func(id byte, owner uint32) *replica.Job {
+		j := fixture.Changed(fixture.Job(), func(j *replica.Job) {
+			j.ID, j.Name, j.Owner = replica.JobID{id}, fmt.Sprint("job-", id), owner
+			for r := range j.Ranks {
+				j.Ranks[r].Node, j.Ranks[r].NodeIncarnation = "n1", 11
+			}
+		})
+		c.knows(j).gathered = true
+		return j
+	}
+	first, second, other := job(1, alice), job(2, alice), job(3, bob)
+	once := uint32(0)
+	sets := func(j *replica.Job, epoch replica.Epoch, key string, bytes int) string {
+		t.Helper()
+		once++
+		c.rendezvous(n, control.KVRequest{ID: 1, Op: control.KVSet, Job: j.ID, Epoch: epoch, Key: key, Value: make([]byte, bytes), Nonce: 7, Once: once})
+		replies := fixture.Only[control.KVReply](told(t, n))
+		if len(replies) != 1 {
+			t.Fatalf("%d replies", len(replies))
+		}
+		return replies[0].Refused
+	}
+	fill := func(j *replica.Job) (bytes int, refused string) {
+		t.Helper()
+		for i := 0; i < 1000 && refused == ""; i++ {
+			if refused = sets(j, j.Epoch, fmt.Sprint("k", i), 32<<10); refused == "" {
+				bytes += 32 << 10
+			}
+		}
+		return bytes, refused
+	}
+	n1, text := fill(first)
+	for _, want := range []string{"user 1002", "bytes at the rendezvous", "may have 1048576", "per_user.rendezvous"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("refused with %q, want %q", text, want)
+		}
+	}
+	n2, _ := fill(second)
+	if n1 < 900<<10 || n1 > 1<<20 || n2 < 200<<10 || n2 > 300<<10 {
+		t.Errorf("the first job keeps %d bytes, the second %d: want the account, and what a job has for itself", n1, n2)
+	}
+	if n3, _ := fill(other); n3 < 900<<10 {
+		t.Errorf("another user's job keeps %d bytes", n3)
+	}
+	if text := sets(second, second.Epoch+2, "ahead", 1); text == "" {
+		t.Error("a write two epochs ahead is taken")
+	}
+	// The second job's epoch closes and it recovers, while the first one fills the account.
+	c.view.Index++
+	closed := fixture.Changed(second, func(j *replica.Job) { j.Phase, j.ClosedEpoch = replica.Closed, j.Epoch })
+	c.knows(closed)
+	c.kv.Advance(second.ID, closed.ClosedEpoch+1)
+	if text := sets(closed, closed.ClosedEpoch+1, "addr", 1000); text != "" {
+		t.Errorf("the recovery has no room: %s", text)
+	}
+	if got := c.accounts(); len(got) != 2 || got[0].User != alice || got[0].Jobs != 2 || got[0].Rendezvous < n1 {
+		t.Errorf("accounts %+v", got)
+	}
+}
