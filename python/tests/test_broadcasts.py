@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.nn.modules.module import _global_forward_pre_hooks
+
 from conftest import Daemon
+from replicad._torch.broadcasts import Broadcasts
 
 # Of two models one is registered as it is, and the other one as DDP has it. An evaluation follows each third step; the first of a restart begins behind one.
 PROGRAM = """
@@ -96,3 +100,16 @@ def test_behind_an_evaluation(how: str, daemon: Daemon, plain: dict[tuple[str, s
     out = job.done()
     assert len(re.findall("recovered: step [1-9]", out)) == 2, out
     assert after(out) == plain
+
+
+def test_a_model_without_a_wrapper_leaves_nothing_behind() -> None:
+    """A state of a world of several ranks is loaded by one rank alone."""
+    model: Any = torch.nn.Linear(1, 1)
+    broadcasts, before = Broadcasts(), len(_global_forward_pre_hooks)
+    broadcasts.set({"model": model}, {"model": False, "another": True})
+    assert (broadcasts.value(), len(_global_forward_pre_hooks)) == ({"model": False}, before + 1)
+    broadcasts.forward({"model": model}, model)
+    model(torch.ones(1))
+    assert (broadcasts.value(), len(_global_forward_pre_hooks)) == ({"model": False}, before + 1)
+    broadcasts.trained()
+    assert (broadcasts.value(), len(_global_forward_pre_hooks)) == ({}, before)

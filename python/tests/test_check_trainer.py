@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,9 @@ torch = pytest.importorskip("torch")
 
 import checked
 import cluster
+from conftest import ROOT, environment
 from replicad import testing
-from replicad.testing import recorder, trainee, trainer
+from replicad.testing import conformance, recorder, trainee, trainer
 from replicad.testing.trainer import Line
 
 
@@ -139,3 +144,39 @@ def test_what_is_no_trainer_is_refused(tmp_path: Path) -> None:
         TypeError, match=r"other returned torch.nn.modules.linear.Linear, which has no save, state: want an object with train\(record, resume\), save\(path\) and state"
     ):
         recorder.made(checked, "other", tmp_path)
+
+
+def test_a_run_that_does_not_end() -> None:
+    with pytest.raises(RuntimeError, match=r"the plain run has not ended after 1 s. It printed so far:\n"):
+        conformance.ranks("import signal\nsignal.pause()", [], 2, dict(os.environ), 1.0)
+
+
+#: What frameworks' own checkpoints of the middle of an epoch forget.
+FINDS = {
+    "lightning": {
+        "samples": "NO \\| step 8, in the step: from forward 1 on",
+        "generator cpu": "NO \\| step 8, in the step: from forward 1 on",
+        "scheduler": "yes",
+        "evaluation": "NO \\| step 7, evaluation: it is missing",
+    },
+    "huggingface": {
+        "samples": "NO \\| step 8, in the step: from forward 1 on",
+        "generator cpu": "NO \\| step 8, in the step: from forward 1 on",
+        "scheduler": "yes",
+        "loops": "yes",
+    },
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("framework", ["lightning", "huggingface"])
+def test_the_examples(framework: str, tmp_path: Path) -> None:
+    """What docs/testing.md says that they find."""
+    pytest.importorskip("lightning" if framework == "lightning" else "transformers")
+    env = environment(REPLICAD=str(cluster.REPLICAD))
+    example = [sys.executable, str(ROOT / "examples" / "frameworks" / f"check_{framework}.py")]
+    done = subprocess.run(example, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=3 * cluster.PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    for part, found in FINDS[framework].items():
+        assert re.search(rf"^\| {part} \| {found}", done.stdout, re.M), f"{part}:\n{done.stdout}"
+    assert len(re.findall(r"\| kill \| yes \|$", done.stdout, re.M)) == 3, done.stdout

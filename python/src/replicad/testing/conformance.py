@@ -317,10 +317,13 @@ def ranks(program: str, call: Sequence[str], world: int, env: Mapping[str, str],
     try:
         for p in processes:
             said += p.communicate(timeout=max(0.0, end - time.monotonic()))[0]
+    except subprocess.TimeoutExpired as err:
+        printed = err.stdout if isinstance(err.stdout, str) else (err.stdout or b"").decode(errors="replace")
+        raise RuntimeError(f"the plain run has not ended after {timeout:g} s. It printed so far:\n{said}{printed or '(nothing)'}") from None
     finally:
         for p in processes:
             p.kill()
-            p.wait()
+            p.communicate()
     if bad := [p.returncode for p in processes if p.returncode]:
         raise RuntimeError(f"the plain run failed (status {bad[0]}):\n{said}")
 

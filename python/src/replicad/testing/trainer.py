@@ -27,7 +27,7 @@ SHORT = 48
 REMEDIES = {
     "step": "the count of steps goes on elsewhere: save it, and have record.step() count over a resume",
     "forwards": "the count of micro-batches is not in the checkpoint, or the first step after it is made of fewer: save it, or save where a step is whole",
-    "samples": "the loader goes on elsewhere, or shuffles anew: save its place and the generators that shuffle",
+    "samples": "the loader goes on elsewhere, shuffles anew or draws otherwise: save its place, and the generators that it draws from",
     "generator python": "dropout, augmentation or shuffling draw otherwise: save random.getstate(), and put it back after the loader has begun",
     "generator numpy": "augmentation or shuffling draw otherwise: save numpy.random.get_state(), and put it back after the loader has begun",
     "generator cpu": "dropout and shuffling draw otherwise: save torch.get_rng_state(), and put it back after the loader has begun, which draws",
@@ -299,7 +299,7 @@ def _first_of_each(ranks: Sequence[Iterator[Differs]]) -> list[Differs]:
 
 def _remedy(first: Differs) -> str:
     for name, text in REMEDIES.items():
-        if first.part.startswith(name):
+        if name in (first.part, first.part.partition(":")[0]):
             return text[0].upper() + text[1:] + "."
     if first.where == "after the load":
         return f"The checkpoint has no {first.part}, or not all of it, or the load puts it back otherwise: save it, and load it before the next step."
