@@ -27,7 +27,7 @@ PAGES = {
     "sharded.md": ["at step 30"],
     "torchrun.md": ["step 50 loss"],
     "../python/README.md": ["step 50 loss"],  # the wheel's own page
-    "testing.md": ["Resumption(steps=8, resumed_at=5", "step 30, survived"],
+    "testing.md": ["Resumption(steps=8, resumed_at=5", "Dropout and shuffling draw otherwise", "step 30, survived"],
 }
 
 

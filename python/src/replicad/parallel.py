@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["ddp", "divides_alike"]
+__all__ = ["ddp", "divides_alike", "unsent"]
 
 
 def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
@@ -26,8 +26,8 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     ``init_sync=False``. DDP would send rank 0's parameters and buffers to all when it is made. ``session.resume()`` has put verified
     state into each of them, and buffers that are a rank's own (BatchNorm's statistics) would be overwritten. A model that is
     made for the first time must come out equal on all ranks, by its seed; the job says which tensor differs where it does not.
-    Older torch (2.6) always sends, which changes nothing: parameters are equal, and buffers that it sends when DDP is made it
-    sends before the next forward as well.
+    Older torch (2.6) always sends. Parameters are equal; buffers come out as they were if DDP sends them before the next forward
+    as well, which it does not behind an evaluation without gradients: make it before ``session.resume()`` there.
 
     With ``gradient_as_bucket_view=True``, and ranks that are no power of two, gradients are divided by a communication hook (torch's own ``allreduce``), unless the
     program registers one before the first forward. DDP itself multiplies a gradient by 1/world where it copies it into the bucket, as in a
@@ -38,13 +38,15 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
             "static_graph=True makes DDP lay out its buckets again after the first step of each process, so a restarted run would not be bit-equal: "
             "leave it out, or use torch's DistributedDataParallel if bits don't matter"
         )
-    ours: dict[str, Any] = {"find_unused_parameters": True}
-    if "init_sync" in inspect.signature(DistributedDataParallel).parameters:
-        ours["init_sync"] = False
-    made = DistributedDataParallel(model, **ours | options)
+    made = DistributedDataParallel(model, **{"find_unused_parameters": True} | unsent() | options)
     if not divides_alike(made):
         _Divides(made)
     return made
+
+
+def unsent() -> dict[str, Any]:
+    """The option of DDP with which it sends nothing when it is made, where torch has that."""
+    return {"init_sync": False} if "init_sync" in inspect.signature(DistributedDataParallel).parameters else {}
 
 
 class _Divides:

@@ -37,6 +37,7 @@ from ._core.rank import Order, Rank, Stats
 from ._core.region import Region
 from ._core.remarks import Remarks
 from ._torch import conversion, device, groups, loaders, unwind
+from ._torch.broadcasts import Broadcasts
 from ._torch.declared import Declared
 from ._torch.derived import Derived
 from ._torch.explain import Explanation, explain
@@ -207,6 +208,7 @@ class Session:
         self._loop = Loop()
         self._follows = Follows()
         self._held, self._told_of = Held(), Told()
+        self._broadcasts = Broadcasts()
         self._unkept: set[str] = set()  # what moves and can't be kept
         self._asks_room = True  # where small state takes more than half of its room
         self._grows: Grows | None = None  # what is to be kept from the step that is open on, or why it can't be
@@ -308,6 +310,7 @@ class Session:
         if then is not None:
             return then  # type: ignore[no-any-return]
         own = objects.own() | {"asked": None, "asks": loader, "due": list(self._follows.due), "lacks": list(self._watch.lacking)}
+        own["broadcasts"] = self._broadcasts.value()
         if self._loop.ended is not None and how in ("a batch", "a forward", "a step"):
             now, own["rng"] = own["rng"], self._loop.ended.generators
             own["asked"] = now if how == "a batch" else None
@@ -318,6 +321,7 @@ class Session:
             self._present("a forward")
             if taken_down(module):
                 raise self._stale("a forward: the model's DistributedDataParallel")
+            self._broadcasts.forward(self._objects.models, module)
             training = module.training and torch.is_grad_enabled()
             over, then = self._loop.forward(training)
             if over:
@@ -357,6 +361,7 @@ class Session:
         self._objects.set_common(shared)
         self._trained.set(shared["trained"])
         self._objects.set_own(own)
+        self._broadcasts.set(self._objects.models, own.get("broadcasts", {}))
         self._kept.set_tensors()
         self._objects.derived.rebuild()
         self._follows.due, self._follows.named = list(own["due"]), []
@@ -656,6 +661,7 @@ class Session:
         self._over("a step", then=self._loop.enters())
         step = self._at + 1
         self._life.entering = True
+        self._broadcasts.trained()
         try:
             if self._trained.changed():
                 self._watch.say(
@@ -1159,6 +1165,7 @@ class Session:
                 unwind.free()  # the interpreter's end waits for the device, which waits for the rank that was lost
             for hook in self._hooks:
                 hook.remove()
+            self._broadcasts.trained()
             self._rank.close()
             if _open is self:
                 _open = None

@@ -10,15 +10,14 @@ from typing import Any
 from lightning.fabric import Fabric
 from lightning.fabric.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from lightning.fabric.wrappers import _FabricDataLoader, _FabricModule, _FabricOptimizer
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from .. import moves, rng
+from .. import rng
 from ..errors import Invalid, Mismatch, Unsupported
 from ..session import Session
 from ._indices import Indices
-from ._loop import Attributes, OneStep
+from ._loop import OneStep
 
 __all__ = ["keep"]
 
@@ -33,10 +32,8 @@ def keep(fabric: Fabric, *objects: Any, extra: Mapping[str, Any] | None = None, 
     for o in objects:
         kind, kept = _sorted(o)
         given[kind].append(kept)
-    parallel = [o._forward_module for o in objects if isinstance(o, _FabricModule) and isinstance(o._forward_module, DistributedDataParallel)]
-    broadcasts = {f"broadcasts{i or ''}": moves(Attributes(p, "require_forward_param_sync")) for i, p in enumerate(parallel)}  # the next forward, of rank 0's buffers
     scaler = getattr(fabric._precision, "scaler", None)
-    session = Session(**given, scaler=() if scaler is None else scaler, extra={**broadcasts, **(extra or {})}, **options)
+    session = Session(**given, scaler=() if scaler is None else scaler, extra=extra, **options)
     one = OneStep(given["data"])
     for o in objects:
         if isinstance(o, _FabricOptimizer):

@@ -15,7 +15,6 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _BaseProgress
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 from torchmetrics import Metric
@@ -61,7 +60,6 @@ class Place(On):
             "stop": t.should_stop,
             "accumulate": t.accumulate_grad_batches,
             "reloaded": [t.fit_loop._last_train_dl_reload_epoch, t.fit_loop.epoch_loop.val_loop._last_val_dl_reload_epoch],
-            "broadcasts": getattr(t.strategy.model, "require_forward_param_sync", None),
             "validated": list(t.fit_loop.epoch_loop.val_loop._seen_batches_per_dataloader.items()),
         }
 
@@ -77,8 +75,6 @@ class Place(On):
         epochs = t.fit_loop.epoch_loop
         epochs._batches_that_stepped = state["stepped"]
         t.should_stop, t.accumulate_grad_batches = state["stop"], state["accumulate"]
-        if isinstance(t.strategy.model, DistributedDataParallel):  # whether the next forward begins with rank 0's buffers depends on the one before
-            t.strategy.model.require_forward_param_sync = state["broadcasts"]
 
     def put_reloaded(self) -> None:
         """When loaders were asked for last; a process that begins asks for them at another time."""

@@ -28,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from .. import rng
 from .._torch.marked import moves
 from ..errors import Invalid, Mismatch, SessionState, Unsupported
+from ..parallel import unsent
 from ..session import Session
 from ..store import init_process_group
 from ._loop import Attributes, OneStep, want
@@ -90,7 +91,8 @@ def again(accelerator: Accelerator, session: Session, model: torch.nn.Module) ->
     if model.process_group is dist.group.WORLD:
         return model
     handler = accelerator.ddp_handler
-    new = DistributedDataParallel(model.module, device_ids=model.device_ids, output_device=model.output_device, **(handler.to_kwargs() if handler else {}))
+    options = unsent() | (handler.to_kwargs() if handler else {})  # resume() has put a rank's own buffers into the model
+    new = DistributedDataParallel(model.module, device_ids=model.device_ids, output_device=model.output_device, **options)
     if handler is not None:
         handler.register_comm_hook(new)
     new._is_accelerate_prepared = True  # type: ignore[assignment]

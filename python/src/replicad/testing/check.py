@@ -99,11 +99,11 @@ def check_resume(
         raise ValueError(f"check_resume: steps={steps}, more={more}: want at least 1 for each")
     if source not in SOURCES:
         raise ValueError(f"check_resume: source={source!r}: want one of {', '.join(SOURCES)}")
-    train = _Program.of("check_resume", train_fn, arguments)
+    train = Program.of("check_resume", train_fn, arguments)
     if world < 1 or (world > 1 and source != "durable"):
         raise ValueError(f"check_resume: world={world}: want at least 1, and source='durable' where it is not 1")
     last = steps + more
-    daemon = Daemon(_binary("check_resume", program))
+    daemon = Daemon(binary("check_resume", program))
     with daemon:
         straight = _run(daemon, "straight", train.command(last), last, timeout)
         if source == "durable":
@@ -117,7 +117,7 @@ def check_resume(
     return _compare(straight, resumed, steps, source)
 
 
-def _through(daemon: Daemon, train: _Program, straight: list[dict[str, Any]], steps: int, last: int, world: int, timeout: float) -> Resumption:
+def _through(daemon: Daemon, train: Program, straight: list[dict[str, Any]], steps: int, last: int, world: int, timeout: float) -> Resumption:
     """The state of a step goes over some ranks and back, and is trained from."""
     first, second = f"{daemon.durable}/resumed@{steps}", f"{daemon.durable}/through@{steps}"
     status, said, _ = _launched(daemon, "through", train.command(steps, 0, "through"), timeout, "--durable-every", "0", "--groups", "auto", "--from", first, world=world)
@@ -138,8 +138,8 @@ def check_generation(train_fn: Train, url: str, *, timeout: float = 120.0, progr
     ``train_fn`` and the rest are as for :func:`check_resume`; it must be the run's own program. The run has one rank.
     ``ValueError`` where there are no two such generations.
     """
-    train = _Program.of("check_generation", train_fn, arguments)
-    daemon = Daemon(_binary("check_generation", program))
+    train = Program.of("check_generation", train_fn, arguments)
+    daemon = Daemon(binary("check_generation", program))
     with daemon:
         where, _, _ = _split(url)
         job, one, two = _pair(url, json.loads(_printed(daemon, timeout, "ckpt", "ls", where, "--json")))
@@ -196,7 +196,7 @@ def _printed(daemon: Daemon, timeout: float, *command: str, codes: Sequence[int]
     return done.stdout
 
 
-def _binary(name: str, program: str | None) -> str:
+def binary(name: str, program: str | None) -> str:
     binary = program or os.environ.get("REPLICAD") or shutil.which("replicad")
     if not binary:
         raise FileNotFoundError(f"{name}: no replicad program on the path: give program=, or set REPLICAD")
@@ -204,7 +204,7 @@ def _binary(name: str, program: str | None) -> str:
 
 
 @dataclass(frozen=True)
-class _Program:
+class Program:
     """A training function, as other processes find it."""
 
     module: str
@@ -213,7 +213,7 @@ class _Program:
     arguments: tuple[str, ...]
 
     @classmethod
-    def of(cls, caller: str, fn: Train, arguments: Sequence[str] | None) -> _Program:
+    def of(cls, caller: str, fn: Callable[..., Any], arguments: Sequence[str] | None) -> Program:
         if trainee.running:
             raise RuntimeError(f'{caller} is called by a process of {caller}, which loaded this program for its training function: put the call under `if __name__ == "__main__":`')
         module, file = _place(caller, fn)
@@ -226,7 +226,7 @@ class _Program:
         return [self.module, self.file, self.function, str(last), str(kill), how, *self.arguments]
 
 
-def _place(caller: str, fn: Train) -> tuple[str, str]:
+def _place(caller: str, fn: Callable[..., Any]) -> tuple[str, str]:
     """Where another process finds this function: the name of its module ("__main__" if it is in a program that has no other) and its file."""
     if "<" in fn.__qualname__ or "." in fn.__qualname__:
         raise ValueError(f"{caller}: {fn.__qualname__} must be at the top level of its file: other processes load it from there")
@@ -260,8 +260,15 @@ def _ends(daemon: Daemon, name: str, train: Sequence[str], step: int, timeout: f
 
 def _launched(daemon: Daemon, name: str, train: Sequence[str], timeout: float, *flags: str, world: int = 1) -> tuple[int, str, list[dict[str, Any]]]:
     """How a launcher ended, what was printed, and what its processes wrote."""
-    out, log = Path(daemon.folder, f"{name}.jsonl"), Path(daemon.folder, f"{name}.log")
+    out = Path(daemon.folder, f"{name}.jsonl")
     command = [sys.executable, "-c", "from replicad.testing import trainee; trainee.main()", str(out), *train]
+    status, said = launched(daemon, name, command, timeout, *flags, world=world)
+    return status, said, [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+
+
+def launched(daemon: Daemon, name: str, command: Sequence[str], timeout: float, *flags: str, world: int = 1) -> tuple[int, str]:
+    """How the launcher of a job ended, and what was printed."""
+    log = Path(daemon.folder, f"{name}.log")
     with open(log, "w") as printed:
         launcher = daemon.start(
             "run", "--dev", "--job", name, "--world", str(world), "--ranks", ",".join(map(str, range(world))), "--min-copies", "1", *flags, "--", *command,
@@ -276,7 +283,7 @@ def _launched(daemon: Daemon, name: str, train: Sequence[str], timeout: float, *
     said = log.read_text(errors="replace")[-8000:]
     if status:
         said = said.partition("replicad run: terminated:")[0]  # by trainee.main: that the job could be gone on with is no help here
-    return status, said, [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    return status, said
 
 
 def _same(straight: list[dict[str, Any]], records: list[dict[str, Any]], how: str) -> int:

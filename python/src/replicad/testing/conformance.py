@@ -10,7 +10,6 @@ Nothing of a framework is imported here.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import random
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .faults import Injected
-from .trainee import load, named
+from .trainee import digest, load
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +72,7 @@ class Run:
 
     def digests(self, values: Mapping[str, Any]) -> None:
         """What there is in the end, by name: trees of tensors, numbers and texts."""
-        self._write({name: _digest(value) for name, value in values.items()})
+        self._write({name: digest(value) for name, value in values.items()})
 
     def at(self, place: str, step: int) -> None:
         """The rank is at a place of a step; what is to break there does, if it has not yet."""
@@ -240,11 +239,24 @@ def _line(event: Any, beside: Any = (None, None, {})) -> str:
     return " ".join([name, str(step), *(f"{k}={v}" for k, v in values.items() if k not in same or same[k] != v)])
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256("\n".join(f"{name} {text}" for name, text in named(value, "")).encode()).hexdigest()[:16]
-
-
 # -- runs -----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Named:
+    """A subject as other processes find it: the class, or a function that makes a trainer of :func:`replicad.testing.check_trainer`."""
+
+    name: str  #: of its rows
+    module: str
+    file: str
+    attribute: str
+    arguments: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, subject: type[Subject]) -> Named:
+        """A class at the top level of a file."""
+        return cls(subject.name, "__main__", sys.modules[subject.__module__].__file__ or "", subject.__qualname__)
+
 
 #: Runs a Python program as the ranks of a job under `replicad run` to its good end: (program, arguments, world).
 Launch = Callable[[str, Sequence[str], int], None]
@@ -255,8 +267,9 @@ class Suite:
     """The runs of a subject of one world. ``launch`` runs a job under a daemon, ``env`` is the environment of plain processes, ``subject`` is at the top level of a file, and
     ``folder`` holds what the runs leave."""
 
-    def __init__(self, subject: type[Subject], *, world: int, folder: Path, launch: Launch, env: Mapping[str, str], timeout: float = 600.0) -> None:
-        self._subject, self._world, self._folder, self._launch, self._env, self._timeout = subject, world, folder, launch, env, timeout
+    def __init__(self, subject: type[Subject] | Named, *, world: int, folder: Path, launch: Launch, env: Mapping[str, str], timeout: float = 600.0) -> None:
+        self._subject = subject if isinstance(subject, Named) else Named.of(subject)
+        self._world, self._folder, self._launch, self._env, self._timeout = world, folder, launch, env, timeout
         self._runs = 0
 
     @functools.cached_property
@@ -277,26 +290,26 @@ class Suite:
 
     def _ran(self, how: str, plan: Sequence[Break]) -> list[list[Life]]:
         self._runs += 1
-        into = self._folder / f"{self._subject.__name__}-{self._world}-{self._runs}"
+        into = self._folder / f"{self._subject.attribute}-{self._world}-{self._runs}"
         into.mkdir(parents=True)
         (into / "plan.json").write_text(json.dumps([[b.place, b.step, b.rank] for b in plan]))
-        file = Path(sys.modules[self._subject.__module__].__file__ or "")
-        call = [str(into), str(file), self._subject.__qualname__, *how.partition(" ")[::2]]
+        of = self._subject
+        call = [str(into), of.module, of.file, of.attribute, *how.partition(" ")[::2], *of.arguments]
         if how == "plain":
-            _plain(call, self._world, self._env, self._timeout)
+            ranks(PROGRAM, call, self._world, self._env, self._timeout)
         else:
             self._launch(PROGRAM, call, self._world)
         return [lives((into / f"rank{rank}").read_text()) for rank in range(self._world)]
 
 
-def _plain(call: Sequence[str], world: int, env: Mapping[str, str], timeout: float) -> None:
-    """The processes that torchrun would start."""
+def ranks(program: str, call: Sequence[str], world: int, env: Mapping[str, str], timeout: float) -> None:
+    """Runs a program in the processes that torchrun would start, to their good end."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     common = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *call], env={**env, **common, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [sys.executable, "-c", program, *call], env={**env, **common, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         for r in range(world)
     ]
@@ -304,17 +317,31 @@ def _plain(call: Sequence[str], world: int, env: Mapping[str, str], timeout: flo
     try:
         for p in processes:
             said += p.communicate(timeout=max(0.0, end - time.monotonic()))[0]
+    except subprocess.TimeoutExpired as err:
+        printed = err.stdout if isinstance(err.stdout, str) else (err.stdout or b"").decode(errors="replace")
+        raise RuntimeError(f"the plain run has not ended after {timeout:g} s. It printed so far:\n{said}{printed or '(nothing)'}") from None
     finally:
         for p in processes:
             p.kill()
-            p.wait()
+            p.communicate()
     if bad := [p.returncode for p in processes if p.returncode]:
         raise RuntimeError(f"the plain run failed (status {bad[0]}):\n{said}")
 
 
+def _made(program: Any, name: str, run: Run) -> Subject:
+    """The subject of a run."""
+    kind = getattr(program, name)
+    if isinstance(kind, type) and issubclass(kind, Subject):
+        return kind(run)
+    from .recorder import Judged
+
+    return Judged(run, program, name)
+
+
 def main() -> None:
-    """A process of a :class:`Suite`: FOLDER FILE CLASS HOW CONTROL."""
-    folder, file, name, how, control = sys.argv[1:]
+    """A process of a :class:`Suite`: FOLDER MODULE FILE NAME HOW CONTROL [ARGUMENT...]."""
+    folder, module, file, name, how, control, *arguments = sys.argv[1:]
+    sys.argv = [file, *arguments]
     plan = [Break(*b) for b in json.loads(Path(folder, "plan.json").read_text())]
     from .. import place
 
@@ -325,9 +352,11 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # accelerate sets another number where none is given, and sums follow from it
     torch.set_num_threads(1)
     run = Run(Path(folder), rank, world, how, plan)
-    kind: type[Subject] = getattr(load("__main__", file), name)
+    program = load(module, file)
     random.seed(1)  # generators that no framework seeds
-    subject = kind(run)
+    if np := sys.modules.get("numpy"):
+        np.random.seed(1)
+    subject = _made(program, name, run)
     if control:
         subject.forget()
 

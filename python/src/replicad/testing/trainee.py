@@ -55,7 +55,7 @@ def _record(train: Train, last: int, kill: int, how: str, path: Path) -> None:
     at = -1
     with open(path, "a", buffering=1) as out:
         killed = any("killed" in json.loads(line) for line in path.read_text().splitlines())
-        _seed(out.tell())  # the same in the first process of each run; another one where the state has to come from the resume
+        seed(out.tell())  # the same in the first process of each run; another one where the state has to come from the resume
         for yielded in train(last):
             session = sessions.current()
             if session is None:
@@ -116,6 +116,11 @@ def named(value: Any, name: str) -> Iterator[tuple[str, str]]:
         yield name, repr(value)
 
 
+def digest(value: Any) -> str:
+    """Of a tree of values."""
+    return hashlib.sha256("\n".join(f"{name} {text}" for name, text in named(value, "")).encode()).hexdigest()[:16]
+
+
 def _state(session: Session) -> Iterator[tuple[str, str]]:
     """Everything that a session keeps, in the order in which a difference is looked for: what the step drew and saw first, for
     that is the cause where weights differ."""
@@ -129,7 +134,7 @@ def _state(session: Session) -> Iterator[tuple[str, str]]:
     yield from named(own["rng"], "rng")
 
 
-def _seed(n: int) -> None:
+def seed(n: int) -> None:
     """Generators that nobody seeds differ from process to process, which is no fault of a resume."""
     import torch
 
