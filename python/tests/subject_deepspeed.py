@@ -97,10 +97,16 @@ class Kept(Subject):
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.cross_entropy(self.engine(x.to(next(self.module.parameters()).dtype)).float(), y)
 
-    def train(self) -> None:
-        engine = self.engine
+    def begin(self) -> None:
         if self.run.kept:
             self.session.resume()
+
+    def after(self, step: int) -> None:
+        """What else follows a step."""
+
+    def train(self) -> None:
+        engine = self.engine
+        self.begin()
         batches = self.loader.endless()
         while engine.global_steps < STEPS:
             for last in (False, True):
@@ -110,13 +116,15 @@ class Kept(Subject):
                     engine.step()
             step = engine.global_steps
             self.run.at("log", step)
-            self.run.event("step", step, loss=loss.item(), norm=float(engine.get_global_grad_norm() or 0), lr=engine.get_lr(), samples=engine.global_samples, micro=engine.micro_steps)
+            norm, counts = float(engine.get_global_grad_norm() or 0), (engine.global_samples, engine.micro_steps)
+            self.run.event("step", step, loss=loss.item(), norm=norm, lr=engine.get_lr(), counts=counts)
             if step % EVALUATES == 0:
                 engine.eval()
                 with torch.no_grad():
                     self.run.event("evaluation", step, loss=self.loss(*self.held).item())
                 self.run.at("evaluation", step)
                 engine.train()
+            self.after(step)
         if self.run.kept:
             self.session.leave()
 
@@ -189,6 +197,47 @@ class Offloads(Kept):
 class Offloads3(Kept):
     name, stage, dtype = "deepspeed, ZeRO 3, offload_optimizer to cpu", 3, "bf16"
     config: Mapping[str, Any] = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "zero_force_ds_cpu_optimizer": False}
+
+
+class Saves2(Kept):
+    """Leaves a checkpoint of DeepSpeed's own."""
+
+    name, stage, dtype = "deepspeed, ZeRO 2, save_checkpoint", 2, "bf16"
+
+    def after(self, step: int) -> None:
+        if step == 2:
+            self.engine.save_checkpoint(str(self.run.folder.parent / "checkpoints"), tag="first")
+
+
+class Saves3(Saves2):
+    name, stage = "deepspeed, ZeRO 3, save_checkpoint", 3
+
+
+class FromCheckpoint(Kept):
+    """From a checkpoint of DeepSpeed's own, which lies beside what the runs leave; and it writes some."""
+
+    def load(self) -> int:
+        assert self.engine.load_checkpoint(str(self.run.folder.parent / "checkpoints"), tag="first")[0] is not None
+        return int(self.engine.global_steps)
+
+    def begin(self) -> None:
+        if self.run.kept:
+            self.session.resume(otherwise=self.load)
+        else:
+            self.load()
+
+    def after(self, step: int) -> None:
+        if step == 4:
+            self.engine.save_checkpoint(str(self.run.folder / "saves"))
+            self.run.at("save", step)
+
+
+class FromCheckpoint2(FromCheckpoint):
+    name, stage, dtype = "deepspeed, ZeRO 2, load_checkpoint", 2, "bf16"
+
+
+class FromCheckpoint3(FromCheckpoint):
+    name, stage, dtype = "deepspeed, ZeRO 3, load_checkpoint", 3, "bf16"
 
 
 class Unmanaged(Kept):

@@ -1,8 +1,8 @@
 """What a killed build of an extension of torch's has left.
 
-Torch builds an extension when a program first uses it, and the process that builds holds an empty file, ``lock``. It removes it when it is done. Where it was killed the file stays,
-and every later process waits for it without an end (``torch.utils.file_baton``). A process that holds the file has it open: so the kernel is asked for a write lease on it,
-which it gives only where nobody else has the file open, in any container of this machine. How old the file is says nothing: a build may take minutes.
+Torch builds an extension when a program first uses it. The process that builds holds an empty file, ``lock``, and removes it when it is done. Where it was killed the file stays,
+and every later process waits for it without an end (``torch.utils.file_baton``). Its holder has the file open. So the kernel is asked for a write lease on it, which it gives only
+where nobody else has the file open, in any container of this machine. How old the file is says nothing: a build may take minutes.
 """
 
 from __future__ import annotations

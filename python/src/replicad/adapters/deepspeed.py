@@ -1,7 +1,7 @@
 """DeepSpeed's engine: ``engine = replicad.deepspeed.keep(engine)``, and the loop stays what it is.
 
-An ``engine.step()`` that updates is a step of the session. ZeRO has fp32 partitions of its own on each rank, and the base optimizer's state of them: those are kept. The weights that
-the model computes with follow from the partitions, and are in no copy. Once all ranks have their partitions back they are gathered, as DeepSpeed does after each update.
+An ``engine.step()`` that updates is a step of the session. Under ZeRO each rank has fp32 partitions of its own, and the base optimizer's state of them: those are kept. The weights
+that the model computes with follow from the partitions, and are in no copy. Once all ranks have their partitions back, they gather the weights, as DeepSpeed does after an update.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ SCALES = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 def keep(engine: Any, *, data: Any = (), extra: Mapping[str, Any] | None = None, **session: Any) -> Any:
     """Keeps the training of the engine that ``deepspeed.initialize`` has returned, and returns it; its session is ``engine.session``. Call it once on all ranks, then
-    ``engine.session.resume()``, before the first forward. ``data`` is what says which samples come next (:class:`replicad.data.Loader`). ``extra`` and the other arguments are those of
-    :class:`replicad.Session`. Under ZeRO start the job with ``--groups auto``, as each rank has a part of its own. Where no launcher started the program, the engine trains as it did.
-    :class:`replicad.Invalid` for what is no engine; :class:`replicad.Unsupported` for what can't be kept, by name, with what to do instead; :class:`replicad.SessionState` for an
-    engine that is kept already.
+    ``engine.session.resume()``, before the first forward.
+
+    ``data`` is what says which samples come next (:class:`replicad.data.Loader`). ``extra`` and the other arguments are those of :class:`replicad.Session`. Under ZeRO start the
+    job with ``--groups auto``, as each rank has a part of its own. Where no launcher started the program, the engine trains as it did.
+    :class:`replicad.Invalid` for what is no engine; :class:`replicad.Unsupported` for a version that this was not tested with, and for what can't be kept, by name, with what to do
+    instead; :class:`replicad.SessionState` for an engine that is kept already.
     """
     if not isinstance(engine, DeepSpeedEngine):
         raise Invalid(f"keep: want the engine of deepspeed.initialize(), not {type(engine).__module__}.{type(engine).__qualname__}")
@@ -61,25 +63,35 @@ def _refused(engine: Any, data: Any) -> str:
     """What can't be kept of it, with what to do instead."""
     if type(engine) is not DeepSpeedEngine:
         return f"a {type(engine).__name__} has a schedule of its own, and stages with other weights on each rank: train with ZeRO, without pipeline or hybrid engine"
+    if engine.optimizer is None:
+        return "an engine without an optimizer trains nothing: give deepspeed.initialize() one"
     zero = engine._config.zero_config
+    state, weights = _device(zero.offload_optimizer), _device(zero.offload_param)
     for given, text in (
-        (_device(zero.offload_optimizer) == "nvme" or _device(zero.offload_param) == "nvme", "offload to NVMe: state that lies in files has no memory to copy: leave device='nvme' out"),
-        (_device(zero.offload_param), "offload_param: weights that come from the host for each layer were never tried: leave it out; offload_optimizer to the CPU is kept"),
+        ("nvme" in (state, weights), "offload to NVMe: what lies in files has no memory to copy: leave device='nvme' out"),
+        (weights, "offload_param: weights that come from the host for each layer were never tried: leave it out; offload_optimizer to the CPU is kept"),
         (engine.zenflow, "ZenFlow updates a part of the weights between steps: leave it out"),
         (engine.has_moe_layers, "experts of a mixture have partitions over other groups of ranks: train without expert parallelism"),
         (engine.mp_world_size > 1, "tensor parallelism: ranks with other weights have partitions over other groups: train with ZeRO alone"),
         (engine.zero_hpz_partition_size() > 1, "zero_hpz_partition_size: a second partition of the weights would be stale after a load: leave it out"),
-        (engine.zero_quantized_weights() or engine.zero_quantized_nontrainable_weights(), "quantized weights do not follow from the partitions alone: leave zero_quantized_* out"),
-        (engine.curriculum_learning_enabled() or engine.random_ltd_enabled(), "a curriculum and random-LTD count steps of their own: leave them out"),
-        (engine.torch_autocast_z0_gradscaler is not None or getattr(engine.optimizer, "torch_autocast_gradscaler", None) is not None, "torch_autocast with float16: use bfloat16"),
-        (engine.training_dataloader is not None and not data, "the loader of deepspeed.initialize(training_data=) has no place to keep: read with replicad.data.Loader, keep(engine, data=loader)"),
-        (engine.optimizer is None, "an engine without an optimizer trains nothing: give deepspeed.initialize() one"),
-    ):  # fmt: skip
+        (zero.zero_quantized_weights or zero.zero_quantized_nontrainable_weights, "quantized weights do not follow from the partitions alone: leave zero_quantized_* out"),
+        (engine.random_ltd_enabled() or engine.curriculum_learning_enabled(), "random-LTD and a curriculum count steps of their own: leave them out"),
+        (_scales(engine) or _scales(engine.optimizer), "torch_autocast to float16 has a scaler of its own: use bfloat16"),
+        (
+            engine.training_dataloader is not None and not data,
+            "the loader of deepspeed.initialize(training_data=) has no place to keep: read with replicad.data.Loader, and give it as keep(engine, data=loader)",
+        ),
+    ):
         if given:
             return text
-    if not isinstance(engine.optimizer, tuple(_KINDS)) and engine.optimizer is not engine.basic_optimizer:
+    if type(engine.optimizer) not in _KINDS and engine.optimizer is not engine.basic_optimizer:
         return f"{type(engine.optimizer).__name__} was never tried: use ZeRO of stage 1 to 3, or float32 or bfloat16 without it, and an optimizer of torch.optim"
     return ""
+
+
+def _scales(of: Any) -> bool:
+    """Whether torch's autocast scales a loss there."""
+    return any(vars(of).get(name) is not None for name in ("torch_autocast_z0_gradscaler", "torch_autocast_gradscaler"))
 
 
 def _device(offload: Any) -> str:
@@ -196,6 +208,25 @@ _KINDS: dict[type, type[_Plain]] = {DeepSpeedZeroOptimizer: _Zero, DeepSpeedZero
 # -- the engine --------------------------------------------------------------------------------------------------------------
 
 
+class _Scaler:
+    """The loss scaler of an optimizer, which is another object once a checkpoint was loaded."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    def _now(self) -> Attributes:
+        scaler = getattr(self._optimizer, "loss_scaler", None) or getattr(self._optimizer, "loss_scale_config", None)
+        return Attributes(scaler, *(name for name in SCALES if hasattr(scaler, name)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has changed."""
+        return self._now().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts it back."""
+        self._now().load_state_dict(state)
+
+
 class _Frozen(torch.nn.Module):
     """Parts of parameters that are not trained, as a session keeps what is frozen: once."""
 
@@ -216,17 +247,14 @@ class _Keeper:
         self.grads = [(p, p.grad) for p, _ in self.weights.partitions() if p.grad is not None]
         frozen = list(self.weights.frozen())
         ids = {id(p) for p in self.weights.trained()}
-        names = [f"model.{clean(engine.module, name)}" for name, p in engine.module.named_parameters() if id(p) in ids]
-        scaler = getattr(engine.optimizer, "loss_scaler", None) or getattr(engine.optimizer, "loss_scale_config", None)
-        counts: dict[str, Any] = {"engine": moves(Attributes(engine, *COUNTS))}
-        if scaler is not None:
-            counts["loss_scaler"] = moves(Attributes(scaler, *(name for name in SCALES if hasattr(scaler, name))))
+        whole = "model.module" if frozen else "model"
+        names = [f"{whole}.{clean(engine.module, name)}" for name, p in engine.module.named_parameters() if id(p) in ids]
         self.session = Session(
-            {"model": engine.module} | ({"frozen": _Frozen(frozen)} if frozen else {}),
+            {"module": engine.module, "frozen": _Frozen(frozen)} if frozen else engine.module,
             self.weights.base,
             scheduler=() if engine.lr_scheduler is None else engine.lr_scheduler,
             data=data,
-            extra=counts | extra,
+            extra={"engine": moves(Attributes(engine, *COUNTS)), "loss_scaler": moves(_Scaler(engine.optimizer))} | extra,
             derived=dict.fromkeys(names, _when_all_are_there) | dict(given.pop("derived", None) or {}),
             **given,
         )
@@ -238,8 +266,8 @@ class _Keeper:
     def _resume(self, resume: Callable[..., Any], *args: Any, **more: Any) -> Any:
         if dist.group.WORLD is not self.world:
             raise StaleProcessGroup(
-                "resume: DeepSpeed's engine, its optimizer and its modules hold process groups that were taken down when the block ended, and take no others. This process ends, and a "
-                "new one takes its place"
+                "resume: DeepSpeed's engine, its optimizer and its modules hold process groups that were taken down when the block ended, and take no others. "
+                "This process ends, and a new one takes its place"
             )
         return resume(*args, **more)
 
