@@ -154,13 +154,15 @@ def partition(t: torch.Tensor, ranks: Sequence[int]) -> None:
 
 
 def _partitions(world: int, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Iterator[Sharded]:
-    """The parameters of which that was said, and what the optimizer has of each element of theirs."""
-    cut = {id(p): ranks for group in optimizer.param_groups for p in group["params"] if (ranks := getattr(p, PARTITION, None)) is not None}
-    for label, p in named(optimizer, names) if cut else ():
-        if (ranks := cut.get(id(p))) is not None:
-            at, spread, n = ranks.index(torch.distributed.get_rank()), on_mesh(world, ranks, (len(ranks),), (True,)), p.numel()
-            of = [(label, p), *((f"{label}.{key}", t) for key, t in optimizer.state.get(p, {}).items() if isinstance(t, torch.Tensor) and t.shape == p.shape)]
-            yield from (Sharded(f"{name}.{path}", spread, (n * len(ranks),), (n,), (at * n,), ("flat shard",), (len(ranks),)) for path, _ in of)
+    """The parameters of which that was said, and what the optimizer has of each of their elements."""
+    if not any(hasattr(p, PARTITION) for group in optimizer.param_groups for p in group["params"]):
+        return
+    for label, p in named(optimizer, names):
+        if (ranks := getattr(p, PARTITION, None)) is not None:
+            n, at = p.numel(), ranks.index(torch.distributed.get_rank())
+            of = [f"{name}.{label}.{key}" for key, t in optimizer.state.get(p, {}).items() if isinstance(t, torch.Tensor) and t.shape == p.shape]
+            for path in (label if id(p) in names else f"{name}.{label}", *of):
+                yield Sharded(path, on_mesh(world, ranks, (len(ranks),), (True,)), (n * len(ranks),), (n,), (at * n,), ("flat shard",), (len(ranks),))
 
 
 def _ranks(group: Any) -> list[int]:

@@ -109,8 +109,8 @@ class _Plain:
     def __init__(self, optimizer: Any) -> None:
         self.optimizer, self.base = optimizer, getattr(optimizer, "optimizer", optimizer)
 
-    def trained(self) -> Iterator[torch.Tensor]:
-        """The model's parameters whose values follow from what is kept."""
+    def follow(self) -> Iterator[torch.Tensor]:
+        """The model's parameters whose values follow from what is kept in another place."""
         return iter(())
 
     def partitions(self) -> Iterator[tuple[torch.Tensor, Any]]:
@@ -131,18 +131,18 @@ class _Copied(_Plain):
     def __init__(self, optimizer: Any) -> None:
         self.optimizer, self.base = optimizer, optimizer.optimizer
 
-    def trained(self) -> Iterator[torch.Tensor]:
+    def follow(self) -> Iterator[torch.Tensor]:
         return (p for group in self.optimizer.fp16_groups for p in group)
 
     def back(self) -> None:
-        for half, whole in zip(self.trained(), (p for group in self.optimizer.fp32_groups for p in group), strict=True):
+        for half, whole in zip(self.follow(), (p for group in self.optimizer.fp32_groups for p in group), strict=True):
             half.data.copy_(whole.data)
 
 
 class _Zero(_Copied):
     """ZeRO 1 and 2."""
 
-    def trained(self) -> Iterator[torch.Tensor]:
+    def follow(self) -> Iterator[torch.Tensor]:
         return (p for group in self.optimizer.bit16_groups for p in group)
 
     def partitions(self) -> Iterator[tuple[torch.Tensor, Any]]:
@@ -155,7 +155,7 @@ class _Zero(_Copied):
 class _Bf16(_Zero):
     """ZeRO 1 with bfloat16 weights and float32 gradients."""
 
-    def trained(self) -> Iterator[torch.Tensor]:
+    def follow(self) -> Iterator[torch.Tensor]:
         return (p for group in self.optimizer.bf16_groups for p in group)
 
     def partitions(self) -> Iterator[tuple[torch.Tensor, Any]]:
@@ -246,7 +246,7 @@ class _Keeper:
             partition(t, _ranks(group))
         self.grads = [(p, p.grad) for p, _ in self.weights.partitions() if p.grad is not None]
         frozen = list(self.weights.frozen())
-        ids = {id(p) for p in self.weights.trained()}
+        ids = {id(p) for p in self.weights.follow()}
         whole = "model.module" if frozen else "model"
         names = [f"{whole}.{clean(engine.module, name)}" for name, p in engine.module.named_parameters() if id(p) in ids]
         self.session = Session(
