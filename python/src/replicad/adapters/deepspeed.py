@@ -189,8 +189,11 @@ class _Zero3(_Copied):
     def partitions(self) -> Iterator[tuple[torch.Tensor, Any]]:
         return zip(self.optimizer.fp32_partitioned_groups_flat, self.optimizer.sub_group_process_groups, strict=True)
 
+    def follow(self) -> Iterator[torch.Tensor]:
+        return iter(self.optimizer.module.parameters())
+
     def frozen(self) -> Iterator[tuple[str, torch.Tensor]]:
-        ids = {id(p) for p in self.trained()}
+        ids = {id(p) for group in self.optimizer.fp16_groups for p in group}
         return ((name, p.ds_tensor) for name, p in self.optimizer.module.named_parameters() if id(p) not in ids)
 
     def back(self) -> None:
