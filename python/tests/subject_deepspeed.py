@@ -4,7 +4,7 @@ engine's own monitor is told."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import deepspeed
@@ -64,7 +64,7 @@ class Kept(Subject):
         self.held = samples[:8]
         self.engine, self.optimizer, _, self.scheduler = deepspeed.initialize(
             model=self.module,
-            optimizer=torch.optim.AdamW([p for p in self.module.parameters() if p.requires_grad], lr=0.01),
+            optimizer=self.makes(),
             lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5),
             config=self.settings(),
         )
@@ -80,6 +80,9 @@ class Kept(Subject):
             "zero_optimization": {"stage": self.stage, "stage3_param_persistence_threshold": 20},
         }  # fmt: skip
         return config | ({self.dtype: {"enabled": True}} if self.dtype else {}) | dict(self.config)
+
+    def makes(self) -> torch.optim.Optimizer | None:
+        return torch.optim.AdamW([p for p in self.module.parameters() if p.requires_grad], lr=0.01)
 
     def model(self) -> torch.nn.Module:
         nn = torch.nn
@@ -130,9 +133,20 @@ class Kept(Subject):
 
     def digests(self) -> Mapping[str, Any]:
         state = {f"{i}.{key}": t for i, of in enumerate(self.base.state.values()) for key, t in of.items()}
-        weights = {name: getattr(p, "ds_tensor", p).detach() for name, p in self.module.named_parameters()} | dict(self.module.named_buffers())
-        masters = [p.detach() for p in self.base.state]
-        return {"weights": weights, "masters": masters, "optimizer": state, "scheduler": self.scheduler.state_dict()}
+        weights = {name: self.part(p, getattr(p, "ds_tensor", p)) for name, p in self.module.named_parameters()} | dict(self.module.named_buffers())
+        return {"weights": weights, "masters": list(self.masters()), "optimizer": state, "scheduler": self.scheduler.state_dict()}
+
+    def part(self, p: Any, t: torch.Tensor) -> torch.Tensor:
+        """What a rank has of a parameter: what the last one has beyond its end nobody has written."""
+        n = t.numel()
+        return t.detach()[: max(0, min(n, p.ds_numel - self.run.rank * n))] if hasattr(p, "ds_tensor") else t.detach()
+
+    def masters(self) -> Iterator[torch.Tensor]:
+        if self.stage < 3:
+            yield from (p.detach() for p in self.base.state)
+            return
+        for params, flat in zip(self.optimizer.fp16_groups, self.optimizer.fp32_partitioned_groups_flat, strict=True):
+            yield from (self.part(p, t) for p, t in zip(params, flat.split([p.ds_tensor.numel() for p in params]), strict=True))
 
 
 class Zero0(Kept):
@@ -255,3 +269,13 @@ class Stale(Kept):
         super().__init__(run)
         if run.kept:
             self.engine.step.func.__self__.weights.back = lambda: None
+
+
+class Fused(Kept):
+    """DeepSpeed's own optimizer, which it compiles."""
+
+    name, stage, dtype = "deepspeed, ZeRO 2, FusedAdam", 2, "bf16"
+    config: Mapping[str, Any] = {"optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}
+
+    def makes(self) -> None:
+        return None
