@@ -23,7 +23,7 @@ PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 40 --durat
 # The tests of frameworks' adapters, those that there are.
 FRAMEWORKS := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,accelerate.py conformance.py data_libraries.py huggingface.py lightning.py)))
 # Those that have an environment of their own, as they want other versions of what the others need.
-FRAMEWORKS2 := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,deepspeed.py torchtitan.py)))
+FRAMEWORKS2 := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,builds.py deepspeed.py torchtitan.py)))
 # What the default leaves out: further libraries, layouts and moments of what it shows once. SKIP= leaves out nothing.
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.

@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.metadata
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -184,15 +185,24 @@ def test_a_version_that_was_not_tested(package: str, version: str, text: str, mo
 # -- the example --------------------------------------------------------------------------------------------------------------
 
 
+EXAMPLE = ROOT / "examples" / "frameworks" / "with_deepspeed.py"
+
+
+def test_groups_that_nobody_asked_for(daemon: Daemon) -> None:
+    job = daemon.run(EXAMPLE.read_text(), world=2)
+    assert job.wait() != 0
+    assert "hold different parts of optim.param.0.0: start the job with --groups 0,1, or with --groups auto" in job.printed()
+
+
 @pytest.mark.long
 def test_the_example(daemon: Daemon) -> None:
     """It is killed once it has logged."""
-    program = (ROOT / "examples" / "frameworks" / "with_deepspeed.py").read_text()
+    program = EXAMPLE.read_text()
     last = sorted(line for line in daemon.run(program, world=2, flags=AUTO).done().splitlines() if line.startswith("rank "))
     assert [line.split(", loss")[0] for line in last] == ["rank 0 at step 20", "rank 1 at step 20"]
     assert all(line.endswith("noticed {}") for line in last)
     job = daemon.run(program, world=2, flags=AUTO)
-    pid = int(job.until("process ").split("process ")[1].split()[0])
+    (pid,) = re.findall(r"process (\d+)", job.until("rank 1: process "))[:1]
     job.until("step 10: loss")
-    os.kill(pid, signal.SIGKILL)
+    os.kill(int(pid), signal.SIGKILL)
     assert sorted(line for line in job.done().splitlines() if line.startswith("rank ") and "at step" in line) == last
