@@ -29,7 +29,7 @@ from conftest import ROOT, Daemon
 from replicad.errors import Invalid, SessionState, Unsupported
 from replicad.testing.conformance import Break, Run
 
-AUTO = ("--groups", "auto")
+AUTO = ("--groups", "auto", "--collective-window")
 #: A step each. An update has two micro-batches; every second one is evaluated.
 KILLED = (Break("forward", 1), Break("second forward", 2, 1), Break("backward", 3), Break("evaluation", 4, 1), Break("step", 6), Break("log", 7, 1), Break("log", 8))
 SOME = (Break("second forward", 3, 1), Break("step", 5), Break("evaluation", 6, 1))
