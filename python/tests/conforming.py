@@ -10,11 +10,11 @@ from conftest import Daemon, environment
 from replicad.testing.conformance import Report, Subject, Suite
 
 
-def suite(subject: type[Subject], world: int, daemon: Daemon, folder: Path, said: list[str] | None = None) -> Suite:
-    """``said`` is given what each job printed."""
+def suite(subject: type[Subject], world: int, daemon: Daemon, folder: Path, said: list[str] | None = None, flags: tuple[str, ...] = ()) -> Suite:
+    """``said`` is given what each job printed, ``flags`` are the launcher's."""
 
     def launch(program: str, args: Sequence[str], world: int) -> None:
-        text = daemon.run(program, *args, world=world).done()
+        text = daemon.run(program, *args, world=world, flags=flags).done()
         if said is not None:
             said.append(text)
 

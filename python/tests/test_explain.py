@@ -391,6 +391,13 @@ def test_optimizers_and_what_hangs_on_them(opened: Open) -> None:
     del scaler
 
 
+def test_an_optimizer_of_what_a_model_follows_from(opened: Open) -> None:
+    m = model().bfloat16()
+    whole = [torch.nn.Parameter(p.detach().float()) for p in m.parameters()]
+    e = opened(model=m, optimizer=torch.optim.SGD(whole, lr=0.1), data=loader(), derived={"model.*": list})
+    assert [v.what for v in e.advice] == ["derived"]
+
+
 def test_what_is_not_known_of_an_optimizer(opened: Open) -> None:
     class Counting(torch.optim.AdamW):
         seen = 0

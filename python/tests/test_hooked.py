@@ -287,6 +287,18 @@ class Counter:
     def load_state_dict(self, state: dict[str, int]) -> None: ...
 
 
+def test_tensors_that_are_made_together_are_made_once() -> None:
+    made: list[str] = []
+
+    def make() -> None:
+        made.append("all")
+
+    derived = Derived({"model.a": make, "model.b": make, "head.*": list})
+    assert [name for name in ("model.a", "model.b", "model.ab", "head.a") if derived.has(name)] == ["model.a", "model.b", "head.a"]
+    derived.rebuild()
+    assert made == ["all"]
+
+
 def test_what_is_said_of_an_object_must_fit() -> None:
     model = torch.nn.Linear(2, 2)
     for make, err, text in (

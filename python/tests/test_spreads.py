@@ -16,7 +16,7 @@ from ranks import Ranks
 from replicad import Corrupt, Mismatch
 from replicad._core import capsule
 from replicad._torch.groups import derive
-from replicad._torch.layout import NAME, Layout, Sharded, differ, sharded
+from replicad._torch.layout import NAME, Layout, Sharded, differ, partition, sharded
 from replicad._torch.objects import Objects
 
 WORLD = 4
@@ -61,6 +61,10 @@ def build(layout: str) -> tuple[Any, Any]:
         how = rest.split()[0]
         mesh = square if "HYBRID" in how else None
         m = FullyShardedDataParallel(m, sharding_strategy=ShardingStrategy[how], use_orig_params="orig" in rest, device_mesh=mesh, device_id=torch.device("cpu"))
+    elif kind == "partitions":  # as frameworks cut tensors by themselves
+        whole, n = torch.cat([p.detach().flatten() for p in m.parameters()]), torch.distributed.get_rank()
+        m = nn.ParameterDict({"piece": nn.Parameter(whole.chunk(WORLD)[n].clone())})
+        partition(m["piece"], range(WORLD))
     if kind == "zero":
         return m, ZeroRedundancyOptimizer(m.parameters(), torch.optim.AdamW)
     return m, (Factored if rest == "factored" else torch.optim.AdamW)(m.parameters())
@@ -105,6 +109,7 @@ LAYOUTS = {
     "fsdp1 HYBRID_SHARD": [0, 1, 0, 1],
     "fsdp1 HYBRID_SHARD orig": [0, 1, 0, 1],
     "fsdp1 NO_SHARD": [0, 0, 0, 0],
+    "partitions": [0, 1, 2, 3],
     "zero": [0, 1, 2, 3],
 }
 
@@ -152,6 +157,7 @@ def test_shards_and_offsets(told: list[dict[str, Any]]) -> None:
         assert factored["optim.own.all.mean"] == factored["model.1.bias"] and "optim.model.0.weight.count" not in factored
         flat = told[n]["fsdp1 FULL_SHARD"]["plain"]["model._flat_param"]
         assert flat == {"shape": [108], "local": [27], "offset": [27 * n], "placements": ["flat shard"], "mesh": [4]}
+        assert told[n]["partitions"]["plain"] == dict.fromkeys(("model.piece", "optim.model.piece.exp_avg", "optim.model.piece.exp_avg_sq"), flat)
         assert told[n]["fsdp1 FULL_SHARD orig"]["plain"] == {"model._flat_param": flat}
         assert told[n]["zero"]["plain"].keys() == {"optim"}
 

@@ -253,7 +253,7 @@ def _advice(parts: Parts) -> Iterator[Verdict]:
     models, optimizers = parts.objects.models, parts.objects.optimizers
     for name, o in optimizers.items():
         unknown = sum(id(p) not in parts.objects.names for g in o.param_groups for p in g["params"])
-        if unknown:
+        if unknown and not parts.objects.follow:  # else the model's follow from these
             yield Verdict(name, False, f"{unknown} of its parameters are of no registered model: they are kept by their place in it", "pass the model they are of, too")
     yield from _unaborted()
     if not optimizers or _flat(models):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,16 +22,18 @@ from .._core.region import Region
 from ..errors import Corrupt, Mismatch
 from .groups import Spread, everywhere, grid, on_mesh
 from .objects import Objects
-from .optimizers import optimizer_tensors, part
+from .optimizers import named, optimizer_tensors, part
 from .tensors import short
 from .wrappers import clean, flat_parameters
 
-__all__ = ["Layout", "Sharded", "differences", "grouped", "sharded"]
+__all__ = ["Layout", "Sharded", "differences", "grouped", "partition", "sharded"]
 
 VERSION = 1
 NAME = "replicad.layout"
 #: The least room of the region, in bytes. It is a power of two, so that a small difference is told by the layout's text, not by its size.
 LEAST = 16 << 10
+#: What a tensor has of :func:`partition`.
+PARTITION = "_replicad_partition"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ def sharded(world: int, objects: Objects) -> list[Sharded]:
             out.append(Sharded(optimizer, on_mesh(world, ranks, (len(ranks),), (True,)), (), (), None, ("by parameter",), (len(ranks),)))
         for path, t, _ in optimizer_tensors(optimizer, o, objects.names):
             out += _dtensors(world, path, t)
+        out += _partitions(world, optimizer, inner, objects.names)
     return [s for s in out if not objects.derived.has(s.name)]
 
 
@@ -142,6 +145,24 @@ def _flat(world: int, name: str, wrapper: Any) -> Sharded:
         spread, words, mesh = on_mesh(world, row, (len(row),), (True,)), ("flat shard",), (len(row),)
     local, whole = tuple(handle.flat_param._sharded_size), tuple(handle.flat_param._unpadded_unsharded_size)
     return Sharded(name, spread, whole, local, (handle.rank * local[0] if handle.uses_sharded_strategy else 0,), words, mesh)
+
+
+def partition(t: torch.Tensor, ranks: Sequence[int]) -> None:
+    """Says of an optimizer's parameter that it is a flat tensor's piece, of which each of the ``ranks`` has one, in their order: for adapters of frameworks that cut tensors by
+    themselves, as nothing of torch's says it."""
+    setattr(t, PARTITION, tuple(ranks))
+
+
+def _partitions(world: int, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Iterator[Sharded]:
+    """The parameters of which that was said, and what the optimizer has of each of their elements."""
+    if not any(hasattr(p, PARTITION) for group in optimizer.param_groups for p in group["params"]):
+        return
+    for label, p in named(optimizer, names):
+        if (ranks := getattr(p, PARTITION, None)) is not None:
+            n, at = p.numel(), ranks.index(torch.distributed.get_rank())
+            of = [f"{name}.{label}.{key}" for key, t in optimizer.state.get(p, {}).items() if isinstance(t, torch.Tensor) and t.shape == p.shape]
+            for path in (label if id(p) in names else f"{name}.{label}", *of):
+                yield Sharded(path, on_mesh(world, ranks, (len(ranks),), (True,)), (n * len(ranks),), (n,), (at * n,), ("flat shard",), (len(ranks),))
 
 
 def _ranks(group: Any) -> list[int]:

@@ -706,7 +706,7 @@ def optimizer_tensors(name: str, optimizer: torch.optim.Optimizer, names: dict[i
     for g, group in enumerate(optimizer.param_groups):
         yield from ((path, t, "window") for path, t in _tensors(_hyper(group), f"{name}.groups.{g}"))
     optimizer = part(optimizer)
-    for label, p in _named(optimizer, names):
+    for label, p in named(optimizer, names):
         if id(p) not in names:
             yield f"{name}.{label}", p, "window" if p.requires_grad else "never"
         yield from ((path, t, "window") for path, t in _tensors(optimizer.state.get(p, {}), f"{name}.{label}"))
@@ -719,7 +719,7 @@ def optimizer_values(optimizer: torch.optim.Optimizer, names: dict[int, str], ba
     if bare:
         return {"groups": groups, "state": {}, "own": {}}
     optimizer = part(optimizer)
-    state = {label: values for label, p in _named(optimizer, names) if (values := _plain(optimizer.state.get(p, {})))}
+    state = {label: values for label, p in named(optimizer, names) if (values := _plain(optimizer.state.get(p, {})))}
     return {"groups": groups, "state": state, "own": _plain(_own(optimizer))}
 
 
@@ -730,7 +730,7 @@ def set_optimizer_values(optimizer: torch.optim.Optimizer, names: dict[int, str]
     for g, kept in zip(optimizer.param_groups, values["groups"], strict=True):
         _merge(g, kept)
     optimizer = part(optimizer)
-    for label, p in _named(optimizer, names):
+    for label, p in named(optimizer, names):
         if kept := values["state"].get(label):  # no entry is made where there was none: an optimizer makes its state where it has none
             _merge(optimizer.state[p], kept)
     _merge(optimizer.state, values["own"])
@@ -740,7 +740,8 @@ def _hyper(group: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in group.items() if k != "params"}
 
 
-def _named(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Iterator[tuple[str, torch.Tensor]]:
+def named(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters of an optimizer: those of models by the models' names, others by their places in its groups."""
     for g, group in enumerate(optimizer.param_groups):
         for i, p in enumerate(group["params"]):
             yield names.get(id(p), f"param.{g}.{i}"), p
