@@ -3,6 +3,7 @@ package host
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -224,6 +225,15 @@ func (h *Host) release(lj *localJob) {
 	lj.retired = keep
 }
 
+// shortly is why a rank has to exit, as far as an order has room: half a reason would name no cause, and where no launcher runs nobody else says it.
+func shortly(why string) string {
+	if len(why) <= wire.MaxOrderText {
+		return why
+	}
+	what, _, _ := strings.Cut(why, ":")
+	return what + ": `replicad status` says why"
+}
+
 // stopRank tells a rank to exit: once, but who left as often as they ask.
 func (h *Host) stopRank(lj *localJob, lr *localRank, why string) {
 	key := orderKey{lj.job.Epoch, wire.OrderStop}
@@ -235,7 +245,7 @@ func (h *Host) stopRank(lj *localJob, lr *localRank, why string) {
 		lr.peer.Send(wire.RankHeader{Type: wire.MBye, Request: lr.leaveTo, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}, nil) //nolint:errcheck // a dead peer is Gone
 		return
 	}
-	h.sendOrder(lr, lj.job.Epoch, wire.Order{Action: wire.OrderStop, Code: wire.CodeStopped, Text: why})
+	h.sendOrder(lr, lj.job.Epoch, wire.Order{Action: wire.OrderStop, Code: wire.CodeStopped, Text: shortly(why)})
 }
 
 // peersLost turns a rank that stopped under an open epoch, for want of its peers, into evidence where nothing else

@@ -420,3 +420,22 @@ func TestPeersLost(t *testing.T) {
 		}
 	}
 }
+
+// A rank hears why its job is over, or where to ask: a reason that does not fit is never cut in two.
+func TestARankIsToldWhyItHasToStop(t *testing.T) {
+	long := "do not requeue: recovered 17 times without a step beyond 0; the last cause was exception of rank 0"
+	for _, c := range []struct{ reason, want string }{
+		{"finished", "the job has ended: finished"},
+		{long, "the job has ended: `replicad status` says why"},
+	} {
+		d := newRig(t)
+		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, c.reason }))
+		lr := d.attach(lj, 0)
+		var rank *rankEnd
+		lr.peer, rank = d.session(0)
+		d.supersede(lj)
+		if _, o := rank.ordered(); o.Action != wire.OrderStop || o.Text != c.want {
+			t.Errorf("ended by %q: the rank is ordered %+v", c.reason, o)
+		}
+	}
+}

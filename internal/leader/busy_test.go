@@ -263,7 +263,7 @@ func TestTooFewSeatsAreSaid(t *testing.T) {
 	job.Layout, job.Ranks = replica.Apart(4096), make([]replica.Claimed, 4096)
 	job.Mirrors, job.GroupMirrors, job.GroupGeometry = make([][]replica.NodeName, 4096), make([][]replica.NodeName, 4096), make([]replica.Digest, 4096)
 	led := c.knows(job)
-	c.message(t.Context(), n, replica.NodeReport{Job: fixture.JobID, Holder: silentNode, Session: 1, Seq: 1, Settled: true, Offers: 8})
+	c.message(t.Context(), n, replica.NodeReport{Job: fixture.JobID, Holder: silentNode, Session: 1, Seq: 1, Settled: true, Offers: 8, Launchers: 1})
 	c.pass(2 * time.Second)
 	led.restsUntil = 0
 	c.recoverStep(t.Context(), fixture.JobID, led, recovery.Tick{})
@@ -291,6 +291,24 @@ func TestTooFewSeatsAreSaid(t *testing.T) {
 	}
 	if n := said(); n != 0 {
 		t.Errorf("they are told %d times more", n)
+	}
+}
+
+// A job that has no launcher is told of the one that has started its processes before.
+func TestAJobWithoutALauncherLacksProcesses(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n2", 22)
+	job := fixture.Job()
+	job.Phase, job.ClosedEpoch, job.Lineage, job.Committed = replica.Opening, job.Epoch-1, nil, replica.Generation{}
+	job.Layout, job.Ranks = replica.Apart(2), make([]replica.Claimed, 2)
+	job.Mirrors, job.GroupMirrors, job.GroupGeometry = make([][]replica.NodeName, 2), make([][]replica.NodeName, 2), make([]replica.Digest, 2)
+	led := c.knows(job)
+	c.message(t.Context(), n, replica.NodeReport{Job: fixture.JobID, Holder: silentNode, Session: 1, Seq: 1, Settled: true})
+	c.pass(2 * time.Second)
+	c.recoverStep(t.Context(), fixture.JobID, led, recovery.Tick{})
+	want := "job job waits for 2 processes, for a world of 2, and has no launcher: what has started them before (torchrun, Ray) has to start them, or `replicad run --job job`; or end it (replicad job end job)"
+	if st := c.said(); len(st[0].Waiting) == 0 || st[0].Waiting[0] != want {
+		t.Errorf("status says %q", st[0].Waiting)
 	}
 }
 

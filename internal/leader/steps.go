@@ -158,8 +158,22 @@ func (led *ledJob) shortOf() string {
 		return ""
 	}
 	j := led.job
+	if !led.launched() {
+		return fmt.Sprintf("job %s waits for %d processes, for a world of %d, and has no launcher: what has started them before (torchrun, Ray) has to start them, or `replicad run --job %s`; or end it (replicad job end %s)",
+			j.Name, ranks, j.Layout.World, j.Name, j.Name)
+	}
 	return fmt.Sprintf("job %s waits for %d processes: offered %d that it can use, for a world of %d; start `replicad run --job %s` on more nodes or with a larger --capacity, or end it (replicad job end %s) and start it with a smaller --world",
 		j.Name, ranks, offered, j.Layout.World, j.Name, j.Name)
+}
+
+// launched tells whether some node has a launcher of the job.
+func (led *ledJob) launched() bool {
+	for _, r := range led.reports {
+		if r.Launchers > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // sayShort tells the launchers of a job that waits for processes that nobody offers: after claim_timeout, and each time that has doubled.

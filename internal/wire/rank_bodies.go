@@ -462,6 +462,9 @@ const (
 	OrderCapture uint32 = 5 // of a stopped rank: seal the live state as Generation, then wait on
 )
 
+// MaxOrderText bounds the text of an order, in bytes.
+const MaxOrderText = 63
+
 // Order is the body of MOrder; the header's epoch is the one ordered.
 type Order struct {
 	Action                      uint32
@@ -481,7 +484,7 @@ func (o Order) Append(dst []byte) []byte {
 	dst = le.AppendUint32(le.AppendUint32(dst, o.Slot), o.Place)
 	dst = append(append(dst, o.ReplicatedRoot[:]...), o.PrivateRoot[:]...)
 	dst = le.AppendUint32(le.AppendUint32(dst, uint32(o.Code)), 0)
-	return appendText(dst, o.Text, 64)
+	return appendText(dst, o.Text, MaxOrderText+1)
 }
 
 // ParseOrder reads the body of MOrder.
