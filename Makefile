@@ -221,7 +221,7 @@ demo-torch: build $(TORCH) ## the same over a PyTorch job: a GPT on three DDP re
 	PYTHONPATH=$(CURDIR)/python/src OMP_NUM_THREADS=1 $(BIN)/replicad demo --trainer "$(PYTHON) $(CURDIR)/examples/torch/gpt.py --inprocess --width 32 --batch 4" --world 3 --warm 1 --steps 300 --pace 50ms $(DEMO)
 
 chaos: build ## random faults for 20 minutes; DURATION, SEED, flags in CHAOS="--faults heir --kills 200"; timeline and logs in bin/chaos
-	$(RUNCHAOS) --duration $(DURATION) $(CHAOS)
+	$(RUNCHAOS) --history $(BIN)/chaos-history.jsonl --duration $(DURATION) $(CHAOS)
 
 chaos-control: build ## chaos must find the bugs that CHAOSCONTROLS names, planted back one by one (internal/planted)
 	@for tag in $(CHAOSCONTROLS); do \

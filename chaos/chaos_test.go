@@ -59,8 +59,14 @@ func TestScheduleFollowsFromTheSeed(t *testing.T) {
 		if f.Pair != nil {
 			seen["two"] = true
 		}
+		if f.Third != nil {
+			seen["third"] = true
+			if f.Third.Kind != rankKill || f.Third.Gap > thirdGap || alone(f.Kind) {
+				t.Errorf("%s, and in its recovery %+v", f.Kind, *f.Third)
+			}
+		}
 	}
-	for _, k := range append(Known(), "two") {
+	for _, k := range append(Known(), "two", "third") {
 		if !seen[k] {
 			t.Errorf("300 faults have no %s", k)
 		}

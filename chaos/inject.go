@@ -67,7 +67,15 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 			return err
 		}
 	}
-	healed := time.Now()
+	if f.Third != nil && err == nil {
+		if err = r.pause(ctx, f.Third.Gap); err == nil {
+			var a act
+			r.faults[f.Third.Kind]++
+			a, err = r.begin(ctx, *f.Third)
+			texts = append(texts, "in the recovery "+a.text)
+		}
+	}
+	healed, since := time.Now(), r.clock.now()
 	what := strings.Join(texts, "; ")
 	if err == nil {
 		_, last, _ := r.now() // what was committed while the fault came about says nothing of the recovery from its last part
@@ -81,15 +89,22 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 	epoch, at, is := r.now()
 	r.rec.say("fault %3d, %s step %d, committed %d: %s: whole %.1f s after its end; epoch %d step %d, committed %d", r.next, r.job.Name, step, committed, what, time.Since(healed).Seconds(), epoch, at, is)
 	r.judge.whole()
-	return nil
+	slower, err := r.history.add(recovered{At: healed, Layout: r.lay.Name, Kinds: kindsText(f.kinds()), Seconds: (r.clock.now() - since).Seconds()})
+	if slower != "" {
+		r.judge.report(violation{slow, slower})
+	}
+	return err
 }
 
-// kinds are those of a fault and of the one beside it.
+// kinds are those of a fault, of the one beside it, and of the one in the recovery.
 func (f Fault) kinds() []string {
-	if f.Pair == nil {
-		return []string{f.Kind}
+	kinds := []string{f.Kind}
+	for _, other := range []*Fault{f.Pair, f.Third} {
+		if other != nil {
+			kinds = append(kinds, other.Kind)
+		}
 	}
-	return []string{f.Kind, f.Pair.Kind}
+	return kinds
 }
 
 // whole waits until every node and rank is there, parts have their copies, all ranks train, and commits have caught up.

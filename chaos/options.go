@@ -32,6 +32,7 @@ type Options struct {
 	Warm    int           // processes that each node keeps waiting for a rank [0; 1 with the fault heir]
 	Flags   []string      // further ones of `replicad run`
 
+	History   string // a file of what recoveries took, which is added to: a recovery much slower than those is a violation [none]
 	ReportDir string // gets the timeline; after a failure logs and status too [none]
 	Dir       string // for sockets, state and logs [a temporary one]
 	Keep      bool   // leave Dir behind

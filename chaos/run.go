@@ -57,7 +57,8 @@ type runner struct {
 	losses  map[rankStep]float64
 	bounds  bounds
 	clock   *served // that the bounds go by
-	next    int     // of the schedule
+	history *history
+	next    int // of the schedule
 	faults  map[string]int
 	hits    map[string]int // of aimed ones: the moment was still there when the signal had come
 	kills   int
@@ -72,6 +73,10 @@ type runner struct {
 // Run runs it. It returns nil if everything held, ErrFailed if not.
 func Run(ctx context.Context, opt Options, stdout io.Writer) (err error) {
 	opt, err = opt.withDefaults()
+	if err != nil {
+		return &UsageError{err}
+	}
+	past, err := readHistory(opt.History)
 	if err != nil {
 		return &UsageError{err}
 	}
@@ -96,7 +101,7 @@ func Run(ctx context.Context, opt Options, stdout io.Writer) (err error) {
 		if err = os.Mkdir(sub, 0o700); err != nil {
 			break
 		}
-		r := &runner{opt: opt, lay: opt.layout(name), dir: sub, spawn: spawn, rec: rec, losses: map[rankStep]float64{}, clock: newServed(coreWaits), faults: t.faults, hits: t.hits}
+		r := &runner{opt: opt, lay: opt.layout(name), dir: sub, spawn: spawn, rec: rec, losses: map[rankStep]float64{}, clock: newServed(coreWaits), history: past, faults: t.faults, hits: t.hits}
 		r.opt.Duration /= time.Duration(len(opt.Layouts))
 		r.opt.Kills = max(0, opt.Kills-t.kills)
 		err = r.perform(ctx)

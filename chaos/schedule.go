@@ -67,6 +67,7 @@ type Fault struct {
 	Rest  time.Duration // heir: how long a twin that came to rest is stopped; 0: it is not
 	Look  time.Duration // heir: from its word that it rests to that
 	Pair  *Fault        // injected while this one lasts
+	Third *Fault        // injected while the cluster recovers from these
 }
 
 // lasts are the shortest and the longest time of a kind.
@@ -121,8 +122,14 @@ func Schedule(seed uint64, l Layout, kinds []string, i int) (f Fault, ok bool) {
 			f.Pair = &p
 		}
 	}
+	if rng.IntN(4) == 0 && !alone(f.Kind) && f.Kind != busy { // and one in four another in the recovery: a rank, whose memory stays
+		f.Third = &Fault{Kind: rankKill, Pick: rng.Uint32(), Gap: time.Duration(rng.Int64N(int64(thirdGap)))}
+	}
 	return f, true
 }
+
+// thirdGap is how long after the end of the others the third fault comes at the latest: calm recoveries take less.
+const thirdGap = 600 * time.Millisecond
 
 // clash tells whether two kinds at once are more than can be asked for: both copies of a part, two faults of one thing, or a daemon that
 // starts without its durable directory. That one refuses to start and says what to mend; whoever supervises it starts it again.

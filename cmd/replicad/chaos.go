@@ -71,13 +71,14 @@ func chaosFlags(f *pflag.FlagSet, o *chaos.Options) {
 	f.DurationVar(&o.Pace, "pace", o.Pace, "shortest time of a step (default: the layout's)")
 	f.IntVar(&o.Warm, "warm", o.Warm, "processes that each node keeps started, to wait until a rank needs one (default 0; 1 with the fault heir)")
 	f.Var(listOf(&o.Flags, " ", word), "run-flags", "further `FLAGS` of replicad run, as \"--cadence 4\"")
+	f.StringVar(&o.History, "history", o.History, "`FILE` of what recoveries took in earlier runs, one a line: a recovery far slower than those is a violation; this run's are added")
 	f.StringVar(&o.ReportDir, "report", o.ReportDir, "`DIR` for the timeline, and after a failure logs and status")
 	f.StringVar(&o.Dir, "dir", o.Dir, "`DIR` for sockets, state and logs (default: a temporary one)")
 	f.BoolVar(&o.Keep, "keep", o.Keep, "leave --dir behind")
 }
 
 // chaosPlaces are the flags that say where a run leaves its files: another run leaves them elsewhere.
-var chaosPlaces = []string{"report", "dir", "keep"}
+var chaosPlaces = []string{"history", "report", "dir", "keep"}
 
 // chaosAgain is the command line of a run with these options: each flag that is not as it is by itself.
 func chaosAgain(o chaos.Options) string {
