@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,45 +12,100 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// A raft is the replicated log of all voters. It elects a voter whose daemon runs, and applies what the leader proposes while a majority
-// runs. What was proposed by a leader that fell meanwhile may be applied or not, and its proposer is told that nobody knows.
+// A raft is the logs of all voters: what is committed, how far each has come in it, and whom each takes for the leader. A leader is elected by
+// a majority that hears it, and commits while one does. One that is cut off leads on for as long as its lease, beside the next one; a voter
+// that hears no leader believes in the last one for a while; one may lag seconds behind. What was proposed by a leader that fell meanwhile may
+// be committed or not, also by the next leader, and its proposer is told that nobody knows.
 type raft struct {
 	w *world
 	*dice
 
 	mu     sync.Mutex // guards the rest
-	state  *lock.State
-	view   lock.View
+	log    []replica.Command
+	whole  *copied // of all that is committed
+	late   []entry // in logs of voters, and not committed yet; their proposers know nothing
 	voters []replica.NodeName
-	leader replica.NodeName // empty: nobody
+	copies map[replica.NodeName]*copied // on disk: they outlive daemons
+	runs   map[replica.NodeName]*voter
+	leader replica.NodeName // the newest that was elected; empty: it fell
 	term   uint64
-	heard  map[replica.NodeName]chan struct{} // of the daemons that run
+	none   time.Time // since when no majority hears a leader
+	stands time.Time // when the next one stands; zero: nobody is missed
 }
 
+// copied is the state as far as a log was applied.
+type copied struct {
+	state *lock.State
+	view  lock.View
+}
+
+// entry is a proposal on its way.
+type entry struct {
+	command replica.Command
+	term    uint64
+}
+
+const (
+	entryTakes = 3 * time.Millisecond
+	unlucky    = 0.01 // of the proposals are lost, as many answers, and as many entries are committed when their proposer knows nothing any more
+	tick       = 20 * time.Millisecond
+	lease      = 400 * time.Millisecond
+	overdue    = 300 * time.Millisecond // that a leader may notice the end of its lease too late, as one whose cores are taken does
+	lags       = 0.002                  // of the ticks a voter begins to lag
+	laggard    = 3 * time.Second        // at most
+)
+
 func newRaft(w *world, voters []replica.NodeName) *raft {
-	s := lock.New(w.cluster)
-	return &raft{w: w, dice: w.dice("log", 0), state: s, view: s.View(), voters: voters, heard: map[replica.NodeName]chan struct{}{}}
+	r := &raft{w: w, dice: w.dice("log", 0), whole: newCopied(w.cluster), voters: voters, copies: map[replica.NodeName]*copied{}, runs: map[replica.NodeName]*voter{}}
+	for _, v := range voters {
+		r.copies[v] = newCopied(w.cluster)
+	}
+	return r
+}
+
+func newCopied(cluster replica.ClusterID) *copied {
+	s := lock.New(cluster)
+	return &copied{s, s.View()}
+}
+
+// apply takes in what the log has beyond what was applied.
+func (c *copied) apply(log []replica.Command) (news bool) {
+	for c.view.Index < uint64(len(log)) {
+		c.state.Apply(c.view.Index+1, log[c.view.Index])
+		c.view, news = c.state.View(), true
+	}
+	return news
 }
 
 // join takes a voter's daemon in.
 func (r *raft) join(name replica.NodeName) *voter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.heard[name] = make(chan struct{}, 1)
-	return &voter{r, name, r.heard[name]}
+	v := &voter{r: r, name: name, heard: make(chan struct{}, 1)}
+	r.runs[name] = v
+	return v
 }
 
 // leave is the end of a voter's daemon.
 func (r *raft) leave(name replica.NodeName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.heard, name)
+	delete(r.runs, name)
 	if r.leader == name {
 		r.leader = ""
 	}
 }
 
-func (r *raft) majority() bool { return 2*len(r.heard) > len(r.voters) }
+// majority tells whether more than half of the voters run and hear one, and it them.
+func (r *raft) majority(of replica.NodeName) bool {
+	n := 0
+	for name := range r.runs {
+		if name == of || !r.w.net.cut(of, name) {
+			n++
+		}
+	}
+	return r.runs[of] != nil && 2*n > len(r.voters)
+}
 
 // elect runs until ctx ends.
 func (r *raft) elect(ctx context.Context) {
@@ -57,46 +113,76 @@ func (r *raft) elect(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(500*time.Millisecond + r.below(time.Second)):
+		case <-time.After(tick):
 		}
 		r.mu.Lock()
-		if r.leader == "" && r.majority() {
-			var may []replica.NodeName
-			for _, v := range r.voters {
-				if r.heard[v] != nil {
-					may = append(may, v)
-				}
+		now := time.Now()
+		for _, name := range r.voters {
+			if v := r.runs[name]; v != nil {
+				v.look(now)
 			}
-			r.leader, r.term = may[int(r.below(time.Duration(len(may))))], r.term+1
-			r.w.tracef("voter %s leads in term %d", r.leader, r.term)
-			r.tell()
 		}
+		r.miss(now)
 		r.mu.Unlock()
 	}
+}
+
+// miss has a voter stand once no majority hears a leader, after a while.
+func (r *raft) miss(now time.Time) {
+	if r.leader != "" && r.majority(r.leader) {
+		r.stands = time.Time{}
+		return
+	}
+	if r.stands.IsZero() {
+		r.stands = now.Add(lease + r.below(1100*time.Millisecond))
+	}
+	if now.Before(r.stands) {
+		return
+	}
+	may := slices.DeleteFunc(slices.Clone(r.voters), func(v replica.NodeName) bool { return !r.majority(v) })
+	if len(may) == 0 {
+		return
+	}
+	r.stands = time.Time{}
+	r.leader, r.term = may[int(r.below(time.Duration(len(may))))], r.term+1
+	r.w.tracef("voter %s leads in term %d", r.leader, r.term)
+	late := r.late
+	r.late = nil
+	for _, e := range late { // those that a majority had are committed before anything of this term
+		if r.chance() < 0.5 {
+			r.commit(e.command)
+		}
+	}
+	v := r.runs[r.leader]
+	r.copies[v.name].apply(r.log)
+	v.believes, v.term, v.leads, v.contact = v.name, r.term, true, now
+	v.poke()
+}
+
+// commit is the commit of an entry. r.mu is held.
+func (r *raft) commit(c replica.Command) (uint64, lock.Outcome) {
+	r.log = append(r.log, c)
+	was := r.whole.view
+	out := r.whole.state.Apply(uint64(len(r.log)), c)
+	r.whole.view = r.whole.state.View()
+	r.w.applied(was, r.whole.view, c, out)
+	return uint64(len(r.log)), out
 }
 
 // depose has the leader fall.
 func (r *raft) depose() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.leader = ""
-	r.tell()
-}
-
-// tell has each voter look. r.mu is held.
-func (r *raft) tell() {
-	for _, ch := range r.heard {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
+	if v := r.runs[r.leader]; v != nil {
+		v.falls()
 	}
+	r.leader = ""
 }
 
 func (r *raft) now() lock.View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.view
+	return r.whole.view
 }
 
 func (r *raft) leads() (replica.NodeName, uint64) {
@@ -105,11 +191,81 @@ func (r *raft) leads() (replica.NodeName, uint64) {
 	return r.leader, r.term
 }
 
-// voter is the log as one daemon sees it: it implements leader.Log.
+// heardOf is whom a voter that a node hears takes for the leader: maybe one that leads no more.
+func (r *raft) heardOf(from replica.NodeName) replica.NodeName {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var said []replica.NodeName
+	for _, name := range r.voters {
+		if v := r.runs[name]; v != nil && v.believes != "" && (name == from || !r.w.net.cut(from, name)) {
+			said = append(said, v.believes)
+		}
+	}
+	if len(said) == 0 {
+		return ""
+	}
+	return said[int(r.below(time.Duration(len(said))))]
+}
+
+// voter is the log as one daemon sees it: it implements leader.Log. r.mu guards the rest.
 type voter struct {
 	r     *raft
 	name  replica.NodeName
 	heard chan struct{}
+
+	believes replica.NodeName // the leader; empty: nobody
+	term     uint64
+	leads    bool
+	contact  time.Time // with a majority, of one that leads; else with the leader
+	lagsTill time.Time
+	late     time.Duration // that it notices the end of its lease too late
+}
+
+func (v *voter) poke() {
+	select {
+	case v.heard <- struct{}{}:
+	default:
+	}
+}
+
+// falls ends its leadership.
+func (v *voter) falls() {
+	v.leads, v.believes = false, ""
+	v.poke()
+}
+
+// look is what a voter hears at a moment. r.mu is held.
+func (v *voter) look(now time.Time) {
+	r := v.r
+	if v.leads {
+		switch {
+		case r.leader == v.name && r.majority(v.name):
+			v.contact, v.late = now, r.below(overdue)
+		case now.Sub(v.contact) > lease+v.late:
+			r.w.tracef("voter %s leads no more in term %d", v.name, v.term)
+			if r.leader == v.name {
+				r.leader = ""
+			}
+			v.falls()
+		}
+		return
+	}
+	leader := r.runs[r.leader]
+	if leader == nil || !leader.leads || v.name == r.leader || r.w.net.cut(v.name, r.leader) {
+		if v.believes != "" && now.Sub(v.contact) > lease {
+			v.believes = ""
+			v.poke()
+		}
+		return
+	}
+	news := v.believes != r.leader || v.term != r.term
+	v.believes, v.term, v.contact = r.leader, r.term, now
+	if r.chance() < lags {
+		v.lagsTill = now.Add(r.below(laggard))
+	}
+	if now.After(v.lagsTill) && r.copies[v.name].apply(r.log) || news {
+		v.poke()
+	}
 }
 
 func (v *voter) ID() replica.NodeName { return v.name }
@@ -117,53 +273,63 @@ func (v *voter) ID() replica.NodeName { return v.name }
 func (v *voter) Leadership() (replica.NodeName, string, uint64, bool) {
 	v.r.mu.Lock()
 	defer v.r.mu.Unlock()
-	return v.r.leader, string(v.r.leader), v.r.term, v.r.leader == v.name && v.r.heard[v.name] == v.heard
+	return v.believes, string(v.believes), v.term, v.leads && v.r.runs[v.name] == v
 }
 
-func (v *voter) State() lock.View         { return v.r.now() }
-func (v *voter) Changes() <-chan struct{} { return v.heard }
+func (v *voter) State() lock.View {
+	v.r.mu.Lock()
+	defer v.r.mu.Unlock()
+	return v.r.copies[v.name].view
+}
 
-const (
-	entryTakes  = 3 * time.Millisecond
-	lostEntries = 0.01 // of the proposals, and as many whose answer is lost
-)
+func (v *voter) Changes() <-chan struct{} { return v.heard }
 
 func (v *voter) Propose(ctx context.Context, c replica.Command) (uint64, lock.Outcome, error) {
 	_, _, term, leads := v.Leadership()
 	if !leads {
 		return 0, lock.Outcome{}, &consensus.NotLeader{}
 	}
+	r := v.r
 	for {
 		select {
 		case <-ctx.Done():
 			return 0, lock.Outcome{}, fmt.Errorf("%w: %w", consensus.ErrUnknown, context.Cause(ctx))
 		case <-time.After(entryTakes):
 		}
-		v.r.mu.Lock()
-		if v.r.term != term || v.r.leader != v.name && v.r.leader != "" {
-			v.r.mu.Unlock()
+		r.mu.Lock()
+		if v.term != term || !v.leads || r.runs[v.name] != v { // it fell, with the entry in its own log
+			if r.term == term {
+				r.late = append(r.late, entry{c, term})
+			}
+			r.mu.Unlock()
 			return 0, lock.Outcome{}, consensus.ErrUnknown
 		}
-		if v.r.majority() {
+		if r.leader == v.name && r.majority(v.name) {
 			break
 		}
-		v.r.mu.Unlock()
+		r.mu.Unlock()
 	}
-	defer v.r.mu.Unlock()
-	luck := v.r.dice.chance()
-	if luck < lostEntries {
-		v.r.w.tracef("%T is lost", c)
+	defer r.mu.Unlock()
+	luck := r.chance()
+	if luck < unlucky {
+		r.w.tracef("%T is lost", c)
 		return 0, lock.Outcome{}, consensus.ErrUnknown // it was never written
 	}
-	index := v.r.view.Index + 1
-	out := v.r.state.Apply(index, c)
-	was := v.r.view
-	v.r.view = v.r.state.View()
-	v.r.w.applied(was, v.r.view, c, out)
-	v.r.tell()
-	if luck > 1-lostEntries || v.r.leader != v.name || v.r.heard[v.name] != v.heard {
-		v.r.w.tracef("the outcome of %T is lost", c)
-		return 0, lock.Outcome{}, consensus.ErrUnknown // it fell with the entry on its way
+	if luck < 2*unlucky {
+		r.w.tracef("%T is late", c)
+		r.late = append(r.late, entry{c, term})
+		return 0, lock.Outcome{}, consensus.ErrUnknown // it is committed with the next one, or by the next leader, or never
+	}
+	for _, e := range r.late { // they come first in the log
+		r.commit(e.command)
+	}
+	r.late = nil
+	index, out := r.commit(c)
+	r.copies[v.name].apply(r.log)
+	v.poke()
+	if luck > 1-unlucky {
+		r.w.tracef("the outcome of %T is lost", c)
+		return 0, lock.Outcome{}, consensus.ErrUnknown
 	}
 	return index, out, nil
 }

@@ -305,7 +305,7 @@ func (d *daemon) speak() {
 	}
 	d.adopted.Store(true)
 	for d.ctx.Err() == nil {
-		if to, _ := d.m.w.raft.leads(); to != "" {
+		if to := d.m.w.raft.heardOf(d.m.name); to != "" {
 			d.link(to)
 		}
 		d.pause(30*time.Millisecond + d.delay())
