@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -23,7 +22,7 @@ func (a *attack) launch(h wire.RunHello) (c *caller, refused string, err error) 
 	if err != nil {
 		return nil, "", err
 	}
-	a.later(func() { _ = c.Close() })
+	a.later(func(c *caller) func() { return func() { _ = c.Close() } }(c)) // a refusal returns none
 	if err := c.say(wire.MRunHello, h.Append(nil)); err != nil {
 		return nil, "", err
 	}
@@ -44,7 +43,7 @@ func (a *attack) launch(h wire.RunHello) (c *caller, refused string, err error) 
 
 // endJob ends a job of the attack's own on its way out: it would be there for minutes.
 func (a *attack) endJob(name string) error {
-	b, err := json.Marshal(control.Order{Verb: control.EndJob, Job: name, Why: "the pattern is over", Now: true})
+	b, err := json.Marshal(map[string]any{"Verb": 3, "Job": name, "Why": "the pattern is over", "Now": true})
 	if err != nil {
 		return err
 	}
@@ -113,32 +112,31 @@ func manyJobs(_ context.Context, a *attack) (err error) {
 	return errors.New("300 jobs of one user were taken")
 }
 
-// manySessions says hello on connections until one is refused, and keeps all of them.
-func manySessions(ctx context.Context, a *attack) error {
+// manySessions has launchers of one job come until one is refused, and keeps all of them.
+func manySessions(ctx context.Context, a *attack) (err error) {
+	l := a.launcher(unused("sessions"))
+	defer func() {
+		if a.counted("sessions") > 0 {
+			err = errors.Join(err, a.endJob(l.Job))
+		}
+	}()
 	for range 1030 {
-		c, err := call(a.victim.Socket)
-		if err != nil {
+		_, refused, err := a.launch(l)
+		switch {
+		case err != nil:
 			return err
+		case refused == "":
+			a.count("sessions", 1)
+		case !strings.Contains(refused, "per_user.sessions"):
+			return fmt.Errorf("session %d is refused with %q", a.counted("sessions"), refused)
+		default:
+			if a.count("refused with the number", 1); a.counted("refused with the number") >= 10 {
+				a.wait(ctx)
+				return nil
+			}
 		}
-		a.later(func() { _ = c.Close() })
-		if err := c.say(wire.MHello, a.rankHello("nobody-runs-this").Append(nil)); err != nil {
-			a.count("hung up", 1)
-			continue
-		}
-		a.count("connections", 1)
 	}
-	c, err := call(a.victim.Socket)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	text, err := c.refused()
-	if err != nil || !strings.Contains(text, "per_user.sessions") {
-		return fmt.Errorf("one more is answered with %q: %w", text, err)
-	}
-	a.count("refused with the number", 1)
-	a.wait(ctx)
-	return nil
+	return errors.New("1,030 sessions of one user were taken")
 }
 
 // ahead sets words in epochs that are far from beginning.
