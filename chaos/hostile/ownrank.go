@@ -20,7 +20,7 @@ import (
 )
 
 // ranks are what a process that a launcher started does as a rank of its own job.
-var ranks = map[string]func(*ownRank, time.Duration) error{"scribble": scribble, "die": func(*ownRank, time.Duration) error { return unix.Kill(os.Getpid(), unix.SIGKILL) }, "rendezvous": rendezvous}
+var ranks = map[string]func(*ownRank, time.Duration) error{"scribble": scribble, "die": func(*ownRank, time.Duration) error { return unix.Kill(os.Getpid(), unix.SIGKILL) }, "rendezvous": rendezvous, "ahead": ahead, "absent": absent}
 
 // ownRank is an attached rank.
 type ownRank struct {

@@ -152,7 +152,7 @@ type PerUser struct {
 	Sessions int `yaml:"sessions"`
 	// Jobs that have not ended, of the cluster's 256: 1 to 256, default 64.
 	Jobs int `yaml:"jobs"`
-	// Ranks of these jobs' worlds together, 1 to 1048576, default 131072, which is half of what the cluster's state has room for.
+	// Ranks of these jobs' worlds together, 1 to 1048576, default 32768, which is an eighth of what the cluster's state has room for.
 	Ranks int `yaml:"ranks"`
 	// Rendezvous is what keys, values and waiting processes of all these jobs take of the leader's memory: 1MiB to 1GiB, default 64MiB. A job has
 	// some room for itself besides, so that its recovery goes on though its user's other jobs take all of that.
@@ -273,7 +273,7 @@ type Raft struct {
 // Default returns what a Config has where nothing is set. Paths that depend on StateDir are WithDefaults' to fill in.
 func Default() Config {
 	return Config{
-		PerUser:        PerUser{Sessions: 896, Jobs: 64, Ranks: 1 << 17, Rendezvous: 64 << 20},
+		PerUser:        PerUser{Sessions: 896, Jobs: 64, Ranks: 1 << 15, Rendezvous: 64 << 20},
 		MemoryMargin:   256 << 20,
 		DurableKeep:    replica.Keep{Last: 3},
 		DurableWriters: DefaultDurableWriters,

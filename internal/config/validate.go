@@ -402,8 +402,8 @@ func sortedKeys(m map[string]string) []string {
 }
 
 // perUser checks what one user may have.
-func (v *faults) perUser(u PerUser) {
-	for _, f := range []struct {
+func (f *faults) perUser(u PerUser) {
+	for _, k := range []struct {
 		name        string
 		is          int
 		least, most int
@@ -413,11 +413,11 @@ func (v *faults) perUser(u PerUser) {
 		{"jobs", u.Jobs, 1, 256, "with none the user could run nothing, and a cluster has no more"},
 		{"ranks", u.Ranks, 1, 1 << 20, "with none the user could run nothing, and no job has more"},
 	} {
-		if f.is < f.least || f.is > f.most {
-			v.add("per_user."+f.name, strconv.Itoa(f.is), fmt.Sprintf("%d to %d", f.least, f.most), f.harm)
+		if k.is < k.least || k.is > k.most {
+			f.add("per_user."+k.name, strconv.Itoa(k.is), fmt.Sprintf("%d to %d", k.least, k.most), k.harm)
 		}
 	}
 	if u.Rendezvous < 1<<20 || u.Rendezvous > 1<<30 {
-		v.add("per_user.rendezvous", u.Rendezvous.String(), "1MiB to 1GiB", "with less ranks could not meet, and with more a user fills the leader's memory")
+		f.add("per_user.rendezvous", u.Rendezvous.String(), "1MiB to 1GiB", "with less ranks could not meet, and with more a user fills the leader's memory")
 	}
 }

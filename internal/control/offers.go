@@ -31,12 +31,14 @@ func (o *Offers) Add(r replica.Rank, expect replica.Incarnation) {
 	o.Ranges = append(o.Ranges, OfferRange{r, 1, expect})
 }
 
-// In are the ranks that are offered of a job of so many, whatever the ranges say.
+// In are the ranks that are offered of a job of so many, whatever the ranges say: of a rank that several name, the last one counts.
 func (o Offers) In(world int) map[replica.Rank]replica.Incarnation {
 	ranks := map[replica.Rank]replica.Incarnation{}
+	left := 2 * world // ranges that lie over each other would be no end of work
 	for _, g := range o.Ranges {
-		for r := uint64(g.First); r < min(uint64(g.First)+uint64(g.Count), uint64(world)); r++ {
+		for r := uint64(g.First); r < min(uint64(g.First)+uint64(g.Count), uint64(world)) && left > 0; r++ {
 			ranks[replica.Rank(r)] = g.Expect
+			left--
 		}
 	}
 	return ranks

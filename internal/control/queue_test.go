@@ -128,6 +128,9 @@ func TestOffersThatWaitAreOneMessage(t *testing.T) {
 	if got := written(t, l); !reflect.DeepEqual(got, want) || down(l) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+	if n := len(Offers{Ranges: slices.Repeat([]OfferRange{{0, 1 << 31, 0}}, 1<<20)}.In(1 << 10)); n != 1<<10 {
+		t.Errorf("%d ranks are offered by ranges that lie over each other", n)
+	}
 	if n := len(Offers{Ranges: []OfferRange{{1, 1 << 31, 0}, {3, 1, 2}}}.In(4)); n != 3 {
 		t.Errorf("%d ranks of a job of four are offered by ranges of any size, want 3", n)
 	}

@@ -54,6 +54,9 @@ func (l *Leader) charge(user uint32, more account.Use) (done func()) {
 // does not wait for them.
 func (l *Leader) mayMeet(job *replica.Job, m control.KVRequest) error {
 	more := rendezvous.Cost(m.Key, m.Value)
+	if _, there := l.kv.Get(job.ID, m.Epoch, m.Key); there && m.Op == control.KVGet {
+		return nil // it does not wait
+	}
 	if m.Op == control.KVCheck || m.Op == control.KVDelete || l.kv.Bytes(job.ID)+more <= account.Own(int(job.Layout.World)) {
 		return nil
 	}

@@ -151,6 +151,23 @@ func TestAUserHasAShareOfTheRendezvous(t *testing.T) {
 			t.Errorf("refused with %q, want %q", text, want)
 		}
 	}
+	asks := func(op control.KVOp, key string) control.KVReply {
+		t.Helper()
+		c.rendezvous(n, control.KVRequest{ID: 1, Op: op, Job: first.ID, Epoch: first.Epoch, Key: key, Nonce: 7})
+		replies := fixture.Only[control.KVReply](told(t, n))
+		if len(replies) != 1 {
+			t.Fatalf("%d replies", len(replies))
+		}
+		return replies[0]
+	}
+	if r := asks(control.KVGet, "k0"); r.Refused != "" || len(r.Value) != 32<<10 {
+		t.Errorf("what is there is not read: %q", r.Refused)
+	}
+	for i := 0; i < 1000 && sets(first, first.Epoch, fmt.Sprint("small", i), 0) == ""; i++ {
+	}
+	if r := asks(control.KVGet, "absent"); !strings.Contains(r.Refused, "per_user.rendezvous") {
+		t.Errorf("one more that waits: %+v", r)
+	}
 	n2, _ := fill(second)
 	if n1 < 900<<10 || n1 > 1<<20 || n2 < 200<<10 || n2 > 300<<10 {
 		t.Errorf("the first job keeps %d bytes, the second %d: want the account, and what a job has for itself", n1, n2)
