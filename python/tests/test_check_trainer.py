@@ -180,3 +180,10 @@ def test_the_examples(framework: str, tmp_path: Path) -> None:
     for part, found in FINDS[framework].items():
         assert re.search(rf"^\| {part} \| {found}", done.stdout, re.M), f"{part}:\n{done.stdout}"
     assert len(re.findall(r"\| kill \| yes \|$", done.stdout, re.M)) == 3, done.stdout
+
+
+def test_a_program_without_a_guard_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes load it, and would call the check again."""
+    monkeypatch.setattr(trainee, "running", True)
+    with pytest.raises(RuntimeError, match="check_trainer is called by a process of check_trainer.*put the call under `if __name__"):
+        testing.check_trainer(checked.make)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import trainee
 from .faults import Injected
 from .trainee import digest, load
 
@@ -341,7 +342,7 @@ def _made(program: Any, name: str, run: Run) -> Subject:
 def main() -> None:
     """A process of a :class:`Suite`: FOLDER MODULE FILE NAME HOW CONTROL [ARGUMENT...]."""
     folder, module, file, name, how, control, *arguments = sys.argv[1:]
-    sys.argv = [file, *arguments]
+    sys.argv, trainee.running = [file, *arguments], True
     plan = [Break(*b) for b in json.loads(Path(folder, "plan.json").read_text())]
     from .. import place
 

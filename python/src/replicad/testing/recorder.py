@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from . import trainee
 from .conformance import Run, Subject
 from .trainee import digest, load, named, seed
 
@@ -165,7 +166,7 @@ def main() -> None:
     """Trains plain, without any session: FOLDER MODULE FILE FUNCTION NUMBER SAVE RESUME [ARGUMENT...]. The number is that of the run in the check, after step SAVE the trainer
     saves, from RESUME it goes on; what it did lies in FOLDER/NUMBER."""
     folder, module, file, function, number, save, resume, *arguments = sys.argv[1:]
-    sys.argv = [file, *arguments]
+    sys.argv, trainee.running = [file, *arguments], True
     from .. import alone
 
     alone.launched = lambda: False  # torchrun's variables are there in a world of several ranks

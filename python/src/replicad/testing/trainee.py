@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..session import Session
     from .check import Train
 
-#: Whether this is a process of check_resume's.
+#: Whether this is a process of check_resume's, or of another check's.
 running = False
 
 

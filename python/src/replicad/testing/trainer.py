@@ -128,21 +128,25 @@ def check_trainer(
     try:
         runs = _Runs(folder, made, world, timeout)
         report = judged(runs.train, at)
-        if report.unlike or session is False:
-            report.no_session = "not run: session=False"
-        elif not runs.kept:
-            if session:
-                raise ValueError(
-                    f"check_trainer: session=True, and the trainer has none: give {made.function} a replicad.Session, and the trainer an attribute `session` that is it"
-                )
-            report.no_session = "not run: the trainer has no session"
-        elif not daemon:
-            report.no_session = "not run: no replicad program on the path: give program=, or set REPLICAD"
-        else:
+        if not (why := _no_session(report, runs, session, daemon)):
             report.session = _kept(runs, daemon, report.steps)
+        report.no_session = why
         return report
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _no_session(report: TrainerReport, runs: _Runs, session: bool | None, daemon: str) -> str:
+    """Why the trainer is not looked at with its session."""
+    if report.unlike:
+        return "not run: plain runs differ"
+    if session is False:
+        return "not run: session=False"
+    if not runs.kept and session:
+        raise ValueError(f"check_trainer: session=True, and the trainer has none: give {runs.made.function} a replicad.Session, and the trainer an attribute `session` that is it")
+    if not runs.kept:
+        return "not run: the trainer has no session"
+    return "" if daemon else "not run: no replicad program on the path: give program=, or set REPLICAD"
 
 
 def _found(program: str | None) -> bool:
