@@ -48,7 +48,7 @@ def test_of_three_ranks(kind: type[subjects.Kept], daemon: Daemon, tmp_path: Pat
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "kind", [subjects.Copied, subjects.Accumulates, subjects.Frozen, subjects.Offloads, subjects.Offloads3, subjects.Unmanaged], ids=lambda kind: kind.__name__
+    "kind", [subjects.Copied, subjects.Accumulates, subjects.Frozen, subjects.Offloads, subjects.Offloads3, subjects.Unmanaged, subjects.Fused], ids=lambda kind: kind.__name__
 )
 def test_other_ways_to_train(kind: type[subjects.Kept], daemon: Daemon, tmp_path: Path) -> None:
     equal(suite(kind, 2, daemon, tmp_path, flags=AUTO).through("kill", *SOME))
