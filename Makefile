@@ -160,7 +160,7 @@ py-test: py-setup wheel ## the Python tests, with real daemons, three files at a
 
 frameworks-test: build ## the adapters of frameworks, each place of a step by kill and by exception, with TRL and in worlds of 3, in .venv-frameworks and .venv-deepspeed (6 GB each); table in bin/frameworks.md. Flags in PYTEST="-k trl"
 	.ci/py-setup $(CURDIR)/.venv-frameworks python/requirements-frameworks.txt
-	DS_BUILD_SHM_COMM=1 DS_BUILD_FUSED_ADAM=1 .ci/py-setup $(CURDIR)/.venv-deepspeed python/requirements-deepspeed.txt deepspeed
+	DS_BUILD_SHM_COMM=1 .ci/py-setup $(CURDIR)/.venv-deepspeed python/requirements-deepspeed.txt deepspeed
 	@mkdir -p $(BIN) && printf '| adapter | world | fault | by | equal |\n|---|---|---|---|---|\n' >$(BIN)/frameworks.md
 	cd python && export CI=1 CONFORMANCE_TABLE=$(BIN)/frameworks.md; status=0; \
 	$(CURDIR)/.venv-frameworks/bin/python -m pytest $(FRAMEWORKS) $(PYTEST) || status=$$?; \
