@@ -64,7 +64,7 @@ class Kept(Subject):
         self.held = samples[:8]
         self.engine, self.optimizer, _, self.scheduler = deepspeed.initialize(
             model=self.module,
-            optimizer=self.makes(),
+            optimizer=self.makes([p for p in self.module.parameters() if p.requires_grad]),
             lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5),
             config=self.settings(),
         )
@@ -81,8 +81,8 @@ class Kept(Subject):
         }  # fmt: skip
         return config | ({self.dtype: {"enabled": True}} if self.dtype else {}) | dict(self.config)
 
-    def makes(self) -> torch.optim.Optimizer | None:
-        return torch.optim.AdamW([p for p in self.module.parameters() if p.requires_grad], lr=0.01)
+    def makes(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=0.01)
 
     def model(self) -> torch.nn.Module:
         nn = torch.nn
@@ -269,13 +269,3 @@ class Stale(Kept):
         super().__init__(run)
         if run.kept:
             self.engine.step.func.__self__.weights.back = lambda: None
-
-
-class Fused(Kept):
-    """DeepSpeed's own optimizer, which it compiles."""
-
-    name, stage, dtype = "deepspeed, ZeRO 2, FusedAdam", 2, "bf16"
-    config: Mapping[str, Any] = {"optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}
-
-    def makes(self) -> None:
-        return None

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ pytest.importorskip("deepspeed", reason="deepspeed is missing: `make frameworks-
 
 import deepspeed
 import torch.distributed as dist
+from deepspeed.ops.adam import FusedAdam
 from deepspeed.runtime.fp16.loss_scaler import CreateLossScaler
 
 import replicad
@@ -122,6 +124,22 @@ def test_a_loss_scale_is_kept_whoever_has_it(group: None, tmp_path: Path) -> Non
     optimizer.loss_scaler = make()
     kept.load_state_dict(state)
     assert vars(optimizer.loss_scaler) == was
+
+
+class Fused(subjects.Zero2):
+    def makes(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return FusedAdam(parameters, lr=0.01)
+
+
+def test_an_optimizer_that_hides_state_in_its_process_is_named(group: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("deepspeed.ops.adam.fused_adam.FusedAdamBuilder", lambda: SimpleNamespace(load=lambda: SimpleNamespace(multi_tensor_adam=None)))  # which takes a minute
+    replicad.deepspeed.keep(plain(subjects.Zero2, tmp_path / "a").engine)
+    assert not [r for r in caplog.records if "powers of beta" in r.getMessage()]
+    replicad.deepspeed.keep(plain(Fused, tmp_path / "b").engine)
+    (text,) = [r.getMessage() for r in caplog.records if "powers of beta" in r.getMessage()]
+    assert text.startswith(
+        "replicad: FusedAdam keeps powers of beta in its process, where no copy has them: on a CPU a resumed run differs from an undisturbed one in last digits."
+    )
 
 
 # -- refused ------------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -104,7 +105,7 @@ def _kind(path: Path) -> str:
     real, best, kind = os.path.realpath(path), "", ""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, rest = (part.split() for part in line.split(" - ", 1))
-        point = fields[4].encode().decode("unicode_escape")
+        point = re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), fields[4])  # a space is \040
         if len(point) >= len(best) and (real == point or real.startswith(point.rstrip("/") + "/")):
             best, kind = point, rest[0]
     return kind

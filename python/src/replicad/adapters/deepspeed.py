@@ -7,6 +7,7 @@ that the model computes with follow from the partitions, and are in no copy. Onc
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ clear()
 
 import torch
 import torch.distributed as dist
+from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
@@ -32,6 +34,8 @@ from ..errors import Invalid, SessionState, StaleProcessGroup, Unsupported
 from ..session import Session
 
 __all__ = ["keep"]
+
+log = logging.getLogger("replicad")
 
 #: What an engine counts. The rest of its state is the model's and the optimizer's.
 COUNTS = ("global_steps", "global_samples", "skipped_steps", "micro_steps")
@@ -262,6 +266,8 @@ class _Keeper:
             **given,
         )
         self.session.on_resumed(self._back)
+        if engine.global_rank == 0:
+            _name_inexact(self.weights.base)
         session: Any = self.session
         session.resume = functools.partial(self._resume, session.resume)
         engine.step = functools.partial(self._step, engine.step)
@@ -286,6 +292,16 @@ class _Keeper:
             return step(*args, **more)
         with self.session.step():
             return step(*args, **more)
+
+
+def _name_inexact(optimizer: torch.optim.Optimizer) -> None:
+    """A kernel of DeepSpeed's for the CPU multiplies powers of beta up from step to step, and raises them anew in a new process."""
+    if isinstance(optimizer, (DeepSpeedCPUAdam, FusedAdam)) and any(p.device.type == "cpu" for group in optimizer.param_groups for p in group["params"]):
+        log.warning(
+            "replicad: %s keeps powers of beta in its process, where no copy has them: on a CPU a resumed run differs from an undisturbed one in last digits. "
+            "torch.optim.AdamW does not ('torch_adam': true in the optimizer's params, 'zero_force_ds_cpu_optimizer': false where it is offloaded)",
+            type(optimizer).__name__,
+        )
 
 
 def _ranks(group: Any) -> Sequence[int]:
