@@ -29,6 +29,7 @@ _NAMES: dict[str, Any] = {
     "current_stream": lambda *_: Stream(),
     "default_stream": lambda *_: Stream(),
     "stream": lambda _: contextlib.nullcontext(),
+    "set_device": lambda _: None,
     "synchronize": lambda *_: None,
     "empty_cache": lambda: None,
 }
@@ -54,6 +55,8 @@ class OnCPU(TorchFunctionMode):
             kwargs["device"] = "cpu"
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.Tensor.to and len(args) > 1 and _names_cuda(args[1]):
+            args = (args[0], "cpu", *args[2:])
         out = func(*args, **kwargs)
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             return out if out.startswith("torch.cuda.") else out.replace("torch.", "torch.cuda.")

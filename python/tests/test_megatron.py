@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import types
 import weakref
@@ -21,7 +22,7 @@ import torch.distributed as dist
 import replicad
 import subject_megatron as subjects
 from conforming import equal, suite
-from conftest import Daemon
+from conftest import ROOT, Daemon
 from oncpu import OnCPU
 from replicad.adapters.megatron import Objects
 from replicad.errors import Invalid, Unsupported
@@ -65,6 +66,20 @@ def test_shards_in_one_group_are_refused_with_the_flag(daemon: Daemon, tmp_path:
     runs._launch = lambda program, args, world: daemon.run(program, *args, world=world).done()
     with pytest.raises(AssertionError, match=r"start the job with --groups 0,1, or with --groups auto"):
         runs._ran("kill", ())
+
+
+@pytest.mark.skipif(subjects.DEVICE != "cpu", reason="two ranks with NCCL want two devices")
+def test_the_example(daemon: Daemon) -> None:
+    program = f"""
+        import runpy, sys
+        import torch
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from oncpu import OnCPU
+        with OnCPU():
+            runpy.run_path({str(ROOT / "examples" / "frameworks" / "megatron_core.py")!r}, run_name="__main__")
+    """
+    said = daemon.run(program, world=2, flags=subjects.Kept.flags).done()
+    assert re.search(r"rank 0 at step 20 after 320 samples, loss \d\.\d+, noticed {}", said), said
 
 
 # -- one process ----------------------------------------------------------------------------------------------------------
