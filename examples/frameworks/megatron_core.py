@@ -30,8 +30,9 @@ network = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn
 model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True), network)
 optimizer = get_megatron_optimizer(OptimizerConfig(lr=0.01, min_lr=0.001, use_distributed_optimizer=True, **bf16), [model])
 scheduler = OptimizerParamScheduler(
-    optimizer, init_lr=0.0, max_lr=0.01, min_lr=0.001, lr_warmup_steps=16, lr_decay_steps=400, lr_decay_style="cosine", start_wd=0.01, end_wd=0.01, wd_incr_steps=400, wd_incr_style="constant"
-)
+    optimizer, init_lr=0.0, max_lr=0.01, min_lr=0.001, lr_warmup_steps=16, lr_decay_steps=400, lr_decay_style="cosine",
+    start_wd=0.01, end_wd=0.01, wd_incr_steps=400, wd_incr_style="constant",
+)  # fmt: skip
 samples = torch.randn(1000, 16, generator=torch.Generator().manual_seed(1))
 
 args = types.SimpleNamespace(iteration=0, consumed_train_samples=0)

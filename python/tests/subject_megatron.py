@@ -72,6 +72,10 @@ class Kept(Subject):
     def session(self) -> Any:
         return self.made
 
+    def forget(self) -> None:
+        """Takes out what makes the 16-bit weights anew."""
+        replicad.megatron.Objects.rebuild = lambda self: None
+
     def config(self) -> dict[str, Any]:
         return {"bf16": self.dtype == torch.bfloat16, "fp16": self.dtype == torch.float16, "params_dtype": self.dtype}
 
@@ -197,6 +201,7 @@ class Half(Kept):
 
     name = "megatron, fp16"
     dtype = torch.float16
+    raised = (Break("forward", 1), Break("second forward", 7, 1), Break("step", 10, 1), Break("forward", 12))
     killed = (Break("backward", 3, 1), Break("step", 10), Break("forward", 12, 1))
 
 
@@ -212,6 +217,39 @@ class Single(Kept):
 
     name = "megatron, fp32"
     dtype = torch.float32
+
+
+class FusedAdam(torch.optim.Optimizer):
+    """AdamW with state and groups as TransformerEngine's and apex's have them: the count is in the group, from the first step on."""
+
+    def __init__(self, groups: Any) -> None:
+        super().__init__(groups, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["step"] = n = group.get("step", 0) + 1
+            a, b = group["betas"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state |= {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                state["exp_avg"].lerp_(p.grad, 1 - a)
+                state["exp_avg_sq"].mul_(b).addcmul_(p.grad, p.grad, value=1 - b)
+                p.sub_(group["lr"] * (state["exp_avg"] / (1 - a**n)) / ((state["exp_avg_sq"] / (1 - b**n)).sqrt() + group["eps"]))
+
+
+class Fused(Kept):
+    """An optimizer that is none of torch's, and makes its state in its first step."""
+
+    name = "megatron, FusedAdam"
+
+    def make(self) -> tuple[Network, Any, Any, Any]:
+        made = super().make()
+        for o in made[2].chained_optimizers:
+            o.optimizer = FusedAdam(o.optimizer.param_groups)
+        return made
 
 
 def _sample(n: int) -> torch.Tensor:

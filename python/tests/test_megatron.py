@@ -42,13 +42,18 @@ def under(kind: type[subjects.Kept], world: int, daemon: Daemon, folder: Path) -
     return runs
 
 
-KINDS = [subjects.Kept, subjects.Instances, subjects.Overlap, subjects.Half, subjects.Whole, subjects.Single]
+KINDS = [subjects.Kept, subjects.Instances, subjects.Overlap, subjects.Half, subjects.Whole, subjects.Single, subjects.Fused]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_loop_goes_on_as_if_nothing_had_been(kind: type[subjects.Kept], daemon: Daemon, tmp_path: Path) -> None:
     runs = under(kind, 2, daemon, tmp_path)
     equal(runs.through("kill", *kind.killed) + runs.through("raise", *kind.raised))
+
+
+def test_weights_that_are_not_made_anew_are_found(daemon: Daemon, tmp_path: Path) -> None:
+    control = under(subjects.Kept, 2, daemon, tmp_path).through("kill", Break("step", 7), due=False)
+    assert not control.equal, f"the suite finds nothing where the weights are those of a fresh model:\n{control}"
 
 
 def test_four_ranks_of_two_instances(daemon: Daemon, tmp_path: Path) -> None:
@@ -101,6 +106,18 @@ def test_it_trains_alone_too(alone: subjects.Kept) -> None:
     alone.train()
     assert (alone.made.enabled, alone.made.at) == (False, subjects.ITERATIONS)
     alone.made.close()
+
+
+def test_what_follows_is_named_between_optimizer_and_scheduler(alone: subjects.Kept) -> None:
+    _, model, optimizer, scheduler = alone.make()
+    with replicad.megatron.keep(model, optimizer, scheduler) as session:
+        model(torch.randn(2, 8).bfloat16()).float().sum().backward()
+        model.finish_grad_sync()
+        assert optimizer.step()[0]
+        session.follow("evaluate")
+        scheduler.step(increment=4)
+        assert (session.at, session.due) == (1, ("evaluate",))
+        session.done("evaluate")
 
 
 def test_a_checkpoint_of_megatrons_own_is_where_it_begins(alone: subjects.Kept) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -48,7 +47,7 @@ _REFUSED = {
     "fp4": "TransformerEngine's scales are in no tensor that could be copied",
 }
 
-_kept: weakref.WeakKeyDictionary[Session, Kept] = weakref.WeakKeyDictionary()
+_last: Kept | None = None  # the session that keep() made last, with its objects
 
 
 def keep(model: Any, optimizer: Any, opt_param_scheduler: Any = None, *, counters: Any = None, **options: Any) -> Session:
@@ -58,18 +57,16 @@ def keep(model: Any, optimizer: Any, opt_param_scheduler: Any = None, *, counter
 
     Called again in the process (a block of :mod:`replicad.inprocess` that makes the model anew), it puts the new objects into the session that there is. ``options`` are those of
     :class:`replicad.Session`, at the first call. :class:`replicad.Unsupported` for what can't be kept, by name."""
-    core = _core()
-    kept = _kept.get(current()) if current() is not None else None  # type: ignore[arg-type]
-    again = kept is not None and not kept.session._closed
-    objects = Objects(core, model, optimizer, opt_param_scheduler, counters)
-    if kept is None or not again:
-        kept = Kept(objects, options)
-        _kept[kept.session] = kept
+    global _last
+    objects = Objects(_core(), model, optimizer, opt_param_scheduler, counters)
+    if _last is None or _last.session._closed or _last.session is not current():
+        _last = Kept(objects, options)
     else:
-        kept.take(objects)
+        _last.take(objects)
+    session = _last.session
     at = objects.iteration()
-    kept.session.resume(otherwise=None if not at else lambda: at)
-    return kept.session
+    session.resume(otherwise=None if not at else lambda: at)
+    return session
 
 
 def _core() -> Any:
