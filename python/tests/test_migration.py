@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is missing: the page's program is a PyTorch program")
 
+import replicad
 from conftest import ROOT, Daemon, environment
 from test_docs import programs
 
@@ -72,6 +74,12 @@ def test_verbs_and_flags_of_the_page_are_the_binarys() -> None:
             assert done.returncode == 0, done.stderr
             assert f"replicad {verb}" in done.stdout, span
             assert all(word.partition("=")[0] in done.stdout for word in rest), span
+
+
+@pytest.mark.skipif(importlib.util.find_spec("megatron") is not None, reason="it is installed here")
+def test_an_adapter_names_what_is_not_installed() -> None:
+    with pytest.raises(ImportError, match=r"pip install 'megatron-core>=0\.16'"):
+        replicad.megatron.keep(None, None)
 
 
 #: Runs the pieces in the page's program, where its training is over. A call that is only bound has its arguments taken as they are written.

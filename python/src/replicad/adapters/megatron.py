@@ -33,7 +33,7 @@ __all__ = ["keep"]
 #: The oldest release that was tried.
 LEAST = "0.16"
 #: Optimizers whose parts are known.
-_KNOWN = ("DistributedOptimizer", "Float16OptimizerWithFloat16Params", "FP32Optimizer")
+_KNOWN = ("ChainedOptimizer", "DistributedOptimizer", "Float16OptimizerWithFloat16Params", "FP32Optimizer")
 #: Options that this can't keep, with why, on the optimizer's, the wrapper's or the model's configuration.
 _REFUSED = {
     "use_precision_aware_optimizer": "fp32 weights are inside of FusedAdam, in part as remainders of the 16-bit ones",
@@ -103,9 +103,9 @@ class Objects:
         for name, why in _REFUSED.items():
             if any(getattr(c, name, None) for c in configs):
                 raise Unsupported(f"Megatron with {name}: {why}: leave it out")
-        for o in self.inner:
-            if not {c.__name__ for c in type(o).__mro__} & set(_KNOWN):
-                raise Unsupported(f"Megatron with {type(o).__name__}: known are {', '.join(_KNOWN)}, alone or in a ChainedOptimizer: choose adam or sgd")
+        for o in (*_chains(self.optimizer), *self.inner):
+            if type(o).__name__ not in _KNOWN:  # a subclass may gather weights at another place
+                raise Unsupported(f"Megatron with {type(o).__name__}: known are {', '.join(_KNOWN)}: choose adam or sgd")
         if self.counters is not None and self.calculator() is None:
             raise Invalid("replicad.megatron.keep: counters without a calculator of micro-batches: call init_num_microbatches_calculator() before, as initialize_megatron() does")
 
@@ -174,17 +174,25 @@ class Objects:
         return *place, *(dist.get_rank(o.data_parallel_group) if _distributed(o) else 0 for o in self.inner)
 
 
+def _chains(optimizer: Any) -> Iterator[Any]:
+    """The optimizers that consist of others."""
+    if hasattr(optimizer, "chained_optimizers"):
+        yield optimizer
+        for o in optimizer.chained_optimizers:
+            yield from _chains(o)
+
+
 def _inner(optimizer: Any) -> Iterator[Any]:
-    """The optimizers that a chained one consists of, but for those without parameters."""
-    for o in getattr(optimizer, "chained_optimizers", (optimizer,)):
-        if o is not optimizer and hasattr(o, "chained_optimizers"):
+    """The optimizers that these consist of, but for those without parameters."""
+    if hasattr(optimizer, "chained_optimizers"):
+        for o in optimizer.chained_optimizers:
             yield from _inner(o)
-        elif not getattr(o, "is_stub_optimizer", False):
-            yield o
+    elif not getattr(optimizer, "is_stub_optimizer", False):
+        yield optimizer
 
 
 def _distributed(o: Any) -> bool:
-    return any(c.__name__ == "DistributedOptimizer" for c in type(o).__mro__)
+    return type(o).__name__ == "DistributedOptimizer"
 
 
 def _copies(o: Any) -> Iterator[torch.nn.Parameter]:
@@ -228,6 +236,7 @@ class Kept:
     def take(self, objects: Objects) -> None:
         """Puts objects that were made anew in the place of those that there were."""
         before, self.objects = self.objects, objects
+        self._mark, self._now, self._next = None, {}, {}
         self._lay()
         try:
             self.session.rebind(model=objects.chunks, optimizer=objects.optimizers())
