@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import subprocess
@@ -44,8 +45,8 @@ def rows() -> list[tuple[str, str]]:
 
 
 def _full(of: str, span: str) -> str:
-    if parameter := re.fullmatch(r"\((\w+)=\)", span):
-        return f"{of}.__init__({parameter[1]})"
+    if parameter := re.fullmatch(r"(\w*)\((\w+)=\)", span):
+        return f"{parameter[1] or of}.__init__({parameter[2]})"
     return of + span if span.startswith(".") else span
 
 
@@ -82,6 +83,16 @@ def test_an_adapter_names_what_is_not_installed() -> None:
         replicad.megatron.keep(None, None)
 
 
+def test_names_of_the_short_page_are_there() -> None:
+    text = (ROOT / "docs" / "migration.md").read_text()
+    found = re.findall(r"`(?:with )?((?:replicad|session)\.[\w.]+)(\(?)", text)
+    assert len(found) > 20
+    for name, called in found:
+        root, *path = name.rstrip(".").split(".")
+        to = functools.reduce(getattr, path, replicad if root == "replicad" else replicad.Session) if "megatron" not in path else None
+        assert to is None or callable(to) is bool(called) or root == "replicad", f"{name}: {to}"
+
+
 #: Runs the pieces in the page's program, where its training is over. A call that is only bound has its arguments taken as they are written.
 RUN = """
 def run_pieces(pieces, bound, names):
@@ -108,7 +119,8 @@ def run_pieces(pieces, bound, names):
             elif piece.startswith("with "):
                 exec(piece + " optimizer.zero_grad()", names)
             else:
-                eval(piece, names)
+                value = eval(piece, names)
+                assert not (inspect.ismethod(value) and piece.startswith(("session.", "call."))), "a method that is not called"
             ran += 1
         except BaseException as err:
             print(f"FAILED {piece}: {type(err).__name__}: {err}", flush=True)
