@@ -112,7 +112,7 @@ class Kept(Subject):
             tracker.set_states({"model-parallel-rng": torch.tensor([2719 + rank, 0]).view(torch.uint8)})
         else:
             tensor_parallel.model_parallel_cuda_manual_seed(1)
-        counters = types.SimpleNamespace(iteration=0, consumed_train_samples=0, skipped_train_samples=0)
+        counters = types.SimpleNamespace(iteration=0, consumed_train_samples=0, skipped_train_samples=0, eval_interval=4, train_iters=ITERATIONS)
         if self.run.kept:
             self.made = replicad.megatron.keep([model], optimizer, scheduler, counters=counters, staging=True)
         iteration = counters.iteration

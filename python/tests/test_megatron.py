@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 import sys
@@ -118,6 +119,31 @@ def test_what_follows_is_named_between_optimizer_and_scheduler(alone: subjects.K
         scheduler.step(increment=4)
         assert (session.at, session.due) == (1, ("evaluate",))
         session.done("evaluate")
+
+
+def test_an_evaluation_or_a_save_may_take_long(alone: subjects.Kept) -> None:
+    """A rank that stands still between two steps counts as one that hangs otherwise. Megatron evaluates and saves there, and tells nobody."""
+    _, model, optimizer, scheduler = alone.make()
+    counters = types.SimpleNamespace(iteration=0, consumed_train_samples=0, eval_interval=2, save_interval=None, train_iters=3)
+    seen: list[str] = []
+
+    @contextlib.contextmanager
+    def pause(most: float) -> Iterator[None]:
+        seen.append(f"{most:.0f} s after {session.at}")
+        yield
+        seen.append("over")
+
+    with replicad.megatron.keep(model, optimizer, scheduler, counters=counters, longest=7200) as session:
+        session.pause = pause
+        for _ in range(3):
+            seen.append("iteration")
+            model.zero_grad_buffer()
+            optimizer.zero_grad()
+            model(torch.randn(2, 8).bfloat16()).float().sum().backward()
+            model.finish_grad_sync()
+            optimizer.step()
+            scheduler.step(increment=4)
+    assert seen == ["iteration", "iteration", "7200 s after 2", "iteration", "over", "7200 s after 3"]
 
 
 def test_a_checkpoint_of_megatrons_own_is_where_it_begins(alone: subjects.Kept) -> None:

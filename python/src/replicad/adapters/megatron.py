@@ -11,6 +11,7 @@ without an update. fp32 shards and the state of the optimizer are a rank's own; 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -50,17 +51,20 @@ _REFUSED = {
 _last: Kept | None = None  # the session that keep() made last, with its objects
 
 
-def keep(model: Any, optimizer: Any, opt_param_scheduler: Any = None, *, counters: Any = None, **options: Any) -> Session:
+def keep(model: Any, optimizer: Any, opt_param_scheduler: Any = None, *, counters: Any = None, longest: float = 3600.0, **options: Any) -> Session:
     """A session of what Megatron's ``setup_model_and_optimizer`` returned, with the newest state in it. Call it before data loaders are made: Megatron makes them begin at
     ``consumed_train_samples``, which it sets, with ``iteration``, on ``counters`` (by default Megatron's arguments; any object with these attributes, or with ``step``).
     A checkpoint that Megatron has loaded counts where neither memory nor the durable tier has a state.
+
+    ``longest`` is how many seconds an evaluation or a save may take that ``counters`` has at an iteration (``eval_interval``, ``save_interval``, ``train_iters``), before a rank
+    in it counts as one that hangs.
 
     Called again in the process (a block of :mod:`replicad.inprocess` that makes the model anew), it puts the new objects into the session that there is. ``options`` are those of
     :class:`replicad.Session`, at the first call. :class:`replicad.Unsupported` for what can't be kept, by name."""
     global _last
     objects = Objects(_core(), model, optimizer, opt_param_scheduler, counters)
     if _last is None or _last.session._closed or _last.session is not current():
-        _last = Kept(objects, options)
+        _last = Kept(objects, longest, options)
     else:
         _last.take(objects)
     session = _last.session
@@ -210,8 +214,9 @@ def _step(counters: Any) -> str:
 class Kept:
     """A session, and the objects that are in it now."""
 
-    def __init__(self, objects: Objects, options: Mapping[str, Any]) -> None:
-        self.objects = objects
+    def __init__(self, objects: Objects, longest: float, options: Mapping[str, Any]) -> None:
+        self.objects, self._longest = objects, longest
+        self._pause = contextlib.ExitStack()  # of what Megatron does between two iterations
         self._mark: object = None  # of the step that is open
         self._now: dict[str, Any] = {}  # the counts that are kept with the newest step
         self._next: dict[str, Any] = {}  # those of the step that is open
@@ -237,6 +242,7 @@ class Kept:
         """Puts objects that were made anew in the place of those that there were."""
         before, self.objects = self.objects, objects
         self._mark, self._now, self._next = None, {}, {}
+        self._pause.close()
         self._lay()
         try:
             self.session.rebind(model=objects.chunks, optimizer=objects.optimizers())
@@ -259,7 +265,12 @@ class Kept:
     def _patch(self) -> None:
         """Has the calls that Megatron makes in an iteration begin and end a step. They are this optimizer's and this scheduler's alone."""
         optimizer, scheduler = self.objects.optimizer, self.objects.scheduler
-        step, ready = optimizer.step, optimizer.step_with_ready_grads
+        step, ready, zero = optimizer.step, optimizer.step_with_ready_grads, optimizer.zero_grad
+
+        @functools.wraps(zero)
+        def begins(*args: Any, **kwargs: Any) -> Any:
+            self._pause.close()
+            return zero(*args, **kwargs)
 
         @functools.wraps(step)
         def whole(*args: Any, **kwargs: Any) -> Any:
@@ -279,7 +290,7 @@ class Kept:
                 self._begin()
             return ready(*args, **kwargs)
 
-        optimizer.step, optimizer.step_with_ready_grads = whole, update
+        optimizer.step, optimizer.step_with_ready_grads, optimizer.zero_grad = whole, update, begins
         if scheduler is not None:
             plain = scheduler.step
 
@@ -313,7 +324,9 @@ class Kept:
             batches = self.objects.calculator()
             self._next["consumed_train_samples"] += increment - batches.get_current_running_global_batch_size()
         self._now, self._mark = self._next, None
-        self.session.step_end()
+        at = self.session.step_end()
+        if any(every and at % every == 0 for every in (getattr(self.objects.counters, n, None) for n in ("eval_interval", "save_interval", "train_iters"))):
+            self._pause.enter_context(self.session.pause(self._longest))  # until the next iteration begins: no hook tells of an evaluation
 
     # -- what the loop counts -------------------------------------------------------------------------------------------
 
