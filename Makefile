@@ -21,7 +21,7 @@ GLIBC      ?= 2.36
 # Files of tests side by side: a job waits for its ranks about as long as it computes.
 PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 1
 # The tests of frameworks' adapters, those that there are.
-FRAMEWORKS := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,accelerate.py check_trainer.py conformance.py data_libraries.py huggingface.py lightning.py ray.py)))
+FRAMEWORKS := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,accelerate.py check_trainer.py conformance.py data_libraries.py huggingface.py lightning.py megatron.py ray.py)))
 # Those that have an environment of their own, as they want other versions of what the others need.
 FRAMEWORKS2 := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,builds.py deepspeed.py torchtitan.py)))
 # What the default leaves out: further libraries, layouts and moments of what it shows once. SKIP= leaves out nothing.
@@ -62,7 +62,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test frameworks-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-servers versitygw fakegcs store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test frameworks-test megatron-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-servers versitygw fakegcs store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -166,6 +166,13 @@ frameworks-test: build ## the adapters of frameworks, each place of a step by ki
 	$(CURDIR)/.venv-frameworks/bin/python -m pytest $(FRAMEWORKS) $(PYTEST) || status=$$?; \
 	$(if $(FRAMEWORKS2),$(CURDIR)/.venv-deepspeed/bin/python -m pytest $(FRAMEWORKS2) $(PYTEST) || status=$$?;) \
 	cat $(BIN)/frameworks.md; exit $$status
+
+# The newest Megatron-core wants Python 3.12; that of .venv-frameworks is the oldest that is supported.
+megatron-test: build ## the adapter of Megatron-core with its newest release, in .venv-compat (6 GB); table in bin/frameworks-megatron.md. On a GPU PYTEST="-k device"
+	@mkdir -p $(BIN) && printf '| adapter | world | fault | by | equal |\n|---|---|---|---|---|\n' >$(BIN)/frameworks-megatron.md
+	COMPAT=3.12:python/requirements-megatron.txt CONFORMANCE_TABLE=$(BIN)/frameworks-megatron.md .ci/py-compat tests/test_megatron.py $(PYTEST)
+
+frameworks-test: megatron-test
 
 py-compat: build ## the Python tests with the oldest and the newest torch and other Pythons, each in .venv-compat; gigabytes. Flags in PYTEST
 	.ci/py-compat $(PYTEST)

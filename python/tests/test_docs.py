@@ -23,6 +23,7 @@ PAGES = {
     "pytorch.md": ["step 50 loss"],
     "loops.md": ["epoch 5, best 0.9", "noticed {}"],
     "inprocess.md": ["at step 50 in run 2"],
+    "migration-hyperpod.md": ["at step 30 in run 2"],
     "lora.md": ["step 30 loss"],
     "sharded.md": ["at step 30"],
     "torchrun.md": ["step 50 loss"],

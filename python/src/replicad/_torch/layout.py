@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from .optimizers import named, optimizer_tensors, part
 from .tensors import short
 from .wrappers import clean, flat_parameters
 
-__all__ = ["Layout", "Sharded", "differences", "grouped", "partition", "sharded"]
+__all__ = ["Layout", "Sharded", "differences", "grouped", "laid", "partition", "sharded"]
 
 VERSION = 1
 NAME = "replicad.layout"
@@ -55,8 +56,17 @@ class Sharded:
         return {"shape": list(self.shape), "local": list(self.local), "offset": at, "placements": list(self.placements), "mesh": list(self.mesh)}
 
 
+#: How the plain tensors of optimizers lie over the ranks, where a library lays them so and torch knows nothing of it.
+_laid: weakref.WeakKeyDictionary[torch.optim.Optimizer, Spread] = weakref.WeakKeyDictionary()
+
+
+def laid(optimizer: torch.optim.Optimizer, spread: Spread) -> None:
+    """An adapter knows which ranks have the same tensors as this one in an optimizer, and in the models beside it."""
+    _laid[optimizer] = spread
+
+
 def sharded(world: int, objects: Objects) -> list[Sharded]:
-    """What of models and optimizers is laid over ranks: DTensors, FSDP1's parameters, and what a ZeroRedundancyOptimizer keeps. Any other
+    """What of models and optimizers is laid over ranks: DTensors, FSDP1's parameters, what a ZeroRedundancyOptimizer keeps, and what an adapter says is. Any other
     tensor is equal on all ranks."""
     out = []
     for model, m in objects.models.items():
@@ -68,6 +78,8 @@ def sharded(world: int, objects: Objects) -> list[Sharded]:
             if id(p) not in flat:
                 out += _dtensors(world, f"{model}.{clean(m, key)}", p)
     for optimizer, o in objects.optimizers.items():
+        if (spread := _laid.get(o)) is not None:
+            out.append(Sharded(optimizer, spread, (), (), None, ("by rank",), (len(set(spread)),)))
         inner = part(o)
         if inner is not o:  # each rank has the state of parameters of its own
             ranks = _ranks(o.process_group)

@@ -13,11 +13,11 @@ from ..errors import Mismatch, SessionState, Unsupported
 __all__ = ["Attributes", "OneStep", "want"]
 
 
-def want(package: str, least: str) -> None:
+def want(package: str, least: str, has: str | None = None) -> None:
     """Refuses, before anything is made, a version that the adapter was not tested with: below ``least``, or of another major version. :class:`replicad.Unsupported`, or
-    ``ImportError`` where there is none."""
+    ``ImportError`` where there is none. ``has`` is the version that the package itself says, which a source tree has alone."""
     try:
-        has = importlib.metadata.version(package)
+        has = has or importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         raise ImportError(f"{package} is not installed: pip install '{package}>={least}'", name=package) from None
     major = least.partition(".")[0]
