@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -17,7 +16,7 @@ import (
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
-	"github.com/replicad/replicad/internal/journal/journaltest"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -25,13 +24,12 @@ import (
 
 const scaleTerm = 9
 
-// instantLog applies what is proposed at once, and has the leader follow.
+// instantLog applies what is proposed at once.
 type instantLog struct {
 	Log
-	state   *lock.State
-	index   uint64
-	bytes   int // of the newest entry
-	changed func()
+	state *lock.State
+	index uint64
+	bytes int // of the newest entry
 }
 
 func (l *instantLog) ID() replica.NodeName { return "v1" }
@@ -49,11 +47,7 @@ func (l *instantLog) Propose(_ context.Context, c replica.Command) (uint64, lock
 	}
 	l.index++
 	l.bytes = len(b)
-	out := l.state.Apply(l.index, c)
-	if out.Changed && l.changed != nil {
-		l.changed()
-	}
-	return l.index, out, nil
+	return l.index, l.state.Apply(l.index, c), nil
 }
 
 // scaleJob is an open job of so many ranks, eight to a node, in groups of so many that lie side by side. Every private part has a mirror on
@@ -99,7 +93,7 @@ func scaleJob(world, group int) (*replica.Job, map[replica.NodeName]replica.Node
 	return j, nodes
 }
 
-// scale is a leader of one job with a link to each of its nodes, whose frames it drains.
+// scale is a leader of one job with a link to each of its nodes.
 type scale struct {
 	t     testing.TB
 	log   *instantLog
@@ -109,24 +103,22 @@ type scale struct {
 	names []replica.NodeName
 	holds map[replica.NodeName][]replica.Held
 	nodes map[replica.NodeName]replica.Node
-	named replica.Candidate
 	out   int           // bytes to the nodes
 	in    int           // bytes from them
 	spent time.Duration // of the processor, by the leader alone
-	most  time.Duration // of it in one message
+	most  time.Duration // that one message took
 }
 
 func newScale(t testing.TB, world, group int) *scale {
 	job, nodes := scaleJob(world, group)
 	log := &instantLog{state: lock.FromView(lock.View{Index: 100, Cluster: fixture.Cluster, Era: 1, Nodes: nodes, Jobs: map[replica.JobID]*replica.Job{job.ID: job}}), index: 100}
 	s := &scale{t: t, log: log, job: job.ID, links: map[replica.NodeName]*control.Link{}, holds: map[replica.NodeName][]replica.Held{}, nodes: nodes}
-	s.lead = NewStepped(log, fixture.Cluster, scaleTerm, config.Default().Timing, journaltest.New(t, io.Discard))
-	s.lead.Follow(t.Context(), log.State())
-	log.changed = func() {
-		was := s.lead.l.view
-		s.lead.l.view = log.State()
-		s.lead.l.follow(t.Context(), was)
+	lines, err := journal.New(io.Discard, config.Default().Log, "v1") // as much is logged as a daemon logs
+	if err != nil {
+		t.Fatal(err)
 	}
+	s.lead = NewStepped(log, fixture.Cluster, scaleTerm, config.Default().Timing, lines)
+	s.lead.Follow(t.Context(), log.State())
 	for _, n := range nodes {
 		a, b := net.Pipe()
 		t.Cleanup(func() { a.Close(); b.Close() })
@@ -151,33 +143,18 @@ func newScale(t testing.TB, world, group int) *scale {
 	return s
 }
 
-// drain reads what the leader has for its nodes, and the newest candidate.
+// drain takes what the leader has for its nodes.
 func (s *scale) drain() {
 	for _, l := range s.links {
 		for len(l.Out) > 0 {
-			f := <-l.Out
-			s.out += len(f)
-			k, b, err := wire.Read(bytes.NewReader(f), control.MaxLinkFrame)
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			if k == control.KindPiece || k == control.KindWelcome {
-				continue
-			}
-			m, err := control.Decode(control.ToNode, k, b)
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			if c, ok := m.(replica.Candidate); ok && c.Compare(s.named) > 0 {
-				s.named = c
-			}
+			s.out += len(<-l.Out)
 		}
 	}
 }
 
 // answers are what the nodes say of the candidate, each in messages of at most so many parts, one message of each node by turns.
 func (s *scale) answers(most int) (out []replica.Pinned) {
-	c := s.named
+	c := s.lead.l.jobs[s.job].candidate
 	for from := 0; ; from += most {
 		began := len(out)
 		for _, n := range s.names {
@@ -198,12 +175,14 @@ func (s *scale) answers(most int) (out []replica.Pinned) {
 	}
 }
 
-// commit has all nodes answer the candidate, and the leader look at its jobs as it does each 200 ms.
-func (s *scale) commit(most int) {
+// commit has all nodes answer the candidate, and the leader look at its jobs as it does each 200 ms. With each, what every message takes is
+// looked at: that takes time of its own.
+func (s *scale) commit(most int, each bool) {
 	is := func() replica.Step { return s.log.State().Jobs[s.job].Position.Step }
 	before := is()
 	s.in, s.out, s.spent, s.most = 0, 0, 0, 0
-	for _, p := range s.answers(most) {
+	answers := s.answers(most)
+	for _, p := range answers {
 		frames, err := control.Encode(control.ToLeader, p)
 		if err != nil {
 			s.t.Fatal(err)
@@ -211,20 +190,38 @@ func (s *scale) commit(most int) {
 		for _, f := range frames {
 			s.in += len(f)
 		}
-		s.does(func() { s.lead.Message(s.t.Context(), p.Holder.Node, p) })
 	}
+	began := processTime()
+	for _, p := range answers {
+		var at time.Duration
+		if each {
+			at = processTime()
+		}
+		s.event(nodeMessage{s.lead.l.links[p.Holder.Node], p})
+		if each {
+			s.most = max(s.most, processTime()-at)
+		}
+	}
+	s.lead.l.step("tick", func() { s.lead.Pass(s.t.Context(), commitLook) })
+	s.spent = processTime() - began
 	s.drain()
-	s.does(func() { s.lead.Pass(s.t.Context(), commitLook) })
 	if is() == before {
 		s.t.Fatalf("nothing is committed after step %d: %v", before, s.lead.l.jobs[s.job].committer.Waiting())
 	}
 }
 
-func (s *scale) does(what func()) {
-	began := processTime()
-	what()
-	took := processTime() - began
-	s.spent, s.most = s.spent+took, max(s.most, took)
+// event has the leader take in an event, and what comes of it.
+func (s *scale) event(ev any) {
+	l := s.lead.l
+	for l.event(s.t.Context(), ev); ; l.event(s.t.Context(), ev) {
+		l.work.Wait()
+		select {
+		case ev = <-l.first:
+		case ev = <-l.in:
+		default:
+			return
+		}
+	}
 }
 
 func processTime() time.Duration {
@@ -248,14 +245,14 @@ func BenchmarkCommit(b *testing.B) {
 				runtime.GC()
 				runtime.ReadMemStats(&before)
 				s := newScale(b, world, shape.group)
-				s.commit(shape.most)
-				var spent, most time.Duration
+				s.commit(shape.most, true)
+				spent, longest := time.Duration(0), s.most
 				for b.Loop() {
-					s.commit(shape.most)
-					spent, most = spent+s.spent, max(most, s.most)
+					s.commit(shape.most, false)
+					spent += s.spent
 				}
 				b.ReportMetric(float64(spent.Microseconds())/1e3/float64(b.N), "leader-ms/commit")
-				b.ReportMetric(float64(most.Microseconds())/1e3, "longest-ms")
+				b.ReportMetric(float64(longest.Microseconds())/1e3, "longest-ms")
 				b.ReportMetric(float64(s.log.bytes), "entry-B")
 				b.ReportMetric(float64(s.in), "in-B/commit")
 				b.ReportMetric(float64(s.out), "out-B/commit")
@@ -265,6 +262,29 @@ func BenchmarkCommit(b *testing.B) {
 				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "heap-MiB")
 				b.ReportMetric(0, "ns/op")
 			})
+		}
+	}
+}
+
+// TestTenTimesTheRanksTakeTenTimesAsMuch: what a commit takes of the leader, of its log and of its links grows no faster than the job. Allocations stand for
+// its time: they don't depend on what else the machine does.
+func TestTenTimesTheRanksTakeTenTimesAsMuch(t *testing.T) {
+	takes := func(world, group int) map[string]float64 {
+		s := newScale(t, world, group)
+		s.commit(64, false)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		s.commit(64, false)
+		runtime.ReadMemStats(&after)
+		return map[string]float64{"allocations": float64(after.Mallocs - before.Mallocs), "bytes in the log": float64(s.log.bytes), "bytes from nodes": float64(s.in), "bytes to nodes": float64(s.out)}
+	}
+	for _, group := range []func(world int) int{func(int) int { return 8 }, func(world int) int { return world }} {
+		small, large := takes(256, group(256)), takes(2_560, group(2_560))
+		for what, n := range large {
+			t.Logf("groups of %d of 256 ranks: %s: %.0f, of ten times the ranks %.0f", group(256), what, small[what], n)
+			if small[what] == 0 || n > 12*small[what] {
+				t.Errorf("groups of %d of 256 ranks: %s: %.0f, of ten times the ranks %.0f: want at most 12 times as much", group(256), what, small[what], n)
+			}
 		}
 	}
 }
