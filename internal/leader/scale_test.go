@@ -3,11 +3,14 @@ package leader
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +26,8 @@ import (
 )
 
 const scaleTerm = 9
+
+var scaleRanks = flag.String("ranks", "256,1024,4096,10000", "worlds of BenchmarkCommit")
 
 // instantLog applies what is proposed at once.
 type instantLog struct {
@@ -118,16 +123,18 @@ func newScale(t testing.TB, world, group int) *scale {
 		t.Fatal(err)
 	}
 	s.lead = NewStepped(log, fixture.Cluster, scaleTerm, config.Default().Timing, lines)
-	s.lead.Follow(t.Context(), log.State())
+	s.lead.Follow(t.Context(), lock.View{Index: 99, Cluster: fixture.Cluster, Era: 1, Nodes: nodes, Jobs: map[replica.JobID]*replica.Job{}})
 	for _, n := range nodes {
 		a, b := net.Pipe()
 		t.Cleanup(func() { a.Close(); b.Close() })
 		s.links[n.Name] = control.NewLink(a, control.ToNode)
-		s.lead.Link(t.Context(), n, s.links[n.Name])
-		s.drain()
+		s.lead.Link(t.Context(), n, s.links[n.Name]) // before there is a job: else each link is a look at all of it
 		s.names = append(s.names, n.Name)
 	}
 	slices.Sort(s.names)
+	s.drain(s.names...)
+	s.lead.Follow(t.Context(), log.State())
+	s.drain(s.names...)
 	for r, c := range job.Ranks {
 		rank, group := replica.Rank(r), replica.OfGroup(job.Layout.Groups[r])
 		s.holds[c.Node] = append(s.holds[c.Node], replica.Held{Part: replica.OfRank(rank), Rank: rank}, replica.Held{Part: group, Rank: rank})
@@ -143,10 +150,10 @@ func newScale(t testing.TB, world, group int) *scale {
 	return s
 }
 
-// drain takes what the leader has for its nodes.
-func (s *scale) drain() {
-	for _, l := range s.links {
-		for len(l.Out) > 0 {
+// drain takes what the leader has for some nodes.
+func (s *scale) drain(nodes ...replica.NodeName) {
+	for _, n := range nodes {
+		for l := s.links[n]; len(l.Out) > 0; {
 			s.out += len(<-l.Out)
 		}
 	}
@@ -204,7 +211,7 @@ func (s *scale) commit(most int, each bool) {
 	}
 	s.lead.l.step("tick", func() { s.lead.Pass(s.t.Context(), commitLook) })
 	s.spent = processTime() - began
-	s.drain()
+	s.drain(s.names...)
 	if is() == before {
 		s.t.Fatalf("nothing is committed after step %d: %v", before, s.lead.l.jobs[s.job].committer.Waiting())
 	}
@@ -235,7 +242,11 @@ func processTime() time.Duration {
 // BenchmarkCommit has a leader commit one generation of a job of so many ranks, eight to a node. What counts is the processor time of its
 // goroutine, leader-ms; the answers are made, encoded and read beside it. GOMAXPROCS=1 keeps the collector's work within it.
 func BenchmarkCommit(b *testing.B) {
-	for _, world := range []int{256, 1_024, 4_096, 10_000, 30_000, 100_000} {
+	for _, ranks := range strings.Split(*scaleRanks, ",") {
+		world, err := strconv.Atoi(ranks)
+		if err != nil {
+			b.Fatal(err)
+		}
 		for _, shape := range []struct {
 			name        string
 			group, most int // ranks of a group, parts of a message
