@@ -2,7 +2,6 @@ package lock
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/replicad/replicad/replica"
@@ -49,11 +48,8 @@ type Committer struct {
 	pending  []*proposal
 	refused  bool // a proposal was refused: look again only at something new
 	disputed []replica.Generation
-	waiting  []string
-	unsaid   int                // what else it waits for
-	awaited  []replica.NodeName // whom it waits for
-	missed   map[replica.NodeName]bool
-	missing  []replica.Missing // what it waits for, of that at most maxWaits
+	tally    tally  // of the candidate, while it is live
+	told     *waits // since the last event; nil: nobody asked
 }
 
 // pins is what one node answered to the present candidate. Parts add up.
@@ -73,26 +69,11 @@ type proposal struct {
 
 // NewCommitter begins a term, once its barrier has passed.
 func NewCommitter(term uint64) *Committer {
-	return &Committer{term: term, pins: map[replica.NodeName]*pins{}, passed: map[replica.Rank]replica.Passed{}, stands: map[replica.Rank]replica.Passed{}, late: map[replica.NodeName]uint64{}, missed: map[replica.NodeName]bool{}}
+	return &Committer{term: term, pins: map[replica.NodeName]*pins{}, passed: map[replica.Rank]replica.Passed{}, stands: map[replica.Rank]replica.Passed{}, late: map[replica.NodeName]uint64{}}
 }
 
 // Candidate is the one that stands; nodes that connect later are told it again.
 func (c *Committer) Candidate() (replica.Candidate, bool) { return c.candidate, c.live }
-
-// Waiting says who holds the commit of the candidate up.
-func (c *Committer) Waiting() []string {
-	out := slices.Clone(c.waiting)
-	if c.unsaid > 0 {
-		out = append(out, fmt.Sprintf("and %d more parts", c.unsaid))
-	}
-	return out
-}
-
-// Awaited names the nodes whose answers the commit of the candidate waits for.
-func (c *Committer) Awaited() []replica.NodeName { return slices.Clone(c.awaited) }
-
-// Missing lists the parts that the commit of the candidate waits for, at most maxWaits of them. They are not the caller's to change.
-func (c *Committer) Missing() []replica.Missing { return c.missing }
 
 // Started tells whether a node has pinned some part of the candidate: what is missing since then is late.
 func (c *Committer) Started() bool { return c.live && len(c.pins) > 0 }
@@ -112,7 +93,7 @@ func (c *Committer) Job(j *replica.Job, nodes map[replica.NodeName]replica.Node)
 	if c.job != nil && c.job.Writer != nil && j.Writer == nil {
 		c.failures = min(c.failures, 1) // the slot that they lacked may be free
 	}
-	c.job, c.node, c.refused = j, nodes, false
+	c.job, c.node = j, nodes
 	c.possible = c.possibleCopies()
 	if committed {
 		c.passed, c.stands, c.failures = map[replica.Rank]replica.Passed{}, map[replica.Rank]replica.Passed{}, 0
@@ -120,8 +101,41 @@ func (c *Committer) Job(j *replica.Job, nodes map[replica.NodeName]replica.Node)
 	if c.live && (j.Phase != replica.Open || c.candidate.Position.Epoch != j.Epoch || c.candidate.Position.Step <= j.Position.Step) {
 		c.live = false // a position at or after it, or a fault of its epoch
 	}
+	if c.live {
+		c.count(&c.tally)
+	}
+	return c.Look()
+}
+
+// Look asks again though nothing has changed: an outcome that stayed unknown brings no event of its own.
+func (c *Committer) Look() []Effect {
+	if c.job == nil {
+		return nil
+	}
+	c.refused = false
 	c.pending = slices.DeleteFunc(c.pending, func(p *proposal) bool { return c.applied(p.command) })
 	return c.next()
+}
+
+// count counts the pins that are there.
+func (c *Committer) count(t *tally) {
+	t.begin(c.job)
+	for _, p := range c.pins {
+		if c.counts(p.holder, p.session) {
+			t.add(p.holder, p.parts...)
+		}
+	}
+}
+
+// Check tells how what was counted differs from what one counts anew. Builds with the race detector ask after each event; that costs time in
+// proportion to all that was answered.
+func (c *Committer) Check() error {
+	if c.job == nil || !c.live {
+		return nil
+	}
+	var anew tally
+	c.count(&anew)
+	return c.tally.same(&anew)
 }
 
 // applied tells whether the job shows that a proposal has taken effect.
@@ -150,13 +164,19 @@ func (c *Committer) Pinned(p replica.Pinned) []Effect {
 		return nil
 	}
 	if known == nil || known.holder != p.Holder || known.session != p.Session {
+		c.forget(p.Holder.Node)
 		known = &pins{holder: p.Holder, session: p.Session}
 		c.pins[p.Holder.Node] = known
 	}
+	before := len(known.parts)
+	known.parts = slices.Grow(known.parts, len(p.Parts))
 	for _, h := range p.Parts {
 		if h.Generation == c.candidate.Generation && !slices.Contains(known.parts, h) {
 			known.parts = append(known.parts, h)
 		}
+	}
+	if c.counts(p.Holder, p.Session) {
+		c.tally.add(p.Holder, known.parts[before:]...)
 	}
 	c.refused = false
 	return c.next()
@@ -203,7 +223,7 @@ func (c *Committer) counts(h replica.Holder, s replica.Session) bool {
 
 // Voided drops what a node answered: it registered anew, or it is at fault. It counts again once it answers again.
 func (c *Committer) Voided(node replica.NodeName) []Effect {
-	delete(c.pins, node)
+	c.forget(node)
 	c.late[node] = 0
 	for r, p := range c.passed {
 		if p.Holder.Node == node {
@@ -216,6 +236,14 @@ func (c *Committer) Voided(node replica.NodeName) []Effect {
 		}
 	}
 	return c.next()
+}
+
+// forget drops a node's pins.
+func (c *Committer) forget(node replica.NodeName) {
+	if p := c.pins[node]; p != nil && c.live {
+		c.tally.drop(node, p.parts)
+	}
+	delete(c.pins, node)
 }
 
 // Outcome resolves a proposal: applied (err nil) or refused. Any other error means unknown: it is read back, and proposed
@@ -257,7 +285,7 @@ func (c *Committer) propose(cmd replica.Command) []Effect {
 
 // next does what the rules allow now.
 func (c *Committer) next() []Effect {
-	c.waits(nil)
+	c.told = nil
 	if c.job == nil || c.job.Phase != replica.Open {
 		return nil
 	}
@@ -268,19 +296,14 @@ func (c *Committer) next() []Effect {
 			out = append(out, Propose{p.command})
 		}
 	}
-	if len(c.pending) > 0 {
-		c.waits([]string{"the outcome of a proposal"})
-		return out
-	}
-	if c.refused {
-		c.waits([]string{"news after a refused proposal"})
+	if len(c.pending) > 0 || c.refused {
 		return out
 	}
 	if c.possible != c.job.Copies {
 		return append(out, c.propose(replica.SetCopies{Job: c.job.ID, Copies: c.possible})...)
 	}
 	if c.live {
-		if cmd := c.tally(); cmd != nil {
+		if cmd := c.justified(); cmd != nil {
 			return append(out, c.propose(cmd)...)
 		}
 	}
@@ -290,11 +313,27 @@ func (c *Committer) next() []Effect {
 	return out
 }
 
+// justified is what the pins of the candidate justify: the dispute once a group's vote is decided, the commit once every group and every
+// private part is whole, else nil.
+func (c *Committer) justified() replica.Command {
+	if g, ok := c.tally.dispute(); ok && !slices.Contains(c.disputed, c.candidate.Generation) { // reported once
+		c.disputed = append(c.disputed, c.candidate.Generation)
+		votes, _ := c.tally.votes(g, c.tally.parts[g].answers)
+		return replica.ReportDispute{Job: c.job.ID, Epoch: c.job.Epoch, Dispute: replica.Dispute{
+			Group: g, Generation: c.candidate.Generation, Votes: votes, Suspects: Suspects(votes),
+		}}
+	}
+	if c.lapsed {
+		return nil
+	}
+	return c.tally.commit(c.candidate)
+}
+
 // standing is the newest step that all ranks hold, if all stand at one step on purpose, below the candidate; 0 where there is none that
 // is not committed yet. A candidate that no rank will come to is given up for it.
 func (c *Committer) standing() replica.Step {
 	at, common := c.stands[0].Live, c.stands[0].Holds
-	if at.Step >= c.candidate.Position.Step { // it has fallen back to them already, and they have yet to pin it
+	if len(c.stands) < len(c.job.Ranks) || at.Step >= c.candidate.Position.Step { // it has fallen back to them already, and they have yet to pin it
 		return 0
 	}
 	for r := range c.job.Ranks {
@@ -337,7 +376,8 @@ func (c *Committer) name() []Effect {
 	c.live, c.lapsed = true, false
 	c.lead.named(c.candidate.N)
 	c.pins = map[replica.NodeName]*pins{}
-	c.tally()
+	c.tally.looked = 0
+	c.tally.begin(c.job)
 	return []Effect{Announce{c.candidate}}
 }
 

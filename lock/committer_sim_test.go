@@ -118,6 +118,9 @@ func (s *commitSim) elect() {
 
 // do carries out effects: announcements reach some nodes, proposals wait their turn in the log.
 func (s *commitSim) do(effects []Effect) {
+	if err := s.leader.Check(); err != nil {
+		s.t.Fatalf("counted: %v", err)
+	}
 	for _, e := range effects {
 		switch e := e.(type) {
 		case Announce:

@@ -2,262 +2,219 @@ package lock
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/replicad/replicad/replica"
 )
 
-// tally counts the pins of the present candidate and returns the command they justify: the commit once every group and
-// every private part is complete, the dispute once a group's producers differ, else nil. It notes who is waited for.
-func (c *Committer) tally() replica.Command {
-	c.waits(nil)
-	holders := c.answered()
-	parts := make([]replica.PartRoot, 0, len(c.job.GroupGeometry)+len(c.job.Ranks))
-	complete := true
-	for g, members := range c.job.Layout.Members() {
-		part, dispute, ok := c.group(replica.GroupID(g), members, holders)
-		if dispute != nil {
-			return *dispute
-		}
-		parts, complete = append(parts, part), complete && ok
-	}
-	for r := range c.job.Ranks {
-		part, ok := c.private(replica.Rank(r), holders)
-		parts, complete = append(parts, part), complete && ok
-	}
-	if !complete || c.lapsed {
-		return nil
-	}
-	return replica.Commit{Job: c.job.ID, Position: c.candidate.Position, Generation: c.candidate.Generation, Parts: parts, Write: IsMultiple(c.job, c.candidate.Position.Step) && c.job.Writer == nil}
+// tally counts what nodes answered to the present candidate, part by part, as it comes. An answer costs a look at its part, and a group is
+// judged only once all its live members have answered: a commit costs its answers, not its answers times its parts.
+//
+// Invariant: it counts the pins whose word counts now, all and no others, as one that is made anew does. Committer.Check compares the two.
+type tally struct {
+	job     *replica.Job
+	members [][]replica.Rank
+	parts   []count           // groups, then ranks, as a commit lists them
+	live    []bool            // by rank: its group waits for its answer
+	made    []bool            // by rank: that has come
+	open    int               // parts that are not complete
+	split   []replica.GroupID // groups whose votes differ, in order
+	looked  int               // answers that were looked at since the candidate was named: what tests count
+}
+
+// count is what was answered about one part.
+type count struct {
+	answers []answer
+	live    int // members that are waited for
+	missing int // of them, those that have not answered; of a private part 1 or 0
+	votes   votes
+	whole   bool
+	part    replica.PartRoot // once it is whole
 }
 
 // answer is one node's pins of one part.
 type answer struct {
 	holder replica.Holder
 	held   replica.Held
+	n      int // it came as this one about its part
 }
 
-// answered sorts the pins that count by part, in the order of nodes.
-func (c *Committer) answered() map[replica.Part][]answer {
-	by := map[replica.Part][]answer{}
-	for _, p := range c.pins {
-		if !c.counts(p.holder, p.session) {
-			continue
-		}
-		for _, h := range p.parts {
-			by[h.Part] = append(by[h.Part], answer{p.holder, h})
-		}
+// begin counts anew, for the job as it is now. What was allocated is used again.
+func (t *tally) begin(j *replica.Job) {
+	t.job, t.members = j, j.Layout.Members()
+	groups, ranks := len(t.members), len(j.Ranks)
+	t.parts = slices.Grow(t.parts[:0], groups+ranks)[:groups+ranks]
+	t.live, t.made = slices.Grow(t.live[:0], ranks)[:ranks], slices.Grow(t.made[:0], ranks)[:ranks]
+	for r, c := range j.Ranks {
+		t.live[r] = c.Incarnation != 0 && !ClaimFaulted(j, replica.Rank(r), c, false)
 	}
-	for _, a := range by {
-		slices.SortFunc(a, func(x, y answer) int { return strings.Compare(string(x.holder.Node), string(y.holder.Node)) })
+	t.open, t.split = len(t.parts), t.split[:0]
+	for i := range t.parts {
+		t.clear(i)
 	}
-	return by
 }
 
-// group counts one group: every live member must have pinned, with one root; mirrors hold but never vote, and a digest made
-// by a daemon in a dead rank's name neither (protocol section 5.3).
-func (c *Committer) group(g replica.GroupID, members []replica.Rank, by map[replica.Part][]answer) (replica.PartRoot, *replica.ReportDispute, bool) {
-	part := replica.PartRoot{Part: replica.OfGroup(g)}
-	answers := by[part.Part]
-	var votes []replica.Vote
-	var missing []replica.Rank
-	live, made := 0, c.made(answers)
-	for _, r := range members {
-		claim := c.job.Ranks[r]
-		if claim.Incarnation == 0 || ClaimFaulted(c.job, r, claim, false) {
-			continue
-		}
-		live++
-		i, answered := made[r]
-		if !answered {
-			missing = append(missing, r)
-		} else if !answers[i].held.DaemonMade {
-			votes = append(votes, replica.Vote{Rank: r, Root: answers[i].held.Root})
-		}
-	}
-	if !nondeterministic(c.job, g) && differ(votes) {
-		return part, c.dispute(g, votes, live), false
-	}
-	for _, r := range missing {
-		c.awaits(replica.Missing{Part: part.Part, Node: c.job.Ranks[r].Node, Rank: r}, "rank %d on node %s: %v not pinned", r, c.job.Ranks[r].Node, part.Part)
-	}
-	switch {
-	case len(votes) > 0: // in order of rank: of a non-deterministic group the lowest rank's root counts
-		part.Root = votes[0].Root
-	case len(answers) > 0:
-		part.Root = answers[0].held.Root
-	}
-	ok := len(missing) == 0 && c.gather(&part, answers, c.job.GroupMirrors[g])
-	if !nondeterministic(c.job, g) {
-		for _, a := range answers {
-			if !a.held.Mirror && a.held.Root != part.Root {
-				c.waitsFor("node %s: its %v has another root", a.holder.Node, part.Part)
-				ok = false
-			}
-		}
-	}
-	return part, nil, ok
-}
-
-// made is by rank the first answer about its own copy, from the node that runs it.
-func (c *Committer) made(answers []answer) map[replica.Rank]int {
-	out := make(map[replica.Rank]int, len(answers))
-	for i, a := range answers {
-		r := a.held.Rank
-		if _, known := out[r]; !known && int(r) < len(c.job.Ranks) && produced(a, r, c.job.Ranks[r]) {
-			out[r] = i
-		}
-	}
-	return out
-}
-
-// produced tells whether the answer is about rank r's own copy, from the node that runs it.
-func produced(a answer, r replica.Rank, claim replica.Claimed) bool {
-	return !a.held.Mirror && a.held.Rank == r && a.holder.Node == claim.Node
-}
-
-func differ(votes []replica.Vote) bool {
-	return slices.ContainsFunc(votes, func(v replica.Vote) bool { return v.Root != votes[0].Root })
-}
-
-// dispute reports differing roots once, as soon as the vote is decided: a root has a majority of the group's live members,
-// or all of them have voted.
-func (c *Committer) dispute(g replica.GroupID, votes []replica.Vote, live int) *replica.ReportDispute {
-	count := map[replica.Digest]int{}
-	decided := len(votes) == live
-	for _, v := range votes {
-		count[v.Root]++
-		decided = decided || 2*count[v.Root] > live
-	}
-	c.waitsFor("group %d: its ranks report different roots", g)
-	if !decided || slices.Contains(c.disputed, c.candidate.Generation) {
-		return nil
-	}
-	c.disputed = append(c.disputed, c.candidate.Generation)
-	return &replica.ReportDispute{Job: c.job.ID, Epoch: c.job.Epoch, Dispute: replica.Dispute{
-		Group: g, Generation: c.candidate.Generation, Votes: votes, Suspects: Suspects(votes),
-	}}
-}
-
-// private counts one rank's private part: its own node's root, and copies of that.
-func (c *Committer) private(r replica.Rank, by map[replica.Part][]answer) (replica.PartRoot, bool) {
-	part := replica.PartRoot{Part: replica.OfRank(r)}
-	answers, claim := by[part.Part], c.job.Ranks[r]
-	i := slices.IndexFunc(answers, func(a answer) bool { return produced(a, r, claim) })
-	if i < 0 {
-		c.awaits(replica.Missing{Part: part.Part, Node: claim.Node, Rank: r}, "rank %d on node %s: %v not pinned", r, claim.Node, part.Part)
-		return part, false
-	}
-	part.Root = answers[i].held.Root
-	return part, c.gather(&part, answers, c.job.Mirrors[r])
-}
-
-// maxWaits is how many of the things that a commit waits for are said one by one: it may be each part of thousands of ranks.
-const maxWaits = 64
-
-// waits begins to note anew what a commit waits for.
-func (c *Committer) waits(why []string) {
-	c.waiting, c.unsaid, c.awaited, c.missing = why, 0, nil, nil
-	clear(c.missed)
-}
-
-// waitsFor notes what the commit waits for.
-func (c *Committer) waitsFor(format string, args ...any) {
-	if len(c.waiting) >= maxWaits {
-		c.unsaid++
+// clear forgets what was answered about a part.
+func (t *tally) clear(i int) {
+	p := &t.parts[i]
+	*p = count{answers: p.answers[:0], missing: 1}
+	if i >= len(t.members) {
 		return
 	}
-	c.waiting = append(c.waiting, fmt.Sprintf(format, args...))
-}
-
-// awaits notes whom the commit waits for, and for what.
-func (c *Committer) awaits(m replica.Missing, format string, args ...any) {
-	c.waitsFor(format, args...)
-	if len(c.missing) < maxWaits {
-		c.missing = append(c.missing, m)
-	}
-	if !c.missed[m.Node] {
-		c.missed[m.Node] = true
-		c.awaited = append(c.awaited, m.Node)
-	}
-}
-
-// gather names the distinct nodes that hold the part with its root, and tells whether they are enough; mirrors are those that should.
-func (c *Committer) gather(part *replica.PartRoot, answers []answer, mirrors []replica.NodeName) bool {
-	for _, a := range answers { // in the order of nodes
-		if n := len(part.Holders); a.held.Root == part.Root && (n == 0 || part.Holders[n-1] != a.holder) {
-			part.Holders = append(part.Holders, a.holder)
+	for _, r := range t.members[i] {
+		t.made[r] = false
+		if t.live[r] {
+			p.live++
 		}
 	}
-	if len(part.Holders) >= c.job.Copies {
-		return true
-	}
-	named := false
-	for _, n := range mirrors {
-		if !slices.ContainsFunc(part.Holders, func(h replica.Holder) bool { return h.Node == n }) {
-			named = true
-			c.awaits(replica.Missing{Part: part.Part, Node: n, Mirror: true, Rank: makerOf(part.Part), Holders: nodesOf(part.Holders)},
-				"%v: %d of %d copies: not pinned by its mirror, node %s", part.Part, len(part.Holders), c.job.Copies, n)
-		}
-	}
-	if !named {
-		c.waitsFor("%v: %d of %d copies, and no node to mirror it", part.Part, len(part.Holders), c.job.Copies)
-	}
-	return false
+	p.missing = p.live
+	t.split = slices.DeleteFunc(t.split, func(g replica.GroupID) bool { return int(g) == i })
 }
 
-// makerOf is the rank that makes a private part; 0 of others.
-func makerOf(p replica.Part) replica.Rank {
+// index is the place of a part in a commit; false: the job has no such part.
+func (t *tally) index(p replica.Part) (int, bool) {
+	groups := len(t.members)
+	if !isPart(p, groups, len(t.job.Ranks)) {
+		return 0, false
+	}
 	if p.Kind == replica.PrivatePart {
-		return replica.Rank(p.Index)
+		return groups + int(p.Index), true
 	}
-	return 0
+	return int(p.Index), true
 }
 
-func nodesOf(holders []replica.Holder) (names []replica.NodeName) {
-	for _, h := range holders {
-		names = append(names, h.Node)
+// add counts what a node holds.
+func (t *tally) add(by replica.Holder, held ...replica.Held) {
+	for _, h := range held {
+		if i, ok := t.index(h.Part); ok {
+			t.put(i, answer{holder: by, held: h})
+			t.judge(i)
+		}
 	}
-	return names
 }
 
-// possibleCopies is copies(p): min_copies, or as many nodes as can hold a part where they are fewer (protocol section 5.2):
-// for a private part its rank's node and mirrors, for a replicated part its members' nodes and mirrors.
-func (c *Committer) possibleCopies() int {
-	judged := make(map[replica.NodeName]bool)
-	able := func(n replica.NodeName) bool {
-		ok, known := judged[n]
-		if !known {
-			ok = checkHolder(c.job, c.node, replica.Holder{Node: n, Incarnation: c.node[n].Incarnation}) == nil
-			judged[n] = ok
-		}
-		return ok
-	}
-	n := c.job.Options.MinCopies
-	var nodes []replica.NodeName // that can hold the part at hand; no more are looked for than count
-	can := func(name replica.NodeName) {
-		if len(nodes) < n && !slices.Contains(nodes, name) && able(name) {
-			nodes = append(nodes, name)
+// drop takes back what a node answered.
+func (t *tally) drop(node replica.NodeName, held []replica.Held) {
+	from := func(a answer) bool { return a.holder.Node == node }
+	for _, h := range held {
+		if i, ok := t.index(h.Part); ok && slices.ContainsFunc(t.parts[i].answers, from) {
+			t.recount(i, from)
 		}
 	}
-	for r, claim := range c.job.Ranks {
-		nodes = nodes[:0]
-		can(claim.Node)
-		for _, m := range c.job.Mirrors[r] {
-			can(m)
-		}
-		n = min(n, len(nodes))
-	}
-	for g, members := range c.job.Layout.Members() {
-		nodes = nodes[:0]
-		for _, r := range members {
-			can(c.job.Ranks[r].Node)
-		}
-		for _, m := range c.job.GroupMirrors[g] {
-			can(m)
-		}
-		n = min(n, len(nodes))
-	}
-	return max(n, 1)
 }
+
+// recount counts a part anew, without some of its answers.
+func (t *tally) recount(i int, without func(answer) bool) {
+	rest := slices.DeleteFunc(t.parts[i].answers, without)
+	if t.parts[i].whole {
+		t.open++
+	}
+	t.clear(i)
+	for _, a := range rest { // each is put back where it lies
+		t.put(i, a)
+	}
+	t.judge(i)
+}
+
+// put counts an answer and its vote.
+func (t *tally) put(i int, a answer) {
+	p, r := &t.parts[i], a.held.Rank
+	a.n = len(p.answers)
+	p.answers = append(p.answers, a)
+	t.looked++
+	if int(r) >= len(t.job.Ranks) || !produced(a, r, t.job.Ranks[r]) {
+		return
+	}
+	if i >= len(t.members) {
+		if int(a.held.Part.Index) == int(r) {
+			p.missing = 0
+		}
+		return
+	}
+	g := replica.GroupID(i)
+	if t.job.Layout.Groups[r] != g || !t.live[r] || t.made[r] {
+		return
+	}
+	t.made[r] = true
+	p.missing--
+	if a.held.DaemonMade || nondeterministic(t.job, g) {
+		return
+	}
+	p.votes.add(a.held.Root)
+	if at, in := slices.BinarySearch(t.split, g); p.votes.differ() && !in {
+		t.split = slices.Insert(t.split, at, g)
+	}
+}
+
+// judge tells whether a part is whole now.
+func (t *tally) judge(i int) {
+	p := &t.parts[i]
+	was := p.whole
+	if p.whole = false; p.missing == 0 && !p.votes.differ() && len(p.answers) >= t.job.Copies {
+		p.part, p.whole = t.part(i, nil)
+	}
+	switch {
+	case p.whole && !was:
+		t.open--
+	case !p.whole && was:
+		t.open++
+	}
+}
+
+// commit is what the answers justify: the commit once every part is whole, else nil.
+func (t *tally) commit(c replica.Candidate) replica.Command {
+	if t.open > 0 {
+		return nil
+	}
+	parts := make([]replica.PartRoot, len(t.parts))
+	for i := range t.parts {
+		parts[i] = t.parts[i].part
+	}
+	return replica.Commit{Job: t.job.ID, Position: c.Position, Generation: c.Generation, Parts: parts, Write: IsMultiple(t.job, c.Position.Step) && t.job.Writer == nil}
+}
+
+// dispute is the first group whose vote is decided, though its roots differ; false: there is none.
+func (t *tally) dispute() (replica.GroupID, bool) {
+	for _, g := range t.split {
+		if p := &t.parts[g]; p.votes.decided(p.live) {
+			return g, true
+		}
+	}
+	return 0, false
+}
+
+// same tells where two counts differ. Nil: nowhere.
+func (t *tally) same(o *tally) error {
+	if t.open != o.open || len(t.parts) != len(o.parts) || !slices.Equal(t.split, o.split) {
+		return fmt.Errorf("%d of %d parts open, groups %v split: want %d of %d, %v", t.open, len(t.parts), t.split, o.open, len(o.parts), o.split)
+	}
+	for i := range t.parts {
+		a, b := &t.parts[i], &o.parts[i]
+		if a.whole != b.whole || a.missing != b.missing || len(a.answers) != len(b.answers) || a.whole && !reflect.DeepEqual(a.part, b.part) {
+			return fmt.Errorf("part %d: %+v, want %+v", i, a, b)
+		}
+	}
+	return nil
+}
+
+// votes are the roots that members of a group report, each once.
+type votes struct {
+	by   map[replica.Digest]int
+	n    int
+	most int // for one root
+}
+
+func (v *votes) add(root replica.Digest) {
+	if v.by == nil {
+		v.by = map[replica.Digest]int{}
+	}
+	v.n++
+	v.by[root]++
+	v.most = max(v.most, v.by[root])
+}
+
+func (v *votes) differ() bool { return len(v.by) > 1 }
+
+// decided tells whether a root has a majority of so many members, or all of them have voted.
+func (v *votes) decided(live int) bool { return 2*v.most > live || v.n == live }

@@ -527,7 +527,11 @@ func (j *Journal) Candidate(c replica.Candidate) {
 }
 
 func (j *Journal) Pinned(by replica.NodeName, p replica.Pinned) {
-	j.z.Debug().Str("event", "pinned").Str("node", string(by)).Uint64("n", p.N).Str("generation", p.Generation.String()).Str("parts", fmt.Sprint(p.Parts)).Msg("pins")
+	e := j.z.Debug()
+	if !e.Enabled() {
+		return // a job of thousands of ranks says so thousands of times a commit, and to write its parts takes longer than to count them
+	}
+	e.Str("event", "pinned").Str("node", string(by)).Uint64("n", p.N).Str("generation", p.Generation.String()).Str("parts", fmt.Sprint(p.Parts)).Msg("pins")
 }
 
 func (j *Journal) Passed(by replica.NodeName, p replica.Passed) {

@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader/agents"
 	"github.com/replicad/replicad/internal/leader/durable"
@@ -596,14 +597,16 @@ func (l *Leader) outcome(ctx context.Context, o proposalOutcome) {
 }
 
 func (l *Leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJob, effects []lock.Effect) {
+	if invariant.On && led.job != nil && len(led.job.Ranks) < largeFrom {
+		err := led.committer.Check()
+		invariant.Holds(err == nil, "job %s: %v", led.job.Name, err)
+	}
 	for _, e := range effects {
 		switch e := e.(type) {
 		case lock.Announce:
 			led.candidate = e.Candidate
 			l.log.Candidate(e.Candidate)
-			for _, n := range l.links {
-				n.Send(e.Candidate)
-			}
+			l.toAll(control.Encode(control.ToNode, e.Candidate))
 		case lock.Propose:
 			if c, ok := e.Command.(replica.Commit); ok && c.Write && !led.durable.May(l.now()) {
 				c.Write = false // after a write that failed the next one waits
@@ -695,7 +698,7 @@ func (l *Leader) tick(ctx context.Context) {
 	for id, led := range l.jobs {
 		if again && led.job.Phase == replica.Open { // an outcome that stayed unknown brings no event of its own
 			began := l.now()
-			l.commitEffects(ctx, id, led, led.committer.Job(led.job, l.view.Nodes))
+			l.commitEffects(ctx, id, led, led.committer.Look())
 			l.timed(led.job, "commit", began)
 		}
 		if again {
