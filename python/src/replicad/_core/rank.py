@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import Corrupt, Error, Gone, Invalid, Timeout
+from . import joining, preloading
 from . import native as n
-from . import preloading
 from .handle import RETRY, SLICE
 from .region import Region
 from .rendezvous import Rendezvous
@@ -129,32 +129,48 @@ class Rank(Rendezvous):
         world: int | None = None,
         group: int | None = None,
         timeout: float = 60.0,
+        **options: Any,
     ) -> Rank:
         """Connects to the daemon, waiting up to ``timeout`` seconds for it to appear.
 
         What is None comes from the environment that ``replicad run`` sets: REPLICAD_SOCKET, REPLICAD_JOB, REPLICAD_TOKEN,
         REPLICAD_RANK, REPLICAD_WORLD and REPLICAD_GROUP. Under another launcher (``replicad exec``) the rank and the world are
         torchrun's RANK and WORLD_SIZE, and the group is the rank's in REPLICAD_GROUPS: 0 where that is not set. In a job with
-        ``--groups auto`` the group is None until :meth:`name_group`. :class:`Invalid` names what is missing or out of range, :class:`Gone` and :class:`Timeout` say
+        ``--groups auto`` the group is None until :meth:`name_group`.
+
+        Where no launcher started this process (an actor of Ray, say), ``job`` and ``rank`` say which rank it becomes. The job is created unless it runs already, with
+        ``options``, which are flags of ``replicad exec``: ``dev=True``, ``config="a.yaml"``, ``min_copies=1``, ``durable_every=20``. ``world`` is the number of bundles in the
+        actor's placement group unless it is given. REPLICAD_RANK and the others are set in ``os.environ``.
+
+        :class:`Invalid` names what is missing or out of range, :class:`Gone` and :class:`Timeout` say
         what to start, :class:`Refused` why the daemon will not have this rank.
         """
         wait_rank()
+        joins = bool(options) or (job is not None and not (socket or os.environ.get("REPLICAD_SOCKET")))
         o = n.Options(struct_size=c.sizeof(n.Options))
-        o.socket_path, o.job, o.token = (_bytes(v) for v in (socket, job, token))
         place = ("REPLICAD_RANK", "REPLICAD_WORLD")
         if place[0] not in os.environ and os.environ.get("RANK"):
             place = ("RANK", "WORLD_SIZE")
         o.rank = _number("rank", place[0], rank)
+        if joins and world is None and place[1] not in os.environ:
+            world = joining.bundles()
         o.world = _number("world", place[1], world)
+        if joins:
+            joining.create(job, o.rank, o.world, token, socket, options, timeout)
+        o.socket_path, o.job, o.token = (_bytes(v) for v in (socket, job, token))
         auto = os.environ.get("REPLICAD_GROUPS") == "auto" and group is None and "REPLICAD_GROUP" not in os.environ
         given = None if auto else _groups(o.world)
-        if group is None and "REPLICAD_GROUP" not in os.environ and place[0] == "RANK":
+        if group is None and "REPLICAD_GROUP" not in os.environ and (joins or place[0] == "RANK"):
             group = given[o.rank] if given else 0
         o.group = n.NO_GROUP if auto else _number("group", "REPLICAD_GROUP", group)
         if given and given[o.rank] != o.group:
             given = None  # the caller names another group: what the environment says is of another job
         if not (socket or os.environ.get("REPLICAD_SOCKET")):
-            raise Invalid("no daemon is named: start this program with `replicad run`, or set REPLICAD_SOCKET to the daemon's socket for ranks")
+            raise Invalid(
+                "no daemon is named: start this program with `replicad run`, set REPLICAD_SOCKET to the daemon's socket for ranks, or say which job: connect(job=..., rank=...)"
+            )
+        if joins:
+            joining.take(o.rank, o.world, None if auto else o.group)
         lib, handle, text = n.library(), c.c_void_p(), n.ErrorText()
         end = time.monotonic() + timeout
         while True:
