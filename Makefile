@@ -22,6 +22,8 @@ GLIBC      ?= 2.36
 PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 1
 # The tests of frameworks' adapters, those that there are.
 FRAMEWORKS := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,accelerate.py conformance.py data_libraries.py huggingface.py lightning.py)))
+# Those that have an environment of their own, as they want other versions of what the others need.
+FRAMEWORKS2 := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,deepspeed.py torchtitan.py)))
 # What the default leaves out: further libraries, layouts and moments of what it shows once. SKIP= leaves out nothing.
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
@@ -156,10 +158,14 @@ release: vulncheck wheel go-tools ## dist/: wheel, static programs, bill of mate
 py-test: py-setup wheel ## the Python tests, with real daemons, three files at a time; other flags in PYTEST="-k rng", the long tests too with SKIP=
 	cd python && $(VENV)/bin/python -m pytest $(SKIP) $(PYTEST)
 
-frameworks-test: build ## the adapters of frameworks, each place of a step by kill and by exception, with TRL and in worlds of 3, in .venv-frameworks (6 GB); table in bin/frameworks.md. Flags in PYTEST="-k trl"
+frameworks-test: build ## the adapters of frameworks, each place of a step by kill and by exception, with TRL and in worlds of 3, in .venv-frameworks and .venv-deepspeed (6 GB each); table in bin/frameworks.md. Flags in PYTEST="-k trl"
 	.ci/py-setup $(CURDIR)/.venv-frameworks python/requirements-frameworks.txt
+	DS_BUILD_SHM_COMM=1 .ci/py-setup $(CURDIR)/.venv-deepspeed python/requirements-deepspeed.txt deepspeed
 	@mkdir -p $(BIN) && printf '| adapter | world | fault | by | equal |\n|---|---|---|---|---|\n' >$(BIN)/frameworks.md
-	cd python && CI=1 CONFORMANCE_TABLE=$(BIN)/frameworks.md $(CURDIR)/.venv-frameworks/bin/python -m pytest $(FRAMEWORKS) $(PYTEST); status=$$?; cat $(BIN)/frameworks.md; exit $$status
+	cd python && export CI=1 CONFORMANCE_TABLE=$(BIN)/frameworks.md; status=0; \
+	$(CURDIR)/.venv-frameworks/bin/python -m pytest $(FRAMEWORKS) $(PYTEST) || status=$$?; \
+	$(if $(FRAMEWORKS2),$(CURDIR)/.venv-deepspeed/bin/python -m pytest $(FRAMEWORKS2) $(PYTEST) || status=$$?;) \
+	cat $(BIN)/frameworks.md; exit $$status
 
 py-compat: build ## the Python tests with the oldest and the newest torch and other Pythons, each in .venv-compat; gigabytes. Flags in PYTEST
 	.ci/py-compat $(PYTEST)
