@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 import replicad
 from conftest import ROOT, Daemon, Job, quick
+from nodes import cluster
 from replicad import Gone, Invalid, Refused, Timeout
 
 # What an actor's class would have: it connects and makes its session once, and `train` is called by whoever made it, again after an exception. Ranks compute the gradients of
@@ -26,7 +27,8 @@ import torch
 import replicad
 
 STEPS = 12
-job, rank, fault = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+job, rank, fault, config = sys.argv[1], int(sys.argv[2]), *sys.argv[3:]
+where = {"config": config} if config else {"dev": True, "min_copies": 1}
 
 
 def made():
@@ -42,7 +44,7 @@ def update(model, optimizer, step):
 
 class Actor:
     def __init__(self):
-        connection = replicad.connect(job=job, rank=rank, world=2, dev=True, min_copies=1)
+        connection = replicad.connect(job=job, rank=rank, world=2, **where)
         print("rank", rank, "is", replicad.place(), os.environ["REPLICAD_JOB"] == job, flush=True)
         self.model, self.optimizer = made()
         self.session = replicad.Session(self.model, self.optimizer, connection=connection)
@@ -54,8 +56,11 @@ class Actor:
             with self.session.step():
                 self.optimizer.step()
             self.session.commit(timeout=60)
-            if fault and step == 5:
+            if fault == "dies" and step == 5:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if fault == "waits" and step == 5:
+                print("rank", rank, "waits in process", os.getpid(), flush=True)
+                signal.pause()
         self.session.leave()
 
 
@@ -79,8 +84,9 @@ def actor(daemon: Daemon, folder: Path, job: str, rank: int, fault: str = "") ->
     """A process that nobody but this test starts."""
     program = folder / "actor.py"
     program.write_text(quick(PROGRAM))
+    config = "" if daemon.target == ("--dev",) else daemon.target[1]
     env = {**daemon.env, "REPLICAD": str(ROOT / "bin" / "replicad"), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, str(program), job, str(rank), fault], env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen([sys.executable, str(program), job, str(rank), fault, config], env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     one = Job.of(process, job, lambda: f"The daemon:\n{daemon.log}")
     daemon.jobs.append(one)
     return one
@@ -89,7 +95,7 @@ def actor(daemon: Daemon, folder: Path, job: str, rank: int, fault: str = "") ->
 def test_actors(daemon: Daemon, tmp_path: Path) -> None:
     """Both make the job at once. One is lost, and made again; the other one's method raises, and is called again in its process."""
     job = f"actors-{uuid.uuid4().hex[:8]}"
-    stays, lost = actor(daemon, tmp_path, job, 0), actor(daemon, tmp_path, job, 1, "fault")
+    stays, lost = actor(daemon, tmp_path, job, 0), actor(daemon, tmp_path, job, 1, "dies")
     assert lost.wait() != 0
     stays.until("is fenced")
     out = actor(daemon, tmp_path, job, 1).done() + "\n" + stays.done()
@@ -97,6 +103,19 @@ def test_actors(daemon: Daemon, tmp_path: Path) -> None:
     assert sorted(re.findall(r"rank (\d) begins after step (\d+)", out)) == [("0", "0"), ("0", "5"), ("1", "5")], out
     assert set(re.findall(r"rank \d is (\(.*)", out)) == {"(0, 2) True", "(1, 2) True"}, out
     assert f"job {job}" in (status := daemon.verb("status", *daemon.target)) and "finished" in status.partition(f"job {job}")[2].partition("\n")[0]
+
+
+@pytest.mark.long
+def test_an_actor_comes_back_on_another_node(tmp_path: Path) -> None:
+    """Its own is lost, with the daemon and all memory."""
+    with cluster("abc") as nodes:
+        stays, lost = actor(nodes["a"], tmp_path, "lm", 0), actor(nodes["b"], tmp_path, "lm", 1, "waits")
+        pid = int(lost.until("waits in process").split()[-1])
+        nodes["b"].lose(pid)
+        stays.until("is fenced")
+        out = actor(nodes["c"], tmp_path, "lm", 1).done() + "\n" + stays.done()
+        assert sorted(re.findall(r"rank (\d) END (\w+)", out)) == [("0", "equal"), ("1", "equal")], out
+        assert sorted(re.findall(r"rank (\d) begins after step (\d+)", out)) == [("0", "0"), ("0", "5"), ("1", "5")], out
 
 
 # -- in this process ----------------------------------------------------------------------------------------------------
