@@ -99,7 +99,7 @@ _begin()
 
 _MODULES = ("data", "dcp", "inprocess", "parallel", "rng", "store", "testing")
 #: What puts a session under other people's loops; each imports its framework when it is asked for.
-_ADAPTERS = ("accelerate", "huggingface", "lightning")
+_ADAPTERS = ("accelerate", "huggingface", "lightning", "torchtitan")
 
 
 def __dir__() -> list[str]:
