@@ -227,7 +227,11 @@ class Kept(Subject):
         _Feed.before_a_batch = None
 
     def train(self) -> None:
-        self.trainer.train()
+        try:  # as torchtitan.train does
+            self.trainer.train()
+        except Exception:
+            self.trainer.close()
+            raise
         self.trainer.close()
 
     def digests(self) -> Mapping[str, Any]:
