@@ -117,5 +117,16 @@ def test_a_loader_is_asked_without_drawing_and_without_pickle() -> None:
         _Feed(torch.utils.data.DataLoader([1], generator=torch.Generator()))
 
 
+def test_what_is_not_such_a_trainer_is_refused() -> None:
+    class Other:
+        step = 0
+
+    manager = Checkpoint.Config().build(dataloader=None, model_parts=[], optimizers=[], lr_schedulers=None, states={"train_state": Other()}, sd_adapter=None)
+    with pytest.raises(Unsupported, match="Other has no batch_generator"):
+        manager.load()
+    assert manager.save(1) is False
+    manager.close()
+
+
 def flat(tree: Any) -> list[Any]:
     return [x for v in tree.values() for x in flat(v)] if isinstance(tree, dict) else [tree]

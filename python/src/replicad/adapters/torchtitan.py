@@ -96,6 +96,8 @@ class Checkpoint(BaseCheckpointManager):  # type: ignore[misc]
         """From peers, else from the durable tier, else what the inner manager finds."""
         if self.session is not None:
             raise SessionState("a second train(): this manager has a session of the first one: build another Trainer, in another process")
+        if not hasattr(self._trainer, "batch_generator"):
+            raise Unsupported(f"Checkpoint: {type(self._trainer).__name__} has no batch_generator, where torchtitan's Trainer asks for batches: let it be one of those")
         train, feed = _Train(self._trainer), _Feed(self._loader)
         self.session = session = Session(
             list(self._parts),
