@@ -23,7 +23,15 @@ def listed(name: str) -> list[tuple[str, str, str]]:
 
 
 def test_there_are_lists() -> None:
-    assert {"requirements-deepspeed", "requirements-dev", "requirements-frameworks", "requirements-lock", "requirements-megatron", "requirements-torch", "requirements-torch-2.6"} == set(LISTS)
+    assert {
+        "requirements-deepspeed",
+        "requirements-dev",
+        "requirements-frameworks",
+        "requirements-lock",
+        "requirements-megatron",
+        "requirements-torch",
+        "requirements-torch-2.6",
+    } == set(LISTS)
 
 
 @pytest.mark.parametrize("name", LISTS)

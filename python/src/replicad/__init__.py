@@ -99,7 +99,7 @@ _begin()
 
 _MODULES = ("data", "dcp", "inprocess", "parallel", "rng", "store", "testing")
 #: What puts a session under other people's loops; each imports its framework when it is asked for.
-_ADAPTERS = ("accelerate", "deepspeed", "huggingface", "lightning", "megatron")
+_ADAPTERS = ("accelerate", "deepspeed", "huggingface", "lightning", "megatron", "torchtitan")
 
 
 def __dir__() -> list[str]:
