@@ -153,8 +153,12 @@ func newScale(t testing.TB, world, group int) *scale {
 // drain takes what the leader has for some nodes.
 func (s *scale) drain(nodes ...replica.NodeName) {
 	for _, n := range nodes {
-		for l := s.links[n]; len(l.Out) > 0; {
-			s.out += len(<-l.Out)
+		for l := s.links[n]; ; {
+			f := l.Take()
+			if f == nil {
+				break
+			}
+			s.out += len(f)
 		}
 	}
 }

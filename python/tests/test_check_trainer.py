@@ -185,5 +185,5 @@ def test_the_examples(framework: str, tmp_path: Path) -> None:
 def test_a_program_without_a_guard_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes load it, and would call the check again."""
     monkeypatch.setattr(trainee, "running", True)
-    with pytest.raises(RuntimeError, match="check_trainer is called by a process of check_trainer.*put the call under `if __name__"):
+    with pytest.raises(RuntimeError, match=r"check_trainer is called by a process of check_trainer.*put the call under `if __name__"):
         testing.check_trainer(checked.make)
