@@ -45,7 +45,7 @@ func init() {
 		"aim":     {"`moments` that three faults in four are aimed at, by the first words of their names: push,plan", into(&lean.moments, moments, func(m moment) string { first, _, _ := strings.Cut(m.String(), " "); return first })},
 		"break":   {"`kinds` that three faults in four are of: rank killed,node lost", into(&lean.kinds, kinds, kind.String)},
 		"layout":  {"of the groups, some `of` one,pairs,twins,shards", into(&lean.layouts, layouts, func(l int) string { return [...]string{"one", "pairs", "twins", "shards"}[l] })},
-		"world":   {"`ranks` that all jobs have, from 2 to 4", number(&lean.world)},
+		"world":   {"`ranks` that all jobs have, from 2 to 64", number(&lean.world)},
 		"slots":   {"that all jobs have, from 2 to 4", number(&lean.slots)},
 		"cadence": {"that all jobs have", number(&lean.cadence)},
 		"warm":    {"`true`: processes are there in no time in all jobs", func(s string) (err error) { lean.warm, err = strconv.ParseBool(s); return err }},

@@ -38,6 +38,10 @@ func drawShape(rng *rand.Rand) shape {
 	s.durable = pick[uint32](rng, 0, 1, 1, 4)
 	s.writes = min(time.Second, pick[time.Duration](rng, 1, 3, 5)*max(1, time.Duration(s.cadence))*(s.pass+20*time.Millisecond)) // of some candidates; a rank that leaves waits 5 s for a slot
 	layout := leanLayout(rng, rng.IntN(drawnFrom))
+	if rng.IntN(16) == 0 {
+		s.world = pick(rng, larger...)
+		s.takes = s.takes * 3 / time.Duration(s.world) // of as much state in all
+	}
 	leanShape(&s)
 	s.group(layout)
 	if rng.IntN(3) == 0 {
