@@ -29,7 +29,6 @@ type raft struct {
 	runs   map[replica.NodeName]*voter
 	leader replica.NodeName // the newest that was elected; empty: it fell
 	term   uint64
-	none   time.Time // since when no majority hears a leader
 	stands time.Time // when the next one stands; zero: nobody is missed
 }
 
