@@ -236,7 +236,8 @@ class Kept(Subject):
 
     def digests(self) -> Mapping[str, Any]:
         t = self.trainer
-        optimizers = [{"state": o.state_dict()["state"], "groups": o.state_dict()["param_groups"]} for o in t.optimizers]
+        # A load from disk leaves the names of a group in another order.
+        optimizers = [{"state": s["state"], "groups": [dict(sorted(g.items())) for g in s["param_groups"]]} for s in (o.state_dict() for o in t.optimizers)]
         weights = [dict(m.named_parameters()) | dict(m.named_buffers()) for m in t.model_parts]
         found = {"weights": local(weights), "optimizer": local(optimizers), "scheduler": t.lr_schedulers.state_dict(), "train": t.state_dict()}
         torch.distributed.destroy_process_group()
