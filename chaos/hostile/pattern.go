@@ -121,7 +121,6 @@ var All = []Pattern{
 	{Name: "rank-absent", Who: Rank, Does: "asks for keys that are not there, as fast as it can", Must: "ask the leader at a pace, keep one question", At: follower, act: rankAbsent},
 	{Name: "rank-ahead", Who: Rank, Does: "words of 6 MiB in all in epochs to come", Must: "refuse all beyond the next", act: rankAhead},
 	{Name: "rank-jobs", Long: true, Who: Rank, Does: "creates jobs until it may not", Must: "refuse beyond 64, with the number", act: manyJobs},
-	{Name: "rank-sessions", Who: Rank, Does: "1,030 sessions of one user", Must: "refuse beyond 896, with the number", act: manySessions},
 
 	{Name: "admin-idle", Long: true, Who: Admin, Does: "500 connections to the admin socket, half of them after one answer", Must: "hang up on them, and serve others meanwhile", act: adminIdle},
 	{Name: "admin-loris", Long: true, Who: Admin, Does: "headers and bodies a byte at a time", Must: "hang up within seconds", act: adminLoris},
