@@ -112,33 +112,6 @@ func manyJobs(_ context.Context, a *attack) (err error) {
 	return errors.New("300 jobs of one user were taken")
 }
 
-// manySessions has launchers of one job come until one is refused, and keeps all of them.
-func manySessions(ctx context.Context, a *attack) (err error) {
-	l := a.launcher(unused("sessions"))
-	defer func() {
-		if a.counted("sessions") > 0 {
-			err = errors.Join(err, a.endJob(l.Job))
-		}
-	}()
-	for range 1030 {
-		_, refused, err := a.launch(l)
-		switch {
-		case err != nil:
-			return err
-		case refused == "":
-			a.count("sessions", 1)
-		case !strings.Contains(refused, "per_user.sessions"):
-			return fmt.Errorf("session %d is refused with %q", a.counted("sessions"), refused)
-		default:
-			if a.count("refused with the number", 1); a.counted("refused with the number") >= 10 {
-				a.wait(ctx)
-				return nil
-			}
-		}
-	}
-	return errors.New("1,030 sessions of one user were taken")
-}
-
 // ahead sets words in epochs that are far from beginning.
 func ahead(r *ownRank, _ time.Duration) error {
 	taken, refused := 0, 0
