@@ -129,11 +129,12 @@ func (p *conn) part(f *fault) {
 }
 
 // drain reads what a peer that was refused still sends, until it hangs up; one that does not is hung up on.
-func (p *conn) drain(buf []byte) {
+func (p *conn) drain() {
 	_ = p.conn.SetReadDeadline(time.Now().Add(farewell)) // one that is closed already ends the first read
 	for {
-		_, files, err := p.receive(buf)
+		m, files, err := p.receive()
 		unixsock.CloseAll(files)
+		m.back()
 		if _, long := errors.AsType[*fault](err); err != nil && !long {
 			break
 		}
@@ -191,14 +192,35 @@ func (p *conn) write() {
 	}
 }
 
-// receive reads one datagram into buf, with the descriptors that came along. They are the caller's even beside an error.
-func (p *conn) receive(buf []byte) ([]byte, []*os.File, error) {
-	b, files, cut, _, err := unixsock.Receive(p.conn, buf)
+// datagram is one that was read. Its bytes are the reader's until it gives them back.
+type datagram struct {
+	b    []byte
+	room *[]byte
+}
+
+// rooms are what datagrams are read into. A session that says nothing has none: with one each, those of one user would take most of what a
+// daemon needs.
+var rooms = sync.Pool{New: func() any { b := make([]byte, wire.MaxRankMessage+1); return &b }}
+
+func (d datagram) back() {
+	if d.room != nil {
+		rooms.Put(d.room)
+	}
+}
+
+// receive waits for one datagram, and reads it with the descriptors that came along. They are the caller's even beside an error.
+func (p *conn) receive() (d datagram, files []*os.File, err error) {
+	if err := unixsock.Await(p.conn); err != nil {
+		return d, nil, err
+	}
+	d.room = rooms.Get().(*[]byte)
+	b, files, cut, _, err := unixsock.Receive(p.conn, *d.room)
+	d.b = b
 	switch {
 	case errors.Is(err, unix.ECONNRESET):
 		err = io.EOF // it hung up with messages of ours unread
 	case err == nil && cut:
 		err = &fault{code: wire.CodeInvalid, err: fmt.Errorf("message longer than %d bytes", wire.MaxRankMessage)}
 	}
-	return b, files, err
+	return d, files, err
 }

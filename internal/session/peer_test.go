@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -556,5 +557,25 @@ func TestRunHangsUpAtItsEnd(t *testing.T) {
 func TestPeerString(t *testing.T) {
 	if got := fmt.Sprint(&conn{id: 3, pid: 4}); got != "peer 3 (pid 4)" {
 		t.Error(got)
+	}
+}
+
+// A session that says nothing takes little: one user may have hundreds.
+func TestSilentSessionsTakeLittle(t *testing.T) {
+	s := serve(t, Config{})
+	greeted(t, s) // what the first one takes for all
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	const n, each = 100, 32 << 10
+	before := heap()
+	for range n {
+		greeted(t, s)
+	}
+	if after := heap(); after > before+n*each {
+		t.Errorf("%d sessions take %d bytes each, want at most %d", n, (after-before)/n, each)
 	}
 }

@@ -352,14 +352,14 @@ var errServerEnded = errors.New("the daemon is stopping")
 func (s *Server) read(p *conn) {
 	defer context.AfterFunc(s.ctx, func() { p.hangUp(errServerEnded) })()
 	var d dialog
-	begun := 0 // regions of a geometry that has not ended
-	buf := make([]byte, wire.MaxRankMessage+1)
+	begun := 0                                                  // regions of a geometry that has not ended
 	_ = p.conn.SetReadDeadline(time.Now().Add(s.cfg.HelloWait)) // a connection that is closed already ends the first read
 	err := func() error {
 		for {
-			b, files, err := p.receive(buf)
+			m, files, err := p.receive()
 			if err != nil {
 				unixsock.CloseAll(files)
+				m.back()
 				if errors.Is(err, os.ErrDeadlineExceeded) {
 					err = &fault{code: wire.CodeTimeout, err: errSilent}
 					if begun > 0 {
@@ -368,8 +368,9 @@ func (s *Server) read(p *conn) {
 				}
 				return err
 			}
-			ev, err := d.take(s.cfg.Token, p, b, &files)
+			ev, err := d.take(s.cfg.Token, p, m.b, &files)
 			unixsock.CloseAll(files)
+			m.back()
 			if n := len(d.regions); err == nil && n != begun {
 				if err = s.register(p.uid, n-begun); err == nil {
 					if begun == 0 {
@@ -412,7 +413,7 @@ func (s *Server) read(p *conn) {
 		if partedBy(f) {
 			s.turnAway(p.uid, p.pid, f.code, f)
 		}
-		p.drain(buf)
+		p.drain()
 	}
 	s.mu.Lock()
 	s.unseat(p)

@@ -25,6 +25,19 @@ func Send(c *net.UnixConn, b []byte, f *os.File) error {
 	})
 }
 
+// Await waits until Receive would not wait: the caller's buffer need not be there while nothing is. Deadlines of c hold.
+func Await(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, 0)
+		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
+	})
+}
+
 // Receive reads one message into buf, with the descriptors that came along, which are the caller's even beside an error. What had no
 // room is lost: cut tells of bytes, lost of descriptors.
 func Receive(c *net.UnixConn, buf []byte) (b []byte, files []*os.File, cut, lost bool, err error) {
