@@ -54,6 +54,9 @@ func (a *attack) endJob(name string) error {
 	return err
 }
 
+// firstAsk is how long the leader may take to ask for a first process.
+const firstAsk = 20 * time.Second
+
 // seats offers 8,000 processes for a job of 8,000 ranks, and starts none of those that it is asked for.
 func seats(ctx context.Context, a *attack) error {
 	name := unused("seats")
@@ -66,7 +69,7 @@ func seats(ctx context.Context, a *attack) error {
 	case refused != "":
 		return fmt.Errorf("its launcher is refused: %s", refused)
 	}
-	err = a.until(ctx, func(int) error {
+	hear := func(int) error {
 		h, _, _, err := c.hear(100 * time.Millisecond)
 		if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
 			return nil
@@ -75,7 +78,13 @@ func seats(ctx context.Context, a *attack) error {
 			a.count("processes asked for", 1)
 		}
 		return err
-	})
+	}
+	for began := time.Now(); err == nil && a.counted("processes asked for") == 0 && time.Since(began) < firstAsk; { // the leader looks when it comes to it
+		err = hear(0)
+	}
+	if err == nil {
+		err = a.until(ctx, hear)
+	}
 	if n := a.counted("processes asked for"); err == nil && (n == 0 || n > 1023) {
 		err = fmt.Errorf("it was asked for %d processes", n)
 	}
