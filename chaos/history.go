@@ -85,7 +85,7 @@ func (h *history) add(is recovered) (slower string, err error) {
 	if limit := h.limit(is); limit > 0 && is.Seconds > limit {
 		slower = fmt.Sprintf("%s in layout %s took %.1f s, and may take %.1f s by %d earlier ones in %s", is.Kinds, is.Layout, is.Seconds, limit, len(h.known[is.like()]), h.path)
 	}
-	if h.path == "" {
+	if h.path == "" || slower != "" {
 		return slower, nil
 	}
 	b, err := json.Marshal(is)

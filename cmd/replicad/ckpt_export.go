@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/formats/convert"
 	"github.com/spf13/cobra"
 )
@@ -54,18 +57,11 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 			if err := w.present("export"); err != nil {
 				return err
 			}
-			_, found, err := c.one(ctx, w)
-			if err != nil {
-				return err
-			}
-			if found.Old() {
-				return fmt.Errorf("%s has the layout of older daemons: copy it with `replicad ckpt cp` first, export is for the present layout", found.Where())
-			}
 			want.Dir, want.Refused = args[1], func(err error) {
 				printf(c.std.err, "read without a lease, so that retention may delete it meanwhile: %s\n", line(err.Error()))
 			}
 			want.Moved = c.slow("export").moved
-			done, err := convert.Export(ctx, w.cat, found, want)
+			found, done, err := c.exported(ctx, w, want)
 			if err != nil {
 				return err
 			}
@@ -93,6 +89,25 @@ func parseRenames(list []string) (out []convert.Rename, err error) {
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// finds is how often the newest generation is looked for: a job that writes often may delete it between that and the lease.
+const finds = 5
+
+// exported writes the generation that is named, or the newest one.
+func (c ckpt) exported(ctx context.Context, w *where, want convert.Want) (found catalog.Found, done convert.Done, err error) {
+	for range finds {
+		if _, found, err = c.one(ctx, w); err != nil {
+			return found, done, err
+		}
+		if found.Old() {
+			return found, done, fmt.Errorf("%s has the layout of older daemons: copy it with `replicad ckpt cp` first, export is for the present layout", found.Where())
+		}
+		if done, err = convert.Export(ctx, w.cat, found, want); w.at != nil || !errors.Is(err, catalog.ErrNone) {
+			break
+		}
+	}
+	return found, done, err
 }
 
 // alongside names the kept files of a conversion, the first ones.

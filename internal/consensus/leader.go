@@ -41,7 +41,7 @@ func (n *Node) watch() {
 				if leads {
 					p.led(true)
 				} else {
-					p.lost(time.Now())
+					p.lost(time.Since(n.began))
 				}
 			})
 			if leads {

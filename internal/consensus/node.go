@@ -32,6 +32,7 @@ type Node struct {
 	ready   atomic.Uint64             // the last term whose barrier has passed here; 0: none
 	running atomic.Pointer[raft.Raft] // raft, for its own callbacks: nil until it is made
 
+	began  time.Time
 	paceMu sync.Mutex // guards pace
 	pace   pace
 	late   atomic.Int64 // the worst of pace
@@ -78,7 +79,7 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, store: store, streams: newStreams(cfg.Layer),
-		pace: pace{heartbeat: cfg.Heartbeat, election: cfg.Election}, notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), changes: make(chan struct{}, 1), marks: make(chan *mark, 1),
+		began: time.Now(), pace: pace{heartbeat: cfg.Heartbeat, election: cfg.Election}, notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), changes: make(chan struct{}, 1), marks: make(chan *mark, 1),
 	}
 	n.dog = newWatchdog(cfg.WatchdogAfter, n.Late)
 	n.ctx, n.end = context.WithCancel(context.Background())

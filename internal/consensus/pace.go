@@ -10,6 +10,7 @@ const (
 	paceSlots = 20                    // of a second each: a busy spell is over once none of them has it
 	paceMost  = 16                    // times the configured timeouts; beyond it a dead leader would be missed for too long
 	standSlot = 10                    // seconds in which who led last stands before the others
+	mostLate  = 2 * time.Second       // of lateness, at most, that the watchdog of a disk allows for
 )
 
 // pace is how long a voter waits for a leader: on a machine whose cores are all taken a leader's words come late, and a voter that stood for
@@ -24,14 +25,14 @@ type pace struct {
 }
 
 // ran notes that a goroutine which was to run at once came to run so late.
-func (p *pace) ran(late time.Duration, now time.Time) {
+func (p *pace) ran(late time.Duration, now time.Duration) {
 	p.turn(now)
 	at := &p.late[p.second%paceSlots]
 	*at = max(*at, late)
 }
 
-func (p *pace) turn(now time.Time) {
-	second := now.Unix()
+func (p *pace) turn(now time.Duration) {
+	second := seconds(now)
 	for ; p.second < second; p.second++ {
 		if second-p.second > paceSlots {
 			p.second = second - paceSlots
@@ -40,19 +41,27 @@ func (p *pace) turn(now time.Time) {
 	}
 }
 
-// worst is the latest of the last paceSlots seconds.
-func (p *pace) worst() (worst time.Duration) {
+func seconds(now time.Duration) int64 { return int64(now / time.Second) }
+
+// worst is the latest of the last paceSlots seconds but one: a process that was stopped once, or moved to another machine, is no sign of taken
+// cores.
+func (p *pace) worst() time.Duration {
+	var first, second time.Duration
 	for _, l := range p.late {
-		worst = max(worst, l)
+		if l > first {
+			first, second = l, first
+		} else {
+			second = max(second, l)
+		}
 	}
-	return worst
+	return second
 }
 
 // lost notes that this node led and does not any more. It is the one that the others still take for their leader, whom alone they give a vote
 // at once, so it stands first: while it waited as long as they do nobody would lead.
-func (p *pace) lost(now time.Time) {
+func (p *pace) lost(now time.Duration) {
 	if p.leads {
-		p.leads, p.stands = false, now.Unix()+standSlot
+		p.leads, p.stands = false, seconds(now)+standSlot
 	}
 }
 
@@ -60,13 +69,13 @@ func (p *pace) lost(now time.Time) {
 func (p *pace) led(self bool) { p.leads, p.stands = self, 0 }
 
 // timeouts are those to wait now. They are doubled as often as it takes to be four times what was late, so that they seldom change.
-func (p *pace) timeouts(now time.Time) (heartbeat, election time.Duration) {
+func (p *pace) timeouts(now time.Duration) (heartbeat, election time.Duration) {
 	p.turn(now)
 	times := time.Duration(1)
 	for times < paceMost && p.worst() > p.heartbeat*times/4 {
 		times *= 2
 	}
-	if heartbeat = p.heartbeat * times; p.leads || now.Unix() < p.stands {
+	if heartbeat = p.heartbeat * times; p.leads || seconds(now) < p.stands {
 		heartbeat = p.heartbeat
 	}
 	return heartbeat, max(p.election*times, heartbeat)
@@ -87,7 +96,7 @@ func (n *Node) keepPace() {
 
 // adjust notes how late a goroutine came to run, and tells raft where that changes how long to wait.
 func (n *Node) adjust(late time.Duration) {
-	now := time.Now()
+	now := time.Since(n.began)
 	n.paceMu.Lock()
 	defer n.paceMu.Unlock()
 	n.pace.ran(late, now)

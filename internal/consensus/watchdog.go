@@ -25,7 +25,7 @@ func newWatchdog(after time.Duration, late func() time.Duration) *watchdog {
 func (w *watchdog) stuck() bool { return w.writing.Load() > 0 }
 
 // patience is longer on a machine whose cores are all taken.
-func (w *watchdog) patience() time.Duration { return w.after + 4*w.late() }
+func (w *watchdog) patience() time.Duration { return w.after + 4*min(w.late(), mostLate) }
 
 // proposal starts watching one; the returned func ends it.
 func (w *watchdog) proposal() (stop func() bool) {

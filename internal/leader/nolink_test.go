@@ -107,7 +107,7 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 			n := life(7, 2)
 			n.Labels = map[string]string{"rack": strings.Repeat("x", 64)}
 			control.WriteHello(conn, control.Hello{Cluster: fixture.Cluster, Node: n})
-		}, []string{`label "rack"`, "a value of 1 to 63 bytes", "replicad config check"}, replica.Holder{Node: "n2", Incarnation: 7}},
+		}, []string{`label "rack"`, "a value of 1 to 63 printable bytes", "replicad config check"}, replica.Holder{Node: "n2", Incarnation: 7}},
 		"an address that nobody can dial": {func(conn net.Conn) {
 			n := life(7, 2)
 			n.Addr = "not an address; $(x)"
