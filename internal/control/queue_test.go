@@ -158,3 +158,101 @@ func TestWhatIsKeptEndsLast(t *testing.T) {
 		t.Errorf("%d of %d came; down: %v", at, many+1, down(l))
 	}
 }
+
+// requests sends so many requests of a job, numbered from a first one.
+func requests(l *Link, job replica.JobID, first, n int) {
+	for i := range n {
+		l.Send(KVRequest{ID: uint64(first + i), Job: job, Op: KVGet, Key: "k"})
+	}
+}
+
+// reads takes so many messages off a link; of which job's reports it tells the newest.
+func reads(t *testing.T, l *Link, n int) (newest uint64, requests int) {
+	t.Helper()
+	for range n {
+		frame := l.Take()
+		if frame == nil {
+			break
+		}
+		k, b, err := wire.Read(bytes.NewReader(frame), MaxLinkFrame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg, err := Decode(l.to, k, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m := msg.(type) {
+		case replica.NodeReport:
+			newest = m.Seq
+		case KVRequest:
+			requests++
+		}
+	}
+	return newest, requests
+}
+
+// However often a report is made anew while others of its job wait, it leaves when its turn comes, and so does all else.
+func TestWhatIsReplacedKeepsItsTurn(t *testing.T) {
+	for _, backlog := range []int{2, laneCredits, 3 * laneCredits, laneCredits + laneMost - 1} {
+		for _, first := range []bool{false, true} { // the report stands in the line of all, or waits in the lane
+			l := idleLink(t, ToLeader)
+			job, out := replica.JobID{1}, 0
+			l.Full = func(any) { out++ }
+			if first {
+				l.Send(replica.NodeReport{Job: job, Seq: 1})
+			}
+			requests(l, job, 0, backlog)
+			asked, came, left, seq := backlog, 0, uint64(0), uint64(1)
+			for range backlog/5 + 2 { // as many are asked as are read: the backlog stays
+				seq++
+				l.Send(replica.NodeReport{Job: job, Seq: seq})
+				requests(l, job, asked, 5)
+				asked += 5
+				r, n := reads(t, l, 5)
+				came, left = came+n, max(left, r)
+			}
+			if left == 0 {
+				t.Errorf("backlog %d, first %v: none of %d reports has left after %d others", backlog, first, seq, came)
+			}
+			r, n := reads(t, l, 10*backlog)
+			if came += n; max(left, r) != seq {
+				t.Errorf("backlog %d, first %v: report %d is the newest that comes, of %d", backlog, first, max(left, r), seq)
+			}
+			if came != asked-out || len(l.queue.lanes) != 0 || l.queue.line.Len() != 0 {
+				t.Errorf("backlog %d, first %v: %d of %d requests came, %d were left out, %d lanes are left", backlog, first, came, asked, out, len(l.queue.lanes))
+			}
+		}
+	}
+}
+
+// A report that stands in the line of all is made anew, again and again, while others wait: the lane goes on until it is empty.
+func TestALaneGoesOnThoughItsReportsAreReplaced(t *testing.T) {
+	l := idleLink(t, ToLeader)
+	job := replica.JobID{1}
+	requests(l, job, 0, laneCredits+1)
+	asked, came := laneCredits+1, 0
+	for seq := range uint64(2 * laneCredits) {
+		l.Send(replica.NodeReport{Job: job, Seq: seq})
+		requests(l, job, asked, 1)
+		asked++
+		_, n := reads(t, l, 2)
+		came += n
+	}
+	_, n := reads(t, l, 2*asked)
+	if came += n; came != asked || len(l.queue.lanes) != 0 {
+		t.Errorf("%d of %d requests came; %d lanes are left", came, asked, len(l.queue.lanes))
+	}
+}
+
+// A newer report never costs the one that waits its place: where the lane is full, one of the two leaves.
+func TestAFullLaneKeepsItsNewestReport(t *testing.T) {
+	l := idleLink(t, ToLeader)
+	job := replica.JobID{1}
+	l.Send(replica.NodeReport{Job: job, Seq: 1})
+	requests(l, job, 0, 2*(laneCredits+laneMost))
+	l.Send(replica.NodeReport{Job: job, Seq: 2})
+	if newest, _ := reads(t, l, laneCredits+laneMost); newest != 2 {
+		t.Errorf("report %d comes, want the newest", newest)
+	}
+}
