@@ -11,8 +11,11 @@ const (
 	LinkQueue = 1024
 	// laneCredits is how many messages of one job stand in the line of all. Further ones wait in the job's own lane, and others pass them.
 	laneCredits = 64
-	// laneMost is how many wait there. A node has 1,024 sessions, each with one question under way: whoever has more loses what is his own.
+	// laneMost is how many wait there before what processes cause at will is left out. A node has 1,024 sessions, each with one question under
+	// way: whoever has more loses what is his own.
 	laneMost = 4096
+	// laneBytes is how many bytes of these wait there: with what stands in the line, an answer of 32 KiB for each of those sessions.
+	laneBytes = 32 << 20
 )
 
 // queue is what waits to be written on a link. What is of a job never fills it: a job has a few places in the line, and what else it sends
@@ -36,6 +39,7 @@ type waiting struct {
 type lane struct {
 	standing int // in the line
 	waits    []*waiting
+	bytes    int                    // that wait, of what processes cause at will
 	newest   map[wire.Kind]*waiting // standing or waiting, of the kinds of which the newest makes the others void
 }
 
@@ -66,15 +70,26 @@ func (q *queue) put(m *waiting, newest bool) (full bool) {
 	case l.standing < laneCredits && len(l.waits) == 0:
 		l.standing++
 		q.line.PushBack(m)
-	case len(l.waits) >= laneMost && m.kind != KindKept: // what a node keeps is bounded where it is kept
+	case byKind[m.kind].atWill && (len(l.waits) >= laneMost || l.bytes+m.size() > laneBytes):
 		return true
 	default:
 		l.waits = append(l.waits, m)
+		l.bytes += m.size()
 	}
 	if newest {
 		l.newest[m.kind] = m
 	}
 	return false
+}
+
+// size is how many bytes a message counts for: what a node and a leader say of themselves is bounded by what there is to say.
+func (w *waiting) size() (n int) {
+	if byKind[w.kind].atWill {
+		for _, f := range w.frames {
+			n += len(f)
+		}
+	}
+	return n
 }
 
 // becomes puts a newer message of its job and kind in the place of one that waits: at the back of the line the newest of many would never
@@ -122,6 +137,7 @@ func (q *queue) credit(m *waiting) {
 	}
 	if len(l.waits) > 0 {
 		q.line.PushBack(l.waits[0])
+		l.bytes -= l.waits[0].size()
 		l.waits[0] = nil // its frames are not held for as long as the lane waits
 		l.waits = l.waits[1:]
 		return

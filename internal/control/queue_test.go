@@ -256,3 +256,47 @@ func TestAFullLaneKeepsItsNewestReport(t *testing.T) {
 		t.Errorf("report %d comes, want the newest", newest)
 	}
 }
+
+// What a node says of a job by itself, and what a leader does, always has a place: nobody says it again when a flood of the job's processes is
+// over.
+func TestOnlyWhatProcessesCauseIsLeftOut(t *testing.T) {
+	job := replica.JobID{1}
+	flood := map[Direction]any{ToLeader: KVRequest{Job: job}, ToNode: KVReply{Value: make([]byte, 1000)}}
+	for _, r := range table {
+		if !r.handled || r.job < 0 {
+			continue
+		}
+		l := idleLink(t, r.to)
+		left := 0
+		l.Full = func(any) { left++ }
+		for range 2 * (laneCredits + laneMost) {
+			l.SendFor(job, flood[r.to])
+		}
+		flooded := left
+		l.SendFor(job, reflect.Zero(r.typ).Interface())
+		if out := left > flooded; flooded == 0 || out != slices.Contains([]wire.Kind{kindKV, kindEvidence, kindReject}, r.kind) {
+			t.Errorf("%v is left out: %v, behind %d others that were", r.typ, out, flooded)
+		}
+	}
+}
+
+// What waits in a lane is bounded in bytes too.
+func TestALaneIsBoundedInBytes(t *testing.T) {
+	l := idleLink(t, ToNode)
+	job, left := replica.JobID{1}, 0
+	l.Full = func(any) { left++ }
+	const each, sent = 32 << 10, 2000
+	for range sent {
+		l.SendFor(job, KVReply{Value: make([]byte, each)})
+	}
+	n := len(written(t, l))
+	if most := (laneBytes + laneCredits*(each+1000)) / each; n > most || n < most-laneCredits || n+left != sent || down(l) {
+		t.Errorf("%d answers of 32 KiB wait, at most %d; %d are left out; down: %v", n, most, left, down(l))
+	}
+	for range sent / 2 { // there is room again
+		l.SendFor(job, KVReply{Value: make([]byte, each)})
+	}
+	if again := len(written(t, l)); again != sent/2 || l.queue.lanes[job] != nil {
+		t.Errorf("%d of %d come once the lane was empty", again, sent/2)
+	}
+}

@@ -18,7 +18,7 @@ const kvGather = 3 * time.Second
 
 // rendezvous serves the ranks' key-value store and barrier: soft state, which the daemons bring to the next leader.
 func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
-	reply := func(r control.KVReply) { r.ID = m.ID; from.Send(r) }
+	reply := func(r control.KVReply) { r.ID = m.ID; from.SendFor(m.Job, r) }
 	led := l.jobs[m.Job]
 	if led == nil || led.job.Phase == replica.Ended || m.Epoch <= led.job.ClosedEpoch {
 		reply(control.KVReply{Fenced: true})
