@@ -122,7 +122,7 @@ func (l *Leader) kept(from *nodeLink, m control.KVKept) {
 			err = l.kv.Restore(m.Job, m.Epoch, w, rendezvous.Result{Seq: e.Seq, Total: e.Total})
 		}
 		if err != nil { // the leader before this one had room for it
-			l.log.Failed("rendezvous", fmt.Sprintf("job %q, epoch %d, rank %d, key %q", led.job.Name, m.Epoch, e.Rank, e.Key), err.Error())
+			l.log.Retried("rendezvous", fmt.Sprintf("job %q, epoch %d", led.job.Name, m.Epoch), fmt.Sprintf("%v (brought by node %s, rank %d, key %q)", err, from.node.Name, e.Rank, e.Key))
 		}
 	}
 }

@@ -66,3 +66,18 @@ func TestAnswersOfOneJobDoNotCloseALink(t *testing.T) {
 		t.Errorf("the other job's answer is frame %d", at)
 	}
 }
+
+// What a node brings and a new leader has no use for is said now and then, however much of it there is.
+func TestWhatIsBroughtInVainIsAFewLines(t *testing.T) {
+	c := newChair(t)
+	n := c.node("n1", 11)
+	job := c.meets(1, 1000, n)
+	kept := control.KVKept{Job: job.ID, Epoch: job.Epoch}
+	for r := range replica.Rank(1000) {
+		kept.Entries = append(kept.Entries, control.KVEntry{Rank: r, Op: control.KVBarrier, Key: "up", Members: int(r) + 1})
+	}
+	c.kept(n, kept)
+	if lines := c.log.Count(`"level":"warn","node_name":"n1","event":"failed","what":"rendezvous"`); lines != 1 {
+		t.Errorf("%d lines", lines)
+	}
+}
