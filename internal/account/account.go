@@ -38,6 +38,7 @@ func Check(user uint32, has, more Use, may config.PerUser) error {
 	return nil
 }
 
-// Own is how many bytes of rendezvous a job of so many ranks has for itself, whatever its user has besides: enough for all of them to wait, so
-// that a recovery goes on though the account is full.
-func Own(world int) int { return 256<<10 + 512*world }
+// Own is how many bytes of rendezvous a job of so many ranks has for itself, whatever its user has besides: enough for all of them to meet, so
+// that a recovery goes on though the account is full. A rank that meets the others takes about 700 bytes: its key, and its wait at a barrier.
+// Those of a gathering that one left wait at a second one too.
+func Own(world int) int { return 256<<10 + 2048*world }

@@ -88,10 +88,10 @@ var table = []row{
 	newest[replica.NodeReport](KindReport, ToLeader),
 	message[replica.Pinned](kindPinned, ToLeader),
 	message[replica.Passed](kindPassed, ToLeader),
-	message[Evidence](kindEvidence, ToLeader),
+	atWill[Evidence](kindEvidence, ToLeader),
 	message[ClaimRequest](KindClaim, ToLeader),
 	message[CreateRequest](kindCreate, ToLeader),
-	message[KVRequest](kindKV, ToLeader),
+	atWill[KVRequest](kindKV, ToLeader),
 	message[KVKept](KindKept, ToLeader),
 	message[Suspect](kindSuspect, ToLeader),
 	message[ShardReport](kindShard, ToLeader),
@@ -102,7 +102,7 @@ var table = []row{
 	message[StatusRequest](kindStatus, ToLeader),
 	message[Order](KindOperator, ToLeader), // answered by an OperatorReply
 	message[CorruptCopy](kindCorrupt, ToLeader),
-	message[Rejected](kindReject, ToLeader),
+	atWill[Rejected](kindReject, ToLeader),
 	message[replica.RegionReport](kindRegions, ToLeader),
 	message[Unreached](kindUnreached, ToLeader),
 	message[PushReport](kindPushing, ToLeader),
@@ -128,7 +128,7 @@ var table = []row{
 	message[GrowthRefused](kindGrowth, ToNode),
 	message[ClaimReply](KindClaimReply, ToNode),
 	message[CreateReply](KindCreateReply, ToNode),
-	message[KVReply](kindKVReply, ToNode),
+	atWill[KVReply](kindKVReply, ToNode),
 	message[MarkerOrder](kindMarker, ToNode),
 	message[WriteTurn](kindTurn, ToNode),
 	message[StatusReply](KindStatusReply, ToNode),
@@ -146,6 +146,7 @@ type row struct {
 	to      Direction
 	handled bool // by who has the link; the link itself reads the others
 	newest  bool // a job's newest makes void what waits of its kind
+	atWill  bool // processes cause as many as they like: what a lane has no place for is left out, and it is theirs
 	job     int  // the field that names its job; -1: none does
 	typ     reflect.Type
 	decode  func(body []byte) (any, error)
@@ -164,6 +165,13 @@ func message[T any](k wire.Kind, to Direction) row {
 func newest[T any](k wire.Kind, to Direction) row {
 	r := message[T](k, to)
 	r.newest = true
+	return r
+}
+
+// atWill is a message that nobody misses but the process that caused it: that one asks again, or a node's report says as much.
+func atWill[T any](k wire.Kind, to Direction) row {
+	r := message[T](k, to)
+	r.atWill = true
 	return r
 }
 

@@ -63,8 +63,10 @@ func (l *Link) SendFor(of, v any) {
 	l.put(m)
 }
 
-// SendFrames queues a message of nobody's that is encoded already.
-func (l *Link) SendFrames(frames [][]byte) { l.put(&waiting{frames: frames}) }
+// SendFrames queues a message whose frames are there already, of a job or (nil) nobody's.
+func (l *Link) SendFrames(of, v any, frames [][]byte) {
+	l.put(&waiting{of: of, kind: byType[spoken{l.to, reflect.TypeOf(v)}], frames: frames})
+}
 
 func (l *Link) put(m *waiting) {
 	select {

@@ -11,8 +11,11 @@ const (
 	LinkQueue = 1024
 	// laneCredits is how many messages of one job stand in the line of all. Further ones wait in the job's own lane, and others pass them.
 	laneCredits = 64
-	// laneMost is how many wait there. A node has 1,024 sessions, each with one question under way: whoever has more loses what is his own.
+	// laneMost is how many wait there before what processes cause at will is left out. A node has 1,024 sessions, each with one question under
+	// way: whoever has more loses what is his own.
 	laneMost = 4096
+	// laneBytes is how many bytes of these wait there: with what stands in the line, an answer of 32 KiB for each of those sessions.
+	laneBytes = 32 << 20
 )
 
 // queue is what waits to be written on a link. What is of a job never fills it: a job has a few places in the line, and what else it sends
@@ -36,6 +39,8 @@ type waiting struct {
 type lane struct {
 	standing int // in the line
 	waits    []*waiting
+	bytes    int                    // that wait, of what processes cause at will
+	newest   map[wire.Kind]*waiting // standing or waiting, of the kinds of which the newest makes the others void
 }
 
 func newQueue() queue { return queue{line: list.New(), lanes: map[any]*lane{}} }
@@ -52,49 +57,49 @@ func (q *queue) put(m *waiting, newest bool) (full bool) {
 	}
 	l := q.lanes[m.of]
 	if l == nil {
-		l = &lane{}
+		l = &lane{newest: map[wire.Kind]*waiting{}}
 		q.lanes[m.of] = l
 	}
 	if newest {
-		q.replace(l, m)
+		if old := l.newest[m.kind]; old != nil {
+			old.becomes(m)
+			return false
+		}
 	}
 	switch {
 	case l.standing < laneCredits && len(l.waits) == 0:
 		l.standing++
 		q.line.PushBack(m)
-	case len(l.waits) >= laneMost && m.kind != KindKept: // what a node keeps is bounded where it is kept
+	case byKind[m.kind].atWill && (len(l.waits) >= laneMost || l.bytes+m.size() > laneBytes):
 		return true
 	default:
 		l.waits = append(l.waits, m)
+		l.bytes += m.size()
+	}
+	if newest {
+		l.newest[m.kind] = m
 	}
 	return false
 }
 
-// replace takes out the message that a newer one of its job and kind makes void. Offers are added to: the node has heard of none of them.
-func (q *queue) replace(l *lane, m *waiting) {
-	void := func(old *waiting) bool {
-		if old.of != m.of || old.kind != m.kind {
-			return false
-		}
-		if m.offers != nil {
-			all := m.offers.after(*old.offers)
-			m.offers = &all
-		}
-		return true
-	}
-	for i, old := range l.waits {
-		if void(old) {
-			l.waits = append(l.waits[:i], l.waits[i+1:]...)
-			return
+// size is how many bytes a message counts for: what a node and a leader say of themselves is bounded by what there is to say.
+func (w *waiting) size() (n int) {
+	if byKind[w.kind].atWill {
+		for _, f := range w.frames {
+			n += len(f)
 		}
 	}
-	for e := q.line.Front(); e != nil; e = e.Next() {
-		if void(e.Value.(*waiting)) {
-			q.line.Remove(e)
-			l.standing--
-			return
-		}
+	return n
+}
+
+// becomes puts a newer message of its job and kind in the place of one that waits: at the back of the line the newest of many would never
+// leave. Offers are added to: the node has heard of none of them.
+func (w *waiting) becomes(m *waiting) {
+	if m.offers != nil {
+		all := m.offers.after(*w.offers)
+		m.offers = &all
 	}
+	*w = *m
 }
 
 // take is the next frame to be written; nil: none waits.
@@ -108,7 +113,7 @@ func (q *queue) take() ([]byte, error) {
 		if m.of == nil {
 			q.frames -= len(m.frames)
 		} else {
-			q.credit(m.of)
+			q.credit(m)
 		}
 		if m.offers != nil {
 			frames, err := inPieces(m.kind, *m.offers)
@@ -125,14 +130,19 @@ func (q *queue) take() ([]byte, error) {
 }
 
 // credit gives a job the place back that one of its messages had in the line.
-func (q *queue) credit(of any) {
-	l := q.lanes[of]
+func (q *queue) credit(m *waiting) {
+	l := q.lanes[m.of]
+	if l.newest[m.kind] == m {
+		delete(l.newest, m.kind)
+	}
 	if len(l.waits) > 0 {
 		q.line.PushBack(l.waits[0])
+		l.bytes -= l.waits[0].size()
+		l.waits[0] = nil // its frames are not held for as long as the lane waits
 		l.waits = l.waits[1:]
 		return
 	}
 	if l.standing--; l.standing == 0 {
-		delete(q.lanes, of)
+		delete(q.lanes, m.of)
 	}
 }

@@ -158,3 +158,146 @@ func TestWhatIsKeptEndsLast(t *testing.T) {
 		t.Errorf("%d of %d came; down: %v", at, many+1, down(l))
 	}
 }
+
+// requests sends so many requests of a job, numbered from a first one.
+func requests(l *Link, job replica.JobID, first, n int) {
+	for i := range n {
+		l.Send(KVRequest{ID: uint64(first + i), Job: job, Op: KVGet, Key: "k"})
+	}
+}
+
+// reads takes so many messages off a link; of which job's reports it tells the newest.
+func reads(t *testing.T, l *Link, n int) (newest uint64, requests int) {
+	t.Helper()
+	for range n {
+		frame := l.Take()
+		if frame == nil {
+			break
+		}
+		k, b, err := wire.Read(bytes.NewReader(frame), MaxLinkFrame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg, err := Decode(l.to, k, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m := msg.(type) {
+		case replica.NodeReport:
+			newest = m.Seq
+		case KVRequest:
+			requests++
+		}
+	}
+	return newest, requests
+}
+
+// However often a report is made anew while others of its job wait, it leaves when its turn comes, and so does all else.
+func TestWhatIsReplacedKeepsItsTurn(t *testing.T) {
+	for _, backlog := range []int{2, laneCredits, 3 * laneCredits, laneCredits + laneMost - 1} {
+		for _, first := range []bool{false, true} { // the report stands in the line of all, or waits in the lane
+			l := idleLink(t, ToLeader)
+			job, out := replica.JobID{1}, 0
+			l.Full = func(any) { out++ }
+			if first {
+				l.Send(replica.NodeReport{Job: job, Seq: 1})
+			}
+			requests(l, job, 0, backlog)
+			asked, came, left, seq := backlog, 0, uint64(0), uint64(1)
+			for range backlog/5 + 2 { // as many are asked as are read: the backlog stays
+				seq++
+				l.Send(replica.NodeReport{Job: job, Seq: seq})
+				requests(l, job, asked, 5)
+				asked += 5
+				r, n := reads(t, l, 5)
+				came, left = came+n, max(left, r)
+			}
+			if left == 0 {
+				t.Errorf("backlog %d, first %v: none of %d reports has left after %d others", backlog, first, seq, came)
+			}
+			r, n := reads(t, l, 10*backlog)
+			if came += n; max(left, r) != seq {
+				t.Errorf("backlog %d, first %v: report %d is the newest that comes, of %d", backlog, first, max(left, r), seq)
+			}
+			if came != asked-out || len(l.queue.lanes) != 0 || l.queue.line.Len() != 0 {
+				t.Errorf("backlog %d, first %v: %d of %d requests came, %d were left out, %d lanes are left", backlog, first, came, asked, out, len(l.queue.lanes))
+			}
+		}
+	}
+}
+
+// A report that stands in the line of all is made anew, again and again, while others wait: the lane goes on until it is empty.
+func TestALaneGoesOnThoughItsReportsAreReplaced(t *testing.T) {
+	l := idleLink(t, ToLeader)
+	job := replica.JobID{1}
+	requests(l, job, 0, laneCredits+1)
+	asked, came := laneCredits+1, 0
+	for seq := range uint64(2 * laneCredits) {
+		l.Send(replica.NodeReport{Job: job, Seq: seq})
+		requests(l, job, asked, 1)
+		asked++
+		_, n := reads(t, l, 2)
+		came += n
+	}
+	_, n := reads(t, l, 2*asked)
+	if came += n; came != asked || len(l.queue.lanes) != 0 {
+		t.Errorf("%d of %d requests came; %d lanes are left", came, asked, len(l.queue.lanes))
+	}
+}
+
+// A newer report never costs the one that waits its place: where the lane is full, one of the two leaves.
+func TestAFullLaneKeepsItsNewestReport(t *testing.T) {
+	l := idleLink(t, ToLeader)
+	job := replica.JobID{1}
+	l.Send(replica.NodeReport{Job: job, Seq: 1})
+	requests(l, job, 0, 2*(laneCredits+laneMost))
+	l.Send(replica.NodeReport{Job: job, Seq: 2})
+	if newest, _ := reads(t, l, laneCredits+laneMost); newest != 2 {
+		t.Errorf("report %d comes, want the newest", newest)
+	}
+}
+
+// What a node says of a job by itself, and what a leader does, always has a place: nobody says it again when a flood of the job's processes is
+// over.
+func TestOnlyWhatProcessesCauseIsLeftOut(t *testing.T) {
+	job := replica.JobID{1}
+	for to, flood := range map[Direction]any{ToLeader: KVRequest{Job: job}, ToNode: KVReply{Value: make([]byte, 1000)}} {
+		l := idleLink(t, to)
+		left := 0
+		l.Full = func(any) { left++ }
+		for range 2 * (laneCredits + laneMost) {
+			l.SendFor(job, flood)
+		}
+		for _, r := range table {
+			if r.to != to || !r.handled || r.job < 0 {
+				continue
+			}
+			before := left
+			l.SendFor(job, reflect.Zero(r.typ).Interface())
+			if out := left > before; before == 0 || out != slices.Contains([]wire.Kind{kindKV, kindEvidence, kindReject}, r.kind) {
+				t.Errorf("%v is left out: %v, behind %d others that were", r.typ, out, before)
+			}
+		}
+	}
+}
+
+// What waits in a lane is bounded in bytes too.
+func TestALaneIsBoundedInBytes(t *testing.T) {
+	l := idleLink(t, ToNode)
+	job, left := replica.JobID{1}, 0
+	l.Full = func(any) { left++ }
+	const each, sent = 32 << 10, 2000
+	for range sent {
+		l.SendFor(job, KVReply{Value: make([]byte, each)})
+	}
+	n := len(written(t, l))
+	if most := (laneBytes + laneCredits*(each+1000)) / each; n > most || n < most-laneCredits || n+left != sent || down(l) {
+		t.Errorf("%d answers of 32 KiB wait, at most %d; %d are left out; down: %v", n, most, left, down(l))
+	}
+	for range sent / 2 { // there is room again
+		l.SendFor(job, KVReply{Value: make([]byte, each)})
+	}
+	if again := len(written(t, l)); again != sent/2 || l.queue.lanes[job] != nil {
+		t.Errorf("%d of %d come once the lane was empty", again, sent/2)
+	}
+}

@@ -267,13 +267,31 @@ func (h *Host) offers(job *replica.Job) (n int, spare bool) {
 		return 0, false // a process that is started now may find no room
 	}
 	spare = true
+	free := map[int]int{} // by user
 	for _, l := range h.launchers {
 		if l.accepted && l.hello.Job == job.Name && !l.deaf && !l.done {
-			n += max(0, l.free())
+			free[l.user] += max(0, l.free())
 			spare = spare && l.hello.Spare
 		}
 	}
+	for user, f := range free {
+		n += min(f, h.seats(user))
+	}
 	return min(n, maxSeats), spare && n > 0
+}
+
+// seats is for how many more processes of a user there are sessions here: its launchers have one each, and so have the processes that they run.
+func (h *Host) seats(user int) int {
+	n := h.cfg.PerUser.Sessions
+	if n == 0 {
+		return maxSeats
+	}
+	for _, l := range h.launchers {
+		if l.user == user {
+			n -= 1 + l.starts.running()
+		}
+	}
+	return max(0, n)
 }
 
 // launchersOf counts the launchers of a job here.

@@ -176,3 +176,43 @@ func TestManyOffersAreTakenUpBitByBit(t *testing.T) {
 		t.Errorf("%d processes are asked for once 200 run, and %d are free", n, free)
 	}
 }
+
+// A user has so many sessions here: the leader is offered no process that would find none, whatever launchers say.
+func TestNoMoreSeatsAreOfferedThanSessions(t *testing.T) {
+	d := newRig(t)
+	d.link.Take()
+	d.cfg.PerUser.Sessions = 10
+	job := fixture.Job()
+	other := fixture.Changed(job, func(j *replica.Job) { j.ID, j.Name = replica.JobID{9}, "other" })
+	d.put(job)
+	d.put(other)
+	comes := func(name string) *launcher {
+		t.Helper()
+		peer, end := d.session(0)
+		d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: name, World: job.Layout.World, Capacity: 8000}})
+		end.reads() // accepted
+		return d.launchers[peer.ID()]
+	}
+	offered := func(j *replica.Job, want int) {
+		t.Helper()
+		if n, _ := d.offers(j); n != want {
+			t.Errorf("job %s: %d processes are offered, want %d", j.Name, n, want)
+		}
+	}
+	first := comes("job")
+	offered(job, 9) // one session is the launcher's
+	comes("other")
+	offered(job, 8)
+	for r := range replica.Rank(3) {
+		first.starts.asked(r, time.Now())
+	}
+	offered(job, 5)
+	offered(other, 5)
+	stranger := comes("other")
+	stranger.user++
+	offered(job, 5)
+	for r := range replica.Rank(9) {
+		first.starts.asked(r, time.Now())
+	}
+	offered(job, 0)
+}

@@ -97,14 +97,13 @@ func (b *budgeted) WriteLevel(level zerolog.Level, p []byte) (int, error) {
 	return b.w.Write(p)
 }
 
-// kindOf is the event that a line names.
+// kindOf is the event that a line names, and what that is of: failures of one thing hide no others.
 func kindOf(line []byte) string {
-	const field = `"event":"`
-	i := bytes.Index(line, []byte(field))
-	if i < 0 {
-		return ""
+	_, rest, _ := bytes.Cut(line, []byte(`"event":"`))
+	event, rest, _ := bytes.Cut(rest, []byte{'"'})
+	if of, says := bytes.CutPrefix(rest, []byte(`,"what":"`)); says {
+		what, _, _ := bytes.Cut(of, []byte{'"'})
+		return string(event) + " " + string(what)
 	}
-	rest := line[i+len(field):]
-	end := bytes.IndexByte(rest, '"')
-	return string(rest[:max(end, 0)])
+	return string(event)
 }

@@ -88,3 +88,27 @@ func TestBudgetTellsFewKindsApart(t *testing.T) {
 		t.Error("a log without a budget leaves a line out")
 	}
 }
+
+// What fails again and again hides no other failure.
+func TestFailuresOfOneThingHideNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := &fixture.Lines{}
+		j, err := New(out, config.Log{Level: "info", PerMinute: 64 << 10}, "n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2000 {
+			j.Failed("rendezvous", fmt.Sprint("key ", i), "no room")
+		}
+		j.Failed("disk", "state_dir", "it is full")
+		if n := out.Count("it is full"); n != 1 {
+			t.Errorf("%d lines say that the disk is full", n)
+		}
+		written := out.Count("no room")
+		time.Sleep(budgetSpell)
+		j.Leader(1)
+		if text := fmt.Sprintf("%d of failed rendezvous", 2000-written); !strings.Contains(out.String(), text) {
+			t.Errorf("none says that %s were left out", text)
+		}
+	})
+}

@@ -114,10 +114,11 @@ func (j *Journal) Unlinked(err error) {
 	j.event("unlinked").AnErr("cause", err).Msg("link to the leader lost")
 }
 
-// LeftOut says that a link has no place for more messages of a job: what the job asked for again and again is not sent.
+// LeftOut says that a link has no place for more messages of a job: what its processes asked for again and again is not sent.
 func (j *Journal) LeftOut(peer string, of any) {
-	j.again(&j.retries, "left out "+peer, zerolog.WarnLevel).Str("event", "left_out").Str("node", peer).Str("of", fmt.Sprint(of)).
-		Msg("messages of one job were left out: it sends more than the link to the node carries; other jobs go on")
+	j.again(&j.retries, fmt.Sprint("left out ", peer, " ", of), zerolog.WarnLevel).Str("event", "left_out").Str("node", peer).Str("of", fmt.Sprint(of)).
+		Str("remedy", "find the processes of this job that use its rendezvous in a loop, or end it: replicad job end").
+		Msg("questions or answers of one job were left out: its processes cause more than the link to the node carries; other jobs go on")
 }
 
 // Superseded says that two lives of a node had a link at once: that of the former counts as over, and so does its memory.

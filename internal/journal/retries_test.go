@@ -78,3 +78,25 @@ func TestLimiter(t *testing.T) {
 		t.Error("kinds of long ago keep a new one out")
 	}
 }
+
+// Each job whose messages were left out has a line, and a remedy in it.
+func TestEachJobThatWasLeftOutIsNamed(t *testing.T) {
+	out := &fixture.Lines{}
+	j, err := New(out, config.Log{Level: "info"}, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := replica.JobID{1}, replica.JobID{2}
+	for range 100 {
+		j.LeftOut("n2", a)
+		j.LeftOut("n2", b)
+	}
+	for _, id := range []replica.JobID{a, b} {
+		if n := out.Count(`"of":"` + id.String() + `"`); n != 1 {
+			t.Errorf("%d lines of job %v, want one", n, id)
+		}
+	}
+	if n := out.Count(`"remedy":"`); n != 2 {
+		t.Errorf("%d lines have a remedy:\n%s", n, out.String())
+	}
+}

@@ -5,9 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/account"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -188,5 +190,74 @@ func TestAUserHasAShareOfTheRendezvous(t *testing.T) {
 	}
 	if got := c.accounts(); len(got) != 2 || got[0].User != alice || got[0].Jobs != 2 || got[0].Rendezvous < n1 {
 		t.Errorf("accounts %+v", got)
+	}
+}
+
+// As many ranks as one leader is meant for meet after a fault, while another job of their user fills the account.
+func TestALargeJobMeetsBesideAFullAccount(t *testing.T) {
+	const world, nodes = 10_000, 10
+	c := newChair(t)
+	var links []*nodeLink
+	for i := range nodes {
+		links = append(links, c.node(replica.NodeName(fmt.Sprint("n", i)), 11))
+	}
+	for id := range byte(2) {
+		c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+			j.ID, j.Name, j.Owner, j.Layout = replica.JobID{id}, fmt.Sprint("job-", id), alice, replica.Layout{World: world, Groups: make([]replica.GroupID, world)}
+			j.Ranks = make([]replica.Claimed, world)
+			for r := range j.Ranks {
+				j.Ranks[r] = replica.Claimed{Incarnation: 1, Node: links[r%nodes].node.Name, NodeIncarnation: 11}
+			}
+			j.Phase, j.ClosedEpoch = replica.Closed, j.Epoch
+		})).gathered = true
+	}
+	full, job := c.jobs[replica.JobID{0}].job, c.jobs[replica.JobID{1}].job
+	for i := 0; c.kv.Bytes(full.ID) < int(c.cfg.PerUser.Rendezvous)-rendezvous.MaxValueBytes; i++ {
+		if _, err := c.kv.Write(full.ID, full.ClosedEpoch+1, rendezvous.Write{Op: rendezvous.Set, Key: fmt.Sprint(i), Value: make([]byte, rendezvous.MaxValueBytes-100)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	most := 0
+	asks := func(m control.KVRequest) {
+		t.Helper()
+		m.Job, m.Epoch, m.Nonce = job.ID, job.ClosedEpoch+1, uint64(m.Rank)+1
+		c.rendezvous(links[m.Rank%nodes], m)
+		most = max(most, c.kv.Bytes(job.ID))
+	}
+	answers := func() (n int) {
+		t.Helper()
+		for _, l := range links {
+			for _, r := range fixture.Only[control.KVReply](told(t, l)) {
+				if n++; r.Refused != "" || r.Again || r.Fenced {
+					t.Fatalf("%+v, the job has %d bytes", r, most)
+				}
+			}
+		}
+		return n
+	}
+	token := make([]byte, 24)
+	for r := range replica.Rank(world) {
+		asks(control.KVRequest{Op: control.KVSet, Rank: r, Key: fmt.Sprint("meet/", r), Value: token, Once: 1})
+	}
+	answers()
+	for r := range replica.Rank(world) {
+		asks(control.KVRequest{Op: control.KVGet, Rank: r, Key: "meet/last"})
+	}
+	asks(control.KVRequest{Op: control.KVSet, Rank: 0, Key: "meet/last", Value: token, Once: 2})
+	if n := answers(); n != world+1 {
+		t.Errorf("%d have the key for which all waited", n)
+	}
+	for _, barrier := range []string{"left", "meet", "pg"} { // the first is of a gathering that one of them left
+		for r := range replica.Rank(world) {
+			if barrier != "left" || r > 0 {
+				asks(control.KVRequest{Op: control.KVBarrier, Rank: r, Key: barrier, Members: world})
+			}
+		}
+		if n := answers(); n != world && barrier != "left" {
+			t.Errorf("%d of %d came through barrier %q", n, world, barrier)
+		}
+	}
+	if most < 700*world || most > account.Own(world) {
+		t.Errorf("they took %d bytes, and have %d for themselves", most, account.Own(world))
 	}
 }

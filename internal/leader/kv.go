@@ -18,7 +18,7 @@ const kvGather = 3 * time.Second
 
 // rendezvous serves the ranks' key-value store and barrier: soft state, which the daemons bring to the next leader.
 func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
-	reply := func(r control.KVReply) { r.ID = m.ID; from.Send(r) }
+	reply := func(r control.KVReply) { r.ID = m.ID; from.SendFor(m.Job, r) }
 	led := l.jobs[m.Job]
 	if led == nil || led.job.Phase == replica.Ended || m.Epoch <= led.job.ClosedEpoch {
 		reply(control.KVReply{Fenced: true})
@@ -62,7 +62,7 @@ func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
 		_, ok := l.kv.Get(m.Job, m.Epoch, m.Key)
 		reply(control.KVReply{Missing: !ok})
 	case control.KVBarrier:
-		err = l.kv.Barrier(m.Job, m.Epoch, m.Key, fmt.Sprint(m.Rank), m.Members, func() { reply(control.KVReply{}) })
+		err = l.kv.Barrier(m.Job, m.Epoch, m.Key, m.Rank, m.Members, func() { reply(control.KVReply{}) })
 	default:
 		var r rendezvous.Result
 		w := rendezvous.Write{Op: writes[m.Op], Key: m.Key, Value: m.Value, Expect: m.Expect, Delta: m.Delta, By: rendezvous.Token{Rank: m.Rank, Nonce: m.Nonce, Once: m.Once}}
@@ -116,13 +116,13 @@ func (l *Leader) kept(from *nodeLink, m control.KVKept) {
 		}
 		var err error
 		if e.Op == control.KVBarrier {
-			err = l.kv.RestoreBarrier(m.Job, m.Epoch, e.Key, fmt.Sprint(e.Rank), e.Members)
+			err = l.kv.RestoreBarrier(m.Job, m.Epoch, e.Key, e.Rank, e.Members)
 		} else {
 			w := rendezvous.Write{Op: op, Key: e.Key, Value: e.Value, Delta: e.Delta, By: rendezvous.Token{Rank: e.Rank, Nonce: e.Nonce, Once: e.Once}}
 			err = l.kv.Restore(m.Job, m.Epoch, w, rendezvous.Result{Seq: e.Seq, Total: e.Total})
 		}
 		if err != nil { // the leader before this one had room for it
-			l.log.Failed("rendezvous", fmt.Sprintf("job %q, epoch %d, rank %d, key %q", led.job.Name, m.Epoch, e.Rank, e.Key), err.Error())
+			l.log.Retried("rendezvous", fmt.Sprintf("job %q, epoch %d", led.job.Name, m.Epoch), fmt.Sprintf("%v (brought by node %s, rank %d, key %q)", err, from.node.Name, e.Rank, e.Key))
 		}
 	}
 }

@@ -606,7 +606,7 @@ func (l *Leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJo
 		case lock.Announce:
 			led.candidate = e.Candidate
 			l.log.Candidate(e.Candidate)
-			l.toAll(control.Encode(control.ToNode, e.Candidate))
+			l.toAll(id, e.Candidate)
 		case lock.Propose:
 			if c, ok := e.Command.(replica.Commit); ok && c.Write && !led.durable.May(l.now()) {
 				c.Write = false // after a write that failed the next one waits

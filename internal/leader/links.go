@@ -175,21 +175,23 @@ func newsSince(was, is lock.View) control.Change {
 func (l *Leader) tellNews(news control.Change, short []control.Progress) (sent int) {
 	if len(news.Nodes)+len(news.Jobs)+len(news.Gone)+len(news.Revoked) > 0 {
 		l.told = news.Index
-		sent = l.toAll(control.Encode(control.ToNode, news))
+		sent = l.toAll(nil, news)
 	}
 	for _, p := range short {
-		sent += l.toAll(control.Encode(control.ToNode, p))
+		sent += l.toAll(nil, p) // nobody's, as the news are: they stay in order
 	}
 	return sent
 }
 
-func (l *Leader) toAll(frames [][]byte, err error) (sent int) {
+// toAll tells every node something of a job or (nil) nobody's, which is encoded once.
+func (l *Leader) toAll(of, v any) (sent int) {
+	frames, err := control.Encode(control.ToNode, v)
 	for _, n := range l.links {
 		if err != nil {
 			n.Close(err)
 			continue
 		}
-		n.SendFrames(frames)
+		n.SendFrames(of, v, frames)
 		for _, f := range frames {
 			sent += len(f)
 		}
@@ -227,7 +229,7 @@ func (l *Leader) tellAll(n *nodeLink) {
 		n.Close(err)
 		return
 	}
-	n.SendFrames(l.whole.frames)
+	n.SendFrames(nil, control.View{}, l.whole.frames)
 	news := newsSince(l.whole.view, l.view)
 	for id, job := range l.view.Jobs {
 		if was := l.whole.view.Jobs[id]; was != job {

@@ -3,7 +3,9 @@ package leader
 import (
 	"testing"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -84,5 +86,24 @@ func TestPinsAreLostWithTheLink(t *testing.T) {
 	c.handle(t.Context(), nodeMessage{again, pinned(led, again)})
 	if !c.commits(led) {
 		t.Error("not committed though the node has pinned again")
+	}
+}
+
+// Candidates of a job are its own, and the newest makes the others void: a node that reads slowly is told of one, and its link stays.
+func TestTheNewestCandidateIsTold(t *testing.T) {
+	c, led, n1, _ := pinner(t)
+	told(t, n1)
+	var last replica.Candidate
+	for n := range uint64(2 * control.LinkQueue) {
+		last = fixture.Candidate(n+10, replica.Step(n+10))
+		c.commitEffects(t.Context(), fixture.JobID, led, []lock.Effect{lock.Announce{Candidate: last}})
+	}
+	select {
+	case <-n1.Down:
+		t.Error("the link is closed")
+	default:
+	}
+	if got := fixture.Only[replica.Candidate](told(t, n1)); len(got) != 1 || got[0] != last {
+		t.Errorf("told of %d candidates: %+v, want %+v", len(got), got[:min(len(got), 3)], last)
 	}
 }

@@ -14,6 +14,7 @@ package rendezvous
 import (
 	"errors"
 	"fmt"
+	"math/big"
 	"slices"
 
 	"github.com/replicad/replicad/replica"
@@ -68,9 +69,10 @@ type scope struct {
 
 type barrier struct {
 	members int
-	came    map[string]struct{}
-	done    bool // all came, to this leader or an earlier one
-	waiters[string, func()]
+	count   int     // that came
+	came    big.Int // by rank: it stays, since members come again and strangers are refused
+	done    bool    // all came, to this leader or an earlier one
+	waiters[replica.Rank, func()]
 }
 
 // asking is the key that a process of a rank waits for: it asks for one at a time.
@@ -218,14 +220,14 @@ func (sc *scope) giveUp(r replica.Rank, which func(asking) bool) {
 
 // Barrier calls fn once members different members came, at once if they already have. A member that comes again replaces
 // its callback and counts once, however often it comes and whenever.
-func (s *Store) Barrier(id replica.JobID, e replica.Epoch, name string, member string, members int, fn func()) error {
+func (s *Store) Barrier(id replica.JobID, e replica.Epoch, name string, member replica.Rank, members int, fn func()) error {
 	sc, b, err := s.barrier(id, e, name, member, members)
 	if err != nil {
 		return err
 	}
-	_, again := b.came[member]
-	if !again && len(b.came) == b.members {
-		return fmt.Errorf("barrier %q of job %v, epoch %d: %w: %q came after all %d members had", name, id, e, ErrMismatch, member, members)
+	again := b.came.Bit(int(member)) == 1
+	if !again && b.count == b.members {
+		return fmt.Errorf("barrier %q of job %v, epoch %d: %w: rank %d came after all %d members had", name, id, e, ErrMismatch, member, members)
 	}
 	if b.done {
 		sc.come(b, member)
@@ -239,19 +241,19 @@ func (s *Store) Barrier(id replica.JobID, e replica.Epoch, name string, member s
 	if b.put(member, fn) {
 		sc.waiting++
 	}
-	if len(b.came) == b.members {
+	if b.count == b.members {
 		sc.release(b)
 	}
 	return nil
 }
 
 // RestoreBarrier says that the member was let through the barrier by an earlier leader: so may all others be who still come.
-func (s *Store) RestoreBarrier(id replica.JobID, e replica.Epoch, name string, member string, members int) error {
+func (s *Store) RestoreBarrier(id replica.JobID, e replica.Epoch, name string, member replica.Rank, members int) error {
 	sc, b, err := s.barrier(id, e, name, member, members)
 	if err != nil {
 		return err
 	}
-	if len(b.came) < b.members {
+	if b.count < b.members {
 		sc.come(b, member)
 	}
 	sc.release(b)
@@ -259,38 +261,49 @@ func (s *Store) RestoreBarrier(id replica.JobID, e replica.Epoch, name string, m
 }
 
 // come counts a member that is new.
-func (sc *scope) come(b *barrier, member string) {
-	if _, again := b.came[member]; !again {
-		b.came[member] = struct{}{}
-		sc.bytes += memberBytes
+func (sc *scope) come(b *barrier, member replica.Rank) {
+	if b.came.Bit(int(member)) == 1 {
+		return
 	}
+	sc.bytes += b.grows(member)
+	b.came.SetBit(&b.came, int(member), 1)
+	b.count++
+}
+
+// grows is by how many bytes a barrier does when a member comes.
+func (b *barrier) grows(member replica.Rank) int {
+	return max(0, 8*(int(member)/64+1-len(b.came.Bits())))
 }
 
 // barrier finds or makes a barrier.
-func (s *Store) barrier(id replica.JobID, e replica.Epoch, name string, member string, members int) (*scope, *barrier, error) {
+func (s *Store) barrier(id replica.JobID, e replica.Epoch, name string, member replica.Rank, members int) (*scope, *barrier, error) {
 	if err := checkKey(name); err != nil {
 		return nil, nil, err
 	}
 	if members < 1 || members > replica.MaxRanks {
 		return nil, nil, fmt.Errorf("barrier %q: %d members, want 1 to %d", name, members, replica.MaxRanks)
 	}
+	if member >= replica.MaxRanks {
+		return nil, nil, fmt.Errorf("barrier %q: rank %d, want less than %d", name, member, replica.MaxRanks)
+	}
 	sc, err := s.scope(id, e)
 	if err != nil {
 		return nil, nil, err
 	}
 	b := sc.barriers[name]
+	size, last := 0, member
 	if b == nil {
-		if sc.bytes > MaxBytes-memberBytes*members {
-			return nil, nil, fmt.Errorf("%w: barrier %q of job %v, epoch %d, has no room for %d members beside %d bytes, at most %d", ErrTooMuch, name, id, e, members, sc.bytes, MaxBytes)
-		}
 		if len(sc.barriers) >= MaxBarriers {
 			return nil, nil, fmt.Errorf("%w: job %v has %d barriers in epoch %d", ErrTooMuch, id, len(sc.barriers), e)
 		}
-		b = &barrier{members: members, came: make(map[string]struct{})}
-		sc.barriers[name] = b
+		b, size, last = &barrier{members: members}, barrierBytes+len(name), max(member, replica.Rank(members-1))
 	}
+	if more := size + b.grows(last); more > 0 && sc.bytes > MaxBytes-more {
+		return nil, nil, fmt.Errorf("%w: barrier %q of job %v, epoch %d, has no room for %d members beside %d bytes, at most %d", ErrTooMuch, name, id, e, members, sc.bytes, MaxBytes)
+	}
+	sc.barriers[name], sc.bytes = b, sc.bytes+size
 	if b.members != members {
-		return nil, nil, fmt.Errorf("barrier %q of job %v, epoch %d: %w: %q names %d members, the first named %d", name, id, e, ErrMismatch, member, members, b.members)
+		return nil, nil, fmt.Errorf("barrier %q of job %v, epoch %d: %w: rank %d names %d members, the first named %d", name, id, e, ErrMismatch, member, members, b.members)
 	}
 	return sc, b, nil
 }
@@ -298,7 +311,7 @@ func (s *Store) barrier(id replica.JobID, e replica.Epoch, name string, member s
 // release lets everybody through who waits at a barrier, and everybody who comes from now on.
 func (sc *scope) release(b *barrier) {
 	w := b.waiters
-	b.done, b.waiters = true, waiters[string, func()]{}
+	b.done, b.waiters = true, waiters[replica.Rank, func()]{}
 	sc.waiting -= len(w.order)
 	for _, who := range w.order {
 		w.fns[who]()
@@ -325,12 +338,12 @@ func (s *Store) Advance(id replica.JobID, e replica.Epoch) {
 
 // What something counts for beside its bytes, about.
 const (
-	cellBytes   = 64
-	memberBytes = 64
-	waiterBytes = 512
+	cellBytes    = 64
+	barrierBytes = 192
+	waiterBytes  = 512
 )
 
-// Cost is what a request may add to Bytes at most: a key that is set, a member of a barrier, one who waits.
+// Cost is what a request may add to Bytes, about: a key that is set, a member of a barrier, one who waits.
 func Cost(key string, value []byte) int { return cellBytes + len(key) + len(value) + waiterBytes }
 
 // Bytes is how much memory the rendezvous of a job takes, all epochs together, about.

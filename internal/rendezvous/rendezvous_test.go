@@ -69,28 +69,28 @@ func TestCallbackMayCallTheStore(t *testing.T) {
 func TestBarrierIsIdempotentPerMember(t *testing.T) {
 	s := New(1)
 	released := make(map[string]int)
-	come := func(member, as string) error {
+	come := func(member replica.Rank, as string) error {
 		return s.Barrier(jobA, 3, "init", member, 3, func() { released[as]++ })
 	}
-	for _, m := range []string{"0", "0", "1", "1"} {
-		check(t, come(m, m+"-lost"), nil)
+	for _, m := range []replica.Rank{0, 0, 1, 1} {
+		check(t, come(m, fmt.Sprint(m, "-lost")), nil)
 	}
-	check(t, come("0", "0"), nil)
-	check(t, come("1", "1"), nil)
+	check(t, come(0, "0"), nil)
+	check(t, come(1, "1"), nil)
 	if len(released) != 0 {
 		t.Fatalf("two members of three, and %v were released", released)
 	}
-	check(t, come("2", "2"), nil)
+	check(t, come(2, "2"), nil)
 	if fmt.Sprint(released) != "map[0:1 1:1 2:1]" {
 		t.Fatalf("released %v", released)
 	}
-	check(t, come("1", "1"), nil) // its answer was lost
+	check(t, come(1, "1"), nil) // its answer was lost
 	if released["1"] != 2 || released["0"] != 1 {
 		t.Fatalf("released %v", released)
 	}
-	check(t, come("3", "3"), ErrMismatch)
-	check(t, s.Barrier(jobA, 3, "init", "0", 4, func() {}), ErrMismatch)
-	if err := s.Barrier(jobA, 3, "x", "0", 0, func() {}); err == nil {
+	check(t, come(3, "3"), ErrMismatch)
+	check(t, s.Barrier(jobA, 3, "init", 0, 4, func() {}), ErrMismatch)
+	if err := s.Barrier(jobA, 3, "x", 0, 0, func() {}); err == nil {
 		t.Fatal("a barrier of nobody was accepted")
 	}
 }
@@ -104,7 +104,7 @@ func TestAdvanceDropsAndRefuses(t *testing.T) {
 	s.Advance(jobA, 2)
 	check(t, set(s, jobA, 1, "k", nil), ErrOldEpoch)
 	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, fail), ErrOldEpoch)
-	check(t, s.Barrier(jobA, 1, "b", "a", 1, func() { fail(nil) }), ErrOldEpoch)
+	check(t, s.Barrier(jobA, 1, "b", 0, 1, func() { fail(nil) }), ErrOldEpoch)
 	if _, ok := s.Get(jobA, 1, "old"); ok {
 		t.Error("a key of a closed epoch is still there")
 	}
@@ -144,14 +144,14 @@ func TestLimits(t *testing.T) {
 	check(t, set(s, jobB, 1, "0", []byte("smaller")), nil) // replacing gives room back
 	check(t, set(s, jobB, 1, "new", []byte("fits")), nil)
 	for err = nil; err == nil; n++ { // and so does a barrier's member count
-		err = s.Barrier(jobB, 1, fmt.Sprint("b", n), "m", 64, func() {})
+		err = s.Barrier(jobB, 1, fmt.Sprint("b", n), 0, 64, func() {})
 	}
 	check(t, err, ErrTooMuch)
 	for i := range MaxBarriers {
-		check(t, s.Barrier(jobB, 2, fmt.Sprint(i), "m", 2, func() {}), nil)
+		check(t, s.Barrier(jobB, 2, fmt.Sprint(i), 0, 2, func() {}), nil)
 	}
-	check(t, s.Barrier(jobB, 2, "one more", "m", 2, func() {}), ErrTooMuch)
-	if was := s.Bytes(jobB); was < MaxBytes || was > MaxBytes+2*MaxBarriers*(memberBytes+waiterBytes) {
+	check(t, s.Barrier(jobB, 2, "one more", 0, 2, func() {}), ErrTooMuch)
+	if was := s.Bytes(jobB); was < MaxBytes || was > MaxBytes+2*MaxBarriers*(barrierBytes+waiterBytes) {
 		t.Errorf("the job counts for %d bytes", was)
 	}
 }
@@ -186,5 +186,25 @@ func TestWhatWasGivenUpIsForgotten(t *testing.T) {
 	wait(1, 7, "absent 9999") // it has given up the other one, and is answered at once
 	if answered != maxAsking+4 || sc.waiting != 0 || len(sc.waits)+len(sc.asking) != 0 {
 		t.Errorf("%d answers; %d wait for %d keys", answered, sc.waiting, len(sc.waits))
+	}
+}
+
+// As many barriers as an epoch may have are possible for the largest job that is meant to meet: what is left of one that all came to is little.
+func TestManyBarriersOfALargeJob(t *testing.T) {
+	const world, some = 10_000, 3
+	s := New(1)
+	passed := 0
+	for i := range some {
+		for r := range replica.Rank(world) {
+			check(t, s.Barrier(jobA, 1, fmt.Sprint("step ", i), r, world, func() { passed++ }), nil)
+		}
+	}
+	if each := s.Bytes(jobA) / some; passed != some*world || each*MaxBarriers > MaxBytes || each < world/8 {
+		t.Errorf("%d of %d passed; %d bytes are left of each barrier", passed, some*world, each)
+	}
+	check(t, s.Barrier(jobA, 1, "step 0", world-1, world, func() { passed++ }), nil) // its answer was lost
+	check(t, s.Barrier(jobA, 1, "step 0", world, world, func() { passed++ }), ErrMismatch)
+	if passed != some*world+1 {
+		t.Errorf("%d passed", passed)
 	}
 }

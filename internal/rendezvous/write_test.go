@@ -248,22 +248,22 @@ func TestRestoreWakesWaiters(t *testing.T) {
 // A barrier that let one member through lets all others through who come again, and no stranger.
 func TestBarrierStaysComplete(t *testing.T) {
 	s := New(2)
-	let := map[string]int{}
-	come := func(member string) error {
+	let := map[replica.Rank]int{}
+	come := func(member replica.Rank) error {
 		return s.Barrier(jobA, 1, "up", member, 3, func() { let[member]++ })
 	}
-	check(t, come("0"), nil)
+	check(t, come(0), nil)
 	if len(let) != 0 {
 		t.Fatal("one of three was let through")
 	}
-	check(t, s.RestoreBarrier(jobA, 1, "up", "2", 3), nil)
-	check(t, s.RestoreBarrier(jobA, 1, "up", "2", 3), nil)
-	check(t, come("1"), nil)
-	check(t, come("2"), nil)
-	check(t, come("0"), nil)
+	check(t, s.RestoreBarrier(jobA, 1, "up", 2, 3), nil)
+	check(t, s.RestoreBarrier(jobA, 1, "up", 2, 3), nil)
+	check(t, come(1), nil)
+	check(t, come(2), nil)
+	check(t, come(0), nil)
 	if fmt.Sprint(let) != "map[0:2 1:1 2:1]" {
 		t.Errorf("let through: %v", let)
 	}
-	check(t, come("3"), ErrMismatch)
-	check(t, s.RestoreBarrier(jobA, 1, "up", "1", 4), ErrMismatch)
+	check(t, come(3), ErrMismatch)
+	check(t, s.RestoreBarrier(jobA, 1, "up", 1, 4), ErrMismatch)
 }
