@@ -64,13 +64,13 @@ def test_what_a_source_may_be() -> None:
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run whose steps are durable each, in a directory, and which was never disturbed."""
-    from replicad.testing.check import _launched, _Program
+    from replicad.testing.check import Program, _launched
     from replicad.testing.daemon import Daemon
 
     daemon = Daemon(str(cluster.REPLICAD))
     folder = tmp_path_factory.mktemp("live")
     with daemon:
-        train = _Program.of("a test", scheduled, [])
+        train = Program.of("a test", scheduled, [])
         status, said, _ = _launched(daemon, "lm", train.command(6), cluster.PATIENCE, "--durable-every", "1")
         assert status == 0, said
         daemon.command("ckpt", "cp", "--all", str(daemon.durable), str(folder), timeout=cluster.PATIENCE).check_returncode()
