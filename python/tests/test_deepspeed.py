@@ -176,6 +176,19 @@ def test_refused_by_name(change: Callable[[Any], None], text: str, group: None, 
     assert set(vars(zero)) == of_zero
 
 
+class Muon(subjects.Zero3):
+    config = {"optimizer": {"type": "Muon", "params": {"lr": 0.01}}, "zero_optimization": {"stage": 3, "reduce_scatter": False, "save_muon_momentum_buffer_in_memory": True}}
+
+    def makes(self, parameters: list[torch.nn.Parameter]) -> None:
+        """DeepSpeed does, by the configuration."""
+
+
+def test_a_momentum_outside_of_the_optimizer_is_refused(group: None, tmp_path: Path) -> None:
+    engine = plain(Muon, tmp_path).engine
+    with pytest.raises(Unsupported, match=r"keep: save_muon_momentum_buffer_in_memory: ZeRO 3 has Muon's momentum outside of the optimizer's state"):
+        replicad.deepspeed.keep(engine)
+
+
 def test_a_pipeline_is_refused(group: None) -> None:
     layers = deepspeed.pipe.PipelineModule([torch.nn.Linear(4, 4)], num_stages=1, loss_fn=torch.nn.functional.mse_loss)
     engine, *_ = deepspeed.initialize(model=layers, optimizer=torch.optim.SGD(layers.parameters()), config={"train_micro_batch_size_per_gpu": 1})

@@ -80,6 +80,10 @@ def _refused(engine: Any, data: Any) -> str:
         (engine.zero_hpz_partition_size() > 1, "zero_hpz_partition_size: a second partition of the weights would be stale after a load: leave it out"),
         (zero.zero_quantized_weights or zero.zero_quantized_nontrainable_weights, "quantized weights do not follow from the partitions alone: leave zero_quantized_* out"),
         (engine.random_ltd_enabled() or engine.curriculum_learning_enabled(), "random-LTD and a curriculum count steps of their own: leave them out"),
+        (
+            hasattr(engine.optimizer, "muon_momentum_buffer_partitioned_groups_flat"),
+            "save_muon_momentum_buffer_in_memory: ZeRO 3 has Muon's momentum outside of the optimizer's state then, where no copy has it: leave it out",
+        ),
         (_scales(engine) or _scales(engine.optimizer), "torch_autocast to float16 has a scaler of its own: use bfloat16"),
         (
             engine.training_dataloader is not None and not data,
