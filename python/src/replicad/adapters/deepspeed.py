@@ -30,7 +30,7 @@ from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from .._torch.layout import partition
 from .._torch.marked import moves
 from .._torch.wrappers import clean
-from ..errors import Invalid, SessionState, StaleProcessGroup, Unsupported
+from ..errors import Invalid, SessionState, StaleProcessGroup, StaleProgram, Unsupported
 from ..session import Session
 
 __all__ = ["keep"]
@@ -251,7 +251,7 @@ class _Keeper:
     """Makes the session of an engine, and has its updates be steps."""
 
     def __init__(self, engine: Any, data: Any, extra: dict[str, Any], given: dict[str, Any]) -> None:
-        self.engine, self.world = engine, dist.group.WORLD
+        self.engine, self.world, self.resumed = engine, dist.group.WORLD, False
         self.weights = _KINDS.get(type(engine.optimizer), _Plain)(engine.optimizer)
         for t, group in self.weights.partitions():
             partition(t, _ranks(group))
@@ -282,7 +282,13 @@ class _Keeper:
                 "resume: DeepSpeed's engine, its optimizer and its modules hold process groups that were taken down when the block ended, and take no others. "
                 "This process ends, and a new one takes its place"
             )
-        return resume(*args, **more)
+        if self.resumed and self.session.enabled:
+            raise StaleProgram(
+                "resume: DeepSpeed's engine has gradients of the step that was broken off, which the next one would count again. This process ends, and a new one takes its place"
+            )
+        found = resume(*args, **more)
+        self.resumed = True
+        return found
 
     def _back(self, _: Any) -> None:
         for p, grad in self.grads:  # offloaded: the optimizer adds gradients up there, and a resume takes gradients away
