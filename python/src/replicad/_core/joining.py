@@ -31,7 +31,7 @@ def bundles() -> int | None:
     if group is None:
         raise Invalid("world: this actor is in no placement group, whose bundles would be the ranks: pass world=, or make the actor in a group (PlacementGroupSchedulingStrategy)")
     world = int(group.bundle_count)
-    log.info("replicad: a world of %d, as many as the actor's placement group has bundles", world)
+    log.warning("replicad: a world of %d, as many as the actor's placement group has bundles: resume() waits for all. Where some are for other actors, pass world=", world)
     return world
 
 
