@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -204,7 +204,10 @@ def test_refused_by_name(change: Callable[[Any], None], text: str, group: None, 
 
 
 class Muon(subjects.Zero3):
-    config = {"optimizer": {"type": "Muon", "params": {"lr": 0.01}}, "zero_optimization": {"stage": 3, "reduce_scatter": False, "save_muon_momentum_buffer_in_memory": True}}
+    config: Mapping[str, Any] = {
+        "optimizer": {"type": "Muon", "params": {"lr": 0.01}},
+        "zero_optimization": {"stage": 3, "reduce_scatter": False, "save_muon_momentum_buffer_in_memory": True},
+    }
 
     def makes(self, parameters: list[torch.nn.Parameter]) -> None:
         """DeepSpeed does, by the configuration."""
