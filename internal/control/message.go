@@ -84,6 +84,8 @@ type CreateRequest struct {
 	// with it then, and one that has begun with it goes on.
 	From       *replica.Origin `cbor:"11,keyasint,omitempty"`
 	FromFailed string          `cbor:"12,keyasint,omitempty"`
+	// UnlessEnded: nobody has said whether a job of this name that ended unfinished is to go on or to begin anew.
+	UnlessEnded bool `cbor:"13,keyasint,omitempty"`
 }
 
 // CreateReply is what came of it.

@@ -50,7 +50,7 @@ func (l *launcher) createRequest(id uint64) control.CreateRequest {
 		groups = make([]replica.GroupID, h.World) // one group: plain data parallelism
 	}
 	layout := replica.Layout{World: h.World, Groups: groups}
-	r := control.CreateRequest{ID: id, Name: h.Job, Owner: uint32(l.user), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0, Notes: h.Notes,
+	r := control.CreateRequest{ID: id, Name: h.Job, Owner: uint32(l.user), Token: h.Token, Layout: layout, NameGroups: named, AnyGroups: unsaid, Resume: h.Flags&wire.RunResume != 0, UnlessEnded: h.Flags&wire.RunUnlessEnded != 0, Notes: h.Notes,
 		Options: replica.Options{MinCopies: int(h.MinCopies), Cadence: replica.Step(h.Cadence), Slots: int(h.Slots), ChunkBytes: h.ChunkBytes, DurableEvery: replica.Step(h.DurableEvery),
 			PrivateCap: uint64(h.PrivateCapMB) << 20, RequireVotes: h.Flags&wire.RunRequireVotes != 0, CollectiveWindow: h.Flags&wire.RunCollectiveWindow != 0,
 			LoneAhead: replica.Step(h.LoneAhead), Nondeterministic: nondeterministic(layout, h.Nondeterministic)}}

@@ -42,6 +42,7 @@ type Options struct {
 	PrivateCapMB, LoneAhead                int
 	Nondeterministic                       []replica.GroupID // groups whose lowest rank's state counts
 	Resume, RequireVotes, CollectiveWindow bool
+	UnlessEnded                            bool // it is not created where the newest of its name has ended unfinished, unless it is to resume
 
 	Notes []replica.Remark // that durable generations have, by kind Note
 	From  *wire.From       // what a new job begins with; nil: its program's own state
@@ -198,6 +199,9 @@ func (o Options) hello() wire.RunHello {
 	flags := uint32(0)
 	if o.Resume {
 		flags |= wire.RunResume
+	}
+	if o.UnlessEnded {
+		flags |= wire.RunUnlessEnded
 	}
 	if o.RequireVotes {
 		flags |= wire.RunRequireVotes

@@ -11,6 +11,36 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// TestAJobThatEndedIsNotBegunAgainUnasked: an actor that is made again after its job was stopped would begin at step 0, and nobody has asked for that.
+func TestAJobThatEndedIsNotBegunAgainUnasked(t *testing.T) {
+	old := func(index uint64, step replica.Step, reason string) *replica.Job {
+		return &replica.Job{ID: replica.JobID{byte(index)}, Name: "lm", Phase: replica.Ended, LastIndex: index, Position: replica.Position{Step: step}, EndReason: reason}
+	}
+	unasked := control.CreateRequest{Name: "lm", UnlessEnded: true}
+	for name, c := range map[string]struct {
+		ask  control.CreateRequest
+		jobs []*replica.Job
+		want string
+	}{
+		"stopped":         {unasked, []*replica.Job{old(1, 7, "ended by n1: enough")}, `create job "lm": it ended after step 7 (ended by n1: enough), and this would begin anew at step 0: go on with --resume (connect(resume=True)), ask for a new beginning (connect(resume=False)), or use another name`},
+		"finished":        {unasked, []*replica.Job{old(1, 7, "finished at step 7, newest commit step 7")}, ""},
+		"never committed": {unasked, []*replica.Job{old(1, 0, "ended by n1: enough")}, ""},
+		"another name":    {control.CreateRequest{Name: "ml", UnlessEnded: true}, []*replica.Job{old(1, 7, "stopped")}, ""},
+		"asked for":       {control.CreateRequest{Name: "lm"}, []*replica.Job{old(1, 7, "stopped")}, ""},
+		"to be resumed":   {control.CreateRequest{Name: "lm", UnlessEnded: true, Resume: true}, []*replica.Job{old(1, 7, "stopped")}, ""},
+		"finished since":  {unasked, []*replica.Job{old(2, 9, "finished"), old(1, 7, "stopped")}, ""},
+		"stopped since":   {unasked, []*replica.Job{old(1, 9, "finished"), old(2, 7, "stopped")}, `create job "lm": it ended after step 7 (stopped), `},
+	} {
+		v := lock.View{Jobs: map[replica.JobID]*replica.Job{}}
+		for _, j := range c.jobs {
+			v.Jobs[j.ID] = j
+		}
+		if got := endedBefore(v, c.ask); !strings.HasPrefix(got, c.want) || (got == "") != (c.want == "") {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // TestEndedJobsStaySmall: however many jobs have ended, and however large they were, a view stays a small part of what a link
 // reads, and so does a snapshot.
 func TestEndedJobsStaySmall(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -59,6 +60,10 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: other})
 		return
 	}
+	if was := endedBefore(l.view, m); was != "" {
+		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: was})
+		return
+	}
 	if err := l.mayCreate(m); err != nil { // before anything is looked for
 		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: err.Error()})
 		return
@@ -76,6 +81,25 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 		return
 	}
 	l.mint(ctx, from, m, replica.CreateJob{From: m.From})
+}
+
+// endedBefore says why a job is not begun anew by a process that somebody may have started again by a rule, where nobody has said what it begins with: the newest of its name
+// has ended with steps that nobody has finished. Empty: it may be.
+func endedBefore(v lock.View, m control.CreateRequest) string {
+	if !m.UnlessEnded || m.Resume {
+		return ""
+	}
+	var last *replica.Job
+	for _, j := range v.Jobs {
+		if j.Name == m.Name && j.Phase == replica.Ended && (last == nil || j.LastIndex > last.LastIndex) {
+			last = j
+		}
+	}
+	if last == nil || last.Position.Step == 0 || recovery.HasFinished(last) {
+		return ""
+	}
+	return fmt.Sprintf("create job %q: it ended after step %d (%s), and this would begin anew at step 0: go on with --resume (connect(resume=True)), ask for a new beginning (connect(resume=False)), or use another name",
+		m.Name, last.Position.Step, last.EndReason)
 }
 
 // noOrigin says why a new job can't begin with what is asked for; empty: it can.

@@ -19,6 +19,7 @@ const (
 	runNotes            uint32 = 64  // on the wire alone: Notes follow all else, and their length in bytes, u32
 	runFrom             uint32 = 128 // on the wire alone: From follows all else but Notes, and its length in bytes, u32
 	RunKeeps            uint32 = 256 // a sealed descriptor comes along: files that the run is to carry (internal/durable/kept)
+	RunUnlessEnded      uint32 = 512 // the job is not created where the newest of its name has ended unfinished, unless RunResume is there
 	runLoneShift               = 16  // on the wire alone: LoneAhead is in the upper half
 )
 

@@ -66,6 +66,31 @@ def test_a_lock_that_another_process_has_taken_meanwhile_stays(lock: Path, tmp_p
     assert lock.exists()
 
 
+def test_who_only_stands_in_the_folder_is_not_waited_for(lock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process, or a shell that a user has there."""
+    lock.touch()
+    monkeypatch.chdir(lock.parent)
+    with subprocess.Popen(["cat"], cwd=lock.parent, stdin=subprocess.PIPE) as shell:
+        _builds.clear(tmp_path)
+        assert shell.poll() is None
+        shell.communicate()
+    assert not lock.exists()
+
+
+def test_a_compiler_is_not_waited_for_without_an_end(lock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(_builds, "WAITS", 0.0)
+    lock.touch()
+    (tmp_path / "cc1plus").symlink_to("/bin/cat")
+    with subprocess.Popen([tmp_path / "cc1plus"], cwd=lock.parent, stdin=subprocess.PIPE) as compiler:
+        _builds.clear(tmp_path)
+        assert compiler.poll() is None
+        compiler.communicate()
+    assert lock.exists()
+    waits, ends = warned(caplog)
+    assert waits == f"replicad: {lock.parent}: waits for {compiler.pid}, which a killed build has left to compile there"
+    assert f"(a killed build has left {compiler.pid} to compile there, which has not ended in 0 s)" in ends
+
+
 def test_where_nobody_can_tell_the_lock_stays_and_is_said(lock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     lock.touch()
     monkeypatch.setattr(_builds, "LOCAL", frozenset())

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,6 +76,32 @@ def test_a_fault_in_the_process_is_borne_by_new_processes(kind: type[subjects.Ke
     said: list[str] = []
     equal(suite(kind, 2, daemon, tmp_path, said, AUTO).through("raise", Break("second forward", 3, 1), Break("step", 5)))
     assert "hold process groups that were taken down when the block ended, and take no others. This process ends, and a new one takes its place" in said[0]
+
+
+RESUMES = """
+import torch, deepspeed, replicad
+import torch.distributed as dist
+keep = replicad.deepspeed.keep
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 2)
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+config = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 2}}
+engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters()), config=config)
+engine = keep(engine)
+engine.session.resume()
+engine.backward(engine(torch.ones(4, 4)).sum())
+try:
+    engine.session.resume()
+except replicad.StaleProgram as err:
+    print("refused:", err)
+engine.session.leave()
+"""
+
+
+def test_gradients_of_a_step_that_was_broken_off_are_in_no_other(daemon: Daemon) -> None:
+    """A fault that the program catches leaves the process group, if there is one rank, and the engine with what it had added up."""
+    out = daemon.run(RESUMES, flags=AUTO).done()
+    assert "refused: resume: DeepSpeed's engine has gradients of the step that was broken off, which the next one would count again" in out
 
 
 # -- without a launcher -------------------------------------------------------------------------------------------------------
@@ -160,6 +186,7 @@ def offloads(engine: Any, part: str, device: str) -> None:
         (lambda e: setattr(e, "mp_world_size", 2), "tensor parallelism: ranks with other weights have partitions over other groups"),
         (lambda e: setattr(e._config.zero_config, "zero_hpz_partition_size", 2), "zero_hpz_partition_size: a second partition of the weights would be stale after a load"),
         (lambda e: setattr(e._config.zero_config, "zero_quantized_weights", True), "quantized weights do not follow from the partitions alone"),
+        (lambda e: setattr(e.optimizer, "muon_momentum_buffer_partitioned_groups_flat", {}), "save_muon_momentum_buffer_in_memory: ZeRO 3 has Muon's momentum outside"),
         (lambda e: setattr(e, "training_dataloader", [1]), r"the loader of deepspeed.initialize\(training_data=\) has no place to keep: read with replicad.data.Loader"),
         (lambda e: setattr(e, "optimizer", None), "an engine without an optimizer trains nothing"),
         (lambda e: setattr(e, "optimizer", torch.optim.SGD(e.module.parameters())), "SGD was never tried: use ZeRO of stage 1 to 3"),
@@ -174,6 +201,23 @@ def test_refused_by_name(change: Callable[[Any], None], text: str, group: None, 
         replicad.deepspeed.keep(engine)
     assert vars(engine) == before  # nothing is half patched
     assert set(vars(zero)) == of_zero
+
+
+class Muon(subjects.Zero3):
+    config: Mapping[str, Any] = {
+        "optimizer": {"type": "Muon", "params": {"lr": 0.01}},
+        "zero_optimization": {"stage": 3, "reduce_scatter": False, "save_muon_momentum_buffer_in_memory": True},
+    }
+
+    def makes(self, parameters: list[torch.nn.Parameter]) -> None:
+        """DeepSpeed does, by the configuration."""
+
+
+@pytest.mark.long  # DeepSpeed makes a kernel for it
+def test_a_momentum_outside_of_the_optimizer_is_refused(group: None, tmp_path: Path) -> None:
+    engine = plain(Muon, tmp_path).engine
+    with pytest.raises(Unsupported, match=r"keep: save_muon_momentum_buffer_in_memory: ZeRO 3 has Muon's momentum outside of the optimizer's state"):
+        replicad.deepspeed.keep(engine)
 
 
 def test_a_pipeline_is_refused(group: None) -> None:
@@ -191,7 +235,7 @@ def test_misuse(group: None, tmp_path: Path) -> None:
         replicad.deepspeed.keep(engine)
 
 
-@pytest.mark.parametrize(("package", "version", "text"), [("deepspeed", "0.18.2", "deepspeed 0.18.2: want 0.19 to 0.x"), ("torch", "2.9.1", "torch 2.9.1: want 2.15 to 2.x")])
+@pytest.mark.parametrize(("package", "version", "text"), [("deepspeed", "0.18.2", "deepspeed 0.18.2: want 0.19 to 0.19.x"), ("torch", "2.9.1", "torch 2.9.1: want 2.15 to 2.x")])
 def test_a_version_that_was_not_tested(package: str, version: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.metadata.version
     monkeypatch.delitem(sys.modules, "replicad.adapters.deepspeed", raising=False)

@@ -263,6 +263,16 @@ def test_a_version_that_was_not_tested_is_refused(monkeypatch: pytest.MonkeyPatc
         has["transformers"] = version
         with pytest.raises(Unsupported, match=re.escape(f"transformers {version}: want 5.20 to 5.x (pip install 'transformers>=5.20,<6')")):
             want("transformers", "5.20")
+    # Before 1.0 a minor version may change all.
+    for least, most, good, bad, text in (
+        ("0.19", None, ("0.19.0", "0.19.8"), ("0.18.9", "0.20.0", "0.20.0rc1", "1.0"), "want 0.19 to 0.19.x (pip install 'some>=0.19,<0.20')"),
+        ("0.16", "0.19", ("0.16.1", "0.17.0", "0.19.2"), ("0.15.3", "0.20.0", "1.0.0"), "want 0.16 to 0.19.x (pip install 'some>=0.16,<0.20')"),
+    ):
+        for has["some"] in good:
+            want("some", least, most=most)
+        for has["some"] in bad:
+            with pytest.raises(Unsupported, match=re.escape(text)):
+                want("some", least, most=most)
     monkeypatch.undo()
     with pytest.raises(ImportError, match=r"pip install 'no-such-package>=1\.2'"):
         want("no-such-package", "1.2")

@@ -118,6 +118,43 @@ def test_an_actor_comes_back_on_another_node(tmp_path: Path) -> None:
         assert sorted(re.findall(r"rank (\d) begins after step (\d+)", out)) == [("0", "0"), ("0", "5"), ("1", "5")], out
 
 
+AGAIN = """
+import os, sys
+import replicad
+
+connection = replicad.connect(job="lm", rank=0, world=1, dev=True, min_copies=1, **({"resume": False} if sys.argv[1] == "anew" else {}))
+print("connected", flush=True)
+if sys.argv[1]:
+    sys.exit()
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+session = replicad.Session(model, optimizer, connection=connection)
+session.resume()
+model(torch.ones(2, 4)).sum().backward()
+with session.step():
+    optimizer.step()
+session.commit(timeout=60)
+print("made a step", flush=True)
+os._exit(1)
+"""
+
+
+def test_a_job_that_was_stopped_is_not_begun_again_unasked(own_daemon: Daemon) -> None:
+    """Who made the actor makes it again when the daemon ends its process: that would train from step 0, under the same name."""
+
+    def again(how: str) -> str:
+        env = {**own_daemon.env, "REPLICAD": str(ROOT / "bin" / "replicad")}
+        done = subprocess.run([sys.executable, "-c", quick(AGAIN), how], env=env, capture_output=True, text=True, timeout=120)
+        return done.stdout + done.stderr
+
+    assert "made a step" in again("")
+    assert "connected" in again("running")
+    own_daemon.verb("job", "end", "lm", *own_daemon.target)
+    assert re.search(r'Refused: connect: .*create job "lm": it ended after step \d \(.*connect\(resume=True\).*connect\(resume=False\).*another name', again(""))
+    assert "connected" in again("anew")
+
+
 # -- in this process ----------------------------------------------------------------------------------------------------
 
 

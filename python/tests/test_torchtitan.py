@@ -18,8 +18,9 @@ import tyro
 import subject_torchtitan as subjects
 from conforming import equal
 from conftest import ROOT, Daemon, environment
+from replicad._core.capsule import pack, unpack
 from replicad.adapters.torchtitan import Checkpoint, _Feed
-from replicad.errors import Unsupported
+from replicad.errors import Mismatch, Unsupported
 from replicad.testing.conformance import Break, Suite
 
 CheckpointManager = subjects.CheckpointManager
@@ -115,6 +116,22 @@ def test_a_loader_is_asked_without_drawing_and_without_pickle() -> None:
     assert torch.equal(again[1], second[1]) and not torch.equal(again[1], first[1])
     with pytest.raises(Unsupported, match="a loader with a generator of its own"):
         _Feed(torch.utils.data.DataLoader([1], generator=torch.Generator()))
+
+
+def test_a_long_document_is_kept_as_tensors() -> None:
+    """As lists of numbers it would take more than a session has room for, on one rank alone."""
+    loader = subjects.Loader(subjects.Loader.Config(), dp_world_size=1, dp_rank=0, tokenizer=None, seq_len=4, local_batch_size=2)
+    loader.dataset._tail = list(range(150_000, 250_000))
+    feed = _Feed(loader, 1 << 20)
+    batches = iter(feed)
+    next(batches)
+    state = unpack(pack(feed.state_dict()))
+    assert len(pack(state)) < 500_000
+    second = next(batches)
+    feed.load_state_dict(state)
+    assert torch.equal(next(iter(feed))[1], second[1])
+    with pytest.raises(Mismatch, match=r"has room for 1000: say checkpoint\.room="):
+        _Feed(loader, 1000).state_dict()
 
 
 def test_what_is_not_such_a_trainer_is_refused() -> None:

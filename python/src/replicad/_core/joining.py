@@ -31,7 +31,7 @@ def bundles() -> int | None:
     if group is None:
         raise Invalid("world: this actor is in no placement group, whose bundles would be the ranks: pass world=, or make the actor in a group (PlacementGroupSchedulingStrategy)")
     world = int(group.bundle_count)
-    log.info("replicad: a world of %d, as many as the actor's placement group has bundles", world)
+    log.warning("replicad: a world of %d, as many as the actor's placement group has bundles: resume() waits for all. Where some are for other actors, pass world=", world)
     return world
 
 
@@ -41,7 +41,8 @@ def create(job: str | None, rank: int, world: int, token: str | None, socket: st
         raise Invalid(f"connect({next(iter(options))}=...) is for a process that makes a job, or finds one: name it, job=...")
     if not 0 <= rank < world:
         raise Invalid(f"connect: rank {rank} in a world of {world}: want 0 to {world - 1}")
-    named = {"job": job, "world": world, "socket": socket, **options}
+    # A process that is made again by a rule, after its job was stopped, has not asked for a new beginning.
+    named = {"job": job, "world": world, "socket": socket, "unless_ended": options.get("resume") is None, **options}
     env = dict(os.environ) if token is None else {**os.environ, "REPLICAD_TOKEN": token}
     try:
         done = subprocess.run([binary(), "exec", *_flags(named), "--", "env", "-0"], env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout)

@@ -139,8 +139,8 @@ class Rank(Rendezvous):
         ``--groups auto`` the group is None until :meth:`name_group`.
 
         Where no launcher started this process (an actor of Ray, say), ``job`` and ``rank`` say which rank it becomes. The job is created unless it runs already, with
-        ``options``, which are flags of ``replicad exec``: ``dev=True``, ``config="a.yaml"``, ``min_copies=1``, ``durable_every=20``. ``world`` is the number of bundles in the
-        actor's placement group unless it is given. REPLICAD_RANK and the others are set in ``os.environ``.
+        ``options``, which are flags of ``replicad exec``: ``dev=True``, ``config="a.yaml"``, ``min_copies=1``, ``durable_every=20``. One that was stopped is not begun again unless
+        ``resume`` is given. ``world`` is the number of bundles in the actor's placement group unless it is given. REPLICAD_RANK and the others are set in ``os.environ``.
 
         :class:`Invalid` names what is missing or out of range, :class:`Gone` and :class:`Timeout` say
         what to start, :class:`Refused` why the daemon will not have this rank.

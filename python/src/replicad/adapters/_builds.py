@@ -26,8 +26,13 @@ log = logging.getLogger("replicad")
 LOCAL = frozenset(("bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"))
 #: Torch closes the file right before it removes it. So many seconds later it has.
 REMOVES = 1.0
-#: How often it is looked whether a compiler has ended, in seconds.
-LOOKS = 0.2
+#: How often it is looked whether a compiler has ended, and how long it may take, in seconds. A kernel for a device takes minutes.
+LOOKS, WAITS = 0.2, 600.0
+#: Programs that write into the folder of a build, by the first 15 bytes of their names. Others that work there, a shell or this one, are none of a build.
+COMPILERS = re.compile(
+    r"ninja|([\w-]+-)?(gcc|g\+\+|cc|c\+\+|clang(\+\+)?)(-[\d.]+)?|x86_64-linux-gn|aarch64-linux-g|cc1(plus)?|as|(ld|lld|gold|mold)[\w.]*|collect2"
+    r"|nvcc|cicc|ptxas|fatbinary|nvlink|cudafe\+\+|hipcc|ccache|sccache"
+)
 
 
 def clear(root: Path | None = None) -> None:
@@ -61,12 +66,20 @@ def _clear(lock: Path) -> None:
                 return
             if left := _within(lock.parent):
                 log.warning("replicad: %s: waits for %s, which a killed build has left to compile there", lock.parent, " and ".join(map(str, left)))
-                while _within(lock.parent):
-                    time.sleep(LOOKS)
+                _wait(lock.parent)
             lock.unlink()
             log.warning("replicad: removed %s: the process that built there was killed, and programs would wait for it without an end", lock)
         finally:
             os.close(file)  # and the lease ends
+
+
+def _wait(folder: Path) -> None:
+    """For the compilers there."""
+    until = time.monotonic() + WAITS
+    while left := _within(folder):
+        if time.monotonic() >= until:
+            raise TimeoutError(f"a killed build has left {' and '.join(map(str, left))} to compile there, which has not ended in {WAITS:g} s")
+        time.sleep(LOOKS)
 
 
 @contextmanager
@@ -91,11 +104,11 @@ def _leased(file: int) -> bool:
 
 
 def _within(folder: Path) -> list[int]:
-    """The processes that work in a folder, as ninja and compilers do in that of a build, as far as this user sees."""
+    """The compilers, and ninja, that work in a folder, as far as this user sees."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and os.path.samefile(entry / "cwd", folder):
+            if entry.name.isdigit() and COMPILERS.fullmatch((entry / "comm").read_text().rstrip("\n")) and os.path.samefile(entry / "cwd", folder):
                 found.append(int(entry.name))
     return found
 

@@ -13,16 +13,18 @@ from ..errors import Mismatch, SessionState, Unsupported
 __all__ = ["Attributes", "OneStep", "want"]
 
 
-def want(package: str, least: str, has: str | None = None) -> None:
-    """Refuses, before anything is made, a version that the adapter was not tested with: below ``least``, or of another major version. :class:`replicad.Unsupported`, or
-    ``ImportError`` where there is none. ``has`` is the version that the package itself says, which a source tree has alone."""
+def want(package: str, least: str, has: str | None = None, most: str | None = None) -> None:
+    """Refuses, before anything is made, a version that the adapter was not tested with: below ``least``, or above ``most``: that major version, and before 1.0 that minor
+    one. :class:`replicad.Unsupported`, or ``ImportError`` where there is none. ``has`` is the version that the package itself says, which a source tree has alone."""
     try:
         has = has or importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         raise ImportError(f"{package} is not installed: pip install '{package}>={least}'", name=package) from None
     major = least.partition(".")[0]
-    if _numbers(has) < _numbers(least) or has.partition(".")[0] != major:
-        raise Unsupported(f"{package} {has}: want {least} to {major}.x (pip install '{package}>={least},<{int(major) + 1}')")
+    most = most or (least if major == "0" else major)
+    end = (*_numbers(most)[:-1], _numbers(most)[-1] + 1)
+    if not _numbers(least) <= _numbers(has) < end:
+        raise Unsupported(f"{package} {has}: want {least} to {most}.x (pip install '{package}>={least},<{'.'.join(map(str, end))}')")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

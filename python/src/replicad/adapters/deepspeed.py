@@ -30,7 +30,7 @@ from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from .._torch.layout import partition
 from .._torch.marked import moves
 from .._torch.wrappers import clean
-from ..errors import Invalid, SessionState, StaleProcessGroup, Unsupported
+from ..errors import Invalid, SessionState, StaleProcessGroup, StaleProgram, Unsupported
 from ..session import Session
 
 __all__ = ["keep"]
@@ -80,6 +80,10 @@ def _refused(engine: Any, data: Any) -> str:
         (engine.zero_hpz_partition_size() > 1, "zero_hpz_partition_size: a second partition of the weights would be stale after a load: leave it out"),
         (zero.zero_quantized_weights or zero.zero_quantized_nontrainable_weights, "quantized weights do not follow from the partitions alone: leave zero_quantized_* out"),
         (engine.random_ltd_enabled() or engine.curriculum_learning_enabled(), "random-LTD and a curriculum count steps of their own: leave them out"),
+        (
+            hasattr(engine.optimizer, "muon_momentum_buffer_partitioned_groups_flat"),
+            "save_muon_momentum_buffer_in_memory: ZeRO 3 has Muon's momentum outside of the optimizer's state then, where no copy has it: leave it out",
+        ),
         (_scales(engine) or _scales(engine.optimizer), "torch_autocast to float16 has a scaler of its own: use bfloat16"),
         (
             engine.training_dataloader is not None and not data,
@@ -247,7 +251,7 @@ class _Keeper:
     """Makes the session of an engine, and has its updates be steps."""
 
     def __init__(self, engine: Any, data: Any, extra: dict[str, Any], given: dict[str, Any]) -> None:
-        self.engine, self.world = engine, dist.group.WORLD
+        self.engine, self.world, self.resumed = engine, dist.group.WORLD, False
         self.weights = _KINDS.get(type(engine.optimizer), _Plain)(engine.optimizer)
         for t, group in self.weights.partitions():
             partition(t, _ranks(group))
@@ -278,7 +282,13 @@ class _Keeper:
                 "resume: DeepSpeed's engine, its optimizer and its modules hold process groups that were taken down when the block ended, and take no others. "
                 "This process ends, and a new one takes its place"
             )
-        return resume(*args, **more)
+        if self.resumed and self.session.enabled:
+            raise StaleProgram(
+                "resume: DeepSpeed's engine has gradients of the step that was broken off, which the next one would count again. This process ends, and a new one takes its place"
+            )
+        found = resume(*args, **more)
+        self.resumed = True
+        return found
 
     def _back(self, _: Any) -> None:
         for p, grad in self.grads:  # offloaded: the optimizer adds gradients up there, and a resume takes gradients away

@@ -31,8 +31,8 @@ from ._loop import Attributes, want
 
 __all__ = ["keep"]
 
-#: The oldest release that was tried.
-LEAST = "0.16"
+#: The oldest and the newest release that were tried.
+LEAST, MOST = "0.16", "0.19"
 #: Optimizers whose parts are known.
 _KNOWN = ("ChainedOptimizer", "DistributedOptimizer", "Float16OptimizerWithFloat16Params", "FP32Optimizer")
 #: Options that this can't keep, with why, on the optimizer's, the wrapper's or the model's configuration.
@@ -80,9 +80,9 @@ def _core() -> Any:
     except ModuleNotFoundError as err:
         if (err.name or "").partition(".")[0] != "megatron":
             raise
-        want("megatron-core", LEAST)
+        want("megatron-core", LEAST, most=MOST)
         raise
-    want("megatron-core", LEAST, core.__version__)
+    want("megatron-core", LEAST, core.__version__, MOST)
     return core
 
 

@@ -22,6 +22,7 @@ from .._torch import loaders
 from ..errors import SessionState, Unsupported
 from ..session import Session
 from ._loop import want
+from ._texts import packed, unpacked
 
 want("torchtitan", "0.3")
 
@@ -32,16 +33,16 @@ from torchtitan.components.checkpointer.base import TRAIN_STATE
 
 __all__ = ["Checkpoint"]
 
-#: How many bytes a loader's state may take: texts that are read ahead of the batches.
-ROOM = 1 << 20
+#: How many bytes a loader's state may take: the rest of a text, of which torchtitan keeps three numbers of four bytes for each token.
+ROOM = 8 << 20
 
 
 class Checkpoint(BaseCheckpointManager):  # type: ignore[misc]
     """Keeps what a Trainer trains; its session is ``trainer.checkpointer.session``, once ``train`` has begun.
 
     ``inner`` is the manager that writes to disk: what is said of folders and intervals is said of it. A job without a state of its own begins with what ``inner`` loads.
-    ``longest`` is how many seconds a save or a validation may take, before a rank in it counts as one that hangs. With ``enable=False`` nothing is kept, and ``inner`` works as it
-    did.
+    ``longest`` is how many seconds a save or a validation may take, before a rank in it counts as one that hangs; ``room`` is for texts that are read ahead. With
+    ``enable=False`` nothing is kept, and ``inner`` works as it did.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -56,6 +57,9 @@ class Checkpoint(BaseCheckpointManager):  # type: ignore[misc]
 
         longest: float = 3600.0
         """Seconds that a save or a validation may take"""
+
+        room: int = ROOM
+        """Bytes that texts read ahead may take on a rank: 12 a token of its longest document"""
 
         said: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
         """What was taken from ``inner``"""
@@ -74,7 +78,7 @@ class Checkpoint(BaseCheckpointManager):  # type: ignore[misc]
     def __init__(self, config: Config, *, dataloader: Any, model_parts: list[Any], optimizers: Any, lr_schedulers: Any, states: dict[str, Any], **others: Any) -> None:
         self.enable = True  # else nobody would call the inner manager
         self.session: Session | None = None
-        self._keeps, self._longest = config.enable, config.longest
+        self._keeps, self._longest, self._room = config.enable, config.longest, config.room
         self._trainer = states[TRAIN_STATE]
         self._states = {name: o for name, o in states.items() if name != TRAIN_STATE}
         self._loader, self._parts, self._optimizers, self._schedulers = dataloader, model_parts, optimizers, lr_schedulers
@@ -98,7 +102,7 @@ class Checkpoint(BaseCheckpointManager):  # type: ignore[misc]
             raise SessionState("a second train(): this manager has a session of the first one: build another Trainer, in another process")
         if not hasattr(self._trainer, "batch_generator"):
             raise Unsupported(f"Checkpoint: {type(self._trainer).__name__} has no batch_generator, where torchtitan's Trainer asks for batches: let it be one of those")
-        train, feed = _Train(self._trainer), _Feed(self._loader)
+        train, feed = _Train(self._trainer), _Feed(self._loader, self._room)
         self.session = session = Session(
             list(self._parts),
             list(self._optimizers),
@@ -190,12 +194,10 @@ class _Train:
 class _Feed:
     """The Trainer's loader, and the session's word of when it is asked for a batch. torchtitan's own state of it is a pickle, which nothing here reads."""
 
-    room = ROOM
-
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, room: int = ROOM) -> None:
         if getattr(loader, "generator", None) is not None:
             raise Unsupported("Checkpoint: a loader with a generator of its own: let its dataset shuffle, as torchtitan's do, or leave the generator out")
-        self.loader = loader
+        self.loader, self.room = loader, room
         self._hooks: OrderedDict[int, Callable[[Any], None]] = OrderedDict()
 
     def __iter__(self) -> Iterator[Any]:
@@ -216,13 +218,16 @@ class _Feed:
         return handle
 
     def state_dict(self) -> dict[str, Any]:
+        return dict(packed(self._state(), self.room, "checkpoint.room"))
+
+    def _state(self) -> Any:
         o = self.loader
         if not isinstance(o, StatefulDataLoader):
-            return dict(loaders.state(o))
+            return loaders.state(o)
         if o._iterator is None:  # asked for its state it would make one, and draw
-            return dict(o.next_iter_state or {})
-        return dict(StatefulDataLoader.state_dict(o))
+            return o.next_iter_state or {}
+        return StatefulDataLoader.state_dict(o)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        o = self.loader
-        StatefulDataLoader.load_state_dict(o, dict(state)) if isinstance(o, StatefulDataLoader) else loaders.set_state(o, dict(state))
+        o, state = self.loader, unpacked(dict(state))
+        StatefulDataLoader.load_state_dict(o, state) if isinstance(o, StatefulDataLoader) else loaders.set_state(o, state)
