@@ -25,7 +25,7 @@ import subject_megatron as subjects
 from conforming import equal, suite
 from conftest import ROOT, Daemon
 from oncpu import OnCPU
-from replicad.adapters.megatron import Objects
+from replicad.adapters.megatron import Objects, _with
 from replicad.errors import Invalid, Unsupported
 from replicad.inprocess import MegatronCleanup
 from replicad.testing.conformance import Break, Run, Suite
@@ -144,6 +144,11 @@ def test_an_evaluation_or_a_save_may_take_long(alone: subjects.Kept) -> None:
             optimizer.step()
             scheduler.step(increment=4)
     assert seen == ["iteration", "iteration", "7200 s after 2", "iteration", "over", "7200 s after 3"]
+
+
+@pytest.mark.parametrize(("given", "names"), [(None, []), (1, ["data"]), ([1, 2], ["0", "1"]), ({"text": 1}, ["text"])])
+def test_loaders_of_ones_own_are_kept_beside_the_counters(given: Any, names: list[str]) -> None:
+    assert list(_with(3, given)) == [*names, "Megatron's counters"]
 
 
 def test_a_checkpoint_of_megatrons_own_is_where_it_begins(alone: subjects.Kept) -> None:

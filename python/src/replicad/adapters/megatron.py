@@ -5,8 +5,8 @@
     ...make the data loaders from args.consumed_train_samples, and train...
     session.leave()
 
-An iteration is a step: it begins where ``optimizer.step()`` is about to change weights, and ends behind ``opt_param_scheduler.step()``. One that an overflow skips is a step
-without an update. fp32 shards and the state of the optimizer are a rank's own; 16-bit weights follow from them, and are in no copy.
+An iteration is a step: it begins where ``optimizer.step()`` is about to change weights, and ends behind ``opt_param_scheduler.step()``. It is over when the next one calls
+``optimizer.zero_grad()``: an evaluation and a save belong to it, and are done again with it where they were interrupted. One that an overflow skips is a step without an update. fp32 shards and the state of the optimizer are a rank's own; 16-bit weights follow from them, and are in no copy.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.hooks import RemovableHandle
 
 from .._torch.groups import Spread
 from .._torch.layout import laid
@@ -220,10 +222,11 @@ class Kept:
         self._mark: object = None  # of the step that is open
         self._now: dict[str, Any] = {}  # the counts that are kept with the newest step
         self._next: dict[str, Any] = {}  # those of the step that is open
+        self._hooks: OrderedDict[int, Callable[[Any], None]] = OrderedDict()
         self._lay()
         extra: dict[str, Any] = {"scalers": moves(Scalers(self)), "rerun": moves(Rerun(self))}
         if objects.counters is not None:
-            extra["counters"] = moves(self)
+            options = {**options, "data": _with(self, options.get("data"))}
         if taken := {"model", "optimizer", "scheduler", "scaler", "derived"} & options.keys():
             raise Invalid(f"replicad.megatron.keep: {sorted(taken)[0]}= is what keep() finds by itself: leave it out")
         follow = objects.following()
@@ -270,6 +273,9 @@ class Kept:
         @functools.wraps(zero)
         def begins(*args: Any, **kwargs: Any) -> Any:
             self._pause.close()
+            if self._alive():
+                for hook in list(self._hooks.values()):
+                    hook(self)
             return zero(*args, **kwargs)
 
         @functools.wraps(step)
@@ -310,7 +316,7 @@ class Kept:
         if self.objects.counters is not None:
             c, batches = self.objects.counters, self.objects.calculator()
             left_out = batches.get_current_global_batch_size() - batches.get_current_running_global_batch_size()
-            self._next = {n: getattr(c, n) for n in ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples") if hasattr(c, n)}
+            self._next = {n: getattr(c, n) for n in ("consumed_train_samples", "skipped_train_samples") if hasattr(c, n)}
             self._next["iteration"] = self.session.at + 1
             self._next["consumed_train_samples"] += batches.get_current_running_global_batch_size()
             if "skipped_train_samples" in self._next:
@@ -328,13 +334,19 @@ class Kept:
         if any(every and at % every == 0 for every in (getattr(self.objects.counters, n, None) for n in ("eval_interval", "save_interval", "train_iters"))):
             self._pause.enter_context(self.session.pause(self._longest))  # until the next iteration begins: no hook tells of an evaluation
 
-    # -- what the loop counts -------------------------------------------------------------------------------------------
+    # -- what the loop counts, which says which samples come next ---------------------------------------------------------
+
+    def before_a_batch(self, hook: Callable[[Any], None]) -> RemovableHandle:
+        """As of replicad.data.Loader."""
+        handle = RemovableHandle(self._hooks)
+        self._hooks[handle.id] = hook
+        return handle
 
     def state_dict(self) -> dict[str, Any]:
-        """Iteration and samples, as they are when the iteration has been counted."""
-        if self._now:
-            return self._now
+        """Iteration and samples, as they are when the iteration has been counted; those of evaluations as they are."""
         c = self.objects.counters
+        if self._now:
+            return self._now | {n: getattr(c, n) for n in ("consumed_valid_samples",) if hasattr(c, n)}
         names = [n for n in ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples") if hasattr(c, n)]
         return {n: getattr(c, n) for n in names} | {"iteration": self.objects.iteration()}
 
@@ -345,6 +357,11 @@ class Kept:
         for name, value in state.items():
             setattr(c, _step(c) if name == "iteration" else name, value)
         self.objects.calculator().update(state["consumed_train_samples"], False)
+
+
+def _with(counters: Any, data: Any) -> dict[str, Any]:
+    """The counters, and loaders that were given."""
+    return {name.removeprefix("data."): o for name, o in by_name("data", data).items()} | {"Megatron's counters": counters}
 
 
 def _nothing() -> None:
