@@ -268,5 +268,34 @@ class Fused(Kept):
         return made
 
 
+class FusedSGD(torch.optim.Optimizer):
+    """SGD as TransformerEngine and apex have it: Megatron has no function that makes its state."""
+
+    def __init__(self, groups: Any) -> None:
+        super().__init__(groups, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(p)
+                state["momentum_buffer"].mul_(0.9).add_(p.grad + group["weight_decay"] * p)
+                p.sub_(group["lr"] * state["momentum_buffer"])
+
+
+class Momentum(Kept):
+    """An optimizer that is none of torch's, and whose state nobody makes before its first step."""
+
+    name = "megatron, FusedSGD"
+
+    def make(self) -> tuple[Network, Any, Any, Any]:
+        made = super().make()
+        for o in made[2].chained_optimizers:
+            o.optimizer, o.init_state_fn = FusedSGD(o.optimizer.param_groups), None
+        return made
+
+
 def _sample(n: int) -> torch.Tensor:
     return torch.randn(8, generator=torch.Generator().manual_seed(n))

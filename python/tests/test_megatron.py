@@ -52,6 +52,10 @@ def test_a_loop_goes_on_as_if_nothing_had_been(kind: type[subjects.Kept], daemon
     equal(runs.through("kill", *kind.killed) + runs.through("raise", *kind.raised))
 
 
+def test_state_that_nobody_makes_before_the_first_step(daemon: Daemon, tmp_path: Path) -> None:
+    equal(under(subjects.Momentum, 2, daemon, tmp_path).through("kill", Break("backward", 1), Break("step", subjects.EVALUATE + 1)))
+
+
 def test_weights_that_are_not_made_anew_are_found(daemon: Daemon, tmp_path: Path) -> None:
     control = under(subjects.Kept, 2, daemon, tmp_path).through("kill", Break("step", 7), due=False)
     assert not control.equal, f"the suite finds nothing where the weights are those of a fresh model:\n{control}"

@@ -6,7 +6,8 @@
     session.leave()
 
 An iteration is a step: it begins where ``optimizer.step()`` is about to change weights, and ends behind ``opt_param_scheduler.step()``. It is over when the next one calls
-``optimizer.zero_grad()``: an evaluation and a save belong to it, and are done again with it where they were interrupted. One that an overflow skips is a step without an update. fp32 shards and the state of the optimizer are a rank's own; 16-bit weights follow from them, and are in no copy.
+``optimizer.zero_grad()``: an evaluation and a save belong to it, and are done again with it where they were interrupted. One that an overflow skips is a step without an update.
+fp32 shards and the state of the optimizer are a rank's own; 16-bit weights follow from them, and are in no copy.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Objects:
         for o in self.inner:
             for p in (p for group in o.optimizer.param_groups for p in group["params"]):
                 p.requires_grad_()  # a session takes what asks for no gradient to be frozen. Megatron reads the flag of weights alone, and writes with none recorded
-            if not type(o.optimizer).__module__.startswith("torch."):
+            if o.init_state_fn is not None and not type(o.optimizer).__module__.startswith("torch."):  # SGD has none
                 o.init_state_fn(o.optimizer, o.config)  # as Megatron does before it loads a checkpoint
 
     def _refuse(self) -> None:
