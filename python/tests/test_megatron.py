@@ -71,6 +71,29 @@ def test_on_a_device(daemon: Daemon, tmp_path: Path) -> None:
     equal(runs.through("kill", Break("backward", 3), Break("step", 7)) + runs.through("raise", Break("forward", 1), Break("second forward", 7)))
 
 
+def test_intervals_that_nobody_says_are_said(daemon: Daemon) -> None:
+    program = f"""
+        import sys, types
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from pathlib import Path
+        import torch, replicad
+        import torch.distributed as dist
+        import subject_megatron as subjects
+        from oncpu import OnCPU
+        from replicad.testing.conformance import Run
+
+        dist.init_process_group("gloo")
+        with OnCPU():
+            _, model, optimizer, scheduler = subjects.Kept(Run(Path(), 0, 1, "kill")).make()
+            counters = types.SimpleNamespace(step=0, consumed_train_samples=0)  # as Megatron-Bridge has them
+            session = replicad.megatron.keep(model, optimizer, scheduler, counters=counters, staging=True)
+        session.leave()
+        session.close()
+    """
+    said = daemon.run(program).done()
+    assert said.count("nothing says at which iterations this program evaluates and saves") == 1, said
+
+
 def test_shards_in_one_group_are_refused_with_the_flag(daemon: Daemon, tmp_path: Path) -> None:
     runs = under(subjects.Kept, 2, daemon, tmp_path)
     runs._launch = lambda program, args, world: daemon.run(program, *args, world=world).done()
@@ -90,6 +113,7 @@ def test_the_example(daemon: Daemon) -> None:
     """
     said = daemon.run(program, world=2, flags=subjects.Kept.flags).done()
     assert re.search(r"rank 0 at step 20 after 320 samples, loss \d\.\d+, noticed {}", said), said
+    assert "nothing says at which iterations" not in said
 
 
 # -- one process ----------------------------------------------------------------------------------------------------------
@@ -125,10 +149,15 @@ def test_what_follows_is_named_between_optimizer_and_scheduler(alone: subjects.K
         session.done("evaluate")
 
 
-def test_an_evaluation_or_a_save_may_take_long(alone: subjects.Kept) -> None:
+@pytest.mark.parametrize("of", ["counters", "args"])
+def test_an_evaluation_or_a_save_may_take_long(of: str, alone: subjects.Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that stands still between two steps counts as one that hangs otherwise. Megatron evaluates and saves there, and tells nobody."""
     _, model, optimizer, scheduler = alone.make()
-    counters = types.SimpleNamespace(iteration=0, consumed_train_samples=0, eval_interval=2, save_interval=None, train_iters=3)
+    counters, intervals = types.SimpleNamespace(iteration=0, consumed_train_samples=0), {"eval_interval": 2, "save_interval": None, "train_iters": 3}
+    if of == "counters":
+        vars(counters).update(intervals)
+    else:
+        monkeypatch.setitem(sys.modules, "megatron.training.global_vars", types.SimpleNamespace(_GLOBAL_ARGS=types.SimpleNamespace(**intervals)))
     seen: list[str] = []
 
     @contextlib.contextmanager

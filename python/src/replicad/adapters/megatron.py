@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -34,10 +35,14 @@ from ._loop import Attributes, want
 
 __all__ = ["keep"]
 
+log = logging.getLogger("replicad")
+
 #: The oldest release that was tried.
 LEAST = "0.16"
 #: Optimizers whose parts are known.
 _KNOWN = ("ChainedOptimizer", "DistributedOptimizer", "Float16OptimizerWithFloat16Params", "FP32Optimizer")
+#: At which iterations Megatron stands still: it evaluates, or saves, or has ended.
+_INTERVALS = ("eval_interval", "save_interval", "train_iters")
 #: Options that this can't keep, with why, on the optimizer's, the wrapper's or the model's configuration.
 _REFUSED = {
     "use_precision_aware_optimizer": "fp32 weights are inside of FusedAdam, in part as remainders of the 16-bit ones",
@@ -59,8 +64,8 @@ def keep(model: Any, optimizer: Any, opt_param_scheduler: Any = None, *, counter
     ``consumed_train_samples``, which it sets, with ``iteration``, on ``counters`` (by default Megatron's arguments; any object with these attributes, or with ``step``).
     A checkpoint that Megatron has loaded counts where neither memory nor the durable tier has a state.
 
-    ``longest`` is how many seconds an evaluation or a save may take that ``counters`` has at an iteration (``eval_interval``, ``save_interval``, ``train_iters``), before a rank
-    in it counts as one that hangs.
+    ``longest`` is how many seconds an evaluation or a save may take that ``counters``, or else Megatron's arguments, have at an iteration (``eval_interval``, ``save_interval``,
+    ``train_iters``), before a rank in it counts as one that hangs. Where neither has one of these, a warning says so.
 
     Called again in the process (a block of :mod:`replicad.inprocess` that makes the model anew), it puts the new objects into the session that there is. ``options`` are those of
     :class:`replicad.Session`, at the first call. :class:`replicad.Unsupported` for what can't be kept, by name."""
@@ -98,6 +103,7 @@ class Objects:
         self.inner = list(_inner(optimizer))
         args = getattr(sys.modules.get("megatron.training.global_vars"), "_GLOBAL_ARGS", None)
         self.counters = args if counters is None else counters
+        self.intervals = next((o for o in (self.counters, args) if any(hasattr(o, n) for n in _INTERVALS)), None)
         self._refuse()
         for o in self.inner:
             for p in (p for group in o.optimizer.param_groups for p in group["params"]):
@@ -241,6 +247,11 @@ class Kept:
         )
         self.session.on_resumed(self._resumed)
         self._patch()
+        if self.session.enabled and objects.intervals is None:
+            log.warning(
+                "replicad.megatron.keep: nothing says at which iterations this program evaluates and saves: a long evaluation counts as a hang. Set eval_interval, save_interval "
+                "and train_iters on counters=, or do it in `with session.pause(most=SECONDS)`"
+            )
 
     def take(self, objects: Objects) -> None:
         """Puts objects that were made anew in the place of those that there were."""
@@ -332,7 +343,7 @@ class Kept:
             self._next["consumed_train_samples"] += increment - batches.get_current_running_global_batch_size()
         self._now, self._mark = self._next, None
         at = self.session.step_end()
-        if any(every and at % every == 0 for every in (getattr(self.objects.counters, n, None) for n in ("eval_interval", "save_interval", "train_iters"))):
+        if any(every and at % every == 0 for every in (getattr(self.objects.intervals, n, None) for n in _INTERVALS)):
             self._pause.enter_context(self.session.pause(self._longest))  # until the next iteration begins: no hook tells of an evaluation
 
     # -- what the loop counts, which says which samples come next ---------------------------------------------------------
