@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -105,6 +106,17 @@ def test_what_a_step_may_be(tmp_path: Path) -> None:
         record.step(3)
     with pytest.raises(ValueError, match="world=0, at=None: want at least 1"):
         testing.check_trainer(checked.make, world=0)
+
+
+@pytest.mark.parametrize("other", [True, False], ids=["another rank writes", "nobody writes"])
+def test_a_checkpoint_is_looked_for_once_all_ranks_have_saved(other: bool, tmp_path: Path) -> None:
+    """One rank writes, as a rule, and it may come last."""
+    trainer, file = checked.Plain(tmp_path), tmp_path / "checkpoint"
+    trainer.save = lambda path: None
+    record = recorder.Recorder(trainer, lambda *_: None)
+    record.saves(1, file, lambda path: path.touch() if other else None)
+    with contextlib.nullcontext() if other else pytest.raises(ValueError, match="has written nothing there"):
+        record.step(1)
 
 
 def test_objects_without_a_value_are_no_difference(tmp_path: Path) -> None:
