@@ -24,6 +24,10 @@ PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 40 --durat
 FRAMEWORKS := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,accelerate.py check_trainer.py conformance.py data_libraries.py huggingface.py lightning.py megatron.py ray.py)))
 # Those that have an environment of their own, as they want other versions of what the others need.
 FRAMEWORKS2 := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,builds.py deepspeed.py torchtitan.py)))
+# One environment of several. Where no test matches (pytest says 5) another one may have some.
+UNLESS_NONE = part() { local rc=0; "$$@" || rc=$$?; case $$rc in 0) none=0 ;; 5) ;; *) none=0 status=$$rc ;; esac; }
+TABLE       = printf '| adapter | world | fault | by | equal |\n|---|---|---|---|---|\n'
+MEGATRON    = COMPAT=3.12:python/requirements-megatron.txt CONFORMANCE_TABLE=$(BIN)/frameworks-megatron.md .ci/py-compat tests/test_megatron.py $(PYTEST)
 # What the default leaves out: further libraries, layouts and moments of what it shows once. SKIP= leaves out nothing.
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
@@ -161,18 +165,18 @@ py-test: py-setup wheel ## the Python tests, with real daemons, three files at a
 frameworks-test: build ## the adapters of frameworks, each place of a step by kill and by exception, with TRL and in worlds of 3, in .venv-frameworks and .venv-deepspeed (6 GB each); table in bin/frameworks.md. Flags in PYTEST="-k trl"
 	.ci/py-setup $(CURDIR)/.venv-frameworks python/requirements-frameworks.txt
 	DS_BUILD_SHM_COMM=1 .ci/py-setup $(CURDIR)/.venv-deepspeed python/requirements-deepspeed.txt deepspeed
-	@mkdir -p $(BIN) && printf '| adapter | world | fault | by | equal |\n|---|---|---|---|---|\n' >$(BIN)/frameworks.md
-	cd python && export CI=1 CONFORMANCE_TABLE=$(BIN)/frameworks.md; status=0; \
-	$(CURDIR)/.venv-frameworks/bin/python -m pytest $(FRAMEWORKS) $(PYTEST) || status=$$?; \
-	$(if $(FRAMEWORKS2),$(CURDIR)/.venv-deepspeed/bin/python -m pytest $(FRAMEWORKS2) $(PYTEST) || status=$$?;) \
-	cat $(BIN)/frameworks.md; exit $$status
+	@mkdir -p $(BIN) && $(TABLE) >$(BIN)/frameworks.md
+	@status=0 none=1; $(UNLESS_NONE); cd python; \
+	part env CI=1 CONFORMANCE_TABLE=$(BIN)/frameworks.md $(CURDIR)/.venv-frameworks/bin/python -m pytest $(FRAMEWORKS) $(PYTEST); \
+	$(if $(FRAMEWORKS2),part env CI=1 CONFORMANCE_TABLE=$(BIN)/frameworks.md $(CURDIR)/.venv-deepspeed/bin/python -m pytest $(FRAMEWORKS2) $(PYTEST);) \
+	cd ..; $(TABLE) >$(BIN)/frameworks-megatron.md; \
+	part env PART=1 $(MEGATRON); cat $(BIN)/frameworks.md; \
+	if [ $$none = 1 ]; then echo 'make: frameworks-test: no test matches $(subst ',,$(PYTEST))' >&2; exit 5; fi; exit $$status
 
 # The newest Megatron-core wants Python 3.12; that of .venv-frameworks is the oldest that is supported.
 megatron-test: build ## the adapter of Megatron-core with its newest release, in .venv-compat (6 GB); table in bin/frameworks-megatron.md. On a GPU PYTEST="-k device"
-	@mkdir -p $(BIN) && printf '| adapter | world | fault | by | equal |\n|---|---|---|---|---|\n' >$(BIN)/frameworks-megatron.md
-	COMPAT=3.12:python/requirements-megatron.txt CONFORMANCE_TABLE=$(BIN)/frameworks-megatron.md .ci/py-compat tests/test_megatron.py $(PYTEST)
-
-frameworks-test: megatron-test
+	@mkdir -p $(BIN) && $(TABLE) >$(BIN)/frameworks-megatron.md
+	$(MEGATRON)
 
 py-compat: build ## the Python tests with the oldest and the newest torch and other Pythons, each in .venv-compat; gigabytes. Flags in PYTEST
 	.ci/py-compat $(PYTEST)

@@ -35,7 +35,7 @@ scheduler = OptimizerParamScheduler(
 )  # fmt: skip
 samples = torch.randn(1000, 16, generator=torch.Generator().manual_seed(1))
 
-args = types.SimpleNamespace(iteration=0, consumed_train_samples=0)
+args = types.SimpleNamespace(iteration=0, consumed_train_samples=0, train_iters=ITERATIONS)
 session = replicad.megatron.keep(model, optimizer, scheduler, counters=args)
 for iteration in range(args.iteration, ITERATIONS):
     model.zero_grad_buffer()

@@ -30,7 +30,7 @@ from replicad.testing.conformance import Break, Run, Subject
 
 logging.getLogger("megatron").setLevel(logging.ERROR)
 
-ITERATIONS, MICRO = 12, 2
+ITERATIONS, MICRO, EVALUATE = 12, 2, 4
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -62,7 +62,7 @@ class Kept(Subject):
     model: Any = None
     #: A step each.
     raised = (Break("forward", 1), Break("step", 4, 1), Break("second forward", 7, 1), Break("backward", 10), Break("forward", 12))
-    killed = (Break("backward", 3, 1), Break("step", 7), Break("forward", 12, 1))
+    killed = (Break("backward", 3, 1), Break("step", EVALUATE + 1), Break("evaluation", 2 * EVALUATE, 1), Break("forward", 12, 1))
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -112,7 +112,7 @@ class Kept(Subject):
             tracker.set_states({"model-parallel-rng": torch.tensor([2719 + rank, 0]).view(torch.uint8)})
         else:
             tensor_parallel.model_parallel_cuda_manual_seed(1)
-        counters = types.SimpleNamespace(iteration=0, consumed_train_samples=0, skipped_train_samples=0, eval_interval=4, train_iters=ITERATIONS)
+        counters = types.SimpleNamespace(iteration=0, consumed_train_samples=0, skipped_train_samples=0, consumed_valid_samples=0, eval_interval=EVALUATE, train_iters=ITERATIONS)
         if self.run.kept:
             self.made = replicad.megatron.keep([model], optimizer, scheduler, counters=counters, staging=True)
         iteration = counters.iteration
@@ -124,6 +124,8 @@ class Kept(Subject):
             rerun = rerun_state_machine.get_rerun_state_machine()
             model.zero_grad_buffer()
             optimizer.zero_grad()
+            if self.run.kept and iteration == EVALUATE:
+                self.made.commit()  # so that the fault goes back no further than behind the evaluation
             for micro in range(number := batches.get_num_microbatches()):
                 first = counters.consumed_train_samples + (micro * world + rank) * MICRO
                 x = torch.stack([_sample(first + i) for i in range(MICRO)]).to(DEVICE, self.dtype)
@@ -142,10 +144,24 @@ class Kept(Subject):
                 "iteration", iteration, loss=loss.item(), norm=norm, updated=updated, rate=inner.param_groups[0]["lr"], decay=inner.param_groups[0]["weight_decay"],
                 samples=counters.consumed_train_samples, micro=number, scale=optimizer.get_loss_scale().item(), seen=net.seen.item(), drawn=drawn, most=rerun.max_values["loss"],
             )  # fmt: skip
+            if iteration % EVALUATE == 0:
+                self._evaluate(iteration, model, counters)
         if self.overlap:
             model.start_param_sync(force_sync=True)
         if self.run.kept:
             self.made.leave()
+
+    def _evaluate(self, iteration: int, model: Any, counters: Any) -> None:
+        """As megatron.training's evaluate(): each batch moves the place in the validation samples."""
+        model.eval()
+        with torch.no_grad():
+            for _ in range(2):
+                x = torch.stack([_sample(10_000 + counters.consumed_valid_samples + i) for i in range(MICRO)]).to(DEVICE, self.dtype)
+                loss = model(x).float().square().mean().item()
+                counters.consumed_valid_samples += MICRO * self.run.world
+                self.run.at("evaluation", iteration)
+        model.train()
+        self.run.event("evaluation", iteration, loss=loss, samples=counters.consumed_valid_samples)
 
     def _growing(self) -> dict[str, Any]:
         """A rank has one micro-batch in the first iterations, then two, then three, as this release of Megatron is told so."""
@@ -249,6 +265,35 @@ class Fused(Kept):
         made = super().make()
         for o in made[2].chained_optimizers:
             o.optimizer = FusedAdam(o.optimizer.param_groups)
+        return made
+
+
+class FusedSGD(torch.optim.Optimizer):
+    """SGD as TransformerEngine and apex have it: Megatron has no function that makes its state."""
+
+    def __init__(self, groups: Any) -> None:
+        super().__init__(groups, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(p)
+                state["momentum_buffer"].mul_(0.9).add_(p.grad + group["weight_decay"] * p)
+                p.sub_(group["lr"] * state["momentum_buffer"])
+
+
+class Momentum(Kept):
+    """An optimizer that is none of torch's, and whose state nobody makes before its first step."""
+
+    name = "megatron, FusedSGD"
+
+    def make(self) -> tuple[Network, Any, Any, Any]:
+        made = super().make()
+        for o in made[2].chained_optimizers:
+            o.optimizer, o.init_state_fn = FusedSGD(o.optimizer.param_groups), None
         return made
 
 

@@ -94,7 +94,7 @@ def plain(daemon: Daemon) -> dict[tuple[str, str], str]:
     return out
 
 
-@pytest.mark.parametrize("how", ["killed", "inprocess"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("inprocess", marks=pytest.mark.long)])
 def test_behind_an_evaluation(how: str, daemon: Daemon, plain: dict[tuple[str, str], str]) -> None:
     job = daemon.run(PROGRAM, how, "0:4", "1:7", world=2)
     out = job.done()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import cluster
 from conftest import ROOT, environment
 from replicad import testing
 from replicad.testing import conformance, recorder, trainee, trainer
+from replicad.testing.check import Program
 from replicad.testing.trainer import Line
 
 
@@ -107,6 +109,17 @@ def test_what_a_step_may_be(tmp_path: Path) -> None:
         testing.check_trainer(checked.make, world=0)
 
 
+@pytest.mark.parametrize("other", [True, False], ids=["another rank writes", "nobody writes"])
+def test_a_checkpoint_is_looked_for_once_all_ranks_have_saved(other: bool, tmp_path: Path) -> None:
+    """One rank writes, as a rule, and it may come last."""
+    trainer, file = checked.Plain(tmp_path), tmp_path / "checkpoint"
+    trainer.save = lambda path: None
+    record = recorder.Recorder(trainer, lambda *_: None)
+    record.saves(1, file, lambda path: path.touch() if other else None)
+    with contextlib.nullcontext() if other else pytest.raises(ValueError, match="has written nothing there"):
+        record.step(1)
+
+
 def test_objects_without_a_value_are_no_difference(tmp_path: Path) -> None:
     """Their text has an address in it."""
     lines = []
@@ -117,7 +130,18 @@ def test_objects_without_a_value_are_no_difference(tmp_path: Path) -> None:
     assert lines[0][2] == {"thing|": "'object'", "many|[0]": "1", "many|[1].x": "'object'"}
 
 
-@pytest.mark.parametrize("session", [False, pytest.param(None, marks=pytest.mark.long)])
+def test_one_process_saves_and_another_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run that nobody interrupts is one of this process."""
+    monkeypatch.setattr(trainer, "PROGRAM", "import quick\n" + trainer.PROGRAM)
+    runs = trainer._Runs(tmp_path, Program.of("check_trainer", checked.make, ["ema"]), 1, cluster.PATIENCE)
+    here = Here(tmp_path, "")
+    report = trainer.judged(lambda save=-1, resume="": here() if save < 0 else runs.train(save, resume), 5)
+    assert report.first.startswith("step 5, after the load: ema: 4 of 4, first [0]. The checkpoint has no ema"), str(report)
+    assert (here.runs, runs._number) == (1, 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("session", [False, None])
 def test_in_processes_and_with_a_session(session: bool | None) -> None:
     """The session is exact, and the plain checkpoint forgets the generators."""
     report = testing.check_trainer(checked.kept, session=session, program=str(cluster.REPLICAD), timeout=cluster.PATIENCE)

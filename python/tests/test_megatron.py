@@ -25,7 +25,7 @@ import subject_megatron as subjects
 from conforming import equal, suite
 from conftest import ROOT, Daemon
 from oncpu import OnCPU
-from replicad.adapters.megatron import Objects
+from replicad.adapters.megatron import Objects, _with
 from replicad.errors import Invalid, Unsupported
 from replicad.inprocess import MegatronCleanup
 from replicad.testing.conformance import Break, Run, Suite
@@ -52,6 +52,10 @@ def test_a_loop_goes_on_as_if_nothing_had_been(kind: type[subjects.Kept], daemon
     equal(runs.through("kill", *kind.killed) + runs.through("raise", *kind.raised))
 
 
+def test_state_that_nobody_makes_before_the_first_step(daemon: Daemon, tmp_path: Path) -> None:
+    equal(under(subjects.Momentum, 2, daemon, tmp_path).through("kill", Break("backward", 1), Break("step", subjects.EVALUATE + 1)))
+
+
 def test_weights_that_are_not_made_anew_are_found(daemon: Daemon, tmp_path: Path) -> None:
     control = under(subjects.Kept, 2, daemon, tmp_path).through("kill", Break("step", 7), due=False)
     assert not control.equal, f"the suite finds nothing where the weights are those of a fresh model:\n{control}"
@@ -65,6 +69,29 @@ def test_four_ranks_of_two_instances(daemon: Daemon, tmp_path: Path) -> None:
 def test_on_a_device(daemon: Daemon, tmp_path: Path) -> None:
     runs = under(subjects.Kept, 1, daemon, tmp_path)
     equal(runs.through("kill", Break("backward", 3), Break("step", 7)) + runs.through("raise", Break("forward", 1), Break("second forward", 7)))
+
+
+def test_intervals_that_nobody_says_are_said(daemon: Daemon) -> None:
+    program = f"""
+        import sys, types
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from pathlib import Path
+        import torch, replicad
+        import torch.distributed as dist
+        import subject_megatron as subjects
+        from oncpu import OnCPU
+        from replicad.testing.conformance import Run
+
+        dist.init_process_group("gloo")
+        with OnCPU():
+            _, model, optimizer, scheduler = subjects.Kept(Run(Path(), 0, 1, "kill")).make()
+            counters = types.SimpleNamespace(step=0, consumed_train_samples=0)  # as Megatron-Bridge has them
+            session = replicad.megatron.keep(model, optimizer, scheduler, counters=counters, staging=True)
+        session.leave()
+        session.close()
+    """
+    said = daemon.run(program).done()
+    assert said.count("nothing says at which iterations this program evaluates and saves") == 1, said
 
 
 def test_shards_in_one_group_are_refused_with_the_flag(daemon: Daemon, tmp_path: Path) -> None:
@@ -86,6 +113,7 @@ def test_the_example(daemon: Daemon) -> None:
     """
     said = daemon.run(program, world=2, flags=subjects.Kept.flags).done()
     assert re.search(r"rank 0 at step 20 after 320 samples, loss \d\.\d+, noticed {}", said), said
+    assert "nothing says at which iterations" not in said
 
 
 # -- one process ----------------------------------------------------------------------------------------------------------
@@ -121,10 +149,15 @@ def test_what_follows_is_named_between_optimizer_and_scheduler(alone: subjects.K
         session.done("evaluate")
 
 
-def test_an_evaluation_or_a_save_may_take_long(alone: subjects.Kept) -> None:
+@pytest.mark.parametrize("of", ["counters", "args"])
+def test_an_evaluation_or_a_save_may_take_long(of: str, alone: subjects.Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that stands still between two steps counts as one that hangs otherwise. Megatron evaluates and saves there, and tells nobody."""
     _, model, optimizer, scheduler = alone.make()
-    counters = types.SimpleNamespace(iteration=0, consumed_train_samples=0, eval_interval=2, save_interval=None, train_iters=3)
+    counters, intervals = types.SimpleNamespace(iteration=0, consumed_train_samples=0), {"eval_interval": 2, "save_interval": None, "train_iters": 3}
+    if of == "counters":
+        vars(counters).update(intervals)
+    else:
+        monkeypatch.setitem(sys.modules, "megatron.training.global_vars", types.SimpleNamespace(_GLOBAL_ARGS=types.SimpleNamespace(**intervals)))
     seen: list[str] = []
 
     @contextlib.contextmanager
@@ -144,6 +177,11 @@ def test_an_evaluation_or_a_save_may_take_long(alone: subjects.Kept) -> None:
             optimizer.step()
             scheduler.step(increment=4)
     assert seen == ["iteration", "iteration", "7200 s after 2", "iteration", "over", "7200 s after 3"]
+
+
+@pytest.mark.parametrize(("given", "names"), [(None, []), (1, ["data"]), ([1, 2], ["0", "1"]), ({"text": 1}, ["text"])])
+def test_loaders_of_ones_own_are_kept_beside_the_counters(given: Any, names: list[str]) -> None:
+    assert list(_with(3, given)) == [*names, "Megatron's counters"]
 
 
 def test_a_checkpoint_of_megatrons_own_is_where_it_begins(alone: subjects.Kept) -> None:

@@ -5,20 +5,24 @@
     ...make the data loaders from args.consumed_train_samples, and train...
     session.leave()
 
-An iteration is a step: it begins where ``optimizer.step()`` is about to change weights, and ends behind ``opt_param_scheduler.step()``. One that an overflow skips is a step
-without an update. fp32 shards and the state of the optimizer are a rank's own; 16-bit weights follow from them, and are in no copy.
+An iteration is a step: it begins where ``optimizer.step()`` is about to change weights, and ends behind ``opt_param_scheduler.step()``. It is over when the next one calls
+``optimizer.zero_grad()``: an evaluation and a save belong to it, and are done again with it where they were interrupted. One that an overflow skips is a step without an update.
+fp32 shards and the state of the optimizer are a rank's own; 16-bit weights follow from them, and are in no copy.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.hooks import RemovableHandle
 
 from .._torch.groups import Spread
 from .._torch.layout import laid
@@ -31,10 +35,14 @@ from ._loop import Attributes, want
 
 __all__ = ["keep"]
 
+log = logging.getLogger("replicad")
+
 #: The oldest and the newest release that were tried.
 LEAST, MOST = "0.16", "0.19"
 #: Optimizers whose parts are known.
 _KNOWN = ("ChainedOptimizer", "DistributedOptimizer", "Float16OptimizerWithFloat16Params", "FP32Optimizer")
+#: At which iterations Megatron stands still: it evaluates, or saves, or has ended.
+_INTERVALS = ("eval_interval", "save_interval", "train_iters")
 #: Options that this can't keep, with why, on the optimizer's, the wrapper's or the model's configuration.
 _REFUSED = {
     "use_precision_aware_optimizer": "fp32 weights are inside of FusedAdam, in part as remainders of the 16-bit ones",
@@ -56,8 +64,8 @@ def keep(model: Any, optimizer: Any, opt_param_scheduler: Any = None, *, counter
     ``consumed_train_samples``, which it sets, with ``iteration``, on ``counters`` (by default Megatron's arguments; any object with these attributes, or with ``step``).
     A checkpoint that Megatron has loaded counts where neither memory nor the durable tier has a state.
 
-    ``longest`` is how many seconds an evaluation or a save may take that ``counters`` has at an iteration (``eval_interval``, ``save_interval``, ``train_iters``), before a rank
-    in it counts as one that hangs.
+    ``longest`` is how many seconds an evaluation or a save may take that ``counters``, or else Megatron's arguments, have at an iteration (``eval_interval``, ``save_interval``,
+    ``train_iters``), before a rank in it counts as one that hangs. Where neither has one of these, a warning says so.
 
     Called again in the process (a block of :mod:`replicad.inprocess` that makes the model anew), it puts the new objects into the session that there is. ``options`` are those of
     :class:`replicad.Session`, at the first call. :class:`replicad.Unsupported` for what can't be kept, by name."""
@@ -95,11 +103,12 @@ class Objects:
         self.inner = list(_inner(optimizer))
         args = getattr(sys.modules.get("megatron.training.global_vars"), "_GLOBAL_ARGS", None)
         self.counters = args if counters is None else counters
+        self.intervals = next((o for o in (self.counters, args) if any(hasattr(o, n) for n in _INTERVALS)), None)
         self._refuse()
         for o in self.inner:
             for p in (p for group in o.optimizer.param_groups for p in group["params"]):
                 p.requires_grad_()  # a session takes what asks for no gradient to be frozen. Megatron reads the flag of weights alone, and writes with none recorded
-            if not type(o.optimizer).__module__.startswith("torch."):
+            if o.init_state_fn is not None and not type(o.optimizer).__module__.startswith("torch."):  # SGD has none
                 o.init_state_fn(o.optimizer, o.config)  # as Megatron does before it loads a checkpoint
 
     def _refuse(self) -> None:
@@ -220,10 +229,11 @@ class Kept:
         self._mark: object = None  # of the step that is open
         self._now: dict[str, Any] = {}  # the counts that are kept with the newest step
         self._next: dict[str, Any] = {}  # those of the step that is open
+        self._hooks: OrderedDict[int, Callable[[Any], None]] = OrderedDict()
         self._lay()
         extra: dict[str, Any] = {"scalers": moves(Scalers(self)), "rerun": moves(Rerun(self))}
         if objects.counters is not None:
-            extra["counters"] = moves(self)
+            options = {**options, "data": _with(self, options.get("data"))}
         if taken := {"model", "optimizer", "scheduler", "scaler", "derived"} & options.keys():
             raise Invalid(f"replicad.megatron.keep: {sorted(taken)[0]}= is what keep() finds by itself: leave it out")
         follow = objects.following()
@@ -237,6 +247,11 @@ class Kept:
         )
         self.session.on_resumed(self._resumed)
         self._patch()
+        if self.session.enabled and objects.intervals is None:
+            log.warning(
+                "replicad.megatron.keep: nothing says at which iterations this program evaluates and saves: a long evaluation counts as a hang. Set eval_interval, save_interval "
+                "and train_iters on counters=, or do it in `with session.pause(most=SECONDS)`"
+            )
 
     def take(self, objects: Objects) -> None:
         """Puts objects that were made anew in the place of those that there were."""
@@ -270,6 +285,9 @@ class Kept:
         @functools.wraps(zero)
         def begins(*args: Any, **kwargs: Any) -> Any:
             self._pause.close()
+            if self._alive():
+                for hook in list(self._hooks.values()):
+                    hook(self)
             return zero(*args, **kwargs)
 
         @functools.wraps(step)
@@ -310,7 +328,7 @@ class Kept:
         if self.objects.counters is not None:
             c, batches = self.objects.counters, self.objects.calculator()
             left_out = batches.get_current_global_batch_size() - batches.get_current_running_global_batch_size()
-            self._next = {n: getattr(c, n) for n in ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples") if hasattr(c, n)}
+            self._next = {n: getattr(c, n) for n in ("consumed_train_samples", "skipped_train_samples") if hasattr(c, n)}
             self._next["iteration"] = self.session.at + 1
             self._next["consumed_train_samples"] += batches.get_current_running_global_batch_size()
             if "skipped_train_samples" in self._next:
@@ -325,16 +343,22 @@ class Kept:
             self._next["consumed_train_samples"] += increment - batches.get_current_running_global_batch_size()
         self._now, self._mark = self._next, None
         at = self.session.step_end()
-        if any(every and at % every == 0 for every in (getattr(self.objects.counters, n, None) for n in ("eval_interval", "save_interval", "train_iters"))):
+        if any(every and at % every == 0 for every in (getattr(self.objects.intervals, n, None) for n in _INTERVALS)):
             self._pause.enter_context(self.session.pause(self._longest))  # until the next iteration begins: no hook tells of an evaluation
 
-    # -- what the loop counts -------------------------------------------------------------------------------------------
+    # -- what the loop counts, which says which samples come next ---------------------------------------------------------
+
+    def before_a_batch(self, hook: Callable[[Any], None]) -> RemovableHandle:
+        """As of replicad.data.Loader."""
+        handle = RemovableHandle(self._hooks)
+        self._hooks[handle.id] = hook
+        return handle
 
     def state_dict(self) -> dict[str, Any]:
-        """Iteration and samples, as they are when the iteration has been counted."""
-        if self._now:
-            return self._now
+        """Iteration and samples, as they are when the iteration has been counted; those of evaluations as they are."""
         c = self.objects.counters
+        if self._now:
+            return self._now | {n: getattr(c, n) for n in ("consumed_valid_samples",) if hasattr(c, n)}
         names = [n for n in ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples") if hasattr(c, n)]
         return {n: getattr(c, n) for n in names} | {"iteration": self.objects.iteration()}
 
@@ -345,6 +369,11 @@ class Kept:
         for name, value in state.items():
             setattr(c, _step(c) if name == "iteration" else name, value)
         self.objects.calculator().update(state["consumed_train_samples"], False)
+
+
+def _with(counters: Any, data: Any) -> dict[str, Any]:
+    """The counters, and loaders that were given."""
+    return {name.removeprefix("data."): o for name, o in by_name("data", data).items()} | {"Megatron's counters": counters}
 
 
 def _nothing() -> None:

@@ -93,6 +93,9 @@ class MegatronCleanup:
 
     @staticmethod
     def _gradients() -> None:
+        """The memory goes although tensors still hold it, so that a backward that ran now would write where something else lies. None of the block's runs: the thread that called
+        ``backward()`` has left the block, and ``abort`` lies between, which ends collectives; autograd's own threads begin nothing for a caller that is gone, and had that time for
+        the node that they were at. What other threads of the program do is not known here: docs/inprocess.md tells them to end with the block."""
         wrapper: Any = getattr(sys.modules.get("megatron.core.distributed.distributed_data_parallel"), "DistributedDataParallel", None)
         for ddp in live(wrapper) if wrapper is not None else ():
             for buffer in (*getattr(ddp, "buffers", ()), *getattr(ddp, "expert_parallel_buffers", ())):

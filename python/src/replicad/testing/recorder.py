@@ -72,9 +72,9 @@ class Recorder:
 
     def saved(self, path: Path) -> None:
         """The checkpoint that :meth:`Trainer.save` was asked for is written, in this file or folder."""
+        self._saved(path)  # returns once all ranks have saved: another one may be who writes
         if not path.exists():
             raise ValueError(f"save({str(path)!r}) has written nothing there: write the checkpoint to the path that it is given")
-        self._saved(path)
         self._restored = self._save_at
 
     def saves(self, step: int, path: Path, saved: Callable[[Path], None]) -> None:
