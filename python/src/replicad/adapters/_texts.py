@@ -23,7 +23,10 @@ def packed(state: Any, room: int, setting: str) -> Any:
     lists: list[torch.Tensor] = []
     state = _packed(state, lists)
     if (n := sum(t.nbytes for t in lists)) > room:
-        raise Mismatch(f"the texts that this rank's loader has read ahead take {n} bytes, and each copy of a step has room for {room}: say {setting}={1 << (2 * n).bit_length()}")
+        raise Mismatch(
+            f"the texts that this rank's loader has read ahead take {n} bytes, and each copy of a step has room for {room}: have the dataset split texts of that length, and this "
+            f"job goes on; or begin a new one with {setting}={1 << (2 * n).bit_length()}, from a checkpoint on disk"
+        )
     return state
 
 
