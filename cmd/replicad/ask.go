@@ -56,7 +56,7 @@ func (v *ask) command(std stdio) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if _, err = std.out.Write(body); err != nil || v.follow == nil || before.ID == (replica.JobID{}) {
+		if err = write(std.out, "%s", paragraph(body)); err != nil || v.follow == nil || before.ID == (replica.JobID{}) {
 			return err
 		}
 		return v.follow(cmd.Context(), &a, std, before)

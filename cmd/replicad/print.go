@@ -33,19 +33,21 @@ type printable struct{ value any }
 
 func (p printable) Format(f fmt.State, verb rune) {
 	text := fmt.Sprintf(fmt.FormatString(f, verb), p.value)
-	if own, ok := p.value.(paragraph); ok {
-		for i, l := range strings.Split(string(own), "\n") {
-			if i > 0 {
-				_, _ = io.WriteString(f, "\n")
-			}
-			_, _ = io.WriteString(f, replica.Line(l, len(l)))
-		}
+	if _, ok := p.value.(paragraph); !ok {
+		_, _ = io.WriteString(f, replica.Line(text, len(text)))
 		return
 	}
-	_, _ = io.WriteString(f, replica.Line(text, len(text)))
+	for text != "" { // up to what is ours, and that
+		end := strings.IndexAny(text, "\n\t")
+		if end < 0 {
+			end = len(text)
+		}
+		_, _ = io.WriteString(f, replica.Line(text[:end], end)+text[end:min(end+1, len(text))])
+		text = text[min(end+1, len(text)):]
+	}
 }
 
-// paragraph is a text whose line ends this program has put there: usage, faults of a configuration, one beside the other.
+// paragraph is a text whose line ends and tabs this program or its leader has put there: faults of a configuration, the answer to an order.
 type paragraph string
 
 // writeJSON prints a value for programs. A terminal may show it, too: what is not printed is escaped, and the value stays the same.

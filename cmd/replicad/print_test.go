@@ -33,8 +33,8 @@ func TestPrintfKeepsToItsLine(t *testing.T) {
 		}
 	}
 	var b strings.Builder
-	printf(&b, "%5d|%-4s|%.3s|%v\n", 42, "ab", "abcdef", paragraph("one\ntwo\x1b[2J"))
-	if want := "   42|ab  |abc|one\ntwo [2J\n"; b.String() != want {
+	printf(&b, "%5d|%-4s|%.3s|%v\n", 42, "ab", "abcdef", paragraph("one\ta\ntwo\x1b[2J\n"))
+	if want := "   42|ab  |abc|one\ta\ntwo [2J\n\n"; b.String() != want { // a paragraph keeps its lines
 		t.Errorf("printed %q, want %q", b.String(), want)
 	}
 }
@@ -117,6 +117,12 @@ func TestOnlyPrintfPrints(t *testing.T) {
 			}
 			if x, ok := s.X.(*ast.Ident); ok && x.Name == "fmt" && (strings.HasPrefix(s.Sel.Name, "Fprint") || strings.HasPrefix(s.Sel.Name, "Print")) {
 				t.Errorf("%v: fmt.%s: use printf", set.Position(n.Pos()), s.Sel.Name)
+			}
+			if x, ok := s.X.(*ast.Ident); ok && x.Name == "io" && s.Sel.Name == "WriteString" {
+				t.Errorf("%v: io.WriteString: use write", set.Position(n.Pos()))
+			}
+			if x, ok := s.X.(*ast.SelectorExpr); ok && (x.Sel.Name == "out" || x.Sel.Name == "err") && s.Sel.Name == "Write" && name != "chaos.go" { // that writes JSON lines
+				t.Errorf("%v: %s.Write: use write", set.Position(n.Pos()), x.Sel.Name)
 			}
 			return true
 		})

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"io"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/node"
@@ -53,7 +52,7 @@ holds, and what the log can't tell. Run it like that on every voter that is left
 				return err
 			}
 			text, err := node.RecoverVoter(c, acceptLoss)
-			_, werr := io.WriteString(std.out, text)
+			werr := write(std.out, "%s", paragraph(text))
 			return errors.Join(err, werr)
 		},
 	}
