@@ -150,7 +150,7 @@ func openUnsynced(t *testing.T, dir string) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{dir: dir, ctx: t.Context()}
+	g := &Gate{dir: dir, ctx: t.Context()}
 	return &Store{dir: dir, gate: g, tree: &tree{dir: dir, gate: g, root: root, disk: newCrashDisk(rooted{root}, 1<<30, nil), info: info}, reading: make(map[string]int), frozen: make(map[string]bool)}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -24,11 +25,11 @@ const (
 	maxAbandoned = 64              // calls that were given up and have not returned; with so many, none is tried
 )
 
-// gate passes calls to the file system, each in a goroutine of its own, so that a mount whose server is gone holds nobody up. The
+// Gate passes calls to the file system, each in a goroutine of its own, so that a mount whose server is gone holds nobody up. The
 // kernel takes such a call back for no deadline and for no signal but SIGKILL: its goroutine, and the thread that it is in, are
 // abandoned knowingly, and end when the call returns or the process ends. They touch nothing but the buffer that they were given.
 // While no call is answered the next ones are refused at once, but for one now and then that finds out.
-type gate struct {
+type Gate struct {
 	dir string
 	ctx context.Context // of the daemon; after its end nobody waits for long
 
@@ -38,6 +39,19 @@ type gate struct {
 	since     time.Time
 	again     time.Time // when the next call is tried while silent
 	abandoned int
+}
+
+// NewGate is the gate of a directory. ctx bounds how long its file system is waited for.
+func NewGate(ctx context.Context, dir string) *Gate { return &Gate{dir: dir, ctx: ctx} }
+
+// Look tells what a name in the directory is, before anything was opened, or written.
+func (g *Gate) Look(name string) (fs.FileInfo, error) {
+	return through(g, lookPatience, "looking at "+name, func() (fs.FileInfo, error) { return os.Stat(filepath.Join(g.dir, name)) })
+}
+
+// List is what a directory in the directory has, as Look.
+func (g *Gate) List(name string) ([]fs.DirEntry, error) {
+	return through(g, lookPatience, "listing "+name, func() ([]fs.DirEntry, error) { return os.ReadDir(filepath.Join(g.dir, name)) })
 }
 
 // passage is one call on its way. The gate's mu guards it until done is closed.
@@ -50,7 +64,7 @@ type passage[T any] struct {
 }
 
 // through makes one call. What it returns after it was given up is closed, if it can be.
-func through[T any](g *gate, patience time.Duration, what string, call func() (T, error)) (none T, err error) {
+func through[T any](g *Gate, patience time.Duration, what string, call func() (T, error)) (none T, err error) {
 	if err := g.admit(); err != nil {
 		return none, err
 	}
@@ -83,7 +97,7 @@ func through[T any](g *gate, patience time.Duration, what string, call func() (T
 }
 
 // arrive takes note of a call that returned, and tells whether it came too late.
-func arrive[T any](g *gate, p *passage[T], value T, err error) (late bool) {
+func arrive[T any](g *Gate, p *passage[T], value T, err error) (late bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.silent = false
@@ -97,7 +111,7 @@ func arrive[T any](g *gate, p *passage[T], value T, err error) (late bool) {
 }
 
 // giveUp abandons a call that has not returned.
-func giveUp[T any](g *gate, p *passage[T], what string) error {
+func giveUp[T any](g *Gate, p *passage[T], what string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if p.returned {
@@ -116,7 +130,7 @@ func giveUp[T any](g *gate, p *passage[T], what string) error {
 const remedy = "see to the mount of durable_dir and the server behind it; what waits for it goes on by itself once it answers"
 
 // admit refuses a call while the file system is silent.
-func (g *gate) admit() error {
+func (g *Gate) admit() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
@@ -128,7 +142,7 @@ func (g *gate) admit() error {
 }
 
 // complaint says why no call is made; nil: nothing speaks against one.
-func (g *gate) complaint(now time.Time) error {
+func (g *Gate) complaint(now time.Time) error {
 	switch {
 	case g.abandoned >= maxAbandoned: // though others may be answered, from what the kernel remembers
 		return fmt.Errorf("durable directory %s: %w: %d calls have not returned, one of them %s: see to the mount of durable_dir and the server behind it, and start this daemon again if they never do", g.dir, ErrSilent, g.abandoned, g.stuck)
@@ -151,7 +165,7 @@ func (s *Store) Silent() string {
 // gated is a disk behind a gate.
 type gated struct {
 	disk disk
-	gate *gate
+	gate *Gate
 }
 
 func (d gated) change(what string, call func() error) error {
@@ -207,7 +221,7 @@ func (f gatedFile) Close() error { return f.disk.change("closing "+f.name, f.fil
 type source struct {
 	*os.File
 	name     string
-	gate     *gate
+	gate     *Gate
 	patience time.Duration // for one ReadAt
 }
 

@@ -87,7 +87,7 @@ func (m *mute) stood() int {
 }
 
 // stand is how many calls were given up and have not returned.
-func (g *gate) stand() int {
+func (g *Gate) stand() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.abandoned
@@ -166,7 +166,7 @@ func TestSilentFileSystem(t *testing.T) {
 func TestSilentFileSystemAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		g := &gate{dir: "/mnt/durable", ctx: ctx}
+		g := &Gate{dir: "/mnt/durable", ctx: ctx}
 		gone := make(chan struct{})
 		call := func() (struct{}, error) { <-gone; return struct{}{}, nil }
 		time.AfterFunc(time.Second, cancel)
@@ -186,7 +186,7 @@ func TestSilentFileSystemAtTheEnd(t *testing.T) {
 // What a call opened after nobody waited for it is closed, and no more calls stand than the cap allows.
 func TestLateCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{dir: "/mnt/durable", ctx: t.Context()}
+		g := &Gate{dir: "/mnt/durable", ctx: t.Context()}
 		gone, closed := make(chan struct{}), new(closer)
 		for n := 0; ; n++ {
 			_, err := through(g, lookPatience, "opening x", func() (*closer, error) { <-gone; return closed, nil })

@@ -47,7 +47,7 @@ type Settings struct {
 // Store is one durable directory. mu guards what stands below it.
 type Store struct {
 	dir      string
-	gate     *gate
+	gate     *Gate
 	settings Settings
 	marking  sync.Mutex // held while a mark is changed, its reads and writes of the disk included: nothing else waits for it
 
@@ -77,13 +77,15 @@ type sideRecord struct {
 const recordVersion = 1
 
 // Open opens a durable directory, which must exist and be writable. Once ctx has ended, nobody waits for its file system for long.
-func Open(ctx context.Context, dir string) (*Store, error) {
-	g := &gate{dir: dir, ctx: ctx}
+func Open(ctx context.Context, dir string) (*Store, error) { return OpenBehind(NewGate(ctx, dir)) }
+
+// OpenBehind is Open for a directory whose gate is there already.
+func OpenBehind(g *Gate) (*Store, error) {
 	t, err := openTree(g)
 	if err != nil {
 		return nil, err
 	}
-	return &Store{dir: dir, gate: g, tree: t, reading: make(map[string]int), frozen: make(map[string]bool)}, nil
+	return &Store{dir: g.dir, gate: g, tree: t, reading: make(map[string]int), frozen: make(map[string]bool)}, nil
 }
 
 // Configure sets what the daemon's configuration says.

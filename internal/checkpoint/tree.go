@@ -19,7 +19,7 @@ var ErrMoved = errors.New("the directory was moved, unmounted or replaced")
 // no file counts as written before the path was seen to name the same tree still (still).
 type tree struct {
 	dir  string // its path
-	gate *gate
+	gate *Gate
 	root *os.Root
 	disk disk
 	info os.FileInfo
@@ -29,7 +29,7 @@ type tree struct {
 func (t *tree) Close() error { return t.root.Close() }
 
 // openTree opens a directory and writes to it once.
-func openTree(g *gate) (*tree, error) {
+func openTree(g *Gate) (*tree, error) {
 	t, err := through(g, lookPatience, "opening "+g.dir, func() (*tree, error) {
 		info, err := os.Stat(g.dir)
 		if err == nil && !info.IsDir() { // the next call would wait for the writer of a named pipe

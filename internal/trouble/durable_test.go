@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/tier"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -382,25 +382,6 @@ func markers(t *testing.T, dir string) int {
 	return len(m)
 }
 
-// mute mounts a file system over a directory that answers no call, as one does whose server is gone; end makes its calls fail.
-func mute(t *testing.T, dir string) (end func()) {
-	t.Helper()
-	server, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err == nil {
-		err = unix.Mount("mute", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server))
-	}
-	if err != nil {
-		t.Skipf("needs a file system of its own in user space, which only root may mount: %v", err)
-	}
-	end = sync.OnceFunc(func() {
-		if err := errors.Join(unix.Unmount(dir, unix.MNT_DETACH), unix.Close(server)); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(end)
-	return end
-}
-
 // TestDurableDirIsSilent: the server of the durable tier's mount is gone, and no call to it returns. Training goes on, status says what
 // does not answer, a job can't be resumed and says why, the daemon ends when it is told to, and starts. Once the server is back so is the tier.
 func TestDurableDirIsSilent(t *testing.T) {
@@ -409,7 +390,7 @@ func TestDurableDirIsSilent(t *testing.T) {
 	dir := n.cfg.DurableDir
 	l := n.run("job", 1, rankSpec{}, "--durable-every", "5")
 	n.daemon.await("durable", nil)
-	end := mute(t, dir)
+	end := fixture.Mute(t, dir)
 	const silent = "the file system does not answer"
 	contains(t, n.daemon.await("failed", fields{"what": "durable", "why": silent}).text, dir, "durable_dir of a daemon")
 	n.daemon.awaitFrom(n.daemon.mark(), "commit_seen", nil)
@@ -425,7 +406,7 @@ func TestDurableDirIsSilent(t *testing.T) {
 	n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
 	n.statusWhen(func(s status) bool { return s.DurableSilent == "" && s.job("job").DurableError == "" })
 
-	end = mute(t, dir)
+	end = fixture.Mute(t, dir)
 	n.statusWhen(func(s status) bool { return s.DurableSilent != "" })
 	n.daemon.Signal(syscall.SIGTERM)
 	if code := n.daemon.exit(); code != 0 {

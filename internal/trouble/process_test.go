@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -179,13 +180,24 @@ func (p *process) awaitWithin(d time.Duration, from int, what string, match func
 	}
 }
 
+// stacks ends a program that should have ended, and returns what it says of its goroutines: a Go program tells what each of them waits for.
+func (p *process) stacks() string {
+	from := p.mark()
+	p.Signal(syscall.SIGQUIT)
+	select {
+	case <-p.gone:
+	case <-time.After(patience):
+	}
+	return p.text(from, p.mark())
+}
+
 // exit waits for the end of the program and returns its exit code; -1 if a signal ended it.
 func (p *process) exit() int {
 	p.t.Helper()
 	select {
 	case <-p.gone:
 	case <-time.After(patience):
-		p.t.Fatalf("%s does not end", p.Name)
+		p.t.Fatalf("%s does not end:\n%s", p.Name, p.stacks())
 	}
 	return p.State().ExitCode()
 }

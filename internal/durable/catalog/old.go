@@ -20,9 +20,9 @@ import (
 
 // Old reads a directory of the former layout, internal/checkpoint's, as the catalog of a store shows its own.
 type Old struct {
-	ctx context.Context // bounds how long its file system is waited for
-	dir string
-	st  atomic.Pointer[checkpoint.Store] // nil: it was not opened yet. What was found has opened it
+	dir  string
+	gate *checkpoint.Gate                 // every call to its file system passes it, also before it is opened
+	st   atomic.Pointer[checkpoint.Store] // nil: it was not opened yet. What was found has opened it
 }
 
 // OpenOld opens a directory. ctx bounds how long its file system is waited for.
@@ -35,14 +35,16 @@ func OpenOld(ctx context.Context, dir string) (*Old, error) {
 }
 
 // OldLater is OpenOld for a directory that can't be opened now: each call to it tries that first.
-func OldLater(ctx context.Context, dir string) *Old { return &Old{ctx: ctx, dir: dir} }
+func OldLater(ctx context.Context, dir string) *Old {
+	return &Old{dir: dir, gate: checkpoint.NewGate(ctx, dir)}
+}
 
 // store is the directory, opened.
 func (o *Old) store() (*checkpoint.Store, error) {
 	if st := o.st.Load(); st != nil {
 		return st, nil
 	}
-	st, err := checkpoint.Open(o.ctx, o.dir)
+	st, err := checkpoint.OpenBehind(o.gate)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +67,7 @@ func (o *Old) URL() string { return "file://" + o.dir }
 
 // Jobs lists the names that have runs of the former layout.
 func (o *Old) Jobs(_ context.Context) (jobs []string, err error) {
-	entries, err := os.ReadDir(o.dir)
+	entries, err := o.gate.List("")
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +75,7 @@ func (o *Old) Jobs(_ context.Context) (jobs []string, err error) {
 		if replica.CheckName(e.Name()) != nil || !e.IsDir() {
 			continue
 		}
-		runs, err := os.ReadDir(path.Join(o.dir, e.Name()))
+		runs, err := o.gate.List(e.Name())
 		if err != nil {
 			return nil, err
 		}
@@ -197,8 +199,14 @@ func (o *Old) file(m checkpoint.Found, s replica.ShardInfo) (w format.Written, l
 
 // List says what there is of a name.
 func (o *Old) List(ctx context.Context, job string) (list []Listed, err error) {
-	if _, err := os.Stat(path.Join(o.dir, job)); replica.CheckName(job) != nil || errors.Is(err, os.ErrNotExist) {
-		return nil, replica.CheckName(job)
+	if err := replica.CheckName(job); err != nil {
+		return nil, err
+	}
+	switch _, err := o.gate.Look(job); {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, checkpoint.ErrSilent):
+		return nil, err
 	}
 	st, err := o.store()
 	if err != nil {

@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -159,5 +162,20 @@ func TestOld(t *testing.T) {
 	list, err = o.List(t.Context(), durabletest.JobName)
 	if err != nil || len(list) != 2 || list[1].State != Damaged || list[1].Why == "" {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// TestOldIsSilent: a daemon that stops does not wait for a former directory whose file system does not answer. Prune lists it too.
+func TestOldIsSilent(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	dir := t.TempDir()
+	o := OldLater(ctx, dir)
+	fixture.Mute(t, dir)
+	stop()
+	if _, err := o.List(t.Context(), "job"); !errors.Is(err, checkpoint.ErrSilent) {
+		t.Errorf("list: %v", err)
+	}
+	if _, err := o.Jobs(t.Context()); !errors.Is(err, checkpoint.ErrSilent) {
+		t.Errorf("jobs: %v", err)
 	}
 }
