@@ -612,14 +612,8 @@ func (d *daemon) run(stop context.Context) error {
 		d.handOver()
 		cancel(context.Cause(stop))
 	})()
-	var parts sync.WaitGroup
-	start := func(name string, fn func(context.Context) error) {
-		parts.Go(func() {
-			if err := fn(ctx); err != nil && ctx.Err() == nil {
-				cancel(fmt.Errorf("%s: %w", name, err))
-			}
-		})
-	}
+	all := &parts{cancel: cancel, late: d.endsLate}
+	start := func(name string, fn func(context.Context) error) { all.start(ctx, name, fn) }
 	start("durable", func(ctx context.Context) error {
 		d.proves(ctx)
 		return nil
@@ -644,11 +638,16 @@ func (d *daemon) run(stop context.Context) error {
 		a.here = d.leader.BesideHere
 	}
 	start("admin", func(ctx context.Context) error { return a.serve(ctx, d.admin) })
-	parts.Wait()
+	all.wait(ctx)
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
+}
+
+// endsLate has people know what a daemon that was told to end still waits for.
+func (d *daemon) endsLate(names []string) {
+	d.log.Failed("leaving", strings.Join(names, ", "), fmt.Sprintf("the rest of this daemon ended %v ago, and it waits for this: kill -9 of it loses nothing, its keeper has the memory; kill -QUIT says what it waits for", endLate))
 }
 
 // linger waits, before the daemon ends, for what can't be written to the durable tier without it: for as long as the write moves, and for
