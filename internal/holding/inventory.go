@@ -42,8 +42,9 @@ func KindFor(p replica.Part) shm.PlaceKind {
 
 // AppendCopies adds every part that lies sealed in the arena; group is that of its rank.
 func (a *Arena) AppendCopies(to []Copy, group replica.GroupID) []Copy {
-	rank, isMirror := a.Spec().Rank, a.Spec().Mirror
-	for _, p := range a.Places() {
+	rank, isMirror, places := a.Spec().Rank, a.Spec().Mirror, a.Places()
+	to = slices.Grow(to, len(places)) // at once: a Copy has some hundred bytes
+	for _, p := range places {
 		if a.Word(p).State() != replica.SlotSealed {
 			continue
 		}

@@ -359,11 +359,11 @@ func (d *rig) live(lr *localRank, e replica.Epoch, s replica.Step, p replica.Pha
 
 // staged lists the places that the daemon itself writes to; held those that somebody reads.
 func staged(a *holding.Arena) []shm.Place {
-	return slices.DeleteFunc(a.Places(), func(p shm.Place) bool { return !a.Staged(p) })
+	return slices.DeleteFunc(slices.Clone(a.Places()), func(p shm.Place) bool { return !a.Staged(p) })
 }
 
 func held(a *holding.Arena) []shm.Place {
-	return slices.DeleteFunc(a.Places(), func(p shm.Place) bool { return a.Readers(p) == 0 })
+	return slices.DeleteFunc(slices.Clone(a.Places()), func(p shm.Place) bool { return a.Readers(p) == 0 })
 }
 
 // states lists the states of the places of one kind, for comparison.

@@ -157,8 +157,10 @@ func (h *Host) retainArena(lj *localJob, a *holding.Arena, lr *localRank) {
 // placeStates describes an arena's slots and ring to lock's rules.
 func (h *Host) placeStates(lj *localJob, a *holding.Arena, isMirror, dead bool) (lock.RetainInput, []shm.Place) {
 	in := lock.RetainInput{Job: lj.job, Candidate: lj.candidate.Generation, Slots: int(a.Header().Slots)}
-	var places []shm.Place
-	for _, p := range a.Places() {
+	all := a.Places()
+	places := make([]shm.Place, 0, len(all))
+	in.Places = make([]lock.PlaceState, 0, len(all))
+	for _, p := range all {
 		if p.Kind == shm.Frozen {
 			continue
 		}

@@ -22,6 +22,9 @@ type Arena struct {
 	spec Spec   // defaults filled in; never changes
 	head Header // computed from spec
 	file *os.File
+
+	places []Place // computed from head
+
 	page unsafe.Pointer // the control page, mapped shared
 
 	stored func() // nil but in tests: see OnStore
@@ -165,7 +168,7 @@ func Adopt(f *os.File) (*Arena, error) {
 
 // open maps the control page.
 func open(f *os.File, spec Spec, head Header) (*Arena, error) {
-	a := &Arena{spec: spec, head: head, file: f}
+	a := &Arena{spec: spec, head: head, file: f, places: placesOf(head)}
 	err := unixsock.Control(f, func(fd int) (err error) {
 		a.page, err = unix.MmapPtr(fd, 0, nil, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		return err

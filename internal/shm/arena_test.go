@@ -3,6 +3,7 @@ package shm
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -383,5 +384,21 @@ func TestChangedBetweenReads(t *testing.T) {
 	}
 	if got := a.Word(p); got != replica.PackSlot(m.Count+1, replica.SlotSealed) {
 		t.Errorf("word %v %d", got.State(), got.Count())
+	}
+}
+
+// A look at a place that is not sealed makes no text: there are dozens a step.
+func TestPlaceErrorsAreTextWhenRead(t *testing.T) {
+	a := newArena(t, testSpec(t))
+	p := Place{Slot, 1}
+	_, err := a.Sealed(p)
+	if want := fmt.Sprintf("arena of rank %d of job %v: slot 1: not sealed but FREE", a.Spec().Rank, a.Spec().Job); !errors.Is(err, ErrNotSealed) || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if n := testing.AllocsPerRun(100, func() { _, err = a.Sealed(p) }); n > 1 {
+		t.Errorf("%v allocations for a place that is free, want 1", n)
+	}
+	if n := testing.AllocsPerRun(100, func() { a.Places() }); n > 0 {
+		t.Errorf("%v allocations to list the places", n)
 	}
 }

@@ -77,7 +77,7 @@ func TestPlacesAreDisjoint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &Arena{spec: s, head: h}
+		a := &Arena{spec: s, head: h, places: placesOf(h)}
 		used := make([]byte, h.ArenaBytes)
 		take := func(what any, off, n uint64) {
 			for i := off; i < off+n; i++ {

@@ -3,6 +3,7 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/replicad/replicad/replica"
@@ -60,19 +61,21 @@ func (p Place) PartKind() replica.PartKind {
 // invalidWord is what a place that the arena does not have reads as: of no known state, so nothing matches it.
 const invalidWord = replica.SlotWord(7)
 
-// Places lists the arena's places: slots, ring, and the frozen area if it holds anything.
-func (a *Arena) Places() []Place {
+// Places lists the arena's places: slots, ring, and the frozen area if it holds anything. They are the arena's: read alone.
+func (a *Arena) Places() []Place { return a.places }
+
+func placesOf(head Header) []Place {
 	var ps []Place
-	for i := range int(a.head.Slots) {
+	for i := range int(head.Slots) {
 		ps = append(ps, Place{Slot, i})
 	}
-	for i := range int(a.head.Ring) {
+	for i := range int(head.Ring) {
 		ps = append(ps, Place{Ring, i})
 	}
-	if a.head.FrozenBytes > 0 {
+	if head.FrozenBytes > 0 {
 		ps = append(ps, Place{Frozen, 0})
 	}
-	return ps
+	return slices.Clip(ps)
 }
 
 // Has tells whether the arena has such a place; indexes from a rank's messages are looked up here.
@@ -139,9 +142,29 @@ func (a *Arena) metaOf(p Place) uint64 {
 }
 
 // fail names arena and place in an error.
-func (a *Arena) fail(p Place, err error) error {
-	return fmt.Errorf("%v of job %v: %v: %w", a, a.spec.Job, p, err)
+func (a *Arena) fail(p Place, err error) error { return &placeError{a, p, err} }
+
+// placeError makes its text when somebody reads it. Most are of places that are not sealed, at which the daemon looks dozens of times a step.
+type placeError struct {
+	a   *Arena
+	p   Place
+	err error
 }
+
+func (e *placeError) Error() string {
+	return fmt.Sprintf("%v of job %v: %v: %v", e.a, e.a.spec.Job, e.p, e.err)
+}
+
+func (e *placeError) Unwrap() error { return e.err }
+
+// notSealed is ErrNotSealed, with the state that a place is in.
+type notSealed replica.SlotState
+
+func (e notSealed) Error() string {
+	return fmt.Sprintf("%v but %v", ErrNotSealed, replica.SlotState(e))
+}
+
+func (notSealed) Unwrap() error { return ErrNotSealed }
 
 // Tear gives up an unsealed place for good: COPYING or COPIED becomes TORN, and so does a state that does not exist, which
 // only a broken rank can have written. It tells whether the place is TORN by this call.

@@ -18,7 +18,7 @@ func (a *Arena) Sealed(p Place) (Info, error) {
 	}
 	w := a.Word(p)
 	if w.State() != replica.SlotSealed {
-		return Info{}, a.fail(p, fmt.Errorf("%w but %v", ErrNotSealed, w.State()))
+		return Info{}, a.fail(p, notSealed(w.State()))
 	}
 	m, err := a.readMeta(p, w.Count())
 	if a.Word(p) != w {

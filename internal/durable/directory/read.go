@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -31,12 +32,21 @@ func (c content) whole(ctx context.Context) ([]byte, error) {
 	return b, c.readAt(ctx, b, 0, lookPatience)
 }
 
-func numbered(dir string, n int) string { return path.Join(dir, fmt.Sprintf("%010d", n)) }
+// digits is what the name of a version has at least.
+const digits = 10
+
+func numbered(dir string, n int) string { return path.Join(dir, fmt.Sprintf("%0*d", digits, n)) }
+
+// numberOf reads a name as numbered makes it.
+func numberOf(name string) (n int, ok bool) {
+	u, err := strconv.ParseUint(name, 10, 63)
+	return int(u), err == nil && u > 0 && (len(name) == digits || len(name) > digits && name[0] != '0')
+}
 
 // numbers lists the versions in a directory, rising; none where it is not there.
 func (t *tree) numbers(ctx context.Context, dir string) (list []int, err error) {
 	err = t.each(ctx, dir, func(e fs.DirEntry) {
-		if n, err := strconv.Atoi(e.Name()); err == nil && n > 0 && numbered("", n) == e.Name() && e.Type().IsRegular() {
+		if n, ok := numberOf(e.Name()); ok && e.Type().IsRegular() {
 			list = append(list, n)
 		}
 	})
@@ -52,7 +62,7 @@ const listStep = 1024
 
 // each calls visit for all entries of a directory, as the file system has them.
 func (t *tree) each(ctx context.Context, name string, visit func(fs.DirEntry)) error {
-	d, err := t.openFile(ctx, name)
+	d, err := t.openList(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -78,6 +88,33 @@ func (t *tree) each(ctx context.Context, name string, visit func(fs.DirEntry)) e
 			return err
 		}
 	}
+}
+
+// openList opens a directory to be listed. ReadDir of a file that came from an os.Root looks at each entry, which are hundreds of
+// requests to a server for a list of versions. A descriptor made outside of it takes the types that come with the names.
+func (t *tree) openList(ctx context.Context, name string) (file, error) {
+	return through(ctx, t.gate, lookPatience, "opening "+name, func() (file, error) {
+		f, err := t.disk.open(name)
+		if err != nil {
+			return file{}, err
+		}
+		again, err := duplicate(f)
+		return file{again, name, t}, errors.Join(err, f.Close())
+	})
+}
+
+func duplicate(f *os.File) (again *os.File, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		var n int
+		if n, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			again = os.NewFile(uintptr(n), f.Name())
+		}
+	})
+	return again, errors.Join(cerr, err)
 }
 
 func (t *tree) openFile(ctx context.Context, name string) (file, error) {

@@ -3,6 +3,7 @@ package directory
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,4 +156,36 @@ func FuzzTempName(f *testing.F) {
 			t.Fatalf("%q is a key and a temporary name", name)
 		}
 	})
+}
+
+// A list takes the types of entries from the file system's answer and looks at none: there may be hundreds, each a request to a server.
+func TestListLooksAtNoEntry(t *testing.T) {
+	dir := storetest.Scratch(t)
+	s := opened(t, dir, newFaults())
+	if _, err := s.PutNew(t.Context(), "d/k", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	if err := s.tree.each(t.Context(), "d", func(e fs.DirEntry) {
+		seen++
+		if err := os.Remove(filepath.Join(dir, "d", e.Name())); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := e.Info(); !errors.Is(err, fs.ErrNotExist) || !e.Type().IsRegular() {
+			t.Errorf("%s is of type %v, and was looked at before: %v, %v", e.Name(), e.Type(), info, err)
+		}
+	}); err != nil || seen != 1 {
+		t.Errorf("%d entries, %v", seen, err)
+	}
+}
+
+// Only names as versions have them are versions.
+func TestVersionNames(t *testing.T) {
+	for name, want := range map[string]int{"0000000001": 1, "0000000256": 256, "9999999999": 9999999999, "10000000000": 10000000000,
+		"0000000000": 0, "1": 0, "00000000001": 0, "+000000001": 0, "-000000001": 0, "000000001x": 0, "0x00000001": 0, "0_00000001": 0, "": 0, "99999999999999999999": 0} {
+		n, ok := numberOf(name)
+		if ok != (want > 0) || ok && (n != want || numbered("", n) != name) {
+			t.Errorf("%q is version %d (%v), want %d", name, n, ok, want)
+		}
+	}
 }

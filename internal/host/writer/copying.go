@@ -36,7 +36,8 @@ func (c *copying) run(ctx context.Context, read chunks) error {
 }
 
 func (c *copying) copy(ctx context.Context, read chunks) error {
-	buf := make([]byte, 0, max(batch, int(c.man.ChunkBytes)))
+	room := max(batch, int(c.man.ChunkBytes))
+	buf := make([]byte, 0, min(uint64(room), c.man.Bytes)) // a small part is not worth megabytes
 	held := 0
 	for i := range c.man.Chunks {
 		if err := ctx.Err(); err != nil {
@@ -53,7 +54,7 @@ func (c *copying) copy(ctx context.Context, read chunks) error {
 		}
 		buf = append(buf[:at], b...)
 		held++
-		if i+1 < len(c.man.Chunks) && len(buf)+int(c.man.ChunkBytes) <= cap(buf) {
+		if i+1 < len(c.man.Chunks) && len(buf)+int(c.man.ChunkBytes) <= room {
 			continue
 		}
 		if err := c.into.Append(ctx, buf); err != nil {

@@ -43,3 +43,38 @@ func BenchmarkCopying(b *testing.B) {
 		})
 	}
 }
+
+// A part has a buffer of its own size at most: a node may write many small ones at once.
+func TestCopyingTakesNoMoreThanThePart(t *testing.T) {
+	state := []byte("a small part, of three chunks")
+	man := replica.Manifest{Bytes: uint64(len(state)), ChunkBytes: 12}
+	for i := range replica.ChunkCount(man.Bytes, man.ChunkBytes) {
+		off, n := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
+		man.Chunks = append(man.Chunks, shm.Hash(state[off:off+n]))
+	}
+	s, err := spool.Open(t.Context(), spool.Config{Memory: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, err := s.Create(t.Context(), spool.Name{Part: replica.OfGroup(0)}, man.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer part.Close(t.Context())
+	c := newCopying(man, part)
+	if err := c.run(t.Context(), func(i int, dst []byte) ([]byte, error) {
+		off, n := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
+		if room := uint64(cap(dst)); room > man.Bytes-off {
+			t.Errorf("chunk %d has room for %d bytes, with %d of the part left", i, room, man.Bytes-off)
+		}
+		return dst[:copy(dst[:n], state[off:])], nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range man.Chunks {
+		off, n := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
+		if b, err := c.read(t.Context(), i, nil); err != nil || string(b) != string(state[off:off+n]) {
+			t.Errorf("chunk %d reads %q, %v", i, b, err)
+		}
+	}
+}
