@@ -195,7 +195,7 @@ sizes-test: build $(TORCH) ## torch jobs of 1, 2 and 3 GB of state: a rank, a no
 
 chaos-test: SEED := $(or $(SEED),1)
 chaos-test: build ## a minute of faults with the normal binaries, under a seed that is the same each time
-	$(RUNCHAOS) --layouts pairs --duration 60s --steps 500 $(CHAOS)
+	$(RUNCHAOS) --world 4 --duration 60s --steps 500 $(CHAOS)
 
 test: installs build check py-check unit c-test py-test demo-test chaos-test ## what must pass before a commit
 	@echo "make test: passed"

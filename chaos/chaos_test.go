@@ -201,13 +201,13 @@ func TestOptionsChooseLayouts(t *testing.T) {
 		want []string
 		lay  Layout // the first
 	}{
-		{"all, as the seed draws them", Options{Seed: 1}, drawLayouts(1), Options{}.layout(drawLayouts(1)[0])},
-		{"one that is named, with flags for each", Options{Layouts: []string{shards}, StateMB: 8, Pace: time.Second}, []string{shards},
-			Layout{Name: shards, World: 3, Groups: []int{0, 1, 2}, Shards: 3, Slots: 2, StateMB: 8, Steps: 300, Pace: time.Second}},
+		{"all, as the seed draws them", Options{Seed: 1}, drawLayouts(1), Options{Seed: 1, Trainer: textlm}.layout(drawLayouts(1)[0])},
+		{"one that is named, with flags for each", Options{Seed: 3, Layouts: []string{shards}, Slots: 2, StateMB: 8, Pace: time.Second}, []string{shards},
+			Layout{Name: shards, World: 4, Groups: []int{0, 1, 2, 3}, Shards: 4, Slots: 2, StateMB: 8, Steps: 300, Pace: time.Second}},
 		{"one of your own", Options{World: 4, Shards: 4, Slots: 2}, []string{ownLayout},
-			Layout{Name: ownLayout, World: 4, Groups: []int{0, 1, 2, 3}, Shards: 4, Slots: 2, Steps: defaultSteps, Pace: defaultPace}},
+			Layout{Name: ownLayout, World: 4, Groups: []int{0, 1, 2, 3}, Shards: 4, Slots: 2, Steps: 1000, Pace: 20 * time.Millisecond}},
 		{"one of your own, by its groups", Options{Groups: []int{0, 0, 1, 1, 2, 2}}, []string{ownLayout},
-			Layout{Name: ownLayout, World: 6, Groups: []int{0, 0, 1, 1, 2, 2}, Steps: defaultSteps, Pace: defaultPace}},
+			Layout{Name: ownLayout, World: 6, Groups: []int{0, 0, 1, 1, 2, 2}, Steps: 1000, Pace: 20 * time.Millisecond}},
 	} {
 		tc.opt.Trainer = textlm
 		o, err := tc.opt.withDefaults()
@@ -229,6 +229,47 @@ func TestOptionsChooseLayouts(t *testing.T) {
 	_, err := Options{Trainer: textlm, Layouts: []string{pairs}, World: 4}.withDefaults()
 	if err == nil || !strings.Contains(err.Error(), "--layouts pairs") {
 		t.Errorf("a layout that is named and one that is described: %v", err)
+	}
+}
+
+// Each layout draws its world, its state and its slots by the seed, the same whatever other layouts the run has, and within the memory of a
+// small machine. Flags override that; another trainer than textlm, which may lack the flags, trains layouts as they are.
+func TestSizesFollowFromTheSeed(t *testing.T) {
+	seen := map[string]map[string]bool{}
+	for _, name := range Layouts() {
+		seen[name] = map[string]bool{}
+		for seed := range uint64(60) {
+			o := Options{Seed: seed, Trainer: "bin/textlm --positions window"}
+			l := o.layout(name)
+			o.Layouts = []string{name}
+			if again := o.layout(name); !reflect.DeepEqual(l, again) {
+				t.Errorf("seed %d: %+v, then %+v", seed, l, again)
+			}
+			if len(l.Groups) != l.World || l.World%max(l.Shards, 2) != 0 || l.lone() != (name != pairs) || l.Racks != (name == oneMirror) {
+				t.Errorf("seed %d: %+v", seed, l)
+			}
+			// An arena of each rank, one of a mirror for it, and the state that trainer and undisturbed run have for themselves.
+			if most := l.World * l.StateMB * (2*l.Slots + 2); most > 3<<10 {
+				t.Errorf("seed %d: %s with %s needs %d MiB", seed, name, l.size(), most)
+			}
+			for _, what := range []string{fmt.Sprint(l.World, " ranks"), fmt.Sprint(l.StateMB, " MiB"), fmt.Sprint(l.Slots, " slots")} {
+				seen[name][what] = true
+				if !strings.Contains(l.size(), what) {
+					t.Errorf("%q does not say %s", l.size(), what)
+				}
+			}
+			o.Slots, o.StateMB = 4, 9
+			if l := o.layout(name); l.Slots != 4 || l.StateMB != 9 {
+				t.Errorf("seed %d: %+v with --slots 4 --state-mb 9", seed, l)
+			}
+			o = Options{Seed: seed, Trainer: "python train.py"}
+			if l := o.layout(name); l.size() != (Options{Trainer: o.Trainer}).layout(name).size() {
+				t.Errorf("seed %d: %s for a trainer that may not know its flags", seed, l.size())
+			}
+		}
+		if len(seen[name]) != 2+2+3 {
+			t.Errorf("60 seeds give %s %v alone", name, slices.Sorted(maps.Keys(seen[name])))
+		}
 	}
 }
 
@@ -409,6 +450,9 @@ func TestDurableDirectoryMovesAwayAndBack(t *testing.T) {
 		if err := end(); err != nil || d.markers() != 1 {
 			t.Errorf("after %s: %d markers, %v", kind, d.markers(), err)
 		}
+	}
+	if err := d.forget("job"); err != nil || d.markers() != 0 {
+		t.Errorf("%d markers of a job that is over, %v", d.markers(), err)
 	}
 }
 

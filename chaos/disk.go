@@ -25,7 +25,7 @@ type durable struct {
 
 const (
 	durableBytes = 96 << 20
-	durableRoom  = 4 // generations of a large state: those that are kept, and one that is written
+	durableRoom  = 7 // generations of a state: three that are kept, those that wait to be read back on a busy machine, and one that is written
 )
 
 func newDurable(spawn *cluster.Spawner, root string, bytes int64) (*durable, error) {
@@ -125,6 +125,11 @@ func (d *durable) forbid(on bool) error {
 		}
 		return os.Chmod(path, mode)
 	})
+}
+
+// forget removes the generations of a job that is over. Nobody reads them again, and those of one job after another would fill the disk.
+func (d *durable) forget(job string) error {
+	return d.spawn.Do(func() error { return os.RemoveAll(filepath.Join(d.dir, job)) })
 }
 
 // markers counts the complete generations in the directory that the configurations name.

@@ -89,7 +89,7 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 	epoch, at, is := r.now()
 	r.rec.say("fault %3d, %s step %d, committed %d: %s: whole %.1f s after its end; epoch %d step %d, committed %d", r.next, r.job.Name, step, committed, what, time.Since(healed).Seconds(), epoch, at, is)
 	r.judge.whole()
-	slower, err := r.history.add(recovered{At: healed, Layout: r.lay.Name, Kinds: kindsText(f.kinds()), Seconds: (r.clock.now() - since).Seconds()})
+	slower, err := r.history.add(recovered{At: healed, Layout: r.lay.like(), Kinds: kindsText(f.kinds()), Seconds: (r.clock.now() - since).Seconds()})
 	if slower != "" {
 		r.judge.report(violation{slow, slower})
 	}

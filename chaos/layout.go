@@ -16,8 +16,8 @@ type Layout struct {
 	Shards  int           // ranks that share one replica of the model [the trainer's own]
 	Slots   int           // generations that an arena holds [as of replicad run]
 	StateMB int           // MiB added to each rank's state [0]
-	Steps   int           // of each job
-	Pace    time.Duration // shortest step
+	Steps   int           // of each job [1000; 300 with StateMB: steps that copy a while are longer, and fewer]
+	Pace    time.Duration // shortest step [20 ms; 60 ms]
 	Racks   bool          // the spare alone stands in a rack of its own, so that it mirrors every part
 }
 
@@ -28,11 +28,45 @@ const (
 	ownLayout = "own"        // what --world, --groups and --shards say
 )
 
+// layouts are as they are without a draw.
 var layouts = []Layout{
-	{Name: pairs, World: 4, Groups: []int{0, 1, 0, 1}, Steps: 1000, Pace: 20 * time.Millisecond},
-	{Name: shards, World: 3, Groups: []int{0, 1, 2}, Shards: 3, Slots: 2, StateMB: 64, Steps: 300, Pace: 60 * time.Millisecond},
-	{Name: oneMirror, World: 3, Groups: []int{0, 1, 2}, Shards: 3, Slots: 2, StateMB: 64, Steps: 300, Pace: 60 * time.Millisecond, Racks: true},
+	{Name: pairs, World: 4, Groups: []int{0, 1, 0, 1}},
+	{Name: shards, World: 3, Groups: []int{0, 1, 2}, Shards: 3, Slots: 2, StateMB: 64},
+	{Name: oneMirror, World: 3, Groups: []int{0, 1, 2}, Shards: 3, Slots: 2, StateMB: 64, Racks: true},
 }
+
+// sizes are what a seed draws from for a layout. The largest of all needs 3 GiB of memory.
+type sizes struct {
+	states [2]int   // a small and a large one
+	worlds []Layout // of these the ranks, groups and shards
+}
+
+var drawn = map[string]sizes{
+	pairs:     {[2]int{0, 32}, []Layout{layouts[0], {World: 6, Groups: []int{0, 1, 2, 0, 1, 2}, Shards: 3}}},
+	shards:    {[2]int{16, 64}, []Layout{layouts[1], {World: 4, Groups: []int{0, 1, 2, 3}, Shards: 4}}}, // a node has two parts that no other rank has
+	oneMirror: {[2]int{16, 64}, []Layout{layouts[2], {World: 2, Groups: []int{0, 1}, Shards: 2}}},       // the third voter has no rank, and may hold no part
+}
+
+// draw sets the sizes that a seed gives a layout. They follow from the seed and the layout's name alone, so that a run of one layout of several
+// has what they had.
+func (l *Layout) draw(seed uint64) {
+	rng, of := rand.New(rand.NewPCG(seed^l.salt(), 0x512e)), drawn[l.Name]
+	w := of.worlds[rng.IntN(len(of.worlds))]
+	l.World, l.Groups, l.Shards = w.World, w.Groups, w.Shards
+	l.StateMB, l.Slots = of.states[rng.IntN(len(of.states))], 2+rng.IntN(3)
+}
+
+// size says it for people.
+func (l Layout) size() string {
+	slots := "the launcher's number of"
+	if l.Slots > 0 {
+		slots = fmt.Sprint(l.Slots)
+	}
+	return fmt.Sprintf("%d ranks in groups %s, %d MiB added to each, %s slots", l.World, l.groupList(), l.StateMB, slots)
+}
+
+// like names what recoveries of earlier runs are compared within: those of a large state take longer.
+func (l Layout) like() string { return fmt.Sprintf("%s of %d MiB", l.Name, l.StateMB) }
 
 // Layouts are the names that can be asked for.
 func Layouts() (names []string) {
@@ -50,20 +84,25 @@ func drawLayouts(seed uint64) []string {
 	return names
 }
 
-// layout is the one of this name, with what the flags say of every layout.
+// layout is the one of this name: its sizes are drawn by the seed, but for what flags say of every layout. A trainer of one's own may have no
+// flags for a state or for shards, so that it trains layouts as they are.
 func (o Options) layout(name string) Layout {
-	l := Layout{Name: name, World: o.World, Groups: o.Groups, Shards: o.Shards, Steps: defaultSteps, Pace: defaultPace}
+	l := Layout{Name: name, World: o.World, Groups: o.Groups, Shards: o.Shards}
 	if i := slices.IndexFunc(layouts, func(l Layout) bool { return l.Name == name }); i >= 0 {
-		l = layouts[i]
-	}
-	for field, flag := range map[*int]int{&l.Slots: o.Slots, &l.StateMB: o.StateMB, &l.Steps: o.Steps} {
-		if flag != 0 {
-			*field = flag
+		if l = layouts[i]; o.textlm() {
+			l.draw(o.Seed)
 		}
 	}
-	if o.Pace != 0 {
-		l.Pace = o.Pace
+	set(&o.Slots, l.Slots)
+	set(&o.StateMB, l.StateMB)
+	l.Slots, l.StateMB = o.Slots, o.StateMB
+	l.Steps, l.Pace = 1000, 20*time.Millisecond
+	if l.StateMB > 0 {
+		l.Steps, l.Pace = 300, 60*time.Millisecond
 	}
+	set(&o.Steps, l.Steps)
+	set(&o.Pace, l.Pace)
+	l.Steps, l.Pace = o.Steps, o.Pace
 	return l
 }
 

@@ -25,10 +25,10 @@ type Options struct {
 	World   int           // ranks of a layout of your own [4]
 	Groups  []int         // replica group of each rank [r mod Shards]
 	Shards  int           // ranks that share one replica of the model [the trainer's default; textlm's is 2]
-	Slots   int           // generations that an arena holds, in every layout [the layout's]
-	StateMB int           // MiB added to each rank's state, in every layout [the layout's]
-	Steps   int           // of each job [the layout's; 1000]
-	Pace    time.Duration // shortest step [the layout's; 20 ms]
+	Slots   int           // generations that an arena holds, in every layout [drawn by the seed with textlm; else the layout's]
+	StateMB int           // MiB added to each rank's state, in every layout [as Slots]
+	Steps   int           // of each job [300 in a layout with an added state; else 1000]
+	Pace    time.Duration // shortest step [60 ms in a layout with an added state; else 20 ms]
 	Warm    int           // processes that each node keeps waiting for a rank [0; 1 with the fault heir]
 	Flags   []string      // further ones of `replicad run`
 
@@ -40,11 +40,6 @@ type Options struct {
 
 	Again func(Options) string // the command line of a run with these options, for what a failure says [nil]
 }
-
-const (
-	defaultSteps = 1000
-	defaultPace  = 20 * time.Millisecond
-)
 
 // withDefaults returns a copy that is complete and checked; all that is wrong is reported together.
 func (o Options) withDefaults() (Options, error) {
@@ -104,10 +99,10 @@ func (o Options) withDefaults() (Options, error) {
 func (o *Options) layOut() {
 	own := o.World != 0 || o.Groups != nil || o.Shards != 0
 	if o.Layouts == nil {
-		switch textlm := strings.HasPrefix(filepath.Base(strings.Fields(o.Trainer + " -")[0]), "textlm"); {
+		switch {
 		case own:
 			o.Layouts = []string{ownLayout}
-		case textlm:
+		case o.textlm():
 			o.Layouts = drawLayouts(o.Seed)
 		default:
 			o.Layouts = []string{pairs}
@@ -122,6 +117,11 @@ func (o *Options) layOut() {
 			o.Groups = append(o.Groups, r%max(o.Shards, 2))
 		}
 	}
+}
+
+// textlm tells whether the trainer is the one that has flags for all that a layout can ask for.
+func (o Options) textlm() bool {
+	return strings.HasPrefix(filepath.Base(strings.Fields(o.Trainer + " -")[0]), "textlm")
 }
 
 func set[T comparable](field *T, value T) {

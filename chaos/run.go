@@ -205,7 +205,7 @@ func (r *runner) perform(ctx context.Context) error {
 	}
 	defer r.release()
 	l := r.lay
-	r.rec.say("layout %s, seed %d: %d ranks in groups %s, %d MiB added to each, %d steps a job, trainer %s; files in %s", l.Name, r.opt.Seed, l.World, l.groupList(), l.StateMB, l.Steps, r.opt.Trainer, r.dir)
+	r.rec.say("layout %s, seed %d: %s, %d steps a job, trainer %s; files in %s", l.Name, r.opt.Seed, l.size(), l.Steps, r.opt.Trainer, r.dir)
 	if err := r.undisturbed(ctx); err != nil {
 		return err
 	}
@@ -511,6 +511,9 @@ func (r *runner) finish(ctx context.Context, patience time.Duration) error {
 	r.judgeEnd()
 	if err := r.forget(ctx); err != nil {
 		return err
+	}
+	if err := r.durable.forget(r.job.Name); err != nil { // a daemon still writes there
+		r.rec.say("generations of job %s stay on the disk: %v", r.job.Name, err)
 	}
 	r.rec.say("job %s is done, its digests compared, its memory given back", r.job.Name)
 	return r.broken()

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -23,7 +25,8 @@ func (a *attack) launch(h wire.RunHello) (c *caller, refused string, err error) 
 		return nil, "", err
 	}
 	a.later(func(c *caller) func() { return func() { _ = c.Close() } }(c)) // a refusal returns none
-	if err := c.say(wire.MRunHello, h.Append(nil)); err != nil {
+	// One that is refused before it speaks can't, and hears why.
+	if err := c.say(wire.MRunHello, h.Append(nil)); err != nil && !errors.Is(err, unix.EPIPE) {
 		return nil, "", err
 	}
 	for {
@@ -121,6 +124,33 @@ func manyJobs(_ context.Context, a *attack) (err error) {
 	return errors.New("300 jobs of one user were taken")
 }
 
+// manySessions has launchers of one job come until one is refused, and keeps all of them.
+func manySessions(ctx context.Context, a *attack) (err error) {
+	l := a.launcher(unused("sessions"))
+	defer func() {
+		if a.counted("sessions") > 0 {
+			err = errors.Join(err, a.endJob(l.Job))
+		}
+	}()
+	for range 1030 {
+		_, refused, err := a.launch(l)
+		switch {
+		case err != nil:
+			return err
+		case refused == "":
+			a.count("sessions", 1)
+		case !strings.Contains(refused, "per_user.sessions"):
+			return fmt.Errorf("session %d is refused with %q", a.counted("sessions"), refused)
+		default:
+			if a.count("refused with the number", 1); a.counted("refused with the number") >= 10 {
+				a.wait(ctx)
+				return nil
+			}
+		}
+	}
+	return errors.New("1,030 sessions of one user were taken")
+}
+
 // ahead sets words in epochs that are far from beginning.
 func ahead(r *ownRank, _ time.Duration) error {
 	taken, refused := 0, 0
@@ -139,7 +169,7 @@ func ahead(r *ownRank, _ time.Duration) error {
 			refused++
 		}
 	}
-	fmt.Fprintf(r.out, "taken %d refused %d\n", taken, refused)
+	fmt.Fprintf(r.out, "taken %d refused %d%s", taken, refused, isOver)
 	return nil
 }
 

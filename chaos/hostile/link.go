@@ -490,7 +490,7 @@ func linkKinds(ctx context.Context, a *attack) error {
 	if err != nil {
 		return err
 	}
-	for _, kind := range []wire.Kind{0, 1, 2, 16, 33, 48, 50, 96, 103, 110, 111, 120, 200, 255} {
+	for _, kind := range []wire.Kind{0, 1, 2, 16, 33, 48, 50, 96, 103, 110, 111, 124, 200, 255} {
 		l, err := a.linkOn(ctx, e, id)
 		if err != nil {
 			return err

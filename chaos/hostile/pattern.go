@@ -119,8 +119,9 @@ var All = []Pattern{
 	{Name: "rank-seats", Who: Rank, Does: "a job of 8,000 ranks, and a launcher that offers 8,000 processes and starts none", Must: "believe what a node could hold, ask bit by bit", Brief: true, At: follower, act: seats},
 	{Name: "rank-seats-leader", Who: Rank, Does: "the same at the leader", Must: "lead on", act: seats},
 	{Name: "rank-absent", Who: Rank, Does: "asks for keys that are not there, as fast as it can", Must: "ask the leader at a pace, keep one question", At: follower, act: rankAbsent},
-	{Name: "rank-ahead", Who: Rank, Does: "words of 6 MiB in all in epochs to come", Must: "refuse all beyond the next", act: rankAhead},
-	{Name: "rank-jobs", Long: true, Who: Rank, Does: "creates jobs until it may not", Must: "refuse beyond 64, with the number", act: manyJobs},
+	{Name: "rank-ahead", Who: Rank, Does: "words of 6 MiB in all in epochs to come", Must: "refuse all beyond the next", Brief: true, act: rankAhead},
+	{Name: "rank-jobs", Who: Rank, Does: "creates jobs until it may not", Must: "refuse beyond 64, with the number", Brief: true, act: manyJobs},
+	{Name: "rank-sessions", Who: Rank, Does: "1,030 sessions of one user", Must: "refuse beyond 896, with the number", Brief: true, act: manySessions},
 
 	{Name: "admin-idle", Long: true, Who: Admin, Does: "500 connections to the admin socket, half of them after one answer", Must: "hang up on them, and serve others meanwhile", act: adminIdle},
 	{Name: "admin-loris", Long: true, Who: Admin, Does: "headers and bodies a byte at a time", Must: "hang up within seconds", act: adminLoris},

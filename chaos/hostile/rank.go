@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -65,6 +66,9 @@ func (c *caller) write(b []byte, files ...*os.File) error {
 func (c *caller) hear(within time.Duration) (wire.RankHeader, []byte, *os.File, error) {
 	_ = c.SetReadDeadline(time.Now().Add(within))
 	b, files, _, _, err := unixsock.Receive(c.UnixConn, c.buf)
+	if errors.Is(err, unix.ECONNRESET) { // it says so once; what the daemon said before comes after that
+		b, files, _, _, err = unixsock.Receive(c.UnixConn, c.buf)
+	}
 	if err != nil || len(b) == 0 {
 		unixsock.CloseAll(files)
 		return wire.RankHeader{}, nil, nil, errors.Join(err, errors.New("hung up"))
@@ -328,7 +332,24 @@ func rankUnread(ctx context.Context, a *attack) error {
 	})
 }
 
-// run has a launcher start a rank of a job of its own that misbehaves, until the pattern has lasted or the launcher ends.
+// words are what a launcher and its ranks print, until one of them says that it is over.
+type words struct {
+	buf  bytes.Buffer // not embedded: it would read for itself, past Write
+	over func()
+}
+
+// isOver ends a rank's last line. Its launcher would have the process started again, to say the same.
+const isOver = "; over\n"
+
+func (w *words) Write(b []byte) (int, error) {
+	n, err := w.buf.Write(b)
+	if bytes.Contains(w.buf.Bytes(), []byte(isOver)) {
+		w.over()
+	}
+	return n, err
+}
+
+// run has a launcher start a rank of a job of its own that misbehaves, until the pattern has lasted, the rank is over or the launcher ends.
 func (a *attack) run(ctx context.Context, job, as string, flags ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 6*a.Hold)
 	defer cancel()
@@ -337,11 +358,13 @@ func (a *attack) run(ctx context.Context, job, as string, flags ...string) ([]by
 	cmd := exec.CommandContext(ctx, a.Program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 15 * time.Second
-	out, err := cmd.CombinedOutput()
-	if ee := (*exec.ExitError)(nil); errors.As(err, &ee) {
+	out := &words{over: cancel}
+	cmd.Stdout, cmd.Stderr = out, out
+	err := cmd.Run()
+	if ee := (*exec.ExitError)(nil); errors.As(err, &ee) || errors.Is(err, context.Canceled) {
 		err = nil // how it ends is judged by what it said
 	}
-	return out, err
+	return out.buf.Bytes(), err
 }
 
 // lastOf is the end of what a program said.

@@ -413,13 +413,16 @@ func (h *Host) wanted(lj *localJob, r replica.Rank, status int32) want.Kind {
 // that hangs, say): the epoch that waits for them has no steps to tell a hang by.
 func (h *Host) killStuck() {
 	limit := h.cfg.Timing.Start
+	starting := map[*localJob][]replica.Rank{} // which looks at all launchers: a user may have hundreds of them
 	for _, l := range h.launchers {
 		lj := h.jobNamed(l.hello.Job)
 		if lj == nil || !l.accepted {
 			continue
 		}
-		starting, _, _ := h.starting(lj)
-		for _, r := range starting {
+		if _, known := starting[lj]; !known {
+			starting[lj], _, _ = h.starting(lj)
+		}
+		for _, r := range starting[lj] {
 			switch {
 			case h.heardOf(lj, r):
 				l.starts.excused(r, time.Now())

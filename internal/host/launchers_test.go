@@ -113,6 +113,21 @@ func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
 	}
 }
 
+// The launchers that one user may have are looked at one by one, not each beside all others.
+func TestManyLaunchersAreLookedAtOnce(t *testing.T) {
+	work := func(n int) float64 {
+		d := newRig(t)
+		d.put(fixture.Job())
+		for id := range uint64(n) {
+			d.launchers[id] = &launcher{hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{0: {running: true, since: time.Now()}}}
+		}
+		return testing.AllocsPerRun(3, d.killStuck)
+	}
+	if few, many := work(50), work(200); many > 8*few {
+		t.Errorf("four times the launchers take %.0f allocations instead of %.0f", many, few)
+	}
+}
+
 // Whoever looks at the launcher's output learns why its process was killed.
 func TestLauncherIsToldOfAHang(t *testing.T) {
 	d := newRig(t)
