@@ -101,7 +101,7 @@ func printStatus(w io.Writer, s control.Status) error {
 
 // accountText says what a user has of what it may have. Where no leader answers nothing is known but the sessions.
 func accountText(a control.AccountStatus) string {
-	text := fmt.Sprintf("%d of %d sessions here", a.Sessions, a.MostSessions)
+	text := fmt.Sprintf("%d of %d sessions here, %d of %d requests in 0.1 s", a.Sessions, a.MostSessions, a.Requests, a.MostRequests)
 	if a.MostJobs > 0 {
 		text = fmt.Sprintf("%d of %d jobs, %d of %d ranks, %d of %d KiB to meet, ", a.Jobs, a.MostJobs, a.Ranks, a.MostRanks, a.Rendezvous>>10, a.MostRendezvous>>10) + text
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/account"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
@@ -137,7 +138,8 @@ type Host struct {
 	attaching    map[uint64]*attaching // by session peer
 	launchers    map[uint64]*launcher  // by session peer
 	shortages    shortages
-	requests     uint64 // last request id
+	requests     uint64        // last request id
+	asking       *account.Pace // of what processes here ask the leader
 	claims       map[uint64]*attaching
 	creates      map[uint64]*launcher
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
@@ -214,6 +216,7 @@ func New(c Config) *Host {
 	}
 	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
 	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(push.Ended{Pushed: p}) }})
+	m.asking = account.NewPace(m.cfg.PerUser.Requests)
 	m.desk = desk.New(deskOwner{m}, m.log)
 	m.adoption = adoption.New(rooms{m}, m.log, m.self.Boot, m.cfg.Timing.HangFirst)
 	m.scrubber = newScrubber(m)
@@ -605,7 +608,8 @@ func (h *Host) tick() time.Duration {
 		h.lastReport = time.Now()
 	}
 	h.yield()
-	h.desk.Tick(time.Now())
+	h.asking.Tick(time.Now())
+	h.desk.Tick()
 	h.retryShort()
 	next = min(next, h.turnRooms(time.Now()))
 	h.serveLaunchers()
