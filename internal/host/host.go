@@ -138,10 +138,11 @@ type Host struct {
 	attaching    map[uint64]*attaching // by session peer
 	launchers    map[uint64]*launcher  // by session peer
 	shortages    shortages
-	requests     uint64        // last request id
-	asking       *account.Pace // of what processes here ask the leader
-	claims       map[uint64]*attaching
-	creates      map[uint64]*launcher
+	requests     uint64                // last request id
+	asking       *account.Pace         // of what processes here ask the leader
+	claims       map[uint64]*attaching // under way, by request; those of processes that are gone too
+	creates      map[uint64]*launcher  // likewise
+	claimsWait   bool                  // some have to wait for the pace of their user
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
 	questions    map[uint64]chan<- any // to the leader, not answered
 	lastReport   time.Time
@@ -451,6 +452,9 @@ func (h *Host) leaderSays(msg any) {
 	case control.CreateReply:
 		if l := h.creates[msg.ID]; l != nil {
 			delete(h.creates, msg.ID)
+			if h.launchers[l.peer.ID()] != l {
+				break // it is gone
+			}
 			if msg.Retry {
 				l.creating = false // the next tick asks again
 				break
@@ -552,9 +556,17 @@ func endedUnseen(job *replica.Job, index uint64) *replica.Job {
 // resend repeats to a new leader whatever waits for an answer.
 func (h *Host) resend() {
 	for id, a := range h.claims {
+		if !h.waitsFor(id, a) {
+			delete(h.claims, id)
+			continue
+		}
 		h.send(control.ClaimRequest{ID: id, Claim: a.claim, Token: a.hello.Token})
 	}
 	for id, l := range h.creates {
+		if h.launchers[l.peer.ID()] != l {
+			delete(h.creates, id)
+			continue
+		}
 		h.send(h.requestFor(l, id))
 	}
 	for _, s := range h.suspects {
@@ -609,10 +621,14 @@ func (h *Host) tick() time.Duration {
 	}
 	h.yield()
 	h.asking.Tick(time.Now())
-	h.desk.Tick()
 	h.retryShort()
 	next = min(next, h.turnRooms(time.Now()))
 	h.serveLaunchers()
+	if h.claimsWait {
+		h.claimsWait = false
+		h.serveAttaching()
+	}
+	h.desk.Tick() // behind claims: a recovery waits for these, and a job's processes may ask at the rendezvous in a loop
 	h.letLaunchersGo()
 	h.killStuck()
 	h.leaderless(time.Now())

@@ -229,7 +229,7 @@ func (h *Host) serveLauncher(l *launcher) {
 
 // askFor asks the leader for the launcher's job.
 func (h *Host) askFor(l *launcher) {
-	if !l.creating {
+	if !l.creating && h.mayAsk(uint32(l.user), replica.JobID{}) {
 		l.creating = true
 		id := h.nextRequest()
 		h.creates[id] = l

@@ -184,9 +184,8 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 // peerGone is a lost session: of a live process until its exit is seen.
 func (h *Host) peerGone(p session.Peer) {
 	h.desk.Leave(p)
-	if a := h.attaching[p.ID()]; a != nil {
+	if h.attaching[p.ID()] != nil {
 		delete(h.attaching, p.ID())
-		delete(h.claims, a.request)
 		return
 	}
 	if l := h.launchers[p.ID()]; l != nil {
