@@ -123,6 +123,11 @@ func groupsOf(set []bool) (groups []int) {
 
 func (h *Host) runHello(ev session.RunHello) {
 	l := &launcher{peer: ev.Peer, user: ev.Peer.UID(), request: ev.Header.Request, hello: ev.RunHello, starts: starts{}, kept: ev.Kept}
+	if ev.Full != "" && !h.launches(ev.Peer, l.hello.Job) {
+		h.refuseLauncher(l, wire.CodeAgain, ev.Full)
+		ev.Peer.Close()
+		return
+	}
 	h.launchers[ev.Peer.ID()] = l
 	if err := replica.CheckName(l.hello.Job); err != nil {
 		h.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
@@ -275,16 +280,20 @@ func (h *Host) offers(job *replica.Job) (n int, spare bool) {
 		}
 	}
 	for user, f := range free {
-		n += min(f, h.seats(user))
+		n += min(f, h.seats(user, job))
 	}
 	return min(n, maxSeats), spare && n > 0
 }
 
 // seats is for how many more processes of a user there are sessions here: its launchers have one each, and so have the processes that they run.
-func (h *Host) seats(user int) int {
+// What is kept for recoveries is no place for a job that has not trained yet.
+func (h *Host) seats(user int, job *replica.Job) int {
 	n := h.cfg.PerUser.Sessions
 	if n == 0 {
 		return maxSeats
+	}
+	if job.Phase == replica.Opening {
+		n -= session.Reserve(n)
 	}
 	for _, l := range h.launchers {
 		if l.user == user {

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"testing"
@@ -159,5 +160,71 @@ func TestAClaimWaitsForItsTurn(t *testing.T) {
 	said := d.says()
 	if claims, questions := fixture.Only[control.ClaimRequest](said), fixture.Only[control.KVRequest](said); len(claims) != 1 || len(questions) != 0 {
 		t.Errorf("in the next spell it claims %+v, and asks %+v", claims, questions)
+	}
+}
+
+// A user's other job and strangers have taken the sessions: what is left is for the ranks that a job of hers has lost.
+func TestSessionsLeftAreForRecoveries(t *testing.T) {
+	const full = "user 1002 has 784 sessions"
+	lost := func(j *replica.Job) {
+		j.Owner = alice
+		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
+	}
+	for name, tc := range map[string]struct {
+		job   *replica.Job
+		uid   int
+		hello wire.Hello
+		here  func(d *rig, lj *localJob) // what else is there
+		has   bool
+	}{
+		"a rank that its job has lost":       {job: fixture.Closed(fixture.Job()), has: true},
+		"a job that nobody knows":            {job: fixture.Closed(fixture.Job()), hello: wire.Hello{Job: "other"}},
+		"a rank of another node":             {job: fixture.Closed(fixture.Job()), hello: wire.Hello{Rank: 1}},
+		"a rank that no job has":             {job: fixture.Closed(fixture.Job()), hello: wire.Hello{Rank: 2, World: 3}},
+		"another user's job":                 {job: fixture.Closed(fixture.Job()), uid: bob},
+		"a job that has not trained":         {job: opening()},
+		"a rank that lives here":             {job: fixture.Closed(fixture.Job()), here: func(d *rig, lj *localJob) { d.attach(lj, 0) }},
+		"a rank that is on its way":          {job: fixture.Closed(fixture.Job()), here: func(d *rig, _ *localJob) { (&crowd{d: d, id: 500}).rank(alice) }},
+		"a rank whose process has just died": {job: fixture.Closed(fixture.Job()), has: true, here: func(d *rig, lj *localJob) { d.rankDied(lj, d.attach(lj, 0)) }},
+	} {
+		d := newRig(t)
+		lj := d.put(fixture.Changed(tc.job, lost))
+		if tc.here != nil {
+			tc.here(d, lj)
+		}
+		p := &mute{id: 1, uid: cmp.Or(tc.uid, alice)}
+		h := tc.hello
+		h.ABI, h.World, h.Job = wire.RankABI, cmp.Or(h.World, 2), cmp.Or(h.Job, "job")
+		d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: h, Full: full})
+		if has := d.attaching[p.id] != nil; has != tc.has {
+			t.Errorf("%s: it has one of the sessions that are kept: %v", name, has)
+		}
+		if tc.has != (p.refused == "") || !tc.has && (p.refused != full || p.code != wire.CodeAgain || !p.closed) {
+			t.Errorf("%s: refused with %d %q, its session is over: %v", name, p.code, p.refused, p.closed)
+		}
+	}
+}
+
+// So it is with launchers: the first one of a job that has lost ranks starts them.
+func TestSessionsLeftAreForLaunchersOfRecoveries(t *testing.T) {
+	d := newRig(t)
+	d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Owner = alice }))
+	id := uint64(0)
+	comes := func(uid int, job string) *mute {
+		id++
+		p := &mute{id: id, uid: uid}
+		d.handleSession(session.RunHello{Peer: p, Header: wire.RankHeader{Request: 1}, RunHello: wire.RunHello{Job: job, World: 2, Capacity: 1, Flags: wire.RunNameGroups}, Full: "full"})
+		return p
+	}
+	for name, p := range map[string]*mute{"a job to be made": comes(alice, "other"), "another user's job": comes(bob, "job")} {
+		if p.refused != "full" || p.code != wire.CodeAgain || !p.closed || d.launchers[p.id] != nil {
+			t.Errorf("%s: refused with %d %q, its session is over: %v", name, p.code, p.refused, p.closed)
+		}
+	}
+	if first := comes(alice, "job"); d.launchers[first.id] == nil || first.closed {
+		t.Errorf("the only launcher of a job: refused with %q", first.refused)
+	}
+	if second := comes(alice, "job"); second.refused != "full" {
+		t.Errorf("a second one of the same job: refused with %q", second.refused)
 	}
 }
