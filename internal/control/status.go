@@ -28,6 +28,8 @@ type Status struct {
 	Certificate string `json:"certificate,omitempty"`
 	// Revoked lists the names whose certificates up to an epoch this node refuses.
 	Revoked []RevokedStatus `json:"revoked,omitempty"`
+	// PassedOver counts the revocations that this node has heard of and does not believe.
+	PassedOver []PassedOver `json:"revocations_passed_over,omitempty"`
 	// GossipKeys are this node's, the one that it speaks with first.
 	GossipKeys []GossipKeyStatus `json:"gossip_keys"`
 	// GossipUnknown are registered nodes whose hosts are up and of whose gossip keys this node hears nothing: they are in no list of GossipKeys.
@@ -280,6 +282,15 @@ type RevokedStatus struct {
 	Role  string            `json:"role"` // "node" or "operator"
 	Name  string            `json:"name"`
 	Epoch replica.CertEpoch `json:"epoch"`
+}
+
+// PassedOver are revocations of one operator that count for nothing on a node.
+type PassedOver struct {
+	Operator string    `json:"operator"` // as the certificate says; empty: it names none
+	Count    int       `json:"count"`
+	Of       string    `json:"of"`  // the newest: "node b, up to epoch 1764000000"
+	Why      string    `json:"why"` // it is not believed
+	At       time.Time `json:"at"`  // it was heard first
 }
 
 // NoLink is a link between a node and a voter that failed lately.

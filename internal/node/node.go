@@ -785,7 +785,7 @@ func (d *daemon) baseStatus() control.Status {
 	if err := d.id.OwnRevoked(); err != nil {
 		s.Certificate = err.Error()
 	}
-	s.Revoked = revokedStatus(d.id)
+	s.Revoked, s.PassedOver = revokedStatus(d.id), d.trust.passedOver()
 	if d.gossip != nil {
 		s.GossipKeys = gossipKeyStatus(d.id.GossipKeys(), d.cfg.Node, d.gossip.Members())
 	}
