@@ -133,6 +133,10 @@ func (h *Host) runHello(ev session.RunHello) {
 		h.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
 		return
 	}
+	if code, text := h.tooMany(l); text != "" {
+		h.refuseLauncher(l, code, text)
+		return
+	}
 	if text := h.unkeepable(l); text != "" {
 		h.refuseLauncher(l, wire.CodeRefused, text)
 		return
@@ -280,19 +284,19 @@ func (h *Host) offers(job *replica.Job) (n int, spare bool) {
 		}
 	}
 	for user, f := range free {
-		n += min(f, h.seats(user, job))
+		n += min(f, h.seats(user, job.Phase != replica.Opening))
 	}
 	return min(n, maxSeats), spare && n > 0
 }
 
 // seats is for how many more processes of a user there are sessions here: its launchers have one each, and so have the processes that they run.
 // What is kept for recoveries is no place for a job that has not trained yet.
-func (h *Host) seats(user int, job *replica.Job) int {
+func (h *Host) seats(user int, trained bool) int {
 	n := h.cfg.PerUser.Sessions
 	if n == 0 {
 		return maxSeats
 	}
-	if job.Phase == replica.Opening {
+	if !trained {
 		n -= session.Reserve(n)
 	}
 	for _, l := range h.launchers {
@@ -301,6 +305,21 @@ func (h *Host) seats(user int, job *replica.Job) int {
 		}
 	}
 	return max(0, n)
+}
+
+// tooMany says that a launcher names more ranks to be started here than its user has sessions for; empty: it does not. One that comes back runs its
+// processes already.
+func (h *Host) tooMany(l *launcher) (code int32, text string) {
+	named := min(len(l.hello.Ranks), int(l.hello.Capacity))
+	seats := h.seats(l.user, h.ranFor(l.hello.Job, l.user) != nil)
+	if named <= seats || l.hello.Joined != (replica.JobID{}) {
+		return 0, ""
+	}
+	most := cmp.Or(h.cfg.PerUser.Sessions, session.MaxSessions)
+	if code = wire.CodeAgain; named >= most-session.Reserve(h.cfg.PerUser.Sessions) { // however many processes end
+		code = wire.CodeRefused
+	}
+	return code, fmt.Sprintf("job %q: its launcher names %d ranks to start here, and user %d has sessions for %d more processes on this node, of %d (per_user.sessions): name fewer ranks, or end some of this user's processes here", l.hello.Job, named, l.user, seats, most)
 }
 
 // launchersOf counts the launchers of a job here.

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/account"
 	"github.com/replicad/replicad/internal/control"
@@ -226,5 +228,47 @@ func TestSessionsLeftAreForLaunchersOfRecoveries(t *testing.T) {
 	}
 	if second := comes(alice, "job"); second.refused != "full" {
 		t.Errorf("a second one of the same job: refused with %q", second.refused)
+	}
+}
+
+// Ranks that a launcher names itself are bounded by its user's sessions too: the daemon asked for processes that found none.
+func TestALauncherNamesNoMoreRanksThanItsUserHasSessions(t *testing.T) {
+	d := newRig(t)
+	d.cfg.PerUser.Sessions = 16 // two of them for recoveries
+	id := uint64(0)
+	comes := func(ranks, capacity int, change func(*wire.RunHello)) *mute {
+		id++
+		p := &mute{id: id, uid: alice}
+		h := wire.RunHello{Job: fmt.Sprint("job-", id), World: 100, Capacity: uint32(capacity)}
+		for r := range ranks {
+			h.Ranks = append(h.Ranks, replica.Rank(r))
+		}
+		if change != nil {
+			change(&h)
+		}
+		d.handleSession(session.RunHello{Peer: p, Header: wire.RankHeader{Request: 1}, RunHello: h})
+		return p
+	}
+	p := comes(14, 14, nil)
+	for _, part := range []string{"names 14 ranks", "user 1002 has sessions for 13 more", "of 16", "per_user.sessions"} {
+		if p.code != wire.CodeRefused || !strings.Contains(p.refused, part) || d.launchers[p.id] != nil {
+			t.Errorf("refused with %d %q, want %q", p.code, p.refused, part)
+		}
+	}
+	first := comes(13, 13, nil)
+	if first.refused != "" {
+		t.Fatalf("as many as there are sessions: %q", first.refused)
+	}
+	for r := range replica.Rank(13) {
+		d.launchers[first.id].starts.asked(r, time.Now())
+	}
+	if p := comes(1, 1, nil); p.code != wire.CodeAgain || !strings.Contains(p.refused, "for 0 more") { // it passes once others end
+		t.Errorf("once all are taken: refused with %d %q", p.code, p.refused)
+	}
+	if p := comes(0, 50, nil); p.refused != "" {
+		t.Errorf("without ranks of its own, so that the leader is offered what there is: %q", p.refused)
+	}
+	if p := comes(50, 50, func(h *wire.RunHello) { h.Joined = fixture.JobID }); strings.Contains(p.refused, "sessions") {
+		t.Errorf("a launcher that comes back, whose processes run: %q", p.refused)
 	}
 }
