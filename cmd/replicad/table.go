@@ -102,7 +102,7 @@ func printStatus(w io.Writer, s control.Status) error {
 	return t.Flush()
 }
 
-// accountText says what a user has of what it may have. Where no leader answers nothing is known but the sessions.
+// accountText says what a user has of what it may have. Where no leader answers only what this node counts is known.
 func accountText(a control.AccountStatus) string {
 	text := fmt.Sprintf("%d of %d sessions here, %d of %d requests in 0.1 s", a.Sessions, a.MostSessions, a.Requests, a.MostRequests)
 	if a.MostJobs > 0 {
