@@ -45,7 +45,8 @@ func someStatus() control.Status {
 	gen := func(s replica.Step) replica.Generation { return replica.Generation{Epoch: 3, Step: s} }
 	s := control.Status{
 		Version: "v1", Node: "a", Incarnation: 7, Session: 2, Leader: "b", Term: 4, IsLeader: true, KeeperLost: true, Certificate: "this node's certificate expires in 9 days", DurableSilent: "durable directory /mnt: the file system does not answer",
-		Accounts:   []control.AccountStatus{{User: 1002, Jobs: 2, MostJobs: 64, Ranks: 9, MostRanks: 131072, Rendezvous: 12 << 10, MostRendezvous: 64 << 20, Sessions: 11, MostSessions: 896}, {User: 1003, Sessions: 1, MostSessions: 896}},
+		Accounts:   []control.AccountStatus{{User: 1002, Jobs: 2, MostJobs: 64, Ranks: 9, MostRanks: 131072, Rendezvous: 12 << 10, MostRendezvous: 64 << 20, Sessions: 11, MostSessions: 896, Requests: 90, MostRequests: 1024}, {User: 1003, Sessions: 1, MostSessions: 896, MostRequests: 1024}},
+		PassedOver: []control.PassedOver{{Operator: "carol", Count: 2, Of: "node d, up to epoch 5", Why: "carol is revoked"}, {Count: 1, Of: "node e, up to epoch 6", Why: "no certificate"}},
 		NoLink:     []control.NoLink{{Node: "c", Why: "its certificate expired", Tries: 12}},
 		Refused:    []control.NoLink{{Node: "s", Incarnation: 9, Why: "superseded by 11", Tries: 3}, {Node: "t", Why: "another version", Tries: 1}},
 		GossipKeys: []control.GossipKeyStatus{{Fingerprint: "0a0b0c0d", Primary: true}}, GossipUnknown: []replica.NodeName{"b"},
@@ -86,7 +87,8 @@ func TestStatus(t *testing.T) {
 		"leader      b (term 4)", "keeper      gone: restart this daemon", "expiry      this node's certificate expires in 9 days", "durable     durable directory /mnt: the file system does not answer", "unobserved      leader", "silent          client", "job lm", "open, epoch 3", "alive, revoked", "lacks      rank 0: model.teacher.0.weight: a restart is not the same run", "lacks      rank 1 and 2 more: buffer: a restart",
 		"gossip key  0a0b0c0d, this node sends with it", "unknown of [b]: ", "step 120, as generation (3,120)", "none yet", "durable writes are tried again: shard 1-158/private-1.safetensors is missing",
 		"survives   loss of 1 node: 100 %, 2 nodes: 85.71 % (all but 4 of 28 ways), 3 nodes: 0 %, of the 8 nodes that hold the committed step", "87 steps since: one more fault may cost them", "degraded", "node s has not pinned group 1", "if lost    node a: group 0 of step 120 is held by a alone; no seat", "4242", "unclaimed", "aa000000  a s*", "bb000000  b",
-		"user 1002   2 of 64 jobs, 9 of 131072 ranks, 12 of 65536 KiB to meet, 11 of 896 sessions here\n", "user 1003   1 of 896 sessions here\n",
+		"unbelieved  2 revocation(s) in the name of operator carol count for nothing here, the newest of node d, up to epoch 5: carol is revoked: if it is meant, have another operator", "unbelieved  1 revocation(s) that nobody signed count",
+		"user 1002   2 of 64 jobs, 9 of 131072 ranks, 12 of 65536 KiB to meet, 11 of 896 sessions here, 90 of 1024 requests in 0.1 s\n", "user 1003   1 of 896 sessions here, 0 of 1024 requests in 0.1 s\n",
 		"voter c, 12 tries since 00:00:00: its certificate expired", "node s (incarnation 9), 3 tries since 00:00:00: superseded by 11", "node t, 1 tries since 00:00:00: another version",
 	} {
 		if !strings.Contains(out, want) {

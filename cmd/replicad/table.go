@@ -45,6 +45,9 @@ func printStatus(w io.Writer, s control.Status) error {
 	for _, r := range s.Revoked {
 		printf(t, "revoked\t%s %s: certificates up to epoch %d, %s\n", r.Role, r.Name, r.Epoch, pki.EpochTime(r.Epoch).UTC().Format(time.RFC3339))
 	}
+	for _, p := range s.PassedOver {
+		printf(t, "unbelieved\t%s\n", passedText(p))
+	}
 	if len(s.GossipKeys) > 1 || len(s.GossipUnknown) > 0 || len(s.GossipKeys) == 1 && len(s.GossipKeys[0].Missing) > 0 {
 		for _, k := range s.GossipKeys {
 			printf(t, "gossip key\t%s\n", gossipKeyText(k))
@@ -99,13 +102,22 @@ func printStatus(w io.Writer, s control.Status) error {
 	return t.Flush()
 }
 
-// accountText says what a user has of what it may have. Where no leader answers nothing is known but the sessions.
+// accountText says what a user has of what it may have. Where no leader answers only what this node counts is known.
 func accountText(a control.AccountStatus) string {
-	text := fmt.Sprintf("%d of %d sessions here", a.Sessions, a.MostSessions)
+	text := fmt.Sprintf("%d of %d sessions here, %d of %d requests in 0.1 s", a.Sessions, a.MostSessions, a.Requests, a.MostRequests)
 	if a.MostJobs > 0 {
 		text = fmt.Sprintf("%d of %d jobs, %d of %d ranks, %d of %d KiB to meet, ", a.Jobs, a.MostJobs, a.Ranks, a.MostRanks, a.Rendezvous>>10, a.MostRendezvous>>10) + text
 	}
 	return text
+}
+
+// passedText says which revocations a node does not believe.
+func passedText(p control.PassedOver) string {
+	by := "that nobody signed"
+	if p.Operator != "" {
+		by = "in the name of operator " + p.Operator
+	}
+	return fmt.Sprintf("%d revocation(s) %s count for nothing here, the newest of %s: %s: if it is meant, have another operator order it again (replicad revoke), else a node that leads lies", p.Count, by, p.Of, p.Why)
 }
 
 // gossipKeyText says which nodes send with a key and which lack it, during a rotation.

@@ -145,11 +145,15 @@ type Config struct {
 	Raft   Raft   `yaml:"raft"`
 }
 
-// PerUser limits each user alone: who asks for more is refused with the number, and nobody else notices. The leader's file counts for the
-// last three, so that voters should have the same.
+// PerUser limits each user alone: who asks for more is refused with the number, or waits, and nobody else notices. The leader's file counts for
+// jobs, ranks and rendezvous, so that voters should have the same.
 type PerUser struct {
-	// Sessions are connections of ranks and launchers to this node's daemon, which takes 1,024: 8 to 1024, default 896.
+	// Sessions are connections of ranks and launchers to this node's daemon, which takes 1,024: 8 to 1024, default 896. An eighth
+	// of them is kept for ranks that a job has lost, and for launchers of such a job: the first start of one finds the others.
 	Sessions int `yaml:"sessions"`
+	// Requests are what this node's daemon asks the leader for the user's processes in a tenth of a second: questions at the rendezvous, claims of ranks, jobs to be
+	// created. Further ones wait. 256 to 65536, default 1024, which is one for each process that a node has.
+	Requests int `yaml:"requests"`
 	// Jobs that have not ended, of the cluster's 256: 1 to 256, default 64.
 	Jobs int `yaml:"jobs"`
 	// Ranks of these jobs' worlds together, 1 to 1048576, default 32768, which is an eighth of what the cluster's state has room for.
@@ -273,7 +277,7 @@ type Raft struct {
 // Default returns what a Config has where nothing is set. Paths that depend on StateDir are WithDefaults' to fill in.
 func Default() Config {
 	return Config{
-		PerUser:        PerUser{Sessions: 896, Jobs: 64, Ranks: 1 << 15, Rendezvous: 64 << 20},
+		PerUser:        PerUser{Sessions: 896, Requests: 1024, Jobs: 64, Ranks: 1 << 15, Rendezvous: 64 << 20},
 		MemoryMargin:   256 << 20,
 		DurableKeep:    replica.Keep{Last: 3},
 		DurableWriters: DefaultDurableWriters,
@@ -303,6 +307,7 @@ func (c Config) WithDefaults() *Config {
 	out.Addrs, out.Voters, out.Seeds, out.Labels = slices.Clone(c.Addrs), slices.Clone(c.Voters), slices.Clone(c.Seeds), maps.Clone(c.Labels)
 	out.DurableRecipients, out.DurableIdentitiesCommand = slices.Clone(c.DurableRecipients), slices.Clone(c.DurableIdentitiesCommand)
 	setDefault(&out.PerUser.Sessions, d.PerUser.Sessions)
+	setDefault(&out.PerUser.Requests, d.PerUser.Requests)
 	setDefault(&out.PerUser.Jobs, d.PerUser.Jobs)
 	setDefault(&out.PerUser.Ranks, d.PerUser.Ranks)
 	setDefault(&out.PerUser.Rendezvous, d.PerUser.Rendezvous)

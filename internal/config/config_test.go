@@ -133,6 +133,8 @@ func TestEachBadField(t *testing.T) {
 		{"log level", func(c *Config) { c.Log.Level = "loud" }, "log.level", `"loud"`},
 		{"no sessions", func(c *Config) { c.PerUser.Sessions = 0 }, "per_user.sessions", "0"},
 		{"more sessions than there are", func(c *Config) { c.PerUser.Sessions = 1025 }, "per_user.sessions", "1025"},
+		{"no requests", func(c *Config) { c.PerUser.Requests = 0 }, "per_user.requests", "0"},
+		{"absurd requests", func(c *Config) { c.PerUser.Requests = 1 << 20 }, "per_user.requests", "1048576"},
 		{"less than no jobs", func(c *Config) { c.PerUser.Jobs = -1 }, "per_user.jobs", "-1"},
 		{"absurd ranks", func(c *Config) { c.PerUser.Ranks = 1 << 40 }, "per_user.ranks", "1099511627776"},
 		{"no rendezvous", func(c *Config) { c.PerUser.Rendezvous = 0 }, "per_user.rendezvous", "0B"},

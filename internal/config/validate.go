@@ -410,6 +410,7 @@ func (f *faults) perUser(u PerUser) {
 		harm        string
 	}{
 		{"sessions", u.Sessions, 8, 1024, "with fewer a user could run no job here, and a daemon takes no more"},
+		{"requests", u.Requests, 256, 1 << 16, "with fewer some of a user's jobs could ask nothing, and with more a user takes the leader's time"},
 		{"jobs", u.Jobs, 1, 256, "with none the user could run nothing, and a cluster has no more"},
 		{"ranks", u.Ranks, 1, 1 << 20, "with none the user could run nothing, and no job has more"},
 	} {

@@ -183,8 +183,20 @@ func jobField(t reflect.Type) int {
 	return -1
 }
 
-// jobOf is the job that a message names; nil: none. What a node keeps for rendezvous ends with a word of no job, and stays in its order.
-func jobOf(to Direction, v any) any {
+// User is whose lane what belongs to no job yet waits in.
+type User uint32
+
+func (u User) String() string { return fmt.Sprint("user ", uint32(u)) }
+
+// laneOf is whose lane a message waits in: that of the job that it names, or of the user for whom it asks. nil: it is nobody's. What a node keeps
+// for rendezvous ends with a word of no job, and stays in its order.
+func laneOf(to Direction, v any) any {
+	switch m := v.(type) {
+	case ClaimRequest:
+		return m.Claim.Job
+	case CreateRequest:
+		return User(m.Owner)
+	}
 	r := byKind[byType[spoken{to, reflect.TypeOf(v)}]]
 	switch {
 	case r.kind == KindKept:

@@ -45,7 +45,7 @@ func NewLink(conn net.Conn, to Direction) *Link {
 
 // Send queues a message. One of a job waits for others of that job alone, and the newest replaces what it makes void; a link on which too much
 // of nobody's waits is closed: the node links again and gets the whole state.
-func (l *Link) Send(v any) { l.SendFor(jobOf(l.to, v), v) }
+func (l *Link) Send(v any) { l.SendFor(laneOf(l.to, v), v) }
 
 // SendFor queues a message of a job, or of whom it is comparable to, that does not say so itself.
 func (l *Link) SendFor(of, v any) {

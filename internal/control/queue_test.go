@@ -301,3 +301,53 @@ func TestALaneIsBoundedInBytes(t *testing.T) {
 		t.Errorf("%d of %d come once the lane was empty", again, sent/2)
 	}
 }
+
+// Claims and creates were nobody's: 1,024 of them that waited closed the link of the whole node, and so did the answers.
+func TestALoopOfClaimsAndCreatesClosesNoLink(t *testing.T) {
+	const each = 2000
+	loud, other := replica.JobID{1}, replica.JobID{2}
+	for to, says := range map[Direction]func(l *Link, i uint64){
+		ToLeader: func(l *Link, i uint64) {
+			l.Send(CreateRequest{ID: i, Owner: 1002})
+			l.Send(ClaimRequest{ID: i, Claim: replica.Claim{Job: loud}})
+		},
+		ToNode: func(l *Link, i uint64) {
+			l.SendFor(User(1002), CreateReply{ID: i})
+			l.SendFor(loud, ClaimReply{ID: i})
+		},
+	} {
+		l := idleLink(t, to)
+		left := 0
+		l.Full = func(any) { left++ }
+		for i := range uint64(each) {
+			says(l, i)
+		}
+		var commit, order any = replica.Pinned{Job: other}, StatusRequest{7}
+		if to == ToNode {
+			commit, order = replica.Candidate{Job: other}, StatusReply{ID: 7, Status: LeaderStatus{Jobs: []JobStatus{}}}
+		}
+		l.Send(commit)
+		l.Send(order)
+		if down(l) {
+			t.Fatalf("direction %d: the link is closed", to)
+		}
+		got := written(t, l)
+		if len(got) != 2*each+2 || left != 0 {
+			t.Errorf("direction %d: %d messages come, %d are left out", to, len(got), left)
+		}
+		for _, m := range []any{commit, order} {
+			if at := slices.IndexFunc(got, func(is any) bool { return reflect.TypeOf(is) == reflect.TypeOf(m) }); at < 0 || at > 2*laneCredits+1 {
+				t.Errorf("direction %d: the other user's %T is number %d", to, m, at)
+			}
+		}
+		next := map[reflect.Type]uint64{}
+		for _, m := range got {
+			if id := reflect.ValueOf(m).FieldByName("ID"); id.IsValid() && reflect.TypeOf(m) != reflect.TypeOf(order) {
+				if id.Uint() != next[reflect.TypeOf(m)] {
+					t.Fatalf("direction %d: %T %d comes where %d should", to, m, id.Uint(), next[reflect.TypeOf(m)])
+				}
+				next[reflect.TypeOf(m)]++
+			}
+		}
+	}
+}

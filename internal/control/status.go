@@ -2,7 +2,6 @@ package control
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +28,8 @@ type Status struct {
 	Certificate string `json:"certificate,omitempty"`
 	// Revoked lists the names whose certificates up to an epoch this node refuses.
 	Revoked []RevokedStatus `json:"revoked,omitempty"`
+	// PassedOver counts the revocations that this node has heard of and does not believe.
+	PassedOver []PassedOver `json:"revocations_passed_over,omitempty"`
 	// GossipKeys are this node's, the one that it speaks with first.
 	GossipKeys []GossipKeyStatus `json:"gossip_keys"`
 	// GossipUnknown are registered nodes whose hosts are up and of whose gossip keys this node hears nothing: they are in no list of GossipKeys.
@@ -283,6 +284,15 @@ type RevokedStatus struct {
 	Epoch replica.CertEpoch `json:"epoch"`
 }
 
+// PassedOver are revocations of one operator that count for nothing on a node.
+type PassedOver struct {
+	Operator string    `json:"operator"` // as the certificate says; empty: it names none
+	Count    int       `json:"count"`
+	Of       string    `json:"of"`  // the newest: "node b, up to epoch 1764000000"
+	Why      string    `json:"why"` // it is not believed
+	At       time.Time `json:"at"`  // it was heard first
+}
+
 // NoLink is a link between a node and a voter that failed lately.
 type NoLink struct {
 	Node        replica.NodeName        `json:"node"` // the other end
@@ -310,7 +320,7 @@ type LeaderStatus struct {
 	Accounts []AccountStatus `json:"accounts,omitempty" cbor:"4,keyasint"`
 }
 
-// AccountStatus is what a user has of what all users share, and may have. Sessions are those of the node that was asked.
+// AccountStatus is what a user has of what all users share, and may have. Sessions and requests are those of the node that was asked.
 type AccountStatus struct {
 	User           uint32 `json:"user" cbor:"1,keyasint"`
 	Jobs           int    `json:"jobs" cbor:"2,keyasint"`
@@ -321,18 +331,36 @@ type AccountStatus struct {
 	MostRendezvous int    `json:"most_rendezvous_bytes" cbor:"7,keyasint"`
 	Sessions       int    `json:"sessions" cbor:"8,keyasint"`
 	MostSessions   int    `json:"most_sessions" cbor:"9,keyasint"`
+	// Requests are what this node asked the leader for the user in the newest whole tenth of a second; further ones waited.
+	Requests     int `json:"requests" cbor:"10,keyasint,omitempty"`
+	MostRequests int `json:"most_requests" cbor:"11,keyasint,omitempty"`
 }
 
-// WithSessions adds what a node counts, the sessions of its users, to what the leader says.
-func WithSessions(leads []AccountStatus, sessions map[int]int, most int) []AccountStatus {
+// Here is what a node counts of its users.
+type Here struct {
+	Sessions map[int]int    // that each user has
+	Requests map[uint32]int // to the leader, in a tenth of a second
+
+	MostSessions, MostRequests int
+}
+
+// AddTo adds it to what the leader says.
+func (h Here) AddTo(leads []AccountStatus) []AccountStatus {
 	all := slices.Clone(leads)
-	for _, user := range slices.Sorted(maps.Keys(sessions)) {
-		if !slices.ContainsFunc(all, func(a AccountStatus) bool { return int(a.User) == user }) {
-			all = append(all, AccountStatus{User: uint32(user)})
+	has := func(user uint32) {
+		if !slices.ContainsFunc(all, func(a AccountStatus) bool { return a.User == user }) {
+			all = append(all, AccountStatus{User: user})
 		}
 	}
+	for user := range h.Sessions {
+		has(uint32(user))
+	}
+	for user := range h.Requests {
+		has(user)
+	}
 	for i := range all {
-		all[i].Sessions, all[i].MostSessions = sessions[int(all[i].User)], most
+		a := &all[i]
+		a.Sessions, a.MostSessions, a.Requests, a.MostRequests = h.Sessions[int(a.User)], h.MostSessions, h.Requests[a.User], h.MostRequests
 	}
 	slices.SortFunc(all, func(a, b AccountStatus) int { return cmp.Compare(a.User, b.User) })
 	return all

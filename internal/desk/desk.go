@@ -3,7 +3,6 @@ package desk
 import (
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/wire"
@@ -17,21 +16,16 @@ type Desk struct {
 	callers map[uint64]Caller // processes that were admitted, by peer
 	pending pending
 	ledgers ledgers
-	asked   map[replica.JobID]int // requests since the time below
-	since   time.Time
 }
-
-// A desk sends so many requests of a job in a spell. Further ones wait: a process in a loop is no load for the leader.
-const (
-	maxAsked = 1024
-	askSpell = 100 * time.Millisecond
-)
 
 // Owner is the daemon around a desk. It calls the desk, and the desk calls it from inside those calls; no method may wait or call the
 // desk in turn.
 type Owner interface {
 	// Send tells the leader something. Without a leader it is dropped, because Resend repeats it to the next one.
 	Send(msg any)
+	// May tells whether one more request of a job may go to the leader now, which then counts. It has to wait for a tick otherwise: a process
+	// in a loop is no load for the leader.
+	May(replica.JobID) bool
 	// NextRequest is a number above all that it gave before, and never 0: a reply of the leader names its request by it.
 	NextRequest() uint64
 	// Job tells what is known of a job; false: no leader has told of it yet, or it is forgotten.
@@ -80,7 +74,7 @@ type Event interface{ event() }
 
 // New returns a desk at which nobody is.
 func New(owner Owner, log Log) *Desk {
-	return &Desk{owner: owner, log: log, callers: map[uint64]Caller{}, pending: newPending(), ledgers: ledgers{}, asked: map[replica.JobID]int{}}
+	return &Desk{owner: owner, log: log, callers: map[uint64]Caller{}, pending: newPending(), ledgers: ledgers{}}
 }
 
 // Admit has a process speak for its rank from now on.
@@ -172,8 +166,7 @@ func (d *Desk) place(r *request) {
 
 // send asks the leader, now or with the next tick.
 func (d *Desk) send(r *request) {
-	if r.again = d.asked[r.by.Job] >= maxAsked; !r.again {
-		d.asked[r.by.Job]++
+	if r.again = !d.owner.May(r.by.Job); !r.again {
 		d.owner.Send(r.message())
 	}
 }
@@ -208,11 +201,7 @@ func (d *Desk) end(r *request, reply control.KVReply) {
 }
 
 // Tick asks what had to wait, and again what the leader could not answer yet.
-func (d *Desk) Tick(now time.Time) {
-	if now.Sub(d.since) >= askSpell {
-		clear(d.asked)
-		d.since = now
-	}
+func (d *Desk) Tick() {
 	for _, r := range d.pending.inOrder() {
 		if r.again {
 			d.send(r)

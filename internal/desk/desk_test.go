@@ -164,7 +164,7 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 	a.ask(wire.MKVAdd, wire.KV{Key: "n", Value: addend(1)})
 	waits := func(when string) {
 		t.Helper()
-		m.Tick(time.Now())
+		m.Tick()
 		m.serve()
 		if len(m.pending.all) != 1 {
 			t.Fatalf("%s: answered: %s", when, a.hears())
@@ -177,7 +177,7 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 		{Op: control.KVGet, Key: "k", Rank: 1, Seq: 7<<32 | 41}, {Op: control.KVSet, Key: "k", Rank: 2, Seq: 7<<32 | 42}}}) // the last two are no contribution, and no rank
 	waits("n2 has not brought all")
 	m.chair.Message(t.Context(), "n2", control.KVKept{Done: true})
-	m.Tick(time.Now())
+	m.Tick()
 	m.serve()
 	if got := a.hears(); got != "total 0 7" {
 		t.Errorf("the addition is answered %s", got)
@@ -204,7 +204,7 @@ func TestANewLeaderGathersFirst(t *testing.T) {
 	a.ask(wire.MKVAdd, wire.KV{Key: "m", Value: addend(1)})
 	waits("n3 has not linked")
 	m.chair.Message(t.Context(), "n2", control.Suspect{Target: replica.Holder{Node: "n3", Incarnation: 33}, SilentMS: 2000})
-	m.Tick(time.Now())
+	m.Tick()
 	m.serve()
 	if got := a.hears(); got != "total 0 1" {
 		t.Errorf("with the spare node silent the addition is answered %s", got)
@@ -395,13 +395,13 @@ func TestAgainIsOnceMore(t *testing.T) {
 		}
 	}
 	again := control.KVReply{ID: m.requests, Again: true}
-	asks("a tick before any answer", 0, func() { m.Tick(time.Now()) })
+	asks("a tick before any answer", 0, func() { m.Tick() })
 	m.Reply(again)
-	asks("a tick", 1, func() { m.Tick(time.Now()) })
-	asks("the tick after it", 0, func() { m.Tick(time.Now()) })
+	asks("a tick", 1, func() { m.Tick() })
+	asks("the tick after it", 0, func() { m.Tick() })
 	m.Reply(again)
 	asks("a new link", 1, m.Resend)
-	asks("the tick after it", 0, func() { m.Tick(time.Now()) })
+	asks("the tick after it", 0, func() { m.Tick() })
 	m.Reply(control.KVReply{ID: m.requests + 1}) // of no request
 	a.quiet()
 }
@@ -422,8 +422,8 @@ func TestALoopOfQuestionsIsNoLoad(t *testing.T) {
 	m := newMeeting(t)
 	a, b := m.guest(0), m.guest(1)
 	m.serve()
-	now := time.Now()
-	m.Tick(now)
+	const maxAsked = 1000
+	m.left = maxAsked
 	for i := range 5 * maxAsked {
 		a.ask(wire.MKVGet, wire.KV{Key: fmt.Sprint("absent ", i)})
 	}
@@ -432,11 +432,12 @@ func TestALoopOfQuestionsIsNoLoad(t *testing.T) {
 		t.Fatalf("the leader is asked %d times, want %d", n, maxAsked)
 	}
 	m.serve()
-	m.Tick(now.Add(askSpell / 2))
+	m.Tick()
 	if n := len(m.said); n != 0 {
-		t.Errorf("%d more within the spell", n)
+		t.Errorf("%d more than may go", n)
 	}
-	m.Tick(now.Add(askSpell))
+	m.left = maxAsked
+	m.Tick()
 	m.serve()
 	if got := a.hears(); got != "value 0 v" {
 		t.Errorf("the last question is answered with %s", got)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -28,6 +29,7 @@ type meeting struct {
 	log      *fixture.Lines
 	jobs     map[replica.JobID]Job // what the owner knows
 	requests uint64
+	left     int            // requests that may go
 	said     []any          // to the leader, and not carried there
 	errands  []func() Event // what the desk asked of its owner, in order
 	keeper   *shm.Keeper
@@ -44,7 +46,7 @@ type meeting struct {
 // newMeeting has both ranks of the job on this node.
 func newMeeting(t *testing.T) *meeting {
 	t.Helper()
-	m := &meeting{t: t, log: &fixture.Lines{}, jobs: map[replica.JobID]Job{}, term: 6}
+	m := &meeting{t: t, log: &fixture.Lines{}, jobs: map[replica.JobID]Job{}, left: math.MaxInt, term: 6}
 	m.keeper = keeper(t)
 	m.Desk = New(m, journaltest.New(t, m.log))
 	t.Cleanup(func() { m.dies() })
@@ -102,6 +104,14 @@ func (m *meeting) Send(msg any) {
 		}
 		m.said = append(m.said, msg)
 	}
+}
+
+func (m *meeting) May(replica.JobID) bool {
+	if m.left == 0 {
+		return false
+	}
+	m.left--
+	return true
 }
 
 func (m *meeting) NextRequest() uint64 {

@@ -46,7 +46,6 @@ func (h *Host) refuse(a *attaching, req uint32, c int32, text string) {
 		}
 	}
 	a.peer.Refuse(req, c, text)
-	delete(h.claims, a.request)
 	h.desk.Leave(a.peer)
 	if a.attach == 0 {
 		delete(h.attaching, a.peer.ID())
@@ -208,6 +207,10 @@ func (h *Host) claimFor(lj *localJob, a *attaching) {
 	if h.lacksRoom(lj, a) {
 		return
 	}
+	if !h.mayAsk(job.Owner, job.ID) {
+		h.claimsWait = true
+		return
+	}
 	a.request = h.nextRequest()
 	a.claim = replica.Claim{Job: job.ID, Rank: rank, Expect: job.Ranks[rank].Incarnation, Holder: h.holder(), Group: a.hello.Group, Geometry: shm.GeometryDigest(a.geometry, replica.ReplicatedPart), Nonce: claimNonce(a.hello.Nonce)}
 	h.claims[a.request] = a
@@ -229,10 +232,13 @@ func (h *Host) claimReplied(r control.ClaimReply) {
 		return
 	}
 	delete(h.claims, r.ID)
+	if !h.waitsFor(r.ID, a) {
+		return // the process is gone; its claim is judged dead by the report without it
+	}
 	a.request = 0
 	lj := h.jobs[a.claim.Job]
-	if h.attaching[a.peer.ID()] != a || lj == nil {
-		return // the process is gone; its claim is judged dead by the report without it
+	if lj == nil {
+		return
 	}
 	if r.Refused != "" {
 		if !r.Retry {

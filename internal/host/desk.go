@@ -13,6 +13,11 @@ type deskOwner struct{ *Host }
 
 func (h deskOwner) Send(msg any) { h.send(msg) }
 
+func (h deskOwner) May(id replica.JobID) bool {
+	lj := h.jobs[id]
+	return lj != nil && h.asking.May(lj.job.Owner, id)
+}
+
 func (h deskOwner) NextRequest() uint64 { return h.nextRequest() }
 
 func (h deskOwner) Job(id replica.JobID) (desk.Job, bool) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/account"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/fixture"
@@ -241,5 +242,43 @@ func TestGarbageAmongTheRecords(t *testing.T) {
 	d.restart()
 	if keys := d.parked(); len(keys) != 1 || !keys[key] || !strings.Contains(d.log.String(), other) {
 		t.Errorf("the keeper has %v, want %s alone, and the log naming the other", keys, key)
+	}
+}
+
+// Processes of many jobs of one user ask in a loop. What they ask is paced as one user's, and another user's process asks beside them.
+func TestQuestionsArePacedByUser(t *testing.T) {
+	const most, jobs = 300, 10
+	d := newRig(t)
+	d.asking = account.NewPace(most)
+	d.tick()
+	var loud []*visitor
+	asker := func(n byte, owner uint32) *visitor {
+		job := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.ID, j.Name, j.Owner = replica.JobID{n}, fmt.Sprint("job-", n), owner })
+		d.put(job)
+		p, end := d.session(0)
+		d.desk.Admit(p, desk.Caller{Job: job.ID, Rank: 0, Nonce: uint64(n)})
+		return &visitor{d: d, peer: p, end: end}
+	}
+	for n := range byte(jobs) {
+		loud = append(loud, asker(n+1, 1002))
+	}
+	other := asker(100, 1003)
+	d.says()
+	for i := range 2 * most {
+		for _, v := range loud {
+			v.asks(3, wire.MKVGet, wire.KV{Key: fmt.Sprint("absent ", i)})
+		}
+	}
+	other.asks(3, wire.MKVGet, wire.KV{Key: "absent"})
+	count := map[replica.JobID]int{}
+	for _, r := range fixture.Only[control.KVRequest](d.says()) {
+		count[r.Job]++
+	}
+	sum := 0
+	for _, v := range count {
+		sum += v
+	}
+	if other := count[replica.JobID{100}]; other != 1 || sum-other != most {
+		t.Errorf("%d questions of the other user and %d of ten jobs of one, want 1 and %d: %v", other, sum-other, most, count)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/account"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
@@ -137,9 +138,11 @@ type Host struct {
 	attaching    map[uint64]*attaching // by session peer
 	launchers    map[uint64]*launcher  // by session peer
 	shortages    shortages
-	requests     uint64 // last request id
-	claims       map[uint64]*attaching
-	creates      map[uint64]*launcher
+	requests     uint64                // last request id
+	asking       *account.Pace         // of what processes here ask the leader
+	claims       map[uint64]*attaching // under way, by request; those of processes that are gone too
+	creates      map[uint64]*launcher  // likewise
+	claimsWait   bool                  // some have to wait for the pace of their user
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
 	questions    map[uint64]chan<- any // to the leader, not answered
 	lastReport   time.Time
@@ -214,6 +217,7 @@ func New(c Config) *Host {
 	}
 	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
 	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(push.Ended{Pushed: p}) }})
+	m.asking = account.NewPace(m.cfg.PerUser.Requests)
 	m.desk = desk.New(deskOwner{m}, m.log)
 	m.adoption = adoption.New(rooms{m}, m.log, m.self.Boot, m.cfg.Timing.HangFirst)
 	m.scrubber = newScrubber(m)
@@ -448,6 +452,9 @@ func (h *Host) leaderSays(msg any) {
 	case control.CreateReply:
 		if l := h.creates[msg.ID]; l != nil {
 			delete(h.creates, msg.ID)
+			if h.launchers[l.peer.ID()] != l {
+				break // it is gone
+			}
 			if msg.Retry {
 				l.creating = false // the next tick asks again
 				break
@@ -549,9 +556,17 @@ func endedUnseen(job *replica.Job, index uint64) *replica.Job {
 // resend repeats to a new leader whatever waits for an answer.
 func (h *Host) resend() {
 	for id, a := range h.claims {
+		if !h.waitsFor(id, a) {
+			delete(h.claims, id)
+			continue
+		}
 		h.send(control.ClaimRequest{ID: id, Claim: a.claim, Token: a.hello.Token})
 	}
 	for id, l := range h.creates {
+		if h.launchers[l.peer.ID()] != l {
+			delete(h.creates, id)
+			continue
+		}
 		h.send(h.requestFor(l, id))
 	}
 	for _, s := range h.suspects {
@@ -605,10 +620,15 @@ func (h *Host) tick() time.Duration {
 		h.lastReport = time.Now()
 	}
 	h.yield()
-	h.desk.Tick(time.Now())
+	h.asking.Tick(time.Now())
 	h.retryShort()
 	next = min(next, h.turnRooms(time.Now()))
 	h.serveLaunchers()
+	if h.claimsWait {
+		h.claimsWait = false
+		h.serveAttaching()
+	}
+	h.desk.Tick() // behind claims: a recovery waits for these, and a job's processes may ask at the rendezvous in a loop
 	h.letLaunchersGo()
 	h.killStuck()
 	h.leaderless(time.Now())

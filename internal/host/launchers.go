@@ -123,9 +123,18 @@ func groupsOf(set []bool) (groups []int) {
 
 func (h *Host) runHello(ev session.RunHello) {
 	l := &launcher{peer: ev.Peer, user: ev.Peer.UID(), request: ev.Header.Request, hello: ev.RunHello, starts: starts{}, kept: ev.Kept}
+	if ev.Full != "" && !h.launches(ev.Peer, l.hello.Job) {
+		h.refuseLauncher(l, wire.CodeAgain, ev.Full)
+		ev.Peer.Close()
+		return
+	}
 	h.launchers[ev.Peer.ID()] = l
 	if err := replica.CheckName(l.hello.Job); err != nil {
 		h.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
+		return
+	}
+	if code, text := h.tooMany(l); text != "" {
+		h.refuseLauncher(l, code, text)
 		return
 	}
 	if text := h.unkeepable(l); text != "" {
@@ -229,7 +238,7 @@ func (h *Host) serveLauncher(l *launcher) {
 
 // askFor asks the leader for the launcher's job.
 func (h *Host) askFor(l *launcher) {
-	if !l.creating {
+	if !l.creating && h.mayAsk(uint32(l.user), replica.JobID{}) {
 		l.creating = true
 		id := h.nextRequest()
 		h.creates[id] = l
@@ -275,16 +284,20 @@ func (h *Host) offers(job *replica.Job) (n int, spare bool) {
 		}
 	}
 	for user, f := range free {
-		n += min(f, h.seats(user))
+		n += min(f, h.seats(user, job.Phase != replica.Opening))
 	}
 	return min(n, maxSeats), spare && n > 0
 }
 
 // seats is for how many more processes of a user there are sessions here: its launchers have one each, and so have the processes that they run.
-func (h *Host) seats(user int) int {
+// What is kept for recoveries is no place for a job that has not trained yet.
+func (h *Host) seats(user int, trained bool) int {
 	n := h.cfg.PerUser.Sessions
 	if n == 0 {
 		return maxSeats
+	}
+	if !trained {
+		n -= session.Reserve(n)
 	}
 	for _, l := range h.launchers {
 		if l.user == user {
@@ -292,6 +305,21 @@ func (h *Host) seats(user int) int {
 		}
 	}
 	return max(0, n)
+}
+
+// tooMany says that a launcher names more ranks to be started here than its user has sessions for; empty: it does not. One that comes back runs its
+// processes already.
+func (h *Host) tooMany(l *launcher) (code int32, text string) {
+	named := min(len(l.hello.Ranks), int(l.hello.Capacity))
+	seats := h.seats(l.user, h.ranFor(l.hello.Job, l.user) != nil)
+	if named <= seats || l.hello.Joined != (replica.JobID{}) {
+		return 0, ""
+	}
+	most := cmp.Or(h.cfg.PerUser.Sessions, session.MaxSessions)
+	if code = wire.CodeAgain; named >= most-session.Reserve(h.cfg.PerUser.Sessions) { // however many processes end
+		code = wire.CodeRefused
+	}
+	return code, fmt.Sprintf("job %q: its launcher names %d ranks to start here, and user %d has sessions for %d more processes on this node, of %d (per_user.sessions): name fewer ranks, or end some of this user's processes here", l.hello.Job, named, l.user, seats, most)
 }
 
 // launchersOf counts the launchers of a job here.

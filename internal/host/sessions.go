@@ -22,6 +22,10 @@ func (h *Host) handleSession(ev session.Event) {
 			h.reattach(ev)
 			return
 		}
+		if ev.Full != "" && !h.recovers(ev.Peer, ev.Hello) {
+			h.hasNoSession(ev)
+			return
+		}
 		h.adopt(adoption.Asked{Peer: ev.Peer, Job: ev.Hello.Job, Rank: ev.Hello.Rank})
 		a := &attaching{peer: ev.Peer, hello: ev.Hello, helloReq: ev.Header.Request}
 		h.attaching[ev.Peer.ID()] = a
@@ -184,9 +188,8 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 // peerGone is a lost session: of a live process until its exit is seen.
 func (h *Host) peerGone(p session.Peer) {
 	h.desk.Leave(p)
-	if a := h.attaching[p.ID()]; a != nil {
+	if h.attaching[p.ID()] != nil {
 		delete(h.attaching, p.ID())
-		delete(h.claims, a.request)
 		return
 	}
 	if l := h.launchers[p.ID()]; l != nil {

@@ -23,6 +23,7 @@ type Status struct {
 	Sizes      []control.SizeStatus
 	Traffic    []mover.Traffic
 	Holding    manners.Holding
+	Requests   map[uint32]int // to the leader for each user, in the newest whole spell
 }
 
 // Status asks the host. False: it has ended, or ctx has.
@@ -32,7 +33,7 @@ func (h *Host) Status(ctx context.Context) (st Status, ok bool) {
 }
 
 func (st *Status) serve(h *Host) {
-	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: h.adoption.Awaiting(), KeeperLost: h.custody.Lost(), Scrubbed: h.scrubber.room.Status(), Nodes: h.nodes, Traffic: h.mover.Traffic(), Holding: h.yielding.pacer.Holding()}
+	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: h.adoption.Awaiting(), KeeperLost: h.custody.Lost(), Scrubbed: h.scrubber.room.Status(), Nodes: h.nodes, Traffic: h.mover.Traffic(), Holding: h.yielding.pacer.Holding(), Requests: h.asking.Sent()}
 	for _, lj := range h.jobs {
 		st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
 		if s, ok := lj.size(); ok {

@@ -58,7 +58,7 @@ var walls = map[string]wall{
 
 	"internal/session":           {2, []string{"replica", "internal/durable/kept", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
 	"internal/control":           {2, []string{"replica", "internal/wire"}, nil},
-	"internal/account":           {2, []string{"internal/config"}, nil},
+	"internal/account":           {2, []string{"replica", "internal/config"}, nil},
 	"internal/journal":           {2, []string{"replica", "recovery", "internal/audit", "internal/config"}, []string{"github.com/rs/zerolog", "golang.org/x/sys/unix"}},
 	"internal/preload":           {2, []string{"internal/unixsock"}, []string{"golang.org/x/sys/unix"}},
 	"internal/rendezvous":        {2, []string{"replica", "internal/wire"}, nil},
@@ -104,7 +104,7 @@ var walls = map[string]wall{
 
 	"internal/leader/durable": {4, []string{"replica", "lock", "recovery", "internal/control"}, nil},
 	"internal/leader":         {5, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/consensus", "internal/control", "internal/durable/catalog", "internal/durable/format", "internal/durable/tier", "internal/invariant", "internal/journal", "internal/leader/agents", "internal/leader/durable", "internal/leader/reread", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":           {6, []string{"replica", "lock", "recovery", "internal/audit", "internal/config", "internal/control", "internal/desk", "internal/durable/kept", "internal/durable/tier", "internal/holding", "internal/host/adoption", "internal/host/agents", "internal/host/carried", "internal/host/growth", "internal/host/lacks", "internal/host/mirrors", "internal/host/push", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/host":           {6, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/control", "internal/desk", "internal/durable/kept", "internal/durable/tier", "internal/holding", "internal/host/adoption", "internal/host/agents", "internal/host/carried", "internal/host/growth", "internal/host/lacks", "internal/host/mirrors", "internal/host/push", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":           {7, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch":         {4, []string{"replica", "internal/preload", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
 	"chaos/cluster":           {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},

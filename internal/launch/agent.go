@@ -152,9 +152,7 @@ func (a *agent) say() {
 	if a.conn == nil || !a.joined {
 		return
 	}
-	if err := send(a.conn, wire.MRunAgent, a.is.Append(nil)); err != nil {
-		a.conn.Close() // the link's reader says so
-	}
+	_ = send(a.conn, wire.MRunAgent, a.is.Append(nil)) // the link's reader says so
 }
 
 func (a *agent) onLink(e linkEvent) error {

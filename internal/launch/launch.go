@@ -494,7 +494,6 @@ func (l *launcher) send(typ uint16, body wire.RunExited) {
 	}
 	if err := send(l.conn, typ, body.Append(nil)); err != nil {
 		l.opt.Logf("daemon on %s: %v", l.opt.Socket, err)
-		l.conn.Close()
 		l.conn = nil
 	}
 }

@@ -768,3 +768,37 @@ func TestNamesItsJobWhenItComesBack(t *testing.T) {
 		p.conn.Close()
 	}
 }
+
+// A daemon that hung up may have said why. Whoever finds out by a write that fails leaves the words to the reader: the connection was closed over them.
+func TestARefusalOutlivesAWriteThatFails(t *testing.T) {
+	for _, unread := range []bool{false, true} { // the daemon hangs up with a message of ours unread, which resets the connection
+		for who, says := range map[string]func(*net.UnixConn){
+			"launcher": func(c *net.UnixConn) {
+				(&launcher{opt: Options{Logf: t.Logf}, conn: c}).send(wire.MRunExited, wire.RunExited{})
+			},
+			"agent": func(c *net.UnixConn) { (&agent{opt: Options{Logf: t.Logf}, conn: c, joined: true}).say() },
+		} {
+			d := newDaemon(t)
+			near, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: d.path, Net: "unixpacket"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer near.Close()
+			far, err := d.ln.AcceptUnix()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if unread {
+				says(near)
+			}
+			(&peer{t, far}).send(wire.MRefused, wire.Refused{Code: wire.CodeInvalid, Text: "not so"}.Append(nil))
+			far.Close()
+			says(near)
+			b := make([]byte, wire.MaxRankMessage)
+			n, err := near.Read(b)
+			if h, body, perr := wire.ParseRank(b[:max(n, 0)]); err != nil || perr != nil || h.Type != wire.MRefused || !strings.Contains(string(body), "not so") {
+				t.Errorf("%s, unread %v: %v, %v: the daemon's words are lost", who, unread, err, perr)
+			}
+		}
+	}
+}

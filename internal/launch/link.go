@@ -159,10 +159,15 @@ func (l *link) emit(ctx context.Context, e linkEvent) bool {
 	}
 }
 
+// send says something to the daemon. One that does not read is hung up on. One that has hung up may have said why: that is left to the reader, whom
+// the end of the connection follows.
 func send(conn *net.UnixConn, typ uint16, body []byte) error {
-	if err := conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
-		return err
+	err := conn.SetWriteDeadline(time.Now().Add(sendTimeout))
+	if err == nil {
+		_, err = conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: typ}, body))
 	}
-	_, err := conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: typ}, body))
+	if err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+		conn.Close()
+	}
 	return err
 }

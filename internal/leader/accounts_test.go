@@ -2,6 +2,7 @@ package leader
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -259,5 +260,32 @@ func TestALargeJobMeetsBesideAFullAccount(t *testing.T) {
 	}
 	if most < 700*world || most > account.Own(world) {
 		t.Errorf("they took %d bytes, and have %d for themselves", most, account.Own(world))
+	}
+}
+
+// 1,024 answers to creates and claims that a node had not read closed its link, for all users.
+func TestAnswersToOneUserCloseNoLink(t *testing.T) {
+	const each = 2000
+	c := newChair(t)
+	n := c.node("n1", 11)
+	job := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.ID, j.Owner = replica.JobID{2}, bob })
+	c.knows(job)
+	told(t, n)
+	for i := range uint64(each) {
+		c.create(t.Context(), n, control.CreateRequest{ID: i, Name: "huge", Owner: alice, Layout: replica.Layout{World: replica.MaxRanks}})
+		c.message(t.Context(), n, control.ClaimRequest{ID: i, Claim: replica.Claim{Job: replica.JobID{1}, Holder: replica.Holder{Node: "n2"}}})
+	}
+	n.Send(replica.Candidate{Job: job.ID})
+	select {
+	case <-n.Down:
+		t.Fatal("the link is closed")
+	default:
+	}
+	got := told(t, n)
+	if creates, claims := len(fixture.Only[control.CreateReply](got)), len(fixture.Only[control.ClaimReply](got)); creates != each || claims != each {
+		t.Errorf("%d creates and %d claims are answered, want %d", creates, claims, each)
+	}
+	if at := slices.IndexFunc(got, func(m any) bool { c, ok := m.(replica.Candidate); return ok && c.Job == job.ID }); at < 0 || at > 2*64 {
+		t.Errorf("the word of another user's commit is number %d", at)
 	}
 }

@@ -31,22 +31,22 @@ func onlyCommitted(was, is *replica.Job) bool {
 }
 
 // created answers a launcher's request for a job.
-func (l *Leader) created(from *nodeLink, name string, r control.CreateReply) {
+func (l *Leader) created(from *nodeLink, m control.CreateRequest, r control.CreateReply) {
 	if r.Refused != "" {
-		l.audit.Refused("create", from.node.Name, audit.Fields{"job": name, "refused": r.Refused})
+		l.audit.Refused("create", from.node.Name, audit.Fields{"job": m.Name, "refused": r.Refused})
 	}
-	from.Send(r)
+	from.SendFor(control.User(m.Owner), r)
 }
 
 // create mints a job for a launcher, once: the same name with the same layout is the same job.
 func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateRequest) {
 	if !l.proved(m.Name, m.Token) {
-		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: node %s does not show the job's token as the leader knows it: give all nodes the same job_secret", m.Name, from.node.Name)})
+		l.created(from, m, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: node %s does not show the job's token as the leader knows it: give all nodes the same job_secret", m.Name, from.node.Name)})
 		return
 	}
 	if m.From != nil {
 		if err := (&wire.From{Origin: *m.From, Failed: m.FromFailed}).Check(); err != nil {
-			l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: %v", m.Name, err)})
+			l.created(from, m, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("create job %q: %v", m.Name, err)})
 			return
 		}
 	}
@@ -57,19 +57,19 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 			l.goOn(ctx, from, m, job)
 			return
 		}
-		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: other})
+		l.created(from, m, control.CreateReply{ID: m.ID, Refused: other})
 		return
 	}
 	if was := endedBefore(l.view, m); was != "" {
-		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: was})
+		l.created(from, m, control.CreateReply{ID: m.ID, Refused: was})
 		return
 	}
 	if err := l.mayCreate(m); err != nil { // before anything is looked for
-		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: err.Error()})
+		l.created(from, m, control.CreateReply{ID: m.ID, Refused: err.Error()})
 		return
 	}
 	if m.Resume && l.store == nil { // starting afresh would be a silent loss
-		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("resume job %q: the leader runs without its durable tier, its log says why: mend that and start its daemon again, or leave out --resume", m.Name)})
+		l.created(from, m, control.CreateReply{ID: m.ID, Refused: fmt.Sprintf("resume job %q: the leader runs without its durable tier, its log says why: mend that and start its daemon again, or leave out --resume", m.Name)})
 		return
 	}
 	if m.Resume {
@@ -77,7 +77,7 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 		return
 	}
 	if bad := noOrigin(m); bad != "" {
-		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: bad})
+		l.created(from, m, control.CreateReply{ID: m.ID, Refused: bad})
 		return
 	}
 	l.mint(ctx, from, m, replica.CreateJob{From: m.From})
@@ -367,7 +367,7 @@ func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateReque
 		err = lock.Fits(l.view, c)
 	}
 	if err != nil {
-		l.created(from, m.Name, control.CreateReply{ID: m.ID, Refused: err.Error()})
+		l.created(from, m, control.CreateReply{ID: m.ID, Refused: err.Error()})
 		return
 	}
 	charged := l.charge(m.Owner, world(m.Layout.World))
@@ -383,7 +383,7 @@ func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateReque
 				r.Refused = err.Error()
 			}
 		}
-		l.created(from, m.Name, r)
+		l.created(from, m, r)
 		for _, text := range news {
 			if err == nil && text != "" {
 				l.tell(c.ID, text)

@@ -467,9 +467,9 @@ func (l *Leader) handle(ctx context.Context, ev any) {
 		l.outcome(ctx, ev)
 	case adopt:
 		if ev.refused != "" {
-			l.created(ev.from, ev.request.Name, control.CreateReply{ID: ev.request.ID, Refused: ev.refused})
+			l.created(ev.from, ev.request, control.CreateReply{ID: ev.request.ID, Refused: ev.refused})
 		} else if _, ok := l.view.JobByName(ev.request.Name); ok {
-			ev.from.Send(control.CreateReply{ID: ev.request.ID}) // another launcher was first
+			l.created(ev.from, ev.request, control.CreateReply{ID: ev.request.ID}) // another launcher was first
 		} else {
 			l.mint(ctx, ev.from, ev.request, ev.command, ev.news...)
 		}

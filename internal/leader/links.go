@@ -295,7 +295,7 @@ func (l *Leader) claimed(from *nodeLink, m control.ClaimRequest, r control.Claim
 		fields["incarnation"] = fmt.Sprint(r.Incarnation)
 		l.audit.Note("claim", fields)
 	}
-	from.Send(r)
+	from.SendFor(m.Claim.Job, r)
 }
 
 // message handles what a registered node says.

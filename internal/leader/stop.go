@@ -142,10 +142,10 @@ func (l *Leader) saved(ctx context.Context, ev saveAsked) {
 // goOn lets a stopped job go on, for a launcher that has come; who asked comes again meanwhile.
 func (l *Leader) goOn(ctx context.Context, from *nodeLink, m control.CreateRequest, job *replica.Job) {
 	if job.Stop.End { // its node hears of it, and has the launcher come again
-		l.created(from, m.Name, control.CreateReply{ID: m.ID, Retry: true})
+		l.created(from, m, control.CreateReply{ID: m.ID, Retry: true})
 		return
 	}
 	l.propose(ctx, job.ID, replica.StopJob{Job: job.ID, Clear: true}, fromDriver, func(lock.Outcome, error) {
-		l.created(from, m.Name, control.CreateReply{ID: m.ID, Retry: true})
+		l.created(from, m, control.CreateReply{ID: m.ID, Retry: true})
 	})
 }

@@ -60,8 +60,8 @@ type admin struct {
 	// here does, where this node leads, what needs no link to the leader; false: it does not lead. Nil: it never leads.
 	here  func(context.Context, control.Order) (control.OperatorReply, bool)
 	owner func() uint32 // whose socket it is
-	// users counts the sessions here by user, of which each may have most; nil: nobody counts.
-	users func() (sessions map[int]int, most int)
+	// users counts what users have here, but for their requests, which the host counts; nil: nobody counts.
+	users func() control.Here
 	times adminTimes // zero: the default ones
 }
 
@@ -201,7 +201,8 @@ func (a *admin) status(ctx context.Context) control.Status {
 	if a.store != nil {
 		st.DurableSilent = a.store.Silent()
 	}
-	if own, ok := a.host.Status(ctx); ok {
+	own, ok := a.host.Status(ctx)
+	if ok {
 		st.Adopting, st.KeeperLost, st.Scrubbed = own.Adopting, own.KeeperLost, own.Scrubbed
 		st.Jobs = append(st.Jobs, own.Jobs...)
 		st.Sizes = own.Sizes
@@ -234,8 +235,9 @@ func (a *admin) status(ctx context.Context) control.Status {
 		}
 	}
 	if a.users != nil {
-		sessions, most := a.users()
-		st.Accounts = control.WithSessions(st.Accounts, sessions, most)
+		here := a.users()
+		here.Requests = own.Requests
+		st.Accounts = here.AddTo(st.Accounts)
 	}
 	slices.SortFunc(st.Nodes, func(x, y control.NodeStatus) int { return cmp.Compare(string(x.Name), string(y.Name)) })
 	if len(st.GossipKeys) > 0 {

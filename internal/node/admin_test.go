@@ -42,11 +42,13 @@ func (h told) Ask(_ context.Context, _ time.Duration, question func(uint64) any)
 
 // Status is the leader's picture where it answers, else this node's own.
 func TestStatus(t *testing.T) {
-	own := host.Status{Linked: true, Leader: "n2", Term: 4, Jobs: []control.JobStatus{{Name: "job"}}, KeeperLost: true,
+	own := host.Status{Linked: true, Leader: "n2", Term: 4, Jobs: []control.JobStatus{{Name: "job"}}, KeeperLost: true, Requests: map[uint32]int{1001: 7, 1000: 3},
 		Nodes: map[replica.NodeName]replica.Node{"n1": {Name: "n1"}, "n2": {Name: "n2"}, "n3": {Name: "n3"}}}
 	ask := func(own host.Status, answer *control.LeaderStatus) control.Status {
 		a := &admin{host: told{own, answer}, self: "n1", log: journaltest.New(t, io.Discard), probes: newProber(t, nil), base: func() control.Status { return control.Status{Node: "n1", Leader: "n9"} }}
-		a.users = func() (map[int]int, int) { return map[int]int{1002: 11, 1001: 1}, 896 }
+		a.users = func() control.Here {
+			return control.Here{Sessions: map[int]int{1002: 11, 1001: 1}, MostSessions: 896, MostRequests: 1024}
+		}
 		return a.status(t.Context())
 	}
 	st := ask(own, &control.LeaderStatus{Jobs: []control.JobStatus{{Name: "job", Phase: "open", Waiting: []string{"node n2"}}}, Revoked: []replica.NodeName{"n3"}})
@@ -54,7 +56,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	st = ask(own, &control.LeaderStatus{Accounts: []control.AccountStatus{{User: 1002, Jobs: 2, MostJobs: 64}, {User: 1003, Jobs: 1, MostJobs: 64}}})
-	if want := []control.AccountStatus{{User: 1001, Sessions: 1, MostSessions: 896}, {User: 1002, Jobs: 2, MostJobs: 64, Sessions: 11, MostSessions: 896}, {User: 1003, Jobs: 1, MostJobs: 64, MostSessions: 896}}; !slices.Equal(st.Accounts, want) {
+	if want := []control.AccountStatus{{User: 1000, MostSessions: 896, Requests: 3, MostRequests: 1024}, {User: 1001, Sessions: 1, MostSessions: 896, Requests: 7, MostRequests: 1024}, {User: 1002, Jobs: 2, MostJobs: 64, Sessions: 11, MostSessions: 896, MostRequests: 1024}, {User: 1003, Jobs: 1, MostJobs: 64, MostSessions: 896, MostRequests: 1024}}; !slices.Equal(st.Accounts, want) {
 		t.Errorf("accounts %+v, want %+v", st.Accounts, want)
 	}
 	if st = ask(own, nil); len(st.Jobs) != 1 || len(st.Jobs[0].Waiting) != 0 || st.Leader != "n2" {

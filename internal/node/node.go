@@ -633,7 +633,9 @@ func (d *daemon) run(stop context.Context) error {
 	start("trust", func(ctx context.Context) error { d.trust.run(ctx); return nil })
 	start("prober", func(ctx context.Context) error { d.prober.run(ctx); return nil })
 	a := &admin{host: d.host, self: d.self.Name, audit: d.audit, log: d.log, store: d.store, probes: d.prober, base: d.baseStatus, members: func() []membership.Member { return d.gossip.Members() }, version: d.opt.Version, owner: func() uint32 { return uint32(os.Geteuid()) },
-		users: func() (map[int]int, int) { return d.sessions.Users(), d.cfg.PerUser.Sessions }}
+		users: func() control.Here {
+			return control.Here{Sessions: d.sessions.Users(), MostSessions: d.cfg.PerUser.Sessions, MostRequests: d.cfg.PerUser.Requests}
+		}}
 	if d.leader != nil {
 		a.here = d.leader.BesideHere
 	}
@@ -782,7 +784,7 @@ func (d *daemon) baseStatus() control.Status {
 	if err := d.id.OwnRevoked(); err != nil {
 		s.Certificate = err.Error()
 	}
-	s.Revoked = revokedStatus(d.id)
+	s.Revoked, s.PassedOver = revokedStatus(d.id), d.trust.passedOver()
 	if d.gossip != nil {
 		s.GossipKeys = gossipKeyStatus(d.id.GossipKeys(), d.cfg.Node, d.gossip.Members())
 	}

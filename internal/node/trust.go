@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/replicad/replicad/internal/atomicfile"
@@ -39,10 +41,30 @@ type trust struct {
 	audit   *journal.Auditor
 	recheck func()
 	news    chan struct{}
+
+	mu     sync.Mutex // guards passed
+	passed map[passedOver]passing
 }
 
+// passedOver is a revocation that this node does not believe, and who is said to have ordered it.
+type passedOver struct {
+	role     replica.Role
+	name     string
+	operator string
+}
+
+// passing is why, and when it was heard first.
+type passing struct {
+	epoch replica.CertEpoch
+	why   string
+	at    time.Time
+}
+
+// maxPassed is how many of these are kept: a log has no more, and a leader that lies may make up any number.
+const maxPassed = 1024
+
 func newTrust(id *pki.Identity, stateDir string, log *journal.Journal, a *journal.Auditor, recheck func()) *trust {
-	return &trust{id: id, path: filepath.Join(stateDir, revokedFile), log: log, audit: a, recheck: recheck, news: make(chan struct{}, 1)}
+	return &trust{id: id, path: filepath.Join(stateDir, revokedFile), log: log, audit: a, recheck: recheck, news: make(chan struct{}, 1), passed: map[passedOver]passing{}}
 }
 
 // learn takes revocations in, from the log or from a leader's word, and returns those that go beyond what was known. One that no operator
@@ -60,6 +82,7 @@ func (t *trust) learn(list []replica.Revocation) (news []replica.Revocation) {
 			return name, err
 		})
 		if err != nil {
+			t.passes(r, err)
 			t.log.Retried("revocation", fmt.Sprintf("%v %s, up to epoch %d", r.Role, r.Name, r.Epoch),
 				fmt.Sprintf("it is passed over: no operator ordered it whose word counts now: %v: if it is meant, have another operator order it again (replicad revoke %v %s --until %d), else a node that leads lies", err, r.Role, r.Name, r.Epoch))
 			continue
@@ -77,6 +100,45 @@ func (t *trust) learn(list []replica.Revocation) (news []replica.Revocation) {
 		}
 	}
 	return news
+}
+
+// passes keeps that a revocation counts for nothing here.
+func (t *trust) passes(r replica.Revocation, why error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	of := passedOver{r.Role, r.Name, pki.Signer(r.Certificate)}
+	was, known := t.passed[of]
+	if !known && len(t.passed) >= maxPassed {
+		return
+	}
+	is := passing{r.Epoch, why.Error(), time.Now()}
+	if known && was.epoch >= r.Epoch {
+		is.epoch, is.at = was.epoch, was.at
+	}
+	t.passed[of] = is
+}
+
+// passedOver counts, by operator, the revocations that were heard and are not believed by now.
+func (t *trust) passedOver() (out []control.PassedOver) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	by := map[string]control.PassedOver{}
+	for of, p := range t.passed {
+		if t.id.Revokes(replica.Revocation{Role: of.role, Name: of.name, Epoch: p.epoch}) {
+			delete(t.passed, of)
+			continue
+		}
+		s := by[of.operator]
+		s.Operator, s.Count = of.operator, s.Count+1
+		if p.at.After(s.At) {
+			s.Of, s.Why, s.At = fmt.Sprintf("%v %s, up to epoch %d", of.role, of.name, p.epoch), p.why, p.at
+		}
+		by[of.operator] = s
+	}
+	for _, operator := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, by[operator])
+	}
+	return out
 }
 
 // signer is the operator who ordered what a revocation says, of whom check knows whether their word counts.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/hex"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -100,6 +101,16 @@ func TestRevocationsAreAnOperators(t *testing.T) {
 	if n := log.Count("no operator ordered it"); n == 0 {
 		t.Error("nobody is told")
 	}
+	by := map[string]int{}
+	for _, p := range tr.passedOver() {
+		by[p.Operator] = p.Count
+		if p.Why == "" || p.Of == "" {
+			t.Errorf("passed over: %+v", p)
+		}
+	}
+	if len(by) != 2 || by[""] != 1 || by["operator"] < 3 {
+		t.Errorf("passed over, by who is said to have ordered it: %v", by)
+	}
 	eve := c.revocation(control.Order{Verb: control.RevokeOperator, Operator: "eve", Until: 5})
 	if news := tr.learn([]replica.Revocation{good, eve}); len(news) != 2 || log.Count(`"event":"revoked"`) != 2 {
 		t.Errorf("news %+v", news)
@@ -174,8 +185,29 @@ func TestRevocationsByARevokedOperator(t *testing.T) {
 	if n := log.Count("have another operator order it again (replicad revoke node n2 --until 1900000000)"); n != 1 {
 		t.Errorf("it is said %d times", n)
 	}
+	for range 3 { // it is told again and again
+		late.learn([]replica.Revocation{byFirst, first})
+	}
+	if p := late.passedOver(); len(p) != 1 || p[0].Operator != "operator" || p[0].Count != 1 || p[0].Of != "node n2, up to epoch 1900000000" || !strings.Contains(p[0].Why, "revoked") {
+		t.Errorf("passed over: %+v", p)
+	}
 	if news := late.learn([]replica.Revocation{bySecond, first}); len(news) != 1 {
 		t.Errorf("ordered again: %+v", news)
+	}
+	if p := late.passedOver(); len(p) != 0 {
+		t.Errorf("what is believed by now is said to be passed over: %+v", p)
+	}
+}
+
+// A leader that lies makes up as many as it likes: they are counted, and few of them kept.
+func TestRevocationsThatAreMadeUpTakeNoMemory(t *testing.T) {
+	c := newCourt(t)
+	tr := newTrust(c.id, t.TempDir(), journaltest.New(t, &fixture.Lines{}), nil, func() {})
+	for i := range 3 * maxPassed {
+		tr.learn([]replica.Revocation{{Role: replica.NodeRole, Name: fmt.Sprint("n", i), Epoch: 5}})
+	}
+	if p := tr.passedOver(); len(tr.passed) != maxPassed || len(p) != 1 || p[0].Count != maxPassed || !strings.Contains(p[0].Of, fmt.Sprint("n", maxPassed-1)) {
+		t.Errorf("%d are kept: %+v", len(tr.passed), p)
 	}
 }
 

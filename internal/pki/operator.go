@@ -111,6 +111,22 @@ func (id *Identity) CheckOperator(certificate, message, signature []byte, now ti
 	return name, epoch, nil
 }
 
+// Signer is the operator whom a certificate names. Nothing of it is verified; empty: it names none.
+func Signer(certificate []byte) string {
+	if len(certificate) > maxCertificate {
+		return ""
+	}
+	c, err := x509.ParseCertificate(certificate)
+	if err != nil {
+		return ""
+	}
+	_, name, err := operatorName(c)
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
 // operator reads a certificate that claims to be an operator's of this cluster; nothing is verified yet.
 func (id *Identity) operator(certificate, signature []byte) (*x509.Certificate, string, error) {
 	if len(certificate) > maxCertificate || len(signature) > maxSignature {

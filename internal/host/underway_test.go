@@ -1,0 +1,274 @@
+package host
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/account"
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// A mute peer is a session whose process reads nothing but refusals.
+type mute struct {
+	id      uint64
+	uid     int
+	refused string // the newest refusal
+	code    int32
+	closed  bool
+}
+
+func (p *mute) ID() uint64                                       { return p.id }
+func (p *mute) PID() int                                         { return 1 << 22 }
+func (p *mute) StartTime() uint64                                { return p.id }
+func (p *mute) UID() int                                         { return p.uid }
+func (p *mute) Send(wire.RankHeader, []byte) error               { return nil }
+func (p *mute) SendFile(wire.RankHeader, []byte, *os.File) error { return nil }
+func (p *mute) Refuse(_ uint32, code int32, text string)         { p.code, p.refused = code, text }
+func (p *mute) Close()                                           { p.closed = true }
+
+// crowd makes processes that come and go.
+type crowd struct {
+	d  *rig
+	id uint64
+}
+
+func (c *crowd) launcher(uid int, job string) session.Peer {
+	c.id++
+	p := &mute{id: 1000 + c.id, uid: uid}
+	c.d.handleSession(session.RunHello{Peer: p, Header: wire.RankHeader{Request: 1}, RunHello: wire.RunHello{Job: job, World: 2, Capacity: 1}})
+	return p
+}
+
+// rank is a process on its way to the arena of rank 0.
+func (c *crowd) rank(uid int) session.Peer {
+	c.id++
+	p := &mute{id: 1000 + c.id, uid: uid}
+	c.d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: wire.Hello{ABI: wire.RankABI, World: 2, Nonce: c.id, Job: "job"}})
+	c.d.attachFor(p)
+	return p
+}
+
+func (c *crowd) goes(p session.Peer) { c.d.handleSession(session.Gone{Peer: p}) }
+
+const alice, bob = 1002, 1003
+
+// A launcher that comes and goes in a loop left a create on its way each time: the link was closed, and each new one after it.
+func TestALoopOfLaunchersHasFewCreatesUnderWay(t *testing.T) {
+	const loops, most = 2000, 20
+	d := newRig(t)
+	d.cfg.PerUser.Sessions, d.asking = most, account.NewPace(1<<16)
+	c := &crowd{d: d}
+	d.says()
+	for i := range loops {
+		c.goes(c.launcher(alice, fmt.Sprint("job-", i)))
+	}
+	stays := c.launcher(alice, "stays")
+	c.launcher(bob, "bobs")
+	select {
+	case <-d.link.Down:
+		t.Fatal("the node's link is closed")
+	default:
+	}
+	asked := fixture.Only[control.CreateRequest](d.says())
+	if n := len(asked); n != most+1 || asked[n-1].Owner != bob {
+		t.Fatalf("%d creates are under way, want %d, and the other user's", n, most)
+	}
+	creates := func() (names []string) {
+		for _, m := range fixture.Only[control.CreateRequest](d.says()) {
+			names = append(names, m.Name)
+		}
+		return names
+	}
+	d.tick()
+	if got := creates(); len(got) != 0 {
+		t.Errorf("while those are under way the leader is asked for %v", got)
+	}
+	d.leaderSays(control.CreateReply{ID: asked[0].ID, Retry: true})
+	d.tick()
+	if got := creates(); len(got) != 1 || got[0] != "stays" {
+		t.Errorf("once one is answered the leader is asked for %v, want what a launcher that is there waits for", got)
+	}
+	d.handle(LinkUp{Link: d.link, Leader: "n2", Welcome: control.Welcome{OK: true, Term: 10}})
+	if got := creates(); len(got) != 2 || len(d.creates) != 2 {
+		t.Errorf("a new leader is asked for %v, and %d are awaited: want those of the launchers that are there", got, len(d.creates))
+	}
+	c.goes(stays)
+	c.launcher(alice, "next")
+	if got := creates(); len(got) != 1 || got[0] != "next" {
+		t.Errorf("over the new link the leader is asked for %v", got)
+	}
+}
+
+// So it is with claims. Another user's job, and other jobs of this one, are served beside them.
+func TestALoopOfProcessesHasFewClaimsUnderWay(t *testing.T) {
+	const loops, most = 2000, 20
+	d := newRig(t)
+	d.cfg.PerUser.Sessions, d.asking = most, account.NewPace(1<<16)
+	lj := d.put(fixture.Changed(opening(), func(j *replica.Job) { j.Owner = alice }))
+	c := &crowd{d: d}
+	d.says()
+	for range loops {
+		c.goes(c.rank(alice))
+	}
+	c.rank(alice)
+	claims := fixture.Only[control.ClaimRequest](d.says())
+	if len(claims) != most {
+		t.Fatalf("%d claims are under way, want %d", len(claims), most)
+	}
+	select {
+	case <-d.link.Down:
+		t.Fatal("the node's link is closed")
+	default:
+	}
+	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 9}) // of a process that is gone
+	if lj.ranks[0] != nil {
+		t.Error("a process that is gone has an arena")
+	}
+	d.tick()
+	again := fixture.Only[control.ClaimRequest](d.says())
+	if len(again) != 1 || again[0].Claim.Nonce != loops+1 {
+		t.Errorf("once one is answered the leader is asked %+v, want the claim of the process that is there", again)
+	}
+	d.handle(LinkUp{Link: d.link, Leader: "n2", Welcome: control.Welcome{OK: true, Term: 10}})
+	if again := fixture.Only[control.ClaimRequest](d.says()); len(again) != 1 || again[0].Claim.Nonce != loops+1 || len(d.claims) != 1 {
+		t.Errorf("a new leader is asked %+v, and %d are awaited", again, len(d.claims))
+	}
+}
+
+// A process whose claim has to wait for the pace of its user is served by the tick, before what others of its job ask at the rendezvous.
+func TestAClaimWaitsForItsTurn(t *testing.T) {
+	d := newRig(t)
+	d.asking = account.NewPace(1)
+	d.put(fixture.Changed(opening(), func(j *replica.Job) { j.Owner = alice }))
+	c := &crowd{d: d}
+	v := d.visitor(1)
+	d.says()
+	v.asks(3, wire.MKVGet, wire.KV{Key: "absent"})
+	v.asks(3, wire.MKVGet, wire.KV{Key: "absent too"})
+	d.asked()
+	c.rank(alice)
+	if claims := fixture.Only[control.ClaimRequest](d.says()); len(claims) != 0 {
+		t.Fatalf("claimed %+v, and the user has asked as often as it may", claims)
+	}
+	d.tick()
+	said := d.says()
+	if claims, questions := fixture.Only[control.ClaimRequest](said), fixture.Only[control.KVRequest](said); len(claims) != 1 || len(questions) != 0 {
+		t.Errorf("in the next spell it claims %+v, and asks %+v", claims, questions)
+	}
+}
+
+// A user's other job and strangers have taken the sessions: what is left is for the ranks that a job of hers has lost.
+func TestSessionsLeftAreForRecoveries(t *testing.T) {
+	const full = "user 1002 has 784 sessions"
+	lost := func(j *replica.Job) {
+		j.Owner = alice
+		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
+	}
+	for name, tc := range map[string]struct {
+		job   *replica.Job
+		uid   int
+		hello wire.Hello
+		here  func(d *rig, lj *localJob) // what else is there
+		has   bool
+	}{
+		"a rank that its job has lost":       {job: fixture.Closed(fixture.Job()), has: true},
+		"a job that nobody knows":            {job: fixture.Closed(fixture.Job()), hello: wire.Hello{Job: "other"}},
+		"a rank of another node":             {job: fixture.Closed(fixture.Job()), hello: wire.Hello{Rank: 1}},
+		"a rank that no job has":             {job: fixture.Closed(fixture.Job()), hello: wire.Hello{Rank: 2, World: 3}},
+		"another user's job":                 {job: fixture.Closed(fixture.Job()), uid: bob},
+		"a job that has not trained":         {job: opening()},
+		"a rank that lives here":             {job: fixture.Closed(fixture.Job()), here: func(d *rig, lj *localJob) { d.attach(lj, 0) }},
+		"a rank that is on its way":          {job: fixture.Closed(fixture.Job()), here: func(d *rig, _ *localJob) { (&crowd{d: d, id: 500}).rank(alice) }},
+		"a rank whose process has just died": {job: fixture.Closed(fixture.Job()), has: true, here: func(d *rig, lj *localJob) { d.rankDied(lj, d.attach(lj, 0)) }},
+	} {
+		d := newRig(t)
+		lj := d.put(fixture.Changed(tc.job, lost))
+		if tc.here != nil {
+			tc.here(d, lj)
+		}
+		p := &mute{id: 1, uid: cmp.Or(tc.uid, alice)}
+		h := tc.hello
+		h.ABI, h.World, h.Job = wire.RankABI, cmp.Or(h.World, 2), cmp.Or(h.Job, "job")
+		d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: h, Full: full})
+		if has := d.attaching[p.id] != nil; has != tc.has {
+			t.Errorf("%s: it has one of the sessions that are kept: %v", name, has)
+		}
+		if tc.has != (p.refused == "") || !tc.has && (p.refused != full || p.code != wire.CodeAgain || !p.closed) {
+			t.Errorf("%s: refused with %d %q, its session is over: %v", name, p.code, p.refused, p.closed)
+		}
+	}
+}
+
+// So it is with launchers: the first one of a job that has lost ranks starts them.
+func TestSessionsLeftAreForLaunchersOfRecoveries(t *testing.T) {
+	d := newRig(t)
+	d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Owner = alice }))
+	id := uint64(0)
+	comes := func(uid int, job string) *mute {
+		id++
+		p := &mute{id: id, uid: uid}
+		d.handleSession(session.RunHello{Peer: p, Header: wire.RankHeader{Request: 1}, RunHello: wire.RunHello{Job: job, World: 2, Capacity: 1, Flags: wire.RunNameGroups}, Full: "full"})
+		return p
+	}
+	for name, p := range map[string]*mute{"a job to be made": comes(alice, "other"), "another user's job": comes(bob, "job")} {
+		if p.refused != "full" || p.code != wire.CodeAgain || !p.closed || d.launchers[p.id] != nil {
+			t.Errorf("%s: refused with %d %q, its session is over: %v", name, p.code, p.refused, p.closed)
+		}
+	}
+	if first := comes(alice, "job"); d.launchers[first.id] == nil || first.closed {
+		t.Errorf("the only launcher of a job: refused with %q", first.refused)
+	}
+	if second := comes(alice, "job"); second.refused != "full" {
+		t.Errorf("a second one of the same job: refused with %q", second.refused)
+	}
+}
+
+// Ranks that a launcher names itself are bounded by its user's sessions too: the daemon asked for processes that found none.
+func TestALauncherNamesNoMoreRanksThanItsUserHasSessions(t *testing.T) {
+	d := newRig(t)
+	d.cfg.PerUser.Sessions = 16 // two of them for recoveries
+	id := uint64(0)
+	comes := func(ranks, capacity int, change func(*wire.RunHello)) *mute {
+		id++
+		p := &mute{id: id, uid: alice}
+		h := wire.RunHello{Job: fmt.Sprint("job-", id), World: 100, Capacity: uint32(capacity)}
+		for r := range ranks {
+			h.Ranks = append(h.Ranks, replica.Rank(r))
+		}
+		if change != nil {
+			change(&h)
+		}
+		d.handleSession(session.RunHello{Peer: p, Header: wire.RankHeader{Request: 1}, RunHello: h})
+		return p
+	}
+	p := comes(14, 14, nil)
+	for _, part := range []string{"names 14 ranks", "user 1002 has sessions for 13 more", "of 16", "per_user.sessions"} {
+		if p.code != wire.CodeRefused || !strings.Contains(p.refused, part) || d.launchers[p.id] != nil {
+			t.Errorf("refused with %d %q, want %q", p.code, p.refused, part)
+		}
+	}
+	first := comes(13, 13, nil)
+	if first.refused != "" {
+		t.Fatalf("as many as there are sessions: %q", first.refused)
+	}
+	for r := range replica.Rank(13) {
+		d.launchers[first.id].starts.asked(r, time.Now())
+	}
+	if p := comes(1, 1, nil); p.code != wire.CodeAgain || !strings.Contains(p.refused, "for 0 more") { // it passes once others end
+		t.Errorf("once all are taken: refused with %d %q", p.code, p.refused)
+	}
+	if p := comes(0, 50, nil); p.refused != "" {
+		t.Errorf("without ranks of its own, so that the leader is offered what there is: %q", p.refused)
+	}
+	if p := comes(50, 50, func(h *wire.RunHello) { h.Joined = fixture.JobID }); strings.Contains(p.refused, "sessions") {
+		t.Errorf("a launcher that comes back, whose processes run: %q", p.refused)
+	}
+}
