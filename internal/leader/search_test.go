@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -76,11 +77,12 @@ func TestResumePassesOverWhatIsDamaged(t *testing.T) {
 		t.Error("the damaged one is durable, by its mark")
 	}
 	bad, good := 0, 0
+	says := regexp.MustCompile(`^step 4 of file://` + regexp.QuoteMeta(dir) + `/job \(\d+ s old, \d+ KiB\)$`) // a busy machine takes more than a second to come here
 	for _, g := range c.plannable(a) {
 		switch {
 		case g.Bad == "group-0.w1.safetensors, chunk 2: digest differs" && g.Generation == fixture.Gen(3, 6):
 			bad++
-		case g.Bad == "" && g.Generation == fixture.Gen(1, 4) && strings.HasPrefix(g.Says, "step 4 of file://"+dir+"/job (0 s old, ") && strings.HasSuffix(g.Says, " KiB)"):
+		case g.Bad == "" && g.Generation == fixture.Gen(1, 4) && says.MatchString(g.Says):
 			good++
 		default:
 			t.Errorf("recovery is told %+v", g)

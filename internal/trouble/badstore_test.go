@@ -221,7 +221,7 @@ func TestAStoreThatStopsReading(t *testing.T) {
 			}
 			var launchers []*process
 			for i, n := range cl.nodes[:2] {
-				launchers = append(launchers, n.run("job", 2, rankSpec{Floats: 1 << 20, Pace: 100 * time.Millisecond}, "--groups", "0,1", "--ranks", fmt.Sprint(i), "--slots", fmt.Sprint(c.slots), "--durable-every", "10"))
+				launchers = append(launchers, n.run("job", 2, rankSpec{Floats: 1 << 16, Pace: 100 * time.Millisecond}, "--groups", "0,1", "--ranks", fmt.Sprint(i), "--slots", fmt.Sprint(c.slots), "--durable-every", "10"))
 			}
 			leader := cl.nodes[0]
 			leader.daemon.awaitWithin(3*patience, 0, "a durable write", func(l line) bool { return l.is("durable", nil) })

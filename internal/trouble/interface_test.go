@@ -116,7 +116,7 @@ func TestAnInterfaceDies(t *testing.T) {
 	leader, others := c.leader()
 	follower, third := others[0], others[1]
 	for i, n := range []*node{follower, leader} {
-		n.run("job", 2, rankSpec{Floats: 1 << 20, Pace: 20 * time.Millisecond}, "--groups", "0,1", "--ranks", fmt.Sprint(i))
+		n.run("job", 2, rankSpec{Floats: severalChunks, Pace: 60 * time.Millisecond}, "--groups", "0,1", "--ranks", fmt.Sprint(i))
 	}
 	first := third.statusWhen(func(s status) bool { return s.job("job").Position.Step >= 10 }).job("job")
 
@@ -138,8 +138,8 @@ func TestAnInterfaceDies(t *testing.T) {
 		t.Logf("%s lost an interface: commits went on after %v", lost.Name, time.Since(began))
 		before := third.statusWhen(linked).job("job").Position.Step
 		sent := lost.status().sentBy(1)
-		third.statusWhen(func(s status) bool { return s.job("job").Position.Step >= before+150 }) // 3 s: three times as long as silence takes to count
-		for _, n := range witnesses {                                                             // a machine without time may keep a probe waiting; what silence would have led to is looked at below
+		third.statusWhen(func(s status) bool { return s.job("job").Position.Step >= before+50 }) // 3 s: three times as long as silence takes to count
+		for _, n := range witnesses {                                                            // a machine without time may keep a probe waiting; what silence would have led to is looked at below
 			n.statusWhen(func(s status) bool { return s.state(lost.Name) == "alive" })
 		}
 		lost.statusWhen(func(s status) bool { return s.sentBy(1) >= sent+(16<<20) })

@@ -23,6 +23,10 @@ import (
 // rankMode is the environment variable that makes the test binary a rank; its value is a rankSpec.
 const rankMode = "TROUBLE_RANK"
 
+// severalChunks is the least Floats with more than one of the chunks of a MiB that run cuts parts into. The race detector looks at each byte that a
+// daemon copies, hashes or sends, at every step: a test that needs no large state takes as much longer as its state is larger.
+const severalChunks = 3 << 17
+
 // rankSpec says what kind of rank.
 type rankSpec struct {
 	Steps    int           // then it leaves; 0: never

@@ -94,30 +94,38 @@ def quick(program: str) -> str:
 
 #: What libraries and Python look at when they are loaded, by the beginnings of variables' names.
 _LOADED_WITH = ("PYTHON", "REPLICAD_", "TORCH", *NATIVE)
-_warm: list[Warm] = []
+_warm: dict[tuple[str, ...], Warm] = {}
 
 
-def warm(env: dict[str, str]) -> Warm:
-    """The process that programs with torch fork from: one for each process that runs tests, and another one where libraries would see another environment."""
+def warm(env: dict[str, str], imports: tuple[str, ...] = ()) -> Warm:
+    """The process that programs with torch fork from: one for each process that runs tests, and another one where libraries would see another environment. Beside it there is
+    one at a time that has further ``imports`` behind it."""
     seen = {k: v for k, v in env.items() if k.startswith(_LOADED_WITH)}
-    if _warm and _warm[0].seen != seen:
-        _warm.pop().end()  # a launcher that it has started needs it no more
-    if not _warm:
-        _warm.append(Warm(env, seen))
-    return _warm[0]
+    for has, process in list(_warm.items()):
+        if process.seen != seen or (has and imports and has != imports):
+            _warm.pop(has).end()  # a launcher that it has started needs it no more
+    if imports not in _warm:
+        _warm[imports] = Warm(env, seen, imports)
+    return _warm[imports]
 
 
-def launched(run: list[str], program: list[str], env: dict[str, str], folder: Path, forks: bool = True) -> subprocess.Popen[str] | Launched:
-    """The launcher ``replicad run ... -- PROGRAM``, whose ranks fork or are fresh processes."""
+def imports(file: Path) -> tuple[str, ...]:
+    """The statements by which a file imports."""
+    found = [line for line in ast.parse(file.read_text()).body if isinstance(line, (ast.Import, ast.ImportFrom))]
+    return tuple(ast.unparse(line) for line in found if not (isinstance(line, ast.ImportFrom) and line.module == "__future__"))
+
+
+def launched(run: list[str], program: list[str], env: dict[str, str], folder: Path, forks: bool = True, imports: tuple[str, ...] = ()) -> subprocess.Popen[str] | Launched:
+    """The launcher ``replicad run ... -- PROGRAM``, whose ranks fork, with these ``imports`` behind them, or are fresh processes."""
     command = [*run, "--", *program]
     if forks:
-        return warm(env).launch(command, program, env, folder)
+        return warm(env, imports).launch(command, program, env, folder)
     return subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     while _warm:
-        _warm.pop().end()
+        _warm.popitem()[1].end()
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -264,8 +272,18 @@ class Daemon:
             if '"keeper_started"' in line:
                 self.keeper = int(json.loads(line)["pid"])
 
-    def run(self, program: str, *args: str, world: int = 1, name: str = "", flags: tuple[str, ...] = (), python: str = sys.executable, fresh: bool = False) -> Job:
-        """Runs a Python program as the ranks of a job. One with torch forks from a process that has imported it (:func:`warm`), unless ``fresh`` has each life
+    def run(
+        self,
+        program: str,
+        *args: str,
+        world: int = 1,
+        name: str = "",
+        flags: tuple[str, ...] = (),
+        python: str = sys.executable,
+        fresh: bool = False,
+        imports: tuple[str, ...] = (),
+    ) -> Job:
+        """Runs a Python program as the ranks of a job. One with torch forks from a process that has imported it, and ``imports`` (:func:`warm`), unless ``fresh`` has each life
         start anew, or its flags have it start in a way of its own."""
         name = name or f"t-{uuid.uuid4().hex[:12]}"
         path, program = self.dir / f"{name}.py", textwrap.dedent(program)
@@ -275,7 +293,7 @@ class Daemon:
         own = () if {"--ranks", *_OWN_STARTS} & set(flags) else ("--ranks", ",".join(map(str, range(world))))
         more = ("--preload", "none") if fresh else ()
         command = [str(self.program), "run", *self.target, "--job", name, "--world", str(world), "--min-copies", "1", *own, *more, *flags]
-        process = launched(command, [python, str(path), *args], self.env, self.dir, forks)
+        process = launched(command, [python, str(path), *args], self.env, self.dir, forks, imports)
         job = Job.of(process, name, lambda: f"The daemon ({self.process and self.process.poll()}):\n{self.log}")
         self.jobs.append(job)
         return job

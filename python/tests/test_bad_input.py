@@ -412,9 +412,11 @@ def test_a_daemon_of_another_release_comes_back(own_daemon: Daemon) -> None:
                 rank.seal_initial()
             rank.load(); rank.ready()
             print("STEPPING", flush=True)
-            step = 0
-            while not (rank.stats().reconnects and rank.committed >= step - 1):
+            step, back = 0, None
+            while back is None or rank.committed < back:
                 step += 1
+                if back is None and rank.stats().reconnects:
+                    back = step
                 rank.step_enter(step)
                 rank.step_exit(step)
                 rank.wait_fence(0.001)

@@ -15,14 +15,15 @@ from typing import IO
 
 
 class Warm:
-    """The process, for as long as the tests run. ``seen`` is what libraries see of its environment when they are loaded."""
+    """The process, for as long as the tests run. ``seen`` is what libraries see of its environment when they are loaded, ``imports`` are
+    statements of what it imports beside torch."""
 
-    def __init__(self, env: dict[str, str], seen: dict[str, str]) -> None:
+    def __init__(self, env: dict[str, str], seen: dict[str, str], imports: Sequence[str] = ()) -> None:
         self.seen = seen
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("warmed.py")), str(theirs.fileno())],
+                [sys.executable, str(Path(__file__).with_name("warmed.py")), str(theirs.fileno()), *imports],
                 env=env | {"OPENBLAS_NUM_THREADS": "1"}, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             )  # fmt: skip
         self._answer()

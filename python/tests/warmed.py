@@ -36,11 +36,11 @@ CLONE_PARENT, CLONE = 0x8000, {"x86_64": 56, "aarch64": 220}
 libc = ctypes.PyDLL(None, use_errno=True)
 
 
-def main(fd: int) -> None:
+def main(fd: int, imports: list[str]) -> None:
     """Imports and serves. It returns in ranks alone, at the end of their program."""
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
-    prepare()
+    prepare(imports)
     sock.send(b"{}")
     while True:
         data, fds, _, _ = socket.recv_fds(sock, 1 << 20, 1)
@@ -53,14 +53,16 @@ def main(fd: int) -> None:
         sock.send(json.dumps({"pid": pid}).encode())
 
 
-def prepare() -> None:
-    """Imports everything, and leaves a process of one thread that can be forked."""
+def prepare(imports: list[str]) -> None:
+    """Imports everything, further modules by their statements, and leaves a process of one thread that can be forked."""
     gc.disable()
     for name in TORCHS:
         importlib.import_module(name)
     atexit.register(ended)  # before ours, so that theirs, which say something, come first
     for name in OURS:
         importlib.import_module(name)
+    for statement in imports:
+        exec(statement, {})  # noqa: S102 - those of a test file
     importlib.import_module("replicad._core.preloading").freeze()
     gc.enable()
     for number in signal.valid_signals() - {*IGNORED, *INHERITED}:
@@ -128,4 +130,4 @@ def run(command: list[str]) -> None:
 if __name__ == "__main__":
     import warmed
 
-    warmed.main(int(sys.argv[1]))
+    warmed.main(int(sys.argv[1]), sys.argv[2:])

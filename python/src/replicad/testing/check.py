@@ -49,6 +49,9 @@ class Checked:
     steps: int  #: between the two
 
 
+#: Of jobs whose processes start once: nobody needs a process that their restarts would fork from, and it would import all that they import.
+ONCE = ("--preload", "none")
+
 #: A generator function: it trains up to the step that it is given, and yields after each step what it wants compared (losses,
 #: samples) by name.
 Train = Callable[[int], Iterator[Mapping[str, Any]]]
@@ -105,13 +108,13 @@ def check_resume(
     last = steps + more
     daemon = Daemon(binary("check_resume", program))
     with daemon:
-        straight = _run(daemon, "straight", train.command(last), last, timeout)
+        straight = _run(daemon, "straight", train.command(last), last, timeout, *ONCE)
         if source == "durable":
             _ends(daemon, "resumed", train.command(last, steps, "launcher"), steps, timeout)
             daemon.afresh()
             if world > 1:
                 return _through(daemon, train, straight, steps, last, world, timeout)
-            resumed = _run(daemon, "resumed", train.command(last, steps, "launcher"), last, timeout, "--resume")
+            resumed = _run(daemon, "resumed", train.command(last, steps, "launcher"), last, timeout, "--resume", *ONCE)
         else:
             resumed = _run(daemon, "resumed", train.command(last, steps), last, timeout)
     return _compare(straight, resumed, steps, source)
@@ -120,10 +123,10 @@ def check_resume(
 def _through(daemon: Daemon, train: Program, straight: list[dict[str, Any]], steps: int, last: int, world: int, timeout: float) -> Resumption:
     """The state of a step goes over some ranks and back, and is trained from."""
     first, second = f"{daemon.durable}/resumed@{steps}", f"{daemon.durable}/through@{steps}"
-    status, said, _ = _launched(daemon, "through", train.command(steps, 0, "through"), timeout, "--durable-every", "0", "--groups", "auto", "--from", first, world=world)
+    status, said, _ = _launched(daemon, "through", train.command(steps, 0, "through"), timeout, "--durable-every", "0", "--groups", "auto", "--from", first, *ONCE, world=world)
     if status:
         raise RuntimeError(f"the run of {world} ranks failed (status {status}):\n{said}")
-    records = _run(daemon, "back", train.command(last), last, timeout, "--from", second)
+    records = _run(daemon, "back", train.command(last), last, timeout, "--from", second, *ONCE)
     if (at := [r["resumed"] for r in records if "resumed" in r]) != [steps]:
         raise AssertionError(f"of {second} the job went on from {at}")
     return Resumption(last, steps, "durable", _same(straight, records, f"over {world} ranks and back"))
@@ -251,7 +254,7 @@ def _run(daemon: Daemon, name: str, train: Sequence[str], last: int, timeout: fl
 
 def _ends(daemon: Daemon, name: str, train: Sequence[str], step: int, timeout: float, *flags: str) -> list[dict[str, Any]]:
     """A run whose launcher is told to end after a step: its newest commit becomes durable."""
-    status, said, records = _launched(daemon, name, train, timeout, "--durable-every", str(step), *flags)
+    status, said, records = _launched(daemon, name, train, timeout, "--durable-every", str(step), *ONCE, *flags)
     if not any(r.get("killed") == step for r in records):
         raise RuntimeError(f"the {name} run ended before step {step} (status {status}):\n{said}")
     _printed(daemon, timeout, "job", "end", "--dev", name)  # it waits for the write
