@@ -7,6 +7,7 @@ import (
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/push"
+	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -85,6 +86,11 @@ func (h *Host) answerCandidate(lj *localJob) {
 		h.send(lj.pins(h.self, fresh, lj.view().Furthest(c.Generation.Epoch)))
 	}
 	for _, lr := range lj.ranks {
+		if planted.Early {
+			if _, has := lr.sealedAt[c.Generation]; has {
+				lr.arena.SetCommitted(c.Position)
+			}
+		}
 		h.answerPassed(lj, lr)
 	}
 }

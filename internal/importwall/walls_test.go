@@ -139,6 +139,7 @@ var walls = map[string]wall{
 type pkg struct {
 	ImportPath, Dir                                       string
 	GoFiles, CgoFiles, TestGoFiles, XTestGoFiles, Imports []string
+	TestImports, XTestImports                             []string
 	Error                                                 *struct{ Err string }
 }
 
@@ -147,7 +148,7 @@ func (p pkg) name() string { return strings.TrimPrefix(strings.TrimPrefix(p.Impo
 // packages lists the module, once for all tests: a package is nothing but its files, so nothing is built for it.
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,CgoFiles,TestGoFiles,XTestGoFiles,Imports,Error", module+"/...")
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,CgoFiles,TestGoFiles,XTestGoFiles,Imports,TestImports,XTestImports,Error", module+"/...")
 	cmd.Stderr = os.Stderr
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
 	out, err := cmd.Output()
@@ -175,6 +176,20 @@ func TestWalls(t *testing.T) {
 		for _, complaint := range breaches(walls, p) {
 			t.Error(complaint)
 		}
+	}
+}
+
+// TestOneCheckerOfHistories: the checker of histories is a dependency of the simulation's tests, and of nothing else. No package but those in
+// the table may import anything of others outside its tests.
+func TestOneCheckerOfHistories(t *testing.T) {
+	var by []string
+	for _, p := range packages(t) {
+		if slices.Contains(slices.Concat(p.TestImports, p.XTestImports), "github.com/anishathalye/porcupine") {
+			by = append(by, p.name())
+		}
+	}
+	if !slices.Equal(by, []string{"internal/sim"}) {
+		t.Errorf("the tests of %v import porcupine, want those of internal/sim alone", by)
 	}
 }
 

@@ -66,6 +66,7 @@ func play(t *testing.T, seed uint64) {
 		for _, n := range w.names {
 			w.machines[n].crash()
 		}
+		w.linear()
 		cancel()
 		failed = w.failed > 0
 		if w.failed > 0 || *all {

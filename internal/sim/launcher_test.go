@@ -278,6 +278,7 @@ func (l *launcher) serve(d *daemon) error {
 				if err != nil {
 					w.t.Error(err)
 				}
+				w.history.tells(operation{verb: ended, job: l.job, pid: l.pid, at: time.Since(w.began)})
 				w.finished(r)
 				return errDone
 			case wire.MRefused:

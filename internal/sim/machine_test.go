@@ -183,7 +183,7 @@ func (d *daemon) disk() (*tier.Tier, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := tier.New(paced{st, d}, nil, tier.Settings{Reader: string(d.m.name), Cluster: d.m.w.cluster})
+	t := tier.New(paced{st, d}, nil, tier.Settings{Reader: string(d.m.name), Cluster: d.m.w.cluster, Now: d.clock().now})
 	d.track(t)
 	return t, nil
 }
@@ -355,6 +355,7 @@ func (d *daemon) link(to replica.NodeName) {
 
 // probe looks at the other nodes' data paths, and says which are silent, as the prober of package node does.
 func (d *daemon) probe(t config.Timing) {
+	loses := d.loses()
 	for d.ctx.Err() == nil {
 		d.pause(t.ProbeInterval)
 		if !d.adopted.Load() {
@@ -367,7 +368,7 @@ func (d *daemon) probe(t config.Timing) {
 		var suspects []control.Suspect
 		for name, n := range seen.Nodes {
 			m := d.m.w.machines[name]
-			there, cut := m.running(), d.m.w.net.cut(d.m.name, name)
+			there, cut := m.running(), loses(name) || d.m.w.net.cut(d.m.name, name)
 			up, inc := m.life()
 			old, _ := d.silences.Load(name)
 			s, _ := old.(silence)

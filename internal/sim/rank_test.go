@@ -58,6 +58,7 @@ type rank struct {
 	lacks      replica.Generation // of its newest step, which it has not captured; zero: it has
 	waitsGo    bool
 	answered   answer
+	client     client
 	unloadable bool // what it was to load is not what was sealed: the process ends, as programs do
 }
 
@@ -127,6 +128,7 @@ func (r *rank) look(most time.Duration) {
 	if r.peer == nil {
 		r.reconnect()
 	}
+	r.hears()
 	if r.peer == nil {
 		r.sleep(most)
 		return
@@ -233,6 +235,7 @@ func (r *rank) main() int32 {
 
 // attach gets the rank's arena.
 func (r *rank) attach() bool {
+	r.claims()
 	for {
 		d := r.m.running()
 		if d == nil {
@@ -258,6 +261,7 @@ func (r *rank) attach() bool {
 					r.w.t.Errorf("rank %d attaches: %v", r.of, err)
 					return false
 				}
+				r.claimed(m.head.Epoch)
 				r.disown()
 				r.meets.Store(true)
 				return true
@@ -307,6 +311,7 @@ func (r *rank) await(t uint16) (m message, ok bool) {
 
 // join is rp_join: it stops, waits for its order and obeys it, until it was let go; false: it is to stop again, or to end.
 func (r *rank) join() bool {
+	r.asks()
 	r.say(session.Stopped{Peer: r.peer, Header: r.head(wire.MStopped, 0), Live: r.step})
 	said := time.Now()
 	for !r.stopped {
@@ -442,6 +447,7 @@ func (r *rank) load(o wire.Order) bool {
 			r.say(session.Loaded{Peer: r.peer, Header: r.head(wire.MLoaded, 0), Loaded: l})
 		}
 	}
+	r.goes(o.Generation)
 	r.w.went(r)
 	return true
 }
@@ -579,6 +585,7 @@ func (r *rank) fill(k shm.PlaceKind, g replica.Generation, part replica.Part, of
 	}
 	filling.Store(true)
 	if k == shm.Slot {
+		r.captures(g)
 		r.w.see(sight{moment: capturing, at: r.m, rank: r.process, on: filling.Load})
 	}
 	for i, b := range chunks {

@@ -130,4 +130,7 @@ func (t *tally) check(tb testing.TB) {
 	for _, c := range t.missed() {
 		tb.Errorf("never met: %s", c)
 	}
+	if n := t.happened[unknownHistories]; n > 0 {
+		tb.Errorf("%d histories are searched for longer than %d steps: nobody knows whether they are linearizable", n, stepsMost)
+	}
 }

@@ -31,7 +31,8 @@ type world struct {
 	names    []replica.NodeName
 	machines map[replica.NodeName]*machine
 
-	net *network
+	net     *network
+	history history
 	shape
 	regions []replica.Region
 	wanted  atomic.Uint32 // the moment that the script waits for

@@ -27,7 +27,8 @@ type Settings struct {
 	Keys *sealed.Keys
 	// Unconditional: the store's conditions are not tried, and not asked for where two fleets depend on them (catalog.Options).
 	Unconditional bool
-	Note          func(error) // told of what costs work and not correctness; nil: nobody is
+	Note          func(error)      // told of what costs work and not correctness; nil: nobody is
+	Now           func() time.Time // the wall clock, for what is written for people and the ends of leases; nil: this host's
 }
 
 // Tier is the durable tier over one root.
@@ -84,7 +85,7 @@ func DirectoryLater(ctx context.Context, dir string, s Settings) (*Tier, error) 
 
 // New makes a tier over a store. old is its directory as the former layout sees it; nil: it has none. Close closes both.
 func New(st store.Store, old *catalog.Old, s Settings) *Tier {
-	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Note: s.Note, Best: s.Best.Metric, Largest: s.Best.Largest(), Keys: s.Keys, Unconditional: s.Unconditional}), old: old, settings: s,
+	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Note: s.Note, Best: s.Best.Metric, Largest: s.Best.Largest(), Keys: s.Keys, Unconditional: s.Unconditional, Now: s.Now}), old: old, settings: s,
 		owned: map[owned]catalog.Run{}, swept: map[replica.JobID]time.Time{}, reads: map[string]*read{}, keeping: make(chan struct{}, 1), closing: make(chan struct{})}
 }
 
