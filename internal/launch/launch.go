@@ -487,7 +487,8 @@ func (l *launcher) report(x wire.RunExited) {
 	l.send(wire.MRunExited, x)
 }
 
-// send writes to the daemon if it is there. A failed write closes the connection; the link then connects anew and all is said again.
+// send writes to the daemon if it is there. After a failed write nothing more goes to this connection. Where the daemon has hung up, the link reads
+// first what it said before that; else the connection is closed. Either way the link then connects anew, and all is said again.
 func (l *launcher) send(typ uint16, body wire.RunExited) {
 	if l.conn == nil {
 		return
