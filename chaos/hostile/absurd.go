@@ -124,7 +124,10 @@ func manyJobs(_ context.Context, a *attack) (err error) {
 	return errors.New("300 jobs of one user were taken")
 }
 
-// manySessions has launchers of one job come until one is refused, and keeps all of them.
+// besideTraining is how many sessions the victim's own processes have at most, as the same user: the training job's launcher there, and its ranks.
+const besideTraining = 1 + (world+voters-1)/voters
+
+// manySessions has launchers of one job come until ten are refused, and keeps all of them. The user must have got every session that there is.
 func manySessions(ctx context.Context, a *attack) (err error) {
 	l := a.launcher(unused("sessions"))
 	defer func() {
@@ -142,10 +145,15 @@ func manySessions(ctx context.Context, a *attack) (err error) {
 		case !strings.Contains(refused, "per_user.sessions"):
 			return fmt.Errorf("session %d is refused with %q", a.counted("sessions"), refused)
 		default:
-			if a.count("refused with the number", 1); a.counted("refused with the number") >= 10 {
-				a.wait(ctx)
-				return nil
+			if a.count("refused with the number", 1); a.counted("refused with the number") < 10 {
+				continue
 			}
+			most := a.victim.PerUser.Sessions
+			if n := a.counted("sessions"); n < most-besideTraining || n > most {
+				return fmt.Errorf("%d sessions were taken before the refusals: want %d to %d, which are per_user.sessions and that less the training job's launcher and ranks there", n, most-besideTraining, most)
+			}
+			a.wait(ctx)
+			return nil
 		}
 	}
 	return errors.New("1,030 sessions of one user were taken")

@@ -3,13 +3,21 @@ package hostile
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/replicad/replicad/chaos/cluster"
+	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/wire"
 )
 
 // The table has what issue and documentation promise, and every pattern can be called by its name.
@@ -114,4 +122,76 @@ func TestReport(t *testing.T) {
 	if err != nil || !strings.Contains(string(b), `"failed":["links lost: n1"]`) {
 		t.Errorf("%s, %v", b, err)
 	}
+}
+
+// The row of many sessions holds only where the user got all that per_user.sessions allows and no more; its job is ended whatever came of it.
+func TestManySessionsCountsThoseThatAreTaken(t *testing.T) {
+	const most = 12
+	for takes, fails := range map[int]string{
+		0: "0 sessions", most - besideTraining - 1: "8 sessions", most - besideTraining: "", most: "", most + 1: "13 sessions", 2000: "1,030 sessions",
+	} {
+		v := newVictim(t, takes)
+		a := &attack{victim: &config.Config{Socket: v.socket, AdminSocket: v.admin, PerUser: config.PerUser{Sessions: most}}, did: map[string]int{}}
+		err := manySessions(t.Context(), a)
+		for _, fn := range a.closer {
+			fn()
+		}
+		if (fails == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), fails) {
+			t.Errorf("%d are taken: %v, want %q", takes, err, fails)
+		}
+		if want := min(takes, 1); len(v.orders) != want || want == 1 && !strings.Contains(<-v.orders, `"Verb":3`) {
+			t.Errorf("%d are taken: its job is not ended", takes)
+		}
+	}
+}
+
+// victim answers as a daemon does that takes so many sessions.
+type victim struct {
+	socket, admin string
+	orders        chan string // what came to the admin socket
+}
+
+func newVictim(t *testing.T, takes int) *victim {
+	dir := t.TempDir()
+	v := &victim{filepath.Join(dir, "s"), filepath.Join(dir, "a"), make(chan string, 10)}
+	ranks, err := net.Listen("unixpacket", v.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders, err := net.Listen("unix", v.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body) // half an order is none
+		v.orders <- string(b)
+	})}
+	var g sync.WaitGroup
+	g.Go(func() {
+		if err := server.Serve(orders); !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+	g.Go(func() {
+		for i := 0; ; i++ {
+			conn, err := ranks.Accept()
+			if err != nil {
+				return // the test is over
+			}
+			answer := wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunOK, Request: 1}, wire.Welcome{ABI: wire.RankABI}.Append(nil))
+			if i >= takes {
+				answer = wire.AppendRank(nil, wire.RankHeader{Type: wire.MRefused, Request: 1}, wire.Refused{Code: wire.CodeAgain, Text: "per_user.sessions"}.Append(nil))
+			}
+			if _, err := conn.Write(answer); err != nil {
+				t.Error(err)
+			}
+			defer conn.Close()
+		}
+	})
+	t.Cleanup(func() {
+		ranks.Close()
+		server.Close()
+		g.Wait()
+	})
+	return v
 }

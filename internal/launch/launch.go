@@ -49,8 +49,7 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	linkCtx, closeLink := context.WithCancel(context.WithoutCancel(ctx))
 	l := &launcher{
 		opt: o, children: map[replica.Rank]*child{}, dismissed: map[*child]bool{}, seats: seats{}, last: map[replica.Rank]outcome{}, ended: map[replica.Rank]wire.RunExited{}, exits: make(chan exited),
-		link:  &link{socket: o.Socket, hello: o.hello(), kept: o.Kept, wait: o.helloWait, events: make(chan linkEvent)},
-		close: closeLink,
+		link: &link{socket: o.Socket, hello: o.hello(), kept: o.Kept, wait: o.helloWait, events: make(chan linkEvent)},
 	}
 	l.wg.Go(func() { l.link.run(linkCtx) })
 	defer l.wg.Wait()
@@ -62,10 +61,9 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 }
 
 type launcher struct {
-	opt   Options
-	link  *link
-	close context.CancelFunc // of link, for good
-	wg    sync.WaitGroup
+	opt  Options
+	link *link
+	wg   sync.WaitGroup
 
 	preload *preload.Server // what restarts fork from; nil: nothing
 
@@ -85,7 +83,7 @@ type launcher struct {
 
 	leaving  *leaving  // a signal that is passed on once the ranks have ended their step; nil: none is
 	stopping bool      // no process is started any more; the loop ends with the last one
-	done     bool      // the job has ended: there is nothing to connect again for
+	done     bool      // the job has ended: the link connects no more
 	sayAt    time.Time // when it is said which processes of a finished job still run; zero: it was, or needs not be
 	code     int
 	err      error
@@ -153,7 +151,6 @@ func (l *launcher) onAway(err error) {
 	if l.done {
 		l.opt.Logf("the daemon has gone (%v); the job is done, so nobody needs it", err)
 		l.conn = nil
-		l.close() // one that is started again would make a new job of the name
 		return
 	}
 	var refused *refusedError
@@ -487,7 +484,8 @@ func (l *launcher) report(x wire.RunExited) {
 	l.send(wire.MRunExited, x)
 }
 
-// send writes to the daemon if it is there. A failed write closes the connection; the link then connects anew and all is said again.
+// send writes to the daemon if it is there. After a failed write nothing more goes to this connection. Where the daemon has hung up, the link reads
+// first what it said before that; else the connection is closed. Either way the link then connects anew, and all is said again.
 func (l *launcher) send(typ uint16, body wire.RunExited) {
 	if l.conn == nil {
 		return

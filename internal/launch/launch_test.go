@@ -568,7 +568,7 @@ func TestFinishedJobStopsWhatItIsToldTo(t *testing.T) {
 // A daemon that is started again knows the job's name no more: a launcher that still waits for processes must not have it made anew.
 func TestFinishedJobIsNotAskedForAgain(t *testing.T) {
 	d, gate := newDaemon(t), newGate(t)
-	j := run(d, 1, "read x < "+gate+"; exit 0", func(o *Options) { o.Grace, o.Patience = 10*time.Millisecond, 10*time.Millisecond })
+	j := run(d, 1, "read x < "+gate+"; exit 0", func(o *Options) { o.Grace = 10 * time.Millisecond })
 	p := d.welcome()
 	p.start(0, 1)
 	p.running()
@@ -588,6 +588,49 @@ func TestFinishedJobIsNotAskedForAgain(t *testing.T) {
 	d.ln.Close()
 	if err := <-again; err == nil {
 		t.Error("the launcher asked the daemon for its finished job")
+	}
+}
+
+// A link that has relayed the end of the job is through with its daemon, however long the launcher takes to look at that: it ends by itself.
+func TestLinkEndsWithItsJob(t *testing.T) {
+	d := newDaemon(t)
+	l := &link{socket: d.path, hello: wire.RunHello{ABI: wire.RankABI, World: 1, Capacity: 1, Job: "test"}, wait: patience, events: make(chan linkEvent)}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended, again := make(chan struct{}), make(chan error, 1)
+	go func() { defer close(ended); l.run(ctx) }()
+	p, _ := d.accept()
+	p.send(wire.MRunOK, wire.Welcome{ABI: wire.RankABI}.Append(nil))
+	if e := <-l.events; e.conn == nil {
+		t.Fatalf("%+v, want a connection", e)
+	}
+	p.send(wire.MRunDone, []byte{1}) // malformed: the job may go on
+	if e := <-l.events; e.typ != wire.MRunDone {
+		t.Fatalf("%+v, want what the daemon sent", e)
+	}
+	p.conn.Close()
+	if e := <-l.events; e.err == nil {
+		t.Fatalf("%+v, want the end of the connection", e)
+	}
+	p, _ = d.accept()
+	p.send(wire.MRunOK, wire.Welcome{ABI: wire.RankABI}.Append(nil))
+	<-l.events
+	p.done(0, "finished")
+	if e := <-l.events; e.typ != wire.MRunDone {
+		t.Fatalf("%+v, want the end of the job", e)
+	}
+	p.conn.Close()
+	go func() {
+		_, err := d.ln.AcceptUnix()
+		again <- err
+	}()
+	if e := <-l.events; e.err == nil {
+		t.Fatalf("%+v, want the end of the connection", e)
+	}
+	select {
+	case <-ended:
+	case err := <-again:
+		t.Errorf("it connects again: %v", err)
 	}
 }
 

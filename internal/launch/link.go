@@ -21,7 +21,7 @@ const (
 	sendTimeout = 5 * time.Second
 )
 
-// link keeps one connection to the daemon, connecting again for ever; its run goroutine owns it. What happens goes to
+// link keeps one connection to the daemon, connecting again until the job is done; its run goroutine owns it. What happens goes to
 // events, which blocks: the reader waits for the launcher, never the other way round.
 type link struct {
 	socket string
@@ -29,6 +29,7 @@ type link struct {
 	kept   *os.File      // goes with each hello; nil: nothing does
 	wait   time.Duration // for the answer to the hello
 	events chan linkEvent
+	over   bool // the daemon has said that the job is done: a daemon that is started again would make a new job of the name
 }
 
 // linkEvent is exactly one of: connected (conn), a message (typ and body), or not connected any more (err).
@@ -54,7 +55,7 @@ func (e *silence) Error() string {
 // Is makes it a kind of ErrNoDaemon, for programs.
 func (e *silence) Is(target error) bool { return target == ErrNoDaemon }
 
-// run returns when ctx is done.
+// run returns when ctx is done, or when a connection ends after its daemon has said that the job is done.
 func (l *link) run(ctx context.Context) {
 	delay := retryFirst
 	for ctx.Err() == nil {
@@ -65,7 +66,7 @@ func (l *link) run(ctx context.Context) {
 		if up {
 			delay = retryFirst
 		}
-		if !l.emit(ctx, linkEvent{err: err}) {
+		if !l.emit(ctx, linkEvent{err: err}) || l.over {
 			return
 		}
 		select {
@@ -124,6 +125,10 @@ func (l *link) once(ctx context.Context) (up bool, err error) {
 				return true, ctx.Err()
 			}
 			continue
+		}
+		if h.Type == wire.MRunDone {
+			_, err := wire.ParseRefused(body)
+			l.over = l.over || err == nil
 		}
 		if !l.emit(ctx, linkEvent{typ: h.Type, body: append([]byte(nil), body...)}) {
 			return true, ctx.Err()

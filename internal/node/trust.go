@@ -60,7 +60,7 @@ type passing struct {
 	at    time.Time
 }
 
-// maxPassed is how many of these are kept: a log has no more, and a leader that lies may make up any number.
+// maxPassed is how many of these are kept, the newest: a log has no more, and a leader that lies may make up any number.
 const maxPassed = 1024
 
 func newTrust(id *pki.Identity, stateDir string, log *journal.Journal, a *journal.Auditor, recheck func()) *trust {
@@ -69,9 +69,16 @@ func newTrust(id *pki.Identity, stateDir string, log *journal.Journal, a *journa
 
 // learn takes revocations in, from the log or from a leader's word, and returns those that go beyond what was known. One that no operator
 // signed is passed over, whoever tells it, and so is one whose operator's certificate is over or revoked by now: with that operator's key a node
-// that leads could revoke every node. From any goroutine.
+// that leads could revoke every node. One that no log takes is a leader's invention: it is dropped, and no text of it is kept or shown. From any
+// goroutine.
 func (t *trust) learn(list []replica.Revocation) (news []replica.Revocation) {
-	list = slices.Clone(list)
+	list = slices.DeleteFunc(slices.Clone(list), func(r replica.Revocation) bool {
+		err := lock.CheckRevoked([]replica.Revocation{r})
+		if err != nil {
+			t.log.Retried("revocation", "of no form", fmt.Sprintf("it is among the revocations that no log takes, and is dropped: the node that leads lies, or is damaged: %.200s", err))
+		}
+		return err != nil
+	})
 	slices.SortStableFunc(list, func(a, b replica.Revocation) int { return -cmp.Compare(a.Role, b.Role) }) // operators first
 	for _, r := range list {
 		if t.id.Revokes(r) {
@@ -102,14 +109,20 @@ func (t *trust) learn(list []replica.Revocation) (news []replica.Revocation) {
 	return news
 }
 
-// passes keeps that a revocation counts for nothing here.
+// passes keeps that a revocation counts for nothing here. Where there is no room the one that was heard first makes it.
 func (t *trust) passes(r replica.Revocation, why error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	of := passedOver{r.Role, r.Name, pki.Signer(r.Certificate)}
 	was, known := t.passed[of]
 	if !known && len(t.passed) >= maxPassed {
-		return
+		oldest, first := of, time.Now()
+		for p, heard := range t.passed {
+			if heard.at.Before(first) {
+				oldest, first = p, heard.at
+			}
+		}
+		delete(t.passed, oldest)
 	}
 	is := passing{r.Epoch, why.Error(), time.Now()}
 	if known && was.epoch >= r.Epoch {

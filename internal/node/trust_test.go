@@ -199,15 +199,47 @@ func TestRevocationsByARevokedOperator(t *testing.T) {
 	}
 }
 
-// A leader that lies makes up as many as it likes: they are counted, and few of them kept.
+// A leader that lies makes up as many as it likes: few of them are kept, and those are the newest, as one that an operator did order may be.
 func TestRevocationsThatAreMadeUpTakeNoMemory(t *testing.T) {
 	c := newCourt(t)
 	tr := newTrust(c.id, t.TempDir(), journaltest.New(t, &fixture.Lines{}), nil, func() {})
 	for i := range 3 * maxPassed {
 		tr.learn([]replica.Revocation{{Role: replica.NodeRole, Name: fmt.Sprint("n", i), Epoch: 5}})
 	}
-	if p := tr.passedOver(); len(tr.passed) != maxPassed || len(p) != 1 || p[0].Count != maxPassed || !strings.Contains(p[0].Of, fmt.Sprint("n", maxPassed-1)) {
+	if p := tr.passedOver(); len(tr.passed) != maxPassed || len(p) != 1 || p[0].Count != maxPassed || !strings.Contains(p[0].Of, fmt.Sprint("n", 3*maxPassed-1)) {
 		t.Errorf("%d are kept: %+v", len(tr.passed), p)
+	}
+	if _, kept := tr.passed[passedOver{role: replica.NodeRole, name: "n0"}]; kept {
+		t.Error("the oldest is kept")
+	}
+}
+
+// What no log would have taken is dropped before it is kept or shown, and a line counts it without its text.
+func TestRevocationsOfNoFormAreDropped(t *testing.T) {
+	c, log := newCourt(t), &fixture.Lines{}
+	tr := newTrust(c.id, t.TempDir(), journaltest.New(t, log), nil, func() {})
+	good := c.revocation(control.Order{Verb: control.RevokeNode, Node: "n2", Until: 1_900_000_000})
+	list := []replica.Revocation{good}
+	for _, name := range []string{"", strings.Repeat("n", 1<<20), strings.Repeat("n", replica.MaxNameBytes+1), "n3\nn4 is fine", "\x1b[2Jn3", "n\u202e3"} {
+		list = append(list, replica.Revocation{Role: replica.NodeRole, Name: name, Epoch: 5})
+	}
+	list = append(list, replica.Revocation{Role: replica.OperatorRole + 1, Name: "n3", Epoch: 5}, replica.Revocation{Role: replica.NodeRole, Name: "n3"},
+		replica.Revocation{Role: replica.NodeRole, Name: "n3", Epoch: 5, Order: make([]byte, 1<<20)})
+	if news := tr.learn(list); len(news) != 1 || news[0].Name != "n2" {
+		t.Errorf("%d are news, want the one that an operator signed", len(news))
+	}
+	if p := tr.passedOver(); len(p) != 0 || len(tr.passed) != 0 {
+		t.Errorf("%d are kept", len(tr.passed))
+	}
+	said, longest := 0, 0
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, "revocations that no log takes") && strings.Contains(line, `"level":"warn"`) { // the others are counted with the next one
+			said++
+		}
+		longest = max(longest, len(line))
+	}
+	if said != 1 || longest > 1<<10 {
+		t.Errorf("%d lines name them, want 1; the longest line has %d bytes", said, longest)
 	}
 }
 
