@@ -513,6 +513,7 @@ func TestARefusedNodeKnowsItsOwnCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &daemon{cfg: &config.Config{Node: "n2"}, log: journaltest.New(t, log), id: id}
+	d.trust = newTrust(id, dir, d.log, nil, func() {})
 	refused := fmt.Errorf("welcome: %w", endpoint.ErrIdentity)
 	for range 3 {
 		d.linkFailed(voterAddr{"a", "a:7000"}, refused)
