@@ -7,7 +7,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-const most = 1000
+const most = 1024 // a multiple of 64: shares leave nothing over
 
 // loops has jobs of a user ask as often as they like, in turn, and counts what each may.
 func loops(p *Pace, user uint32, jobs ...byte) (may map[byte]int, all int) {
@@ -92,5 +92,61 @@ func TestAJobHasItsShareOfTheRequests(t *testing.T) {
 		}
 		now = now.Add(Spell)
 		few.Tick(now)
+	}
+}
+
+// A share was a limit: beside fifteen jobs that asked one question each a recovery of 700 ranks had 64 claims a spell.
+func TestAShareIsNoLimit(t *testing.T) {
+	p, now := NewPace(most), time.Now()
+	p.Tick(now)
+	others := upTo(16)[1:]
+	for spell := 1; spell <= 3; spell++ {
+		once := func() {
+			for _, j := range others {
+				if !p.May(1002, replica.JobID{j}) {
+					t.Errorf("spell %d: job %d asks once, and has to wait", spell, j)
+				}
+			}
+		}
+		if spell < 2 { // in the first spell nobody knows of them yet
+			once()
+		}
+		if may, _ := loops(p, 1002, 0); may[0] != most-len(others) {
+			t.Errorf("spell %d: beside %d jobs that ask once a recovery asks %d times", spell, len(others), may[0])
+		}
+		if spell > 1 {
+			once()
+		}
+		if at, waits := p.Next(); !waits || !at.Equal(now.Add(Spell)) {
+			t.Errorf("spell %d: the next is due at %v, and a request waits for it: %v", spell, at, waits)
+		}
+		now = now.Add(Spell)
+		p.Tick(now)
+	}
+	if _, waits := p.Next(); waits {
+		t.Error("a request of a spell that is over waits for the next one still")
+	}
+	if may, _ := loops(p, 1002, 0); may[0] != most-len(others) {
+		t.Errorf("in the spell behind them it asks %d times", may[0])
+	}
+	now = now.Add(Spell)
+	p.Tick(now)
+	if may, _ := loops(p, 1002, 0); may[0] != most {
+		t.Errorf("alone it asks %d times", may[0])
+	}
+	// What shares leave over goes as well.
+	odd := NewPace(1000)
+	for spell := 1; spell <= 2; spell++ {
+		now = now.Add(Spell)
+		odd.Tick(now)
+		may, all := loops(odd, 1002, upTo(64)...)
+		if all != 1000 {
+			t.Errorf("spell %d: 64 jobs that ask all the time ask %d times, want 1000", spell, all)
+		}
+		for j, n := range may {
+			if spell > 1 && n < 1000/64 {
+				t.Errorf("job %d asks %d times, its share is %d", j, n, 1000/64)
+			}
+		}
 	}
 }

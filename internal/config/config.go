@@ -148,8 +148,7 @@ type Config struct {
 // PerUser limits each user alone: who asks for more is refused with the number, or waits, and nobody else notices. The leader's file counts for
 // jobs, ranks and rendezvous, so that voters should have the same.
 type PerUser struct {
-	// Sessions are connections of ranks and launchers to this node's daemon, which takes 1,024: 8 to 1024, default 896. An eighth
-	// of them is kept for ranks that a job has lost, and for launchers of such a job: the first start of one finds the others.
+	// Sessions are connections of ranks and launchers to this node's daemon, which takes 1,024: 8 to 1024, default 896.
 	Sessions int `yaml:"sessions"`
 	// Requests are what this node's daemon asks the leader for the user's processes in a tenth of a second: questions at the rendezvous, claims of ranks, jobs to be
 	// created. Further ones wait. 256 to 65536, default 1024, which is one for each process that a node has.

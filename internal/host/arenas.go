@@ -232,9 +232,6 @@ func (h *Host) reattach(ev session.Hello) {
 		return
 	}
 	ev.Peer.Refuse(ev.Header.Request, wire.CodeStopped, fmt.Sprintf("no arena of job %q, rank %d belongs to process %d here: the rank was taken over or the job has ended", ev.Hello.Job, ev.Hello.Rank, ev.Peer.PID()))
-	if ev.Full != "" {
-		ev.Peer.Close()
-	}
 }
 
 func (h *Host) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {

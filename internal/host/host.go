@@ -271,9 +271,14 @@ func (h *Host) Run(ctx context.Context) {
 	h.ctx = ctx
 	h.work.Go(func() { h.custody.Run(ctx) })
 	h.work.Go(func() { h.readAgain(ctx) })
+	due := time.Now().Add(idleTick)
 	timer := time.NewTimer(idleTick)
 	defer timer.Stop()
 	for {
+		if at, waits := h.asking.Next(); waits && at.Before(due) { // a recovery may wait for it
+			due = at
+			timer.Reset(time.Until(due))
+		}
 		select {
 		case <-ctx.Done():
 			close(h.ended)
@@ -285,7 +290,9 @@ func (h *Host) Run(ctx context.Context) {
 		case ev := <-h.sessions.Events():
 			h.handleSession(ev)
 		case <-timer.C:
-			timer.Reset(h.tick())
+			next := h.tick()
+			due = time.Now().Add(next)
+			timer.Reset(next)
 		}
 	}
 }

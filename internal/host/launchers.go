@@ -123,18 +123,9 @@ func groupsOf(set []bool) (groups []int) {
 
 func (h *Host) runHello(ev session.RunHello) {
 	l := &launcher{peer: ev.Peer, user: ev.Peer.UID(), request: ev.Header.Request, hello: ev.RunHello, starts: starts{}, kept: ev.Kept}
-	if ev.Full != "" && !h.launches(ev.Peer, l.hello.Job) {
-		h.refuseLauncher(l, wire.CodeAgain, ev.Full)
-		ev.Peer.Close()
-		return
-	}
 	h.launchers[ev.Peer.ID()] = l
 	if err := replica.CheckName(l.hello.Job); err != nil {
 		h.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
-		return
-	}
-	if code, text := h.tooMany(l); text != "" {
-		h.refuseLauncher(l, code, text)
 		return
 	}
 	if text := h.unkeepable(l); text != "" {
@@ -192,6 +183,10 @@ func (h *Host) serveLauncher(l *launcher) {
 			h.launcherDone(l)
 			return
 		}
+		if code, text := h.tooMany(l, nil); text != "" {
+			h.refuseLauncher(l, code, text)
+			return
+		}
 		h.askFor(l)
 		return
 	}
@@ -203,6 +198,10 @@ func (h *Host) serveLauncher(l *launcher) {
 		}
 		if text := l.otherJob(job); text != "" {
 			h.refuseLauncher(l, wire.CodeRefused, text)
+			return
+		}
+		if code, text := h.tooMany(l, job); text != "" {
+			h.refuseLauncher(l, code, text)
 			return
 		}
 		if stop := job.Stop; stop != nil && l.hello.Joined == (replica.JobID{}) {
@@ -284,20 +283,16 @@ func (h *Host) offers(job *replica.Job) (n int, spare bool) {
 		}
 	}
 	for user, f := range free {
-		n += min(f, h.seats(user, job.Phase != replica.Opening))
+		n += min(f, h.seats(user))
 	}
 	return min(n, maxSeats), spare && n > 0
 }
 
 // seats is for how many more processes of a user there are sessions here: its launchers have one each, and so have the processes that they run.
-// What is kept for recoveries is no place for a job that has not trained yet.
-func (h *Host) seats(user int, trained bool) int {
+func (h *Host) seats(user int) int {
 	n := h.cfg.PerUser.Sessions
 	if n == 0 {
 		return maxSeats
-	}
-	if !trained {
-		n -= session.Reserve(n)
 	}
 	for _, l := range h.launchers {
 		if l.user == user {
@@ -307,16 +302,18 @@ func (h *Host) seats(user int, trained bool) int {
 	return max(0, n)
 }
 
-// tooMany says that a launcher names more ranks to be started here than its user has sessions for; empty: it does not. One that comes back runs its
-// processes already.
-func (h *Host) tooMany(l *launcher) (code int32, text string) {
-	named := min(len(l.hello.Ranks), int(l.hello.Capacity))
-	seats := h.seats(l.user, h.ranFor(l.hello.Job, l.user) != nil)
-	if named <= seats || l.hello.Joined != (replica.JobID{}) {
+// tooMany says that a launcher names more ranks to be started here than its user has sessions for; empty: it does not. That is judged where they
+// would be started: not of one that comes back, whose processes run, nor of a spare, nor for a job that has trained. job is nil where there is none yet.
+func (h *Host) tooMany(l *launcher, job *replica.Job) (code int32, text string) {
+	if l.hello.Joined != (replica.JobID{}) || l.hello.Spare || job != nil && job.Phase != replica.Opening {
+		return 0, ""
+	}
+	named, seats := min(len(l.hello.Ranks), int(l.hello.Capacity)), h.seats(l.user)
+	if named <= seats {
 		return 0, ""
 	}
 	most := cmp.Or(h.cfg.PerUser.Sessions, session.MaxSessions)
-	if code = wire.CodeAgain; named >= most-session.Reserve(h.cfg.PerUser.Sessions) { // however many processes end
+	if code = wire.CodeAgain; named >= most { // however many processes end: the launcher has a session too
 		code = wire.CodeRefused
 	}
 	return code, fmt.Sprintf("job %q: its launcher names %d ranks to start here, and user %d has sessions for %d more processes on this node, of %d (per_user.sessions): name fewer ranks, or end some of this user's processes here", l.hello.Job, named, l.user, seats, most)

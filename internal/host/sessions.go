@@ -22,10 +22,6 @@ func (h *Host) handleSession(ev session.Event) {
 			h.reattach(ev)
 			return
 		}
-		if ev.Full != "" && !h.recovers(ev.Peer, ev.Hello) {
-			h.hasNoSession(ev)
-			return
-		}
 		h.adopt(adoption.Asked{Peer: ev.Peer, Job: ev.Hello.Job, Rank: ev.Hello.Rank})
 		a := &attaching{peer: ev.Peer, hello: ev.Hello, helloReq: ev.Header.Request}
 		h.attaching[ev.Peer.ID()] = a

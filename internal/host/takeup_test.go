@@ -208,7 +208,6 @@ func TestNoMoreSeatsAreOfferedThanSessions(t *testing.T) {
 	}
 	offered(job, 5)
 	offered(other, 5)
-	offered(fixture.Changed(job, func(j *replica.Job) { j.Phase = replica.Opening }), 4) // one is kept for recoveries
 	stranger := comes("other")
 	stranger.user++
 	offered(job, 5)

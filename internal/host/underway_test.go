@@ -1,7 +1,6 @@
 package host
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -165,110 +164,82 @@ func TestAClaimWaitsForItsTurn(t *testing.T) {
 	}
 }
 
-// A user's other job and strangers have taken the sessions: what is left is for the ranks that a job of hers has lost.
-func TestSessionsLeftAreForRecoveries(t *testing.T) {
-	const full = "user 1002 has 784 sessions"
-	lost := func(j *replica.Job) {
-		j.Owner = alice
-		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
+// named is the hello of a launcher that names ranks, from 0 on.
+func named(job string, ranks, capacity int) wire.RunHello {
+	h := wire.RunHello{Job: job, World: 2, Capacity: uint32(capacity)}
+	for r := range ranks {
+		h.Ranks = append(h.Ranks, replica.Rank(r))
 	}
-	for name, tc := range map[string]struct {
-		job   *replica.Job
-		uid   int
-		hello wire.Hello
-		here  func(d *rig, lj *localJob) // what else is there
-		has   bool
-	}{
-		"a rank that its job has lost":       {job: fixture.Closed(fixture.Job()), has: true},
-		"a job that nobody knows":            {job: fixture.Closed(fixture.Job()), hello: wire.Hello{Job: "other"}},
-		"a rank of another node":             {job: fixture.Closed(fixture.Job()), hello: wire.Hello{Rank: 1}},
-		"a rank that no job has":             {job: fixture.Closed(fixture.Job()), hello: wire.Hello{Rank: 2, World: 3}},
-		"another user's job":                 {job: fixture.Closed(fixture.Job()), uid: bob},
-		"a job that has not trained":         {job: opening()},
-		"a rank that lives here":             {job: fixture.Closed(fixture.Job()), here: func(d *rig, lj *localJob) { d.attach(lj, 0) }},
-		"a rank that is on its way":          {job: fixture.Closed(fixture.Job()), here: func(d *rig, _ *localJob) { (&crowd{d: d, id: 500}).rank(alice) }},
-		"a rank whose process has just died": {job: fixture.Closed(fixture.Job()), has: true, here: func(d *rig, lj *localJob) { d.rankDied(lj, d.attach(lj, 0)) }},
-	} {
-		d := newRig(t)
-		lj := d.put(fixture.Changed(tc.job, lost))
-		if tc.here != nil {
-			tc.here(d, lj)
-		}
-		p := &mute{id: 1, uid: cmp.Or(tc.uid, alice)}
-		h := tc.hello
-		h.ABI, h.World, h.Job = wire.RankABI, cmp.Or(h.World, 2), cmp.Or(h.Job, "job")
-		d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: h, Full: full})
-		if has := d.attaching[p.id] != nil; has != tc.has {
-			t.Errorf("%s: it has one of the sessions that are kept: %v", name, has)
-		}
-		if tc.has != (p.refused == "") || !tc.has && (p.refused != full || p.code != wire.CodeAgain || !p.closed) {
-			t.Errorf("%s: refused with %d %q, its session is over: %v", name, p.code, p.refused, p.closed)
-		}
-	}
-}
-
-// So it is with launchers: the first one of a job that has lost ranks starts them.
-func TestSessionsLeftAreForLaunchersOfRecoveries(t *testing.T) {
-	d := newRig(t)
-	d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Owner = alice }))
-	id := uint64(0)
-	comes := func(uid int, job string) *mute {
-		id++
-		p := &mute{id: id, uid: uid}
-		d.handleSession(session.RunHello{Peer: p, Header: wire.RankHeader{Request: 1}, RunHello: wire.RunHello{Job: job, World: 2, Capacity: 1, Flags: wire.RunNameGroups}, Full: "full"})
-		return p
-	}
-	for name, p := range map[string]*mute{"a job to be made": comes(alice, "other"), "another user's job": comes(bob, "job")} {
-		if p.refused != "full" || p.code != wire.CodeAgain || !p.closed || d.launchers[p.id] != nil {
-			t.Errorf("%s: refused with %d %q, its session is over: %v", name, p.code, p.refused, p.closed)
-		}
-	}
-	if first := comes(alice, "job"); d.launchers[first.id] == nil || first.closed {
-		t.Errorf("the only launcher of a job: refused with %q", first.refused)
-	}
-	if second := comes(alice, "job"); second.refused != "full" {
-		t.Errorf("a second one of the same job: refused with %q", second.refused)
-	}
+	return h
 }
 
 // Ranks that a launcher names itself are bounded by its user's sessions too: the daemon asked for processes that found none.
 func TestALauncherNamesNoMoreRanksThanItsUserHasSessions(t *testing.T) {
 	d := newRig(t)
-	d.cfg.PerUser.Sessions = 16 // two of them for recoveries
+	d.cfg.PerUser.Sessions = 16
 	id := uint64(0)
-	comes := func(ranks, capacity int, change func(*wire.RunHello)) *mute {
+	comes := func(h wire.RunHello) *mute {
 		id++
 		p := &mute{id: id, uid: alice}
-		h := wire.RunHello{Job: fmt.Sprint("job-", id), World: 100, Capacity: uint32(capacity)}
-		for r := range ranks {
-			h.Ranks = append(h.Ranks, replica.Rank(r))
-		}
-		if change != nil {
-			change(&h)
-		}
 		d.handleSession(session.RunHello{Peer: p, Header: wire.RankHeader{Request: 1}, RunHello: h})
 		return p
 	}
-	p := comes(14, 14, nil)
-	for _, part := range []string{"names 14 ranks", "user 1002 has sessions for 13 more", "of 16", "per_user.sessions"} {
+	p := comes(named("most", 16, 16))
+	for _, part := range []string{"names 16 ranks", "user 1002 has sessions for 15 more", "of 16", "per_user.sessions"} {
 		if p.code != wire.CodeRefused || !strings.Contains(p.refused, part) || d.launchers[p.id] != nil {
 			t.Errorf("refused with %d %q, want %q", p.code, p.refused, part)
 		}
 	}
-	first := comes(13, 13, nil)
+	first := comes(named("first", 15, 15))
 	if first.refused != "" {
 		t.Fatalf("as many as there are sessions: %q", first.refused)
 	}
-	for r := range replica.Rank(13) {
+	for r := range replica.Rank(15) {
 		d.launchers[first.id].starts.asked(r, time.Now())
 	}
-	if p := comes(1, 1, nil); p.code != wire.CodeAgain || !strings.Contains(p.refused, "for 0 more") { // it passes once others end
-		t.Errorf("once all are taken: refused with %d %q", p.code, p.refused)
+	d.put(fixture.Changed(opening(), func(j *replica.Job) { j.Owner = alice }))
+	for _, job := range []string{"second", "job"} { // to be made, and there already
+		if p := comes(named(job, 1, 1)); p.code != wire.CodeAgain || !strings.Contains(p.refused, "for 0 more") { // it passes once others end
+			t.Errorf("once all are taken: refused with %d %q", p.code, p.refused)
+		}
 	}
-	if p := comes(0, 50, nil); p.refused != "" {
+	if p := comes(named("third", 0, 50)); p.refused != "" {
 		t.Errorf("without ranks of its own, so that the leader is offered what there is: %q", p.refused)
 	}
-	if p := comes(50, 50, func(h *wire.RunHello) { h.Joined = fixture.JobID }); strings.Contains(p.refused, "sessions") {
-		t.Errorf("a launcher that comes back, whose processes run: %q", p.refused)
+	back := named("job", 50, 50)
+	if back.Joined = fixture.JobID; comes(back).refused != "" {
+		t.Error("a launcher that comes back, whose processes run, is refused")
+	}
+	spare := named("job", 50, 50)
+	if spare.Spare = true; comes(spare).refused != "" {
+		t.Error("a spare launcher, which starts none of the ranks that it names, is refused")
+	}
+}
+
+// A recovery waits for the launcher of a job that has trained, whatever ranks it names: the leader says which of them it starts. Before a view no
+// job is known, and nobody is refused for what its job may not need.
+func TestALauncherThatARecoveryWaitsForIsLetIn(t *testing.T) {
+	for what, informed := range map[string]bool{"the job is known": true, "nothing is known yet": false} {
+		d := newRig(t)
+		d.cfg.PerUser.Sessions = 16
+		trained := fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Owner = alice })
+		if d.informed = informed; informed {
+			d.put(trained)
+		}
+		p, other := &mute{id: 1, uid: alice}, &mute{id: 2, uid: alice}
+		d.handleSession(session.RunHello{Peer: p, Header: wire.RankHeader{Request: 1}, RunHello: named("job", 20, 20)})
+		if !informed {
+			d.handleSession(session.RunHello{Peer: other, Header: wire.RankHeader{Request: 1}, RunHello: named("other", 20, 20)})
+			if other.refused != "" {
+				t.Errorf("%s, and a launcher is judged: %s", what, other.refused)
+			}
+			d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{trained}})
+			if other.code != wire.CodeRefused || !strings.Contains(other.refused, "names 20 ranks") {
+				t.Errorf("the launcher of a job that has not trained is refused with %d %q once that is known", other.code, other.refused)
+			}
+		}
+		if l := d.launchers[p.id]; p.refused != "" || l == nil || !l.accepted {
+			t.Errorf("%s: the launcher of a job that has trained is refused with %d %q", what, p.code, p.refused)
+		}
 	}
 }

@@ -39,8 +39,6 @@ type (
 		Header wire.RankHeader
 		wire.Hello
 		File *os.File
-		// Full is why the peer has no session, unless it is what a recovery waits for: its user's others are taken. Empty: it has one.
-		Full string
 	}
 	// Attach brings the geometry: all regions that the rank registered, in order. Group is NoGroup where the hello has it. Again: the rank asks
 	// once more with the geometry that it sent before, and Regions is empty.
@@ -158,7 +156,6 @@ type (
 		Header wire.RankHeader
 		wire.RunHello
 		Kept *kept.Tar
-		Full string // as of a Hello
 	}
 	// RunExited says that a launcher's process has ended.
 	RunExited struct {

@@ -32,7 +32,6 @@ type Config struct {
 	// makes room for the next.
 	MaxPeers int
 	// PerUser is how many of them one user has at most; 0: all. Where a user has so many, one of its own that has said nothing yet makes room.
-	// Reserve of them are for recoveries.
 	PerUser int
 	// HelloWait is how long a connection may take to say who it is; 0: 5 s.
 	HelloWait time.Duration
@@ -53,14 +52,9 @@ const (
 	farewell       = 2 * time.Second        // for a peer that is being closed to take what is queued
 )
 
-// Reserve is how many of a user's sessions are for the ranks that its jobs have lost, and their launchers: without them other processes of the
-// user could keep a recovery from going on.
-func Reserve(perUser int) int { return perUser / 8 }
-
 // Server is the daemon's end of the socket. Its methods are safe for concurrent use.
 type Server struct {
 	cfg    Config
-	kept   int // of each user's sessions, for recoveries
 	ln     *net.UnixListener
 	events chan Event
 	ctx    context.Context // of everything it runs; ends with Run or Close
@@ -90,7 +84,6 @@ func Listen(cfg Config) (*Server, error) {
 	if cfg.PerUser < 0 {
 		return nil, fmt.Errorf("session: %d peers of one user: want more than 0", cfg.PerUser)
 	}
-	reserve := Reserve(cfg.PerUser)
 	if cfg.PerUser == 0 {
 		cfg.PerUser = cfg.MaxPeers
 	}
@@ -112,7 +105,7 @@ func Listen(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Server{cfg: cfg, kept: reserve, ln: ln, events: make(chan Event, eventQueue), ctx: ctx, cancel: cancel, peers: make(map[*conn]struct{}), watched: make(map[process]struct{}), regions: make(map[int]int), users: make(map[int]int), turned: turned{}}, nil
+	return &Server{cfg: cfg, ln: ln, events: make(chan Event, eventQueue), ctx: ctx, cancel: cancel, peers: make(map[*conn]struct{}), watched: make(map[process]struct{}), regions: make(map[int]int), users: make(map[int]int), turned: turned{}}, nil
 }
 
 // Events are to be taken by one goroutine until Run has returned; the channel is never closed.
@@ -244,33 +237,6 @@ func (s *Server) seat(p *conn) (code int32, err error) {
 	s.peers[p] = struct{}{}
 	s.users[p.uid]++
 	return 0, nil
-}
-
-// greets counts a peer among those that have said who they are. Where only what is kept for recoveries was left, its hello says so: who knows
-// the jobs judges it.
-func (s *Server) greets(p *conn, hello Event) Event {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	has := 0
-	for q := range s.peers {
-		if q.uid == p.uid && q.greeted.Load() {
-			has++
-		}
-	}
-	p.greeted.Store(true)
-	if s.kept == 0 || has < s.cfg.PerUser-s.kept {
-		return hello
-	}
-	full := fmt.Sprintf("session: user %d has %d sessions with this node's daemon, and may have %d (per_user.sessions), of which %d are kept for ranks that a job has lost: end some of its processes here, or run fewer ranks on this node", p.uid, has, s.cfg.PerUser, s.kept)
-	switch h := hello.(type) {
-	case Hello:
-		h.Full = full
-		return h
-	case RunHello:
-		h.Full = full
-		return h
-	}
-	return hello
 }
 
 // silent is the one of some peers that has said nothing for longest; nil: all have. s.mu is held.
@@ -418,9 +384,8 @@ func (s *Server) read(p *conn) {
 			if err != nil {
 				return err
 			}
-			if d.greeted && !p.greeted.Load() {
+			if d.greeted && !p.greeted.Swap(true) {
 				_ = p.conn.SetReadDeadline(time.Time{})
-				ev = s.greets(p, ev)
 			}
 			if ev != nil && !s.emit(ev) {
 				if h, ok := ev.(Hello); ok && h.File != nil {

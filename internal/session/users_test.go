@@ -132,51 +132,10 @@ func TestAUserHasAShareOfTheSessions(t *testing.T) {
 	if p := next[Hello](t, s).Peer; p.UID() != bob {
 		t.Errorf("user %d", p.UID())
 	}
-	_ = first.Close()
+	_ = first.Close() // a rank dies, and its replacement, which was told to come again, finds the place
 	next[Gone](t, s)
-	says(alice) // her place is free again
-}
-
-// An eighth of a user's sessions is for recoveries: whoever else comes hears so from the daemon, once the others are taken.
-func TestRecoveriesHaveSessionsOfTheirOwn(t *testing.T) {
-	const alice, bob, most = 61001, 61002, 16
-	s := serve(t, Config{Path: filepath.Join(openDir(t), "run", "ranks.sock"), Users: []int{alice, bob}, MaxPeers: 40, PerUser: most, HelloWait: time.Hour})
-	says := func(user int, launcher bool) (p Peer, full string) {
-		t.Helper()
-		c := otheruser.Dial(t, s.cfg.Path, uintptr(user))
-		hello := wire.AppendRank(nil, wire.RankHeader{Type: wire.MHello, Request: 1}, wire.Hello{ABI: wire.RankABI, World: 2, Job: "job"}.Append(nil))
-		if launcher {
-			hello = wire.AppendRank(nil, wire.RankHeader{Type: wire.MRunHello, Request: 1}, wire.RunHello{ABI: wire.RankABI, World: 2, Job: "job"}.Append(nil))
-		}
-		if _, err := c.Write(hello); err != nil {
-			t.Fatal(err)
-		}
-		if launcher {
-			ev := next[RunHello](t, s)
-			return ev.Peer, ev.Full
-		}
-		ev := next[Hello](t, s)
-		return ev.Peer, ev.Full
-	}
-	otheruser.Dial(t, s.cfg.Path, alice) // silent: no session that counts here
-	for i := range most - Reserve(most) {
-		if _, full := says(alice, i%2 > 0); full != "" {
-			t.Fatalf("session %d: %s", i+1, full)
-		}
-	}
-	p, full := says(alice, false)
-	for _, part := range []string{"user 61001 has 14 sessions", "may have 16", "of which 2 are kept for ranks that a job has lost", "per_user.sessions"} {
-		if !strings.Contains(full, part) {
-			t.Errorf("the daemon hears %q of one more, want %q", full, part)
-		}
-	}
-	if _, full := says(bob, true); full != "" {
-		t.Errorf("another user: %s", full)
-	}
-	p.Refuse(0, wire.CodeAgain, full)
-	p.Close()
-	next[Gone](t, s)
-	if _, full := says(alice, true); full == "" {
-		t.Error("a launcher takes what is kept for recoveries")
+	says(alice)
+	if code, text := ended(otheruser.Dial(t, s.cfg.Path, alice)); code != wire.CodeAgain || !strings.Contains(text, "has 3 sessions") {
+		t.Errorf("and nobody else of hers does: code %d, %s", code, text)
 	}
 }
