@@ -241,10 +241,12 @@ func (h *Host) claimReplied(r control.ClaimReply) {
 		return
 	}
 	if r.Refused != "" {
-		if !r.Retry {
+		if r.Retry { // nobody knows what came of it, and in a cluster that is at rest no view comes to try again with
+			h.claimsWait = true
+		} else {
 			h.refuse(a, a.attach, wire.CodeRefused, r.Refused+h.otherThanPeers(lj, a.claim, a.geometry))
 		}
-		return // another view is coming, and with it another try
+		return
 	}
 	a.granted = r.Incarnation
 	h.makeArena(lj, a)

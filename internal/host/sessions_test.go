@@ -123,7 +123,7 @@ func TestAttach(t *testing.T) {
 		t.Fatalf("claims %+v", claims)
 	}
 	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Refused: "leadership lost", Retry: true})
-	d.serveAttaching()
+	d.tick() // no other view may be coming
 	again := fixture.Only[control.ClaimRequest](d.says())
 	if len(again) != 1 || again[0].Claim != claims[0].Claim {
 		t.Fatalf("after an unknown outcome it claims %+v", again)
