@@ -8,16 +8,16 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 )
 
 // TestAnAddressDiesAndComesBack: one of a node's two addresses takes no connection for a while. Its lane is tried again, brings chunks once it is
 // up, and the node is never set aside.
 func TestAnAddressDiesAndComesBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(512*kib, 4*kib)
 		st := &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(100 * time.Millisecond); return nil }} // virtual time
 		up, tries, back := time.Now().Add(2*time.Second), 0, false
@@ -48,7 +48,7 @@ func TestAnAddressDiesAndComesBack(t *testing.T) {
 
 // TestAllAddressesDie: what one of them brought stays, and a node none of whose addresses works any more is set aside soon.
 func TestAllAddressesDie(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(512*kib, 4*kib)
 		end := make(chan struct{})
 		st := &memStore{m: m, b: b, chunk: func(i int) error {
@@ -87,7 +87,7 @@ func TestAllAddressesDie(t *testing.T) {
 
 // TestReserve: no more than a few nodes are asked at once, the first ones of the list; one that fails makes room for the next.
 func TestReserve(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(512*kib, 4*kib)
 		st := &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(20 * time.Millisecond); return nil }}
 		var mu sync.Mutex // guards asked

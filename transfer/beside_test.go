@@ -5,8 +5,9 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/replicad/replicad/internal/bubble"
 )
 
 // slowReader takes the first bytes at once, and then so few at a time; none: it hangs until its deadline.
@@ -69,7 +70,7 @@ func TestBesideThatHangsOrIsSlow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			few, every := c.few, c.every
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				mirror := &memStore{mirror: newSink(t, m)}
 				mirror.mirror.twice = true
 				l := &manyLane{pipeLane: newPipeLane("mirror", mirror, nil), gate: NewGate(9, 9, 1<<30), wrap: func(n int, c net.Conn) net.Conn {

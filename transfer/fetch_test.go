@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -192,7 +192,7 @@ func TestAllFail(t *testing.T) {
 
 func TestNotYetAndRefusedAreAskedAgain(t *testing.T) {
 	for _, mark := range []error{ErrNotYet, ErrRefused} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			k, m, b := makePart(16*kib, 4*kib)
 			asked := 0
 			st := &memStore{m: m, b: b, open: func() error {
@@ -212,7 +212,7 @@ func TestNotYetAndRefusedAreAskedAgain(t *testing.T) {
 }
 
 func TestNotYetForEverEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, _ := makePart(16*kib, 4*kib)
 		_, err := Fetch(t.Context(), k, []Source{source("n1", &memStore{open: func() error { return ErrNotYet }})}, newSink(t, m).begin)
 		if !errors.Is(err, ErrNotYet) {
@@ -224,7 +224,7 @@ func TestNotYetForEverEnds(t *testing.T) {
 // TestHungSource: one source hangs in mid-stream. The other asks for what it holds up and the fetch ends without waiting
 // for the stall to be called.
 func TestHungSource(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(64*kib, 4*kib)
 		st := &memStore{m: m, b: b}
 		sink := newSink(t, m)
@@ -244,7 +244,7 @@ func TestHungSource(t *testing.T) {
 }
 
 func TestOnlySourceHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(64*kib, 4*kib)
 		st := &memStore{m: m, b: b}
 		rep, err := Fetch(t.Context(), k, []Source{
@@ -258,7 +258,7 @@ func TestOnlySourceHangs(t *testing.T) {
 
 // TestSlowSource: a source that is slow but alive brings what it can, the other brings the more; nobody is set aside.
 func TestSlowSource(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(256*kib, 4*kib)
 		slow := &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(50 * time.Millisecond); return nil }} // virtual time
 		fast := &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(time.Millisecond); return nil }}

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -66,7 +66,7 @@ func fetchWithin(t *testing.T, limit time.Duration, k Key, sources []Source, beg
 // TestGrayNodeHoldsAChunk: the link of a node with two lanes becomes a drip while one of them waits for chunks and the other has nothing to do.
 // The idle one asks for what the other waits for, and the healthy donor must not be kept from it.
 func TestGrayNodeHoldsAChunk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(64*4*kib, 4*kib)
 		st := &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(time.Millisecond); return nil }}
 		slow := &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(5 * time.Millisecond); return nil }}
@@ -91,7 +91,7 @@ func TestGrayNodeHoldsAChunk(t *testing.T) {
 // TestManifestAndThenNothing: what is small gets through, what is large does not (a path whose MTU is wrong). The node has two addresses.
 func TestManifestAndThenNothing(t *testing.T) {
 	for _, n := range []int{1, 2} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			k, m, b := makePart(64*4*kib, 4*kib)
 			st := &memStore{m: m, b: b}
 			var sources []Source
@@ -120,7 +120,7 @@ func TestManifestAndThenNothing(t *testing.T) {
 
 // TestGrayDonorsKeepTheReserveOut: the donors that are asked first drip; the next one is healthy.
 func TestGrayDonorsKeepTheReserveOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(64*4*kib, 4*kib)
 		st := &memStore{m: m, b: b}
 		var sources []Source
@@ -139,7 +139,7 @@ func TestGrayDonorsKeepTheReserveOut(t *testing.T) {
 
 // TestGrayTCP: both lanes over TCP drip after a while; UDP is well.
 func TestGrayTCP(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(2*wideFrom, 64*kib)
 		st := &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(time.Millisecond); return nil }}
 		gray := func() Source {
@@ -164,7 +164,7 @@ func TestSmallPartWhereUDPDies(t *testing.T) {
 		"drips":  func(c net.Conn) net.Conn { return &drip{Conn: c, left: 20 * kib, every: 4 * time.Second} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				k, m, b := makePart(64*4*kib, 4*kib)
 				st := &memStore{m: m, b: b}
 				tcp := source("n1", st)
@@ -196,7 +196,7 @@ func (b *brokenWriter) Write(p []byte) (int, error) {
 
 // TestOnlyDonorDrips: the fetch fails, and what plans it can have the part brought from elsewhere.
 func TestOnlyDonorDrips(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(64*4*kib, 4*kib)
 		rep, took, err := fetchWithin(t, time.Hour, k, []Source{bentSource("n1", &memStore{m: m, b: b}, func(c net.Conn) net.Conn { return &drip{Conn: c, left: 20 * kib, every: 4 * time.Second} })}, newSink(t, m).begin)
 		if !errors.Is(err, ErrStalled) || rep.Failed["n1"] == "" || took > time.Minute {
@@ -209,7 +209,7 @@ func TestOnlyDonorDrips(t *testing.T) {
 // source is set aside for that.
 func TestReceiverTakesLongToBegin(t *testing.T) {
 	for _, lanes := range []int{1, 3} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			k, m, b := makePart(2*wideFrom, 64*kib)
 			st := &memStore{m: m, b: b}
 			var sources []Source

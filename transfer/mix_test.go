@@ -7,9 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -106,7 +106,7 @@ func TestLanesOfANode(t *testing.T) {
 		"of a small part": {wideFrom - 1, []func(net.Conn) net.Conn{asItIs, asItIs}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				k, m, b := makePart(c.bytes, 64<<10)
 				sink := newSink(t, m)
 				var dials atomic.Int32
@@ -128,7 +128,7 @@ func TestLanesOfANode(t *testing.T) {
 
 // TestQUICThatHangs: the head start ends, and a holder that UDP does not reach serves over TCP.
 func TestQUICThatHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(wideFrom, 64<<10)
 		sink := newSink(t, m)
 		sources := lanesOf(&memStore{m: m, b: b}, new(atomic.Int32), asItIs)
@@ -147,7 +147,7 @@ func TestQUICThatHangs(t *testing.T) {
 
 // TestCorruptLane: a lane that sends wrong bytes is evidence against its node, though another lane of the node served well.
 func TestCorruptLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(wideFrom, 64<<10)
 		sink := newSink(t, m)
 		bent := make(chan struct{})
@@ -180,7 +180,7 @@ func (l oneConn) Close()                                 {}
 
 // TestConnectionServesManyPushes: one exchange after another, until one does not end as it should.
 func TestConnectionServesManyPushes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(1<<20, 64<<10)
 		from := &memStore{m: m, b: b}
 		here, there := net.Pipe()

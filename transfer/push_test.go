@@ -13,9 +13,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -289,7 +289,7 @@ func TestStreamsThatLie(t *testing.T) {
 var errLacks = errors.New("a chunk is missing")
 
 func TestPushIsRetriedAndCancelled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(16*kib, 4*kib)
 		asked := 0
 		mirror := &memStore{mirror: newSink(t, m), accept: func() error {

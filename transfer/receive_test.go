@@ -8,9 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -22,7 +22,7 @@ func TestReceiversServeOn(t *testing.T) {
 		many = 6 // the race detector makes seconds of milliseconds here
 	}
 	for _, receivers := range []int{1, 2, many} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			k, m, b := makePart(wideFrom, 16<<10)
 			var donated atomic.Int32
 			busy := make(chan struct{}, 1)
@@ -73,7 +73,7 @@ func TestReceiversServeOn(t *testing.T) {
 // TestReceiverThatFails: receivers that have nothing, fail, or never get anything hold nobody up, and are no reason to fail; one that sends
 // wrong bytes is named.
 func TestReceiverThatFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, b := makePart(wideFrom, 64<<10)
 		got := newSink(t, m) // that the others serve from
 		for i := range 10 {
@@ -105,7 +105,7 @@ func TestReceiverThatFails(t *testing.T) {
 
 // TestNoDonorAnswers: where no manifest comes, receivers are not waited for.
 func TestNoDonorAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, m, _ := makePart(wideFrom, 64<<10)
 		away := Source{Node: "donor", Dial: func(context.Context) (Lane, error) { return nil, errors.New("no route") }}
 		receives := source("n1", &memStore{m: m, of: newSink(t, m)})
@@ -122,7 +122,7 @@ func TestNoDonorAnswers(t *testing.T) {
 // what came.
 func TestReceiversWithoutADonor(t *testing.T) {
 	for _, missing := range []int{0, 1} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			k, m, b := makePart(wideFrom, 64<<10)
 			dies := errors.New("the donor's node has died")
 			donor := source("donor", &memStore{m: m, b: b, chunk: func(int) error { return dies }})

@@ -9,9 +9,9 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -67,7 +67,7 @@ func TestStorm(t *testing.T) {
 		seeds = uint64(n)
 	}
 	for seed := range seeds {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 77))
 			size := []int{0, 1, 100 * kib, 700*kib + 5, 9 << 20}[rnd.IntN(5)]
 			k, m, b := makePart(size, []uint32{4 * kib, 64 * kib, 1 << 20}[rnd.IntN(3)])
@@ -125,7 +125,7 @@ func TestPushStorm(t *testing.T) {
 		seeds = 2
 	}
 	for seed := range seeds {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 78))
 			k, m, b := makePart(2*wideFrom+rnd.IntN(3*wideFrom), []uint32{64 * kib, 1 << 20, 4 << 20}[rnd.IntN(3)])
 			mirror := &memStore{mirror: newSink(t, m)}

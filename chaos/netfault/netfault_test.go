@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/leakcheck"
 )
 
@@ -373,7 +374,7 @@ func TestLoss(t *testing.T) {
 
 // TestDelay: what is delayed alike keeps its order, what comes later may overtake; a cut takes what is under way; and the queue has an end.
 func TestDelay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newPath(1, &host{name: "a"}, &host{name: "b"})
 		p.back = newPath(1, &host{name: "b"}, &host{name: "a"})
 		ctx := t.Context()

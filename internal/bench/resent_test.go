@@ -3,8 +3,9 @@ package bench
 import (
 	"bytes"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/replicad/replicad/internal/bubble"
 )
 
 // A part survives the death of either end, and what is sent in all is no less than the part: the count has every source.
@@ -28,7 +29,7 @@ func TestBrokenTransfersEndWhole(t *testing.T) {
 
 // A link passes its bytes a second, whoever sends them.
 func TestPacer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		link, began := &pacer{rate: 1000}, time.Now()
 		done := make(chan struct{})
 		go func() { link.pass(500); close(done) }()

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -111,7 +112,7 @@ func (m *mute) mkdir(name string) error {
 func TestSilentFileSystem(t *testing.T) {
 	g := testRegions(t)
 	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := open(t, dir)
 		m := &mute{disk: rooted{s.tree.root}}
 		s.tree.disk = gated{m, s.gate}
@@ -164,7 +165,7 @@ func TestSilentFileSystem(t *testing.T) {
 
 // The end of the daemon waits for no call for long.
 func TestSilentFileSystemAtTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		g := &Gate{dir: "/mnt/durable", ctx: ctx}
 		gone := make(chan struct{})
@@ -185,7 +186,7 @@ func TestSilentFileSystemAtTheEnd(t *testing.T) {
 
 // What a call opened after nobody waited for it is closed, and no more calls stand than the cap allows.
 func TestLateCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g := &Gate{dir: "/mnt/durable", ctx: t.Context()}
 		gone, closed := make(chan struct{}), new(closer)
 		for n := 0; ; n++ {

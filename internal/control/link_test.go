@@ -9,11 +9,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/wire"
 )
 
 func TestFullLinkClosesAndNeverBlocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer far.Close()
 		l := NewLink(near, ToLeader)
@@ -39,7 +40,7 @@ func TestFullLinkClosesAndNeverBlocks(t *testing.T) {
 }
 
 func TestFarEndThatStopsReading(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer far.Close()
 		l := NewLink(near, ToLeader)
@@ -53,7 +54,7 @@ func TestFarEndThatStopsReading(t *testing.T) {
 }
 
 func TestLinkEndsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer far.Close()
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -82,7 +83,7 @@ func TestLinkEndsWithWhatItCantRead(t *testing.T) {
 		"garbage":                          func(c net.Conn) { c.Write([]byte(strings.Repeat("garbage ", 8))) },
 		"hanging up":                       func(c net.Conn) { c.Close() },
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			near, far := net.Pipe()
 			defer far.Close()
 			l := NewLink(near, ToLeader)

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/journal/journaltest"
 )
@@ -110,7 +111,7 @@ func keeps(t *testing.T, first *cupboard) *kept {
 // only then. What was parked and dropped while there was none counts, and who waits is told meanwhile.
 func TestAnotherKeeperIsGivenAll(t *testing.T) {
 	for dies := range 9 {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			first := newCupboard()
 			k := keeps(t, first)
 			defer k.stop()
@@ -166,7 +167,7 @@ func TestAnotherKeeperIsGivenAll(t *testing.T) {
 
 // TestAKeeperIsLookedForNowAndThen: while none answers it is looked for at growing distances, and the log says why in few lines.
 func TestAKeeperIsLookedForNowAndThen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		first := newCupboard()
 		k := keeps(t, first)
 		defer k.stop()
@@ -188,7 +189,7 @@ func TestAKeeperIsLookedForNowAndThen(t *testing.T) {
 
 // TestADropThatNobodyHeard: the connection breaks and the keeper stays, with what was dropped meanwhile: that goes too.
 func TestADropThatNobodyHeard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		first := newCupboard()
 		k := keeps(t, first)
 		defer k.stop()

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/durable/tier"
@@ -63,7 +63,7 @@ func (s *stuck) Write(ctx context.Context, _ tier.Attempt, object string, _ *tie
 
 // TestFilesThatHang: a store that hangs over files holds a part up for less than a writer waits for its first byte, and it is said.
 func TestFilesThatHang(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, began := &Host{in: make(chan Event, 2)}, time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()

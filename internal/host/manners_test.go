@@ -3,9 +3,9 @@ package host
 import (
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/manners"
@@ -124,7 +124,7 @@ func (sink) Put(int, []byte) error { return nil }
 
 // What is pushed here is held back as what leaves is: a mirror's ranks would feel it else. It is under way until its end.
 func TestPacedSink(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := new(manners.Pacer)
 		p.Limit(64<<20, "a test")
 		h := &Host{yielding: yielding{pacer: p}}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/account"
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
@@ -30,7 +31,7 @@ func (aKeeper) Done() <-chan struct{} { return nil }
 
 // The tick alone begins a spell: in a host with nothing else to do what waited for the next one waited for two.
 func TestWhatWaitsForThePaceGoesWithTheNextSpell(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer far.Close()
 		defer near.Close()

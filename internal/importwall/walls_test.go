@@ -129,6 +129,7 @@ var walls = map[string]wall{
 	"internal/host/room/roomtest":  {side, []string{"replica", "internal/fixture", "internal/holding", "internal/shm"}, nil},
 	"internal/durable/storetest":   {side, []string{"internal/durable/store"}, []string{"github.com/minio/minio-go/v7"}},
 	"internal/leakcheck":           {side, []string{}, nil},
+	"internal/bubble":              {side, []string{}, nil},
 	"internal/otheruser":           {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/sim":                 {side, []string{}, nil},
 	"internal/trouble":             {side, []string{}, nil},

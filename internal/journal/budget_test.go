@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/recovery"
@@ -16,7 +16,7 @@ import (
 // However many lines somebody causes, a minute of the log has no more than its budget; other kinds of lines and warnings have room, and what was
 // left out is one line.
 func TestTheLogHasABudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		out := &fixture.Lines{}
 		const most = 256 << 10
 		j, err := New(out, config.Log{Level: "info", PerMinute: most}, "n1")
@@ -91,7 +91,7 @@ func TestBudgetTellsFewKindsApart(t *testing.T) {
 
 // What fails again and again hides no other failure.
 func TestFailuresOfOneThingHideNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		out := &fixture.Lines{}
 		j, err := New(out, config.Log{Level: "info", PerMinute: 64 << 10}, "n1")
 		if err != nil {

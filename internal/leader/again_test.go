@@ -6,9 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/fixture"
@@ -139,7 +139,7 @@ func TestWhatIsDeletedMeanwhileIsNoDamage(t *testing.T) {
 
 // Many readers together keep to the rate, and one that is broken off waits no longer.
 func TestPacer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := pacer{rate: 64 << 20}
 		began, done := time.Now(), make(chan error)
 		for range 4 {

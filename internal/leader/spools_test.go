@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
@@ -187,7 +187,7 @@ func TestNewestSpooled(t *testing.T) {
 
 // Nobody waits for a node that has gone or is silent, and an answer of another node counts for nothing.
 func TestAskingSpools(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var s spools
 		asks := make(chan control.SpoolOrder, 3)
 		for _, n := range []replica.NodeName{"answers", "gone", "silent"} {

@@ -3,8 +3,9 @@ package manners
 import (
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/replicad/replicad/internal/bubble"
 )
 
 const mib = 1 << 20
@@ -71,7 +72,7 @@ func sum(list []int) (n int) {
 
 // Streams share what their class may move, and each gets its share.
 func TestPacerKeepsPace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := new(Pacer)
 		p.Limit(256*mib, "")
 		sent := send(p, Recovery, 4, 10*time.Second)
@@ -91,7 +92,7 @@ func TestPacerKeepsPace(t *testing.T) {
 
 // However many share it, each transfer goes on at its floor: no stream is quiet for long.
 func TestPacerFloors(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := new(Pacer)
 		p.Limit(least, "")
 		for _, n := range send(p, Mirroring, 32, 4*time.Second) {
@@ -104,7 +105,7 @@ func TestPacerFloors(t *testing.T) {
 
 // While a job waits what goes to mirrors is held to its floor, whether ranks train or not; the job's own transfer is not held back.
 func TestPacerOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := new(Pacer)
 		var wg sync.WaitGroup
 		var first, second []int
@@ -119,7 +120,7 @@ func TestPacerOrder(t *testing.T) {
 
 // Where nothing holds back nobody ever sleeps, and a limit that goes frees those that it held soon.
 func TestPacerUnlimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := new(Pacer)
 		pass := p.Flow(Recovery, 0).Stream()
 		began := time.Now()

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -15,7 +15,7 @@ import (
 // TestWhatTheMirrorTakesByNowDoesNotGiveWay: "not yet" was its answer to an earlier try. By now it takes the part, and another one that comes
 // meanwhile must not break that off: a commit waits for it, and the other part may come with every step.
 func TestWhatTheMirrorTakesByNowDoesNotGiveWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a, b, at, tries := newPart(3*chunk), newPart(3*chunk), newPlace(), new(atomic.Int32)
 		b.man.Part = replica.OfGroup(1)
 		b.man.Root = digest(b.man.RootInput())
@@ -46,7 +46,7 @@ func TestWhatTheMirrorTakesByNowDoesNotGiveWay(t *testing.T) {
 
 // TestFetchNamesWhoStalls: a holder that takes connections and sends nothing is named as one that can't be reached: a third node may reach both.
 func TestFetchNamesWhoStalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p, life := newPart(4*chunk), make(chan struct{})
 		p.busy = func(context.Context) bool { <-life; return false }
 		m, _ := among(t, nil, &peer{name: "n2", store: p})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/leakcheck"
 	"github.com/replicad/replicad/internal/shm"
@@ -186,7 +187,7 @@ func holders(names ...replica.NodeName) (out []replica.Holder) {
 
 // TestFetch: whoever can be dialled gives the part; who cannot is named; the place is sealed once.
 func TestFetch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p, at := newPart(10*chunk+5), newPlace()
 		p.busy = func(context.Context) bool { time.Sleep(time.Millisecond); return true } // n3 has been dialled by then
 		m, _ := among(t, nil, &peer{name: "n2", store: p})
@@ -332,7 +333,7 @@ func always(transfer.Key) bool { return true }
 
 // TestPushReusesItsLane: one lane for all parts of a line; one that breaks is opened anew at once, and the mirror's "not yet" is not the lane's.
 func TestPushReusesItsLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p, at := newPart(3*chunk), newPlace()
 		var says error
 		n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return at, says }}}
@@ -373,7 +374,7 @@ func TestPushReusesItsLane(t *testing.T) {
 
 // TestPushThatHangsIsGivenUp: a mirror that takes nothing any more holds a line up for as long as the part may take, and no longer.
 func TestPushThatHangsIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p, life := newPart(chunk), make(chan struct{})
 		n2 := &peer{name: "n2", store: &part{busy: func(context.Context) bool { <-life; return false }}}
 		m, told := among(t, nil, n2)
@@ -389,7 +390,7 @@ func TestPushThatHangsIsGivenUp(t *testing.T) {
 
 // TestEndPushes: what waits is given back, nothing is told of it, and the other job's line goes on.
 func TestEndPushes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p, life, at := newPart(chunk), make(chan struct{}), newPlace()
 		stuck := &peer{name: "n2", store: &part{busy: func(context.Context) bool { <-life; return false }}}
 		m, told := among(t, nil, stuck, &peer{name: "n3", store: &part{take: func(transfer.Key) (*place, error) { return at, nil }}})
@@ -416,7 +417,7 @@ func TestEndPushes(t *testing.T) {
 
 // TestPrune: what a node is not to mirror any more is broken off and given back, and what it is to mirror goes on.
 func TestPrune(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		refuses, at := true, newPlace()
 		m, told := among(t, nil, &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) {
 			if refuses {
@@ -454,7 +455,7 @@ func TestPrune(t *testing.T) {
 
 // TestWhatIsNotTakenYetGivesWay: a mirror takes a frozen part once it has what binds that, which waits in the same line.
 func TestWhatIsNotTakenYetGivesWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		at := newPlace()
 		binds := false
 		m, told := among(t, nil, &peer{name: "n2", store: &part{take: func(k transfer.Key) (*place, error) {
@@ -487,7 +488,7 @@ func TestWhatIsNotTakenYetGivesWay(t *testing.T) {
 
 // TestOldStepsDoNotQueueUp: behind a mirror that is slow the newest step alone waits, and the candidate breaks off what was under way.
 func TestOldStepsDoNotQueueUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		streams, open := 0, make(chan struct{})
 		at := newPlace()
@@ -538,7 +539,7 @@ func TestOldStepsDoNotQueueUp(t *testing.T) {
 
 // TestBrokenOffWhileItDials: that a newer step is wanted says nothing of TCP.
 func TestBrokenOffWhileItDials(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var over []transfer.Transport
 		n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return newPlace(), nil }}}
 		told := make(chan Pushed, 16)
@@ -567,7 +568,7 @@ func TestBrokenOffWhileItDials(t *testing.T) {
 
 // TestLargePartsTakeTurns: no more than so many are sent to a node at once, and small ones do not wait for them.
 func TestLargePartsTakeTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		large, open := 0, make(chan struct{})
 		n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return newPlace(), nil }}}
@@ -660,7 +661,7 @@ func TestPushLimit(t *testing.T) {
 
 // TestPushOverTCP: a large part goes over TCP, a small one over QUIC; where TCP does not get through, QUIC serves, and TCP rests.
 func TestPushOverTCP(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		large, small := newPart(tcpFrom), newPart(tcpFrom-1)
 		var over []transfer.Transport
 		var blocked bool
@@ -709,7 +710,7 @@ func TestPushOverTCP(t *testing.T) {
 
 // TestFetchBlamesWhomNoLaneReached: a holder that TCP does not reach is none that could not be dialled.
 func TestFetchBlamesWhomNoLaneReached(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newPart(8 << 20)
 		var peers []*peer
 		m := New(Config{Self: "n1", TCPLanes: 2, Dial: func(_ context.Context, to replica.NodeName, _ string, by transfer.Transport) (transfer.Lane, error) {

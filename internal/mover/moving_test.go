@@ -4,9 +4,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -14,7 +14,7 @@ import (
 // TestMovingIsTheMostOfAnyTry: what a push has sent rises while it gets further, a try that begins anew is no progress, and why the newest failed
 // is there while it is tried again.
 func TestMovingIsTheMostOfAnyTry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var refuses atomic.Bool // the mirror serves on goroutines of its own
 		refuses.Store(true)
 		at := newPlace()

@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -17,7 +17,7 @@ import (
 // what was committed is sent for long.
 func TestCommitsGoOn(t *testing.T) {
 	for seed := range uint64(40) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 5))
 			var mu sync.Mutex // guards rnd, has, began
 			type copyOf struct {

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
@@ -120,7 +120,7 @@ const linkRetryMost = 60 * time.Millisecond
 var abc = []replica.NodeName{"a", "b", "c"}
 
 func TestLinkerFollowsARedirect(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 			if n == "c" {
 				return control.Welcome{OK: true, Term: 4}, func(ctx context.Context, c net.Conn) {
@@ -147,7 +147,7 @@ func TestLinkerFollowsARedirect(t *testing.T) {
 }
 
 func TestLinkerGoesRoundTheVoters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 			if n == "b" {
 				return control.Welcome{Reason: control.NotLeader}, nil
@@ -171,7 +171,7 @@ func TestLinkerGoesRoundTheVoters(t *testing.T) {
 
 // What this node's own Raft says comes before the round.
 func TestLinkerAsksItsOwnRaft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := &voters{t: t, answer: func(replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 			return control.Welcome{}, nil
 		}}
@@ -201,7 +201,7 @@ func TestLinkerNeverSpins(t *testing.T) {
 		"a link that ends at once": func(n replica.NodeName) control.Welcome { return control.Welcome{OK: true} },
 	} {
 		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) { return answer(n), nil }}
 				v.run(120, abc, nil, time.Second) // at most two dials each 20 ms
 				tried := map[replica.NodeName]bool{}
@@ -219,7 +219,7 @@ func TestLinkerNeverSpins(t *testing.T) {
 // A leader that says nothing is left after LinkSilent; a beat is a word.
 func TestSilentLeaderIsLeft(t *testing.T) {
 	for _, beats := range []int{0, 3, 25} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 				return control.Welcome{OK: true}, func(_ context.Context, c net.Conn) {
 					for range beats {
@@ -269,7 +269,7 @@ func TestOwnRaftEndsTheFormerLeadersLink(t *testing.T) {
 		"no leader, a later term":        {"", 5, false},
 	} {
 		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 					term := uint64(4)
 					if n == "b" {
@@ -303,7 +303,7 @@ func TestOwnRaftEndsTheFormerLeadersLink(t *testing.T) {
 // The leader has died, and for a while both others still name it: its address takes connections and answers none. It must not
 // cost more than a glance at each turn, and the first who follows the new leader is followed.
 func TestADeadLeaderIsNamedAWhileLonger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		const diesAt, knownAt = control.LinkBeat, control.LinkBeat + control.LinkSilent + 200*time.Millisecond
 		v := &voters{t: t}
@@ -347,7 +347,7 @@ func TestADeadLeaderIsNamedAWhileLonger(t *testing.T) {
 
 // A leader that was only slow is found again at once.
 func TestALostLeaderThatLivesIsFoundAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var links []time.Duration
 		v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
@@ -398,7 +398,7 @@ func TestARefusedNodeBacksOff(t *testing.T) {
 		"in another's version": {abc[:1], func(replica.NodeName) (control.Welcome, error) { return control.Welcome{}, wire.ErrVersion }, "a: this node is refused: link to a", 30},
 	} {
 		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 					w, _ := c.answer(n)
 					return w, nil
@@ -418,7 +418,7 @@ func TestARefusedNodeBacksOff(t *testing.T) {
 
 // One voter that refuses this node costs the search for a leader among the others nothing.
 func TestARefusalSlowsNoSearch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
 			return control.Welcome{Reason: control.NotLeader}, nil
 		}}
@@ -441,7 +441,7 @@ func TestARefusalSlowsNoSearch(t *testing.T) {
 
 // A refused node that becomes welcome, or whose new leader takes it, is linked within the longest pause.
 func TestARefusedNodeIsTakenOnceItMayBe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		const until = 30 * time.Second
 		v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
@@ -471,7 +471,7 @@ func TestNoLinkWithoutAWelcome(t *testing.T) {
 		"not even a hearing": nil,
 	} {
 		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				var links sync.WaitGroup
 				k := &linker{hello: func() control.Hello { return control.Hello{} }, post: func(ev host.Event) { t.Errorf("the host is told %+v", ev) }}
 				k.dial = func(ctx context.Context, _ replica.NodeName, _ string) (net.Conn, error) {

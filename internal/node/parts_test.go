@@ -7,11 +7,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/replicad/replicad/internal/bubble"
 )
 
 // TestPartsThatDoNotEndAreNamed: once, and not while the daemon runs.
 func TestPartsThatDoNotEndAreNamed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var told [][]string
 		p := &parts{cancel: cancel, late: func(names []string) { told = append(told, names) }}

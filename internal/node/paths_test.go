@@ -7,9 +7,9 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/fixture"
@@ -54,7 +54,7 @@ func TestWays(t *testing.T) {
 
 // What moved at an address is counted, once, and is not forgotten with the next probe.
 func TestMoved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newPaths(time.Second)
 		for _, bytes := range []uint64{3 << 20, 10} { // the latter is too little for a rate
 			m := p.begin("n2", "b:1", func() {})
@@ -115,7 +115,7 @@ func TestWhatMovesIsNotBrokenOff(t *testing.T) {
 
 // A silent way takes its share of the time, not all of it.
 func TestTryEach(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		dial := func(ctx context.Context, addr string) (string, error) {

@@ -4,9 +4,9 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/wire"
 )
 
@@ -29,7 +29,7 @@ func TestTurnedAwayIsTold(t *testing.T) {
 }
 
 func TestTurnedCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		seen := turned{}
 		one, other := refusal{1000, wire.CodeRefused}, refusal{1001, wire.CodeRefused}
 		if others, due := seen.say(one, time.Now()); !due || others != 0 {

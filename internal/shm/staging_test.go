@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -181,7 +182,7 @@ func TestStageTornUnderneath(t *testing.T) {
 // A chunk that came twice, over two lanes, may still be written when all chunks have come: nothing is sealed, and the place not used again, before
 // that write has ended.
 func TestCopiedWaitsForALateWrite(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for end, ends := range map[string]func(s *Staging) error{"copied": (*Staging).Copied, "abort": func(s *Staging) error { s.Abort(); return nil }} {
 			a := newArena(t, testSpec(t))
 			p := Place{Slot, 0}

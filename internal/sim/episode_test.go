@@ -9,8 +9,9 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/replicad/replicad/internal/bubble"
 )
 
 var (
@@ -54,7 +55,7 @@ func play(t *testing.T, seed uint64) {
 			sum(t) // by the real clock
 		}
 	}()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		w := newWorld(t, ctx, seed, dir)
 		s := newScript(w)

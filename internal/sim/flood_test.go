@@ -5,9 +5,9 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -56,7 +56,7 @@ func TestOneLauncherHoldsNobodyUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := sharded(t, ctx, dir)
 		go w.raft.elect(ctx)

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -54,7 +54,7 @@ func TestCommitsGoOnWhereAMirrorTakesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := sharded(t, ctx, dir)
 		go w.raft.elect(ctx)

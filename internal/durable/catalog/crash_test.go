@@ -10,9 +10,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -627,7 +627,7 @@ func leases(m *memory.Store) (keys []string) {
 
 // A reader that takes long keeps what it reads for as long as it reads, and no longer.
 func TestALeaseIsRenewed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := memory.New()
 		c := New(m, Options{Who: "Ada L."})
 		mustWrite(t, c, gen(2), 1)

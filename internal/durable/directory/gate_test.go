@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
@@ -24,7 +25,7 @@ func (g *gate) stand() int {
 // when the server does.
 func TestSilentFileSystem(t *testing.T) {
 	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFaults()
 		s := opened(t, dir, f)
 		if _, err := s.PutNew(t.Context(), "a", []byte("x")); err != nil {
@@ -63,7 +64,7 @@ func TestSilentFileSystem(t *testing.T) {
 
 // A caller that gives up waits no longer, and says nothing of the file system: a slow one is not a silent one.
 func TestCallersThatGiveUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g := &gate{dir: "/mnt/durable", closing: make(chan struct{})}
 		gone := make(chan struct{})
 		call := func() (struct{}, error) { <-gone; return struct{}{}, nil }
@@ -104,7 +105,7 @@ func (c *closer) Close() error {
 
 // What a call opened after nobody waited for it is closed, and no more calls stand than the cap allows.
 func TestLateCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g := &gate{dir: "/mnt/durable", closing: make(chan struct{})}
 		gone, closed := make(chan struct{}), new(closer)
 		for n := 0; g.stand() < maxAbandoned; n++ {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
@@ -39,7 +40,7 @@ func TestASlowDiskMovesByBytes(t *testing.T) {
 // TestACallThatHangsIsKnown: also where its caller has gone, until it returns.
 func TestACallThatHangsIsKnown(t *testing.T) {
 	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFaults()
 		s := opened(t, dir, f)
 		if err := s.Hangs(); err != nil {

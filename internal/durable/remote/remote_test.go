@@ -11,9 +11,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/leakcheck"
 )
@@ -59,7 +59,7 @@ func (s slowly) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // A part that takes hours is not given up while it moves, and is after half a minute in which it does not.
 func TestProgressNotTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		told := &notices{}
 		send := func(c slowly) error {
 			w := &watched{next: c, stall: defaultStall, notice: told.note, closing: context.Background()}
@@ -202,7 +202,7 @@ func TestListPages(t *testing.T) {
 
 // TestTokensAreSharedAndBounded: one question at once, of which no caller waits longer than it wants to.
 func TestTokensAreSharedAndBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		asked := 0
 		k := &Tokens{Fetch: func(ctx context.Context) (Token, error) {
 			asked++

@@ -7,8 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/replicad/replicad/internal/bubble"
 )
 
 // careless is a store in memory that can ignore what it is asked.
@@ -89,7 +90,7 @@ func TestProbe(t *testing.T) {
 
 // TestProbeOfASilentStore ends in time.
 func TestProbeOfASilentStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		err := Probe(t.Context(), &careless{silent: true, objects: map[string][]byte{}, versions: map[string]int{}})
 		if took := time.Since(began); !errors.Is(err, ErrDoubtful) || took != ProbeTime {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -20,7 +21,7 @@ func pins(st *memory.Store) []string {
 
 // What a daemon reads nobody deletes: for as long as a part is open, however long that is, and no longer.
 func TestWhatIsReadIsLeased(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		tier, st := inMemory(t, Settings{Reader: "n1"})
 		f := newFleet(t, tier, "a")
 		f.writes(5, 10, 20)

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/durabletest"
@@ -842,7 +842,7 @@ func TestAStoreIsTriedBeforeItIsWrittenTo(t *testing.T) {
 
 // A write waits longer for a probe than a daemon that starts: where many write the store asks each for fewer requests.
 func TestAWriteWaitsForItsProbe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		tier, st := inMemory(t, Settings{})
 		st.Before = func(c memory.Call) error {
 			time.Sleep(time.Second)

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/replicad/replicad/internal/bubble"
 )
 
 // All writes of a node share its rate; an end is waited for by nobody.
 func TestARateIsShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r, began := NewRate(1<<20), time.Now()
 		var writes sync.WaitGroup
 		for range 4 {
