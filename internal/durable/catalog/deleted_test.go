@@ -93,3 +93,38 @@ func TestOldReadsBesideADeletion(t *testing.T) {
 		t.Errorf("read back: %v", err)
 	}
 }
+
+// TestARunThatGoesOnIsFound: a job that keeps one generation commits the next and deletes the last, before each call of a reader. One of the two is
+// found, whichever of the reader's lists came first.
+func TestARunThatGoesOnIsFound(t *testing.T) {
+	for _, left := range []int{3, most} { // the deletion may stop once it has said what it does
+		again := false
+		for n := int64(0); ; n++ {
+			m := memory.New()
+			c := over(m, 1)
+			mustWrite(t, c, gen(2), 1)
+			was, _ := find(t, c)
+			var calls atomic.Int64
+			m.Before = func(memory.Call) error {
+				if calls.Add(1)-1 == n {
+					m.Before = nil
+					mustWrite(t, c, gen(4), 1)
+					_ = over(&stops{Store: m, left: left}, 1).Delete(t.Context(), was[0].Run, gen(2), "test") // it may break off
+				}
+				return nil
+			}
+			found, skipped, err := over(m, 1).Find(t.Context(), durabletest.JobName, replica.JobID{})
+			if m.Before != nil {
+				break
+			}
+			if err != nil || len(found) == 0 {
+				t.Errorf("before call %d: found %v, passed over %+v: %v", n, found, skipped, err)
+				continue
+			}
+			again = again || found[0].Generation == gen(4)
+		}
+		if !again {
+			t.Error("the new one was never found")
+		}
+	}
+}

@@ -81,12 +81,51 @@ func (c *Catalog) find(ctx context.Context, job string, id replica.JobID, most i
 	return found, skipped, nil
 }
 
-// findIn looks at one run. most is how many are wanted; 0 or less: all.
+// looks is how often a run is looked at whose generations go while they are. A job that keeps one commits and deletes at each of its steps.
+const looks = 5
+
+// findIn looks at one run. most is how many are wanted; 0 or less: all. A generation that goes meanwhile has made room for a newer one, which the list
+// may lack: then the run is looked at again.
 func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int) (found []Found, skipped []Skipped, err error) {
-	b, _, err := c.book(ctx, r.Job, r.Job+"/"+r.Run)
-	if err != nil || b == nil || b.place != r.Place {
+	b, err := c.bookOf(ctx, r)
+	for i := 1; err == nil && b != nil; i++ {
+		found, skipped, err = c.findBy(ctx, b, r, id, most)
+		if err != nil || i == looks || !slices.ContainsFunc(skipped, func(s Skipped) bool { return s.State == Deleting }) {
+			break
+		}
+		was := b
+		b, err = c.bookOf(ctx, r)
+		if err == nil && (b == nil || !b.adds(was)) {
+			break
+		}
+	}
+	if err != nil {
 		return nil, nil, err
 	}
+	return found, skipped, nil
+}
+
+// bookOf lists a run; nil: it is gone.
+func (c *Catalog) bookOf(ctx context.Context, r Run) (*book, error) {
+	b, _, err := c.book(ctx, r.Job, r.Job+"/"+r.Run)
+	if err != nil || b == nil || b.place != r.Place {
+		return nil, err
+	}
+	return b, nil
+}
+
+// adds tells whether a list has a commit that an earlier one lacks.
+func (b *book) adds(was *book) bool {
+	for g := range b.commits {
+		if _, had := was.commits[g]; !had {
+			return true
+		}
+	}
+	return false
+}
+
+// findBy looks at what a list of a run has.
+func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, most int) (found []Found, skipped []Skipped, err error) {
 	if r.ID == (replica.JobID{}) {
 		r.ID = id // run.json is damaged: each COMMIT says it too
 	}
