@@ -649,7 +649,7 @@ func (d *daemon) run(stop context.Context) error {
 
 // endsLate has people know what a daemon that was told to end still waits for.
 func (d *daemon) endsLate(names []string) {
-	d.log.Failed("leaving", strings.Join(names, ", "), fmt.Sprintf("the rest of this daemon ended %v ago, and it waits for this: kill -9 of it loses nothing, its keeper has the memory; kill -QUIT says what it waits for", endLate))
+	d.log.Failed("leaving", strings.Join(names, ", "), fmt.Sprintf("the rest of this daemon ended %v ago, and it waits for this: kill -9 of it loses nothing while its keeper runs, which has the memory; kill -QUIT says what it waits for", endLate))
 }
 
 // linger waits, before the daemon ends, for what can't be written to the durable tier without it: for as long as the write moves, and for
