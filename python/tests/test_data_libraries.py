@@ -19,6 +19,7 @@ from replicad._torch import loaders
 from replicad._torch.lacking import alive, missing
 from replicad._torch.objects import Objects
 from replicad.data import Loader
+from test_preload import World, world  # noqa: F401 - the fixture
 
 
 def samples(shards: list[int]) -> Iterator[dict[str, int]]:
@@ -67,3 +68,13 @@ def test_a_shuffle_buffer_is_named(of: Callable[[Any], Any]) -> None:
     objects = Objects({"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1), "data": data}, lambda name: False, True)
     (said,) = (v for v in missing(objects, alive()) if v.what == "data")
     assert said.ok is False and "shuffle buffer of 5 samples is not in its state" in said.reason
+
+
+def test_restarts_fork_with_all_of_it_behind_them(world: World) -> None:  # noqa: F811
+    """pyarrow, which most of them import, would start a thread. All that imports it, transformers' Trainer too, would be imported by each restart."""
+    lives = world.run("import datasets\nfrom transformers import Trainer")
+    lives.next()
+    lives.ready()
+    assert not any(name.startswith("JE_ARROW") for name in lives.again()["environ of C"])
+    lines = world.lines(lives)
+    assert len(lines) == 1 and lines[0].startswith("restarts fork from"), lines

@@ -51,12 +51,14 @@ WORD = 1.0
 #: Variables that native libraries read where no recording sees it.
 NATIVE = (
     "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "LD_", "MALLOC_", "GLIBC_", "GLIBCXX_", "TBB_", "DNNL_", "ONEDNN_", "MKLDNN_", "KINETO_", "ATEN_", "NPY_",
-    "CAFFE2_", "PYTORCH_", "TORCH_",
+    "CAFFE2_", "PYTORCH_", "TORCH_", "ARROW_", "JE_ARROW_",
 )  # fmt: skip
 #: Of those, what is read when the first process group is made.
 LATE = ("TORCH_NCCL_", "TORCH_GLOO_")
 #: Held to one thread while importing: OpenBLAS starts its threads when it is loaded. OpenMP starts them at its first loop, so it needs nothing.
 ONE_THREAD = "OPENBLAS_NUM_THREADS"
+#: Has pyarrow's jemalloc start no thread when it is loaded: it gives memory back when it is called, without one.
+NO_THREAD = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
 #: Descriptors that may be opened during an import.
 HARMLESS = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 PR_SET_PDEATHSIG, PR_SET_NAME, CAP_SYS_NICE, SCHED_NICE = 1, 15, 23, 10
@@ -207,7 +209,7 @@ class Imports:
         global told
         import random  # noqa: F401  # so that it is seen who draws
 
-        os.environ[ONE_THREAD] = "1"
+        hold()
         collects = gc.isenabled()
         gc.disable()
         sys.meta_path.insert(0, self)
@@ -495,7 +497,7 @@ def _given() -> dict[bytes, bytes]:
 def _made(before: dict[bytes, bytes]) -> dict[bytes, bytes | None]:
     """Variables that imports have set, changed or (None) removed."""
     now = dict(os.environb)
-    names = {n for n in before.keys() | now.keys() if before.get(n) != now.get(n)} - {ONE_THREAD.encode()}
+    names = {n for n in before.keys() | now.keys() if before.get(n) != now.get(n)} - {ONE_THREAD.encode(), NO_THREAD[0].encode()}
     return {n: now.get(n) for n in names}
 
 
@@ -626,6 +628,13 @@ def _numbers_of_process(loaded: dict[str, Any]) -> None:
         threading.current_thread()._set_native_id()  # Python keeps the parent's
     if (process := loaded.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
+
+
+def hold() -> None:
+    """Has libraries that are loaded from now on start no thread."""
+    os.environ[ONE_THREAD] = "1"
+    name, said = NO_THREAD
+    os.environ[name] = ",".join(filter(None, (os.environ.get(name), said)))  # the last one counts
 
 
 def blas_threads() -> None:
