@@ -67,14 +67,17 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit("bin/replicad is missing: run `make py-test` (or `make build` first)", returncode=1)
 
 
-#: What takes longest.
-LONGEST = ["test_check_resume.py", "test_jobs.py", "test_docs.py", "test_endings.py", "test_preload.py", "test_reports.py", "test_zero.py", "test_grows.py", "test_huggingface.py"]
+#: What takes longest, the longest first.
+LONGEST = [
+    "test_jobs.py", "test_check_resume.py", "test_docs.py", "test_huggingface.py", "test_lightning.py", "test_gpu_test.py", "test_preload.py", "test_grows.py", "test_device.py",
+    "test_grows_inprocess.py", "test_first_step.py", "test_zero.py", "test_reports.py",
+]  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Side by side with others the files that take longest come first, or one would be waited for alone at the end."""
-    if config.getoption("numprocesses", None):
-        items.sort(key=lambda item: item.path.name not in LONGEST)
+    """Side by side with others the files that take longest come first, or one would be waited for alone at the end. The order is that of the workers, which know of no others."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def pytest_report_header() -> str:
