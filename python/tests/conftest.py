@@ -132,9 +132,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """An environment without anything of a rank, in which the package of this checkout is found."""
+    """An environment without anything of a rank, in which the package of this checkout is found. Ranks share few cores, and threads of torch's that wait for each other spin."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("REPLICAD_", "XDG_", "PYTHON"))}
-    return env | {"PYTHONPATH": str(SRC)} | more
+    return env | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"} | more
 
 
 def installed(folder: Path) -> Path:
