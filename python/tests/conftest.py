@@ -32,6 +32,7 @@ PATIENCE = 300.0
 sys.path.insert(0, str(SRC))
 
 from replicad._preload.replicad_preload import NATIVE  # isort: skip: found there
+from replicad.testing import check  # isort: skip
 
 try:
     import torch  # noqa: F401
@@ -124,6 +125,26 @@ def launched(run: list[str], program: list[str], env: dict[str, str], folder: Pa
     if forks:
         return warm(env, imports).launch(command, program, env, folder)
     return subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.fixture
+def forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Once called, the ranks of check_resume and check_generation fork, with these imports behind them: no process of theirs has to import torch anew."""
+
+    def call(*imports: str) -> None:
+        def run(daemon: check.Daemon, name: str, command: list[str], timeout: float, *flags: str, world: int = 1) -> tuple[int, str]:
+            path = tmp_path / f"{name}.py"
+            path.write_text(f"import os\nos.environ['PYTHONPATH'] = {daemon.path!r}\n{command[2]}\n")
+            own = [f for f in flags if f not in check.ONCE]
+            numbers = ",".join(map(str, range(world)))
+            line = [daemon.binary, "run", "--dev", "--job", name, "--world", str(world), "--ranks", numbers, "--min-copies", "1", *own]
+            job = Job.of(launched(line, [sys.executable, str(path), *command[3:]], environment(XDG_STATE_HOME=daemon.folder), tmp_path, imports=imports), name)
+            status = job.wait()
+            return status, job.printed().partition("replicad run: terminated:")[0] if status else job.printed()
+
+        monkeypatch.setattr(check, "launched", run)
+
+    return call
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
