@@ -165,7 +165,7 @@ def test_workers_of_a_program_find_its_classes(tmp_path: Path) -> None:
     assert "resumed_at=2" in output("my-train.2.py", "forkserver", folder=tmp_path)
 
 
-@pytest.mark.parametrize("command", [["-m", "package.train", "spawn"], pytest.param(["check.py"], marks=pytest.mark.long)])
+@pytest.mark.parametrize("command", [["-m", "package.train"], *(pytest.param(c, marks=pytest.mark.long) for c in (["-m", "package.train", "spawn"], ["check.py"]))])
 def test_a_module_of_a_package_is_imported_by_its_name(command: list[str], tmp_path: Path) -> None:
     """Its relative imports, its workers, and the main part of whoever asks."""
     package = tmp_path / "package"
@@ -229,7 +229,7 @@ def of(folder: str) -> dict[int, str]:
     return found
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_nothing_is_left_of_one_that_was_ended(by: signal.Signals, tmp_path: Path) -> None:
     """Not the daemon, its keeper, the launcher, the process that trains; not the folder."""
     (tmp_path / "check.py").write_text(
