@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import os
 import queue
@@ -34,6 +35,7 @@ sys.path.insert(0, str(SRC))
 from replicad._preload.replicad_preload import NATIVE  # isort: skip: found there
 from replicad.testing import check  # isort: skip
 
+gc.disable()  # until all is imported: see quick.py
 try:
     import torch  # noqa: F401
 
@@ -79,6 +81,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Side by side with others the files that take longest come first, or one would be waited for alone at the end. The order is that of the workers, which know of no others."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def pytest_report_header() -> str:
