@@ -15,6 +15,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "torch"
 REPLICAD = ROOT / "bin" / "replicad"
+QUICK = Path(__file__).with_name("quick.py")
 #: No test asserts a time; this bounds waits for what should have happened long ago, in seconds.
 PATIENCE = 900.0
 
@@ -62,7 +63,7 @@ def baseline(script: str, world: int, *flags: str) -> Result:
 def demo(script: str, world: int, faults: str, seed: int, folder: Path, *flags: str, groups: str = "", every: int = 60) -> dict[str, Any]:
     """Runs `replicad demo` over a torch job: four nodes, these faults at moments by the seed, ``every`` so many steps, an undisturbed run to
     compare with. ``groups`` is the replica group of each rank; all are of one unless given. The report; a verdict other than bit-equal is an error."""
-    trainer = " ".join([sys.executable, str(EXAMPLES / script), *flags])
+    trainer = " ".join([sys.executable, str(QUICK), str(EXAMPLES / script), *flags])
     steps = every * (len(faults.split(",")) + 2)
     call([
         str(REPLICAD), "demo", "--plain", "--trainer", trainer, "--world", str(world), "--faults", faults, "--seed", str(seed), "--steps", str(steps), "--pace", "50ms",

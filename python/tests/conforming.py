@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from conftest import Daemon, environment, imports
-from replicad.testing.conformance import Report, Subject, Suite
+import pytest
+
+from conftest import Daemon, Job, environment, imports, warm
+from replicad.testing import conformance
+from replicad.testing.conformance import Life, Report, Subject, Suite
 
 #: Of whose subjects the lives fork from a process that has the file's imports, which take longer than what they train. They leave no thread, so that it can be forked.
 FORKED = ("subject_accelerate", "subject_huggingface", "subject_lightning")
+
+
+class Forked(Suite):
+    """A suite whose plain ranks fork as well."""
+
+    def __init__(self, subject: type[Subject], first: tuple[str, ...], **given: Any) -> None:
+        super().__init__(subject, **given)
+        self._first = first
+
+    def _ran(self, how: str, plan: Sequence[conformance.Break]) -> list[list[Life]]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(conformance, "ranks", self._ranks)
+            return super()._ran(how, plan)
+
+    def _ranks(self, program: str, call: Sequence[str], world: int, env: Mapping[str, str], timeout: float) -> None:
+        path = self._folder / "plain.py"
+        path.write_text(program)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        common = {**env, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        forks = warm(dict(env), self._first)
+        ranks = [Job.of(forks.launch([], [sys.executable, str(path), *call], {**common, "RANK": str(r), "LOCAL_RANK": str(r)}, self._folder), f"plain {r}") for r in range(world)]
+        for rank in ranks:
+            rank.done()
 
 
 def suite(subject: type[Subject], world: int, daemon: Daemon, folder: Path, said: list[str] | None = None, flags: tuple[str, ...] = ()) -> Suite:
@@ -23,7 +52,8 @@ def suite(subject: type[Subject], world: int, daemon: Daemon, folder: Path, said
         if said is not None:
             said.append(text)
 
-    return Suite(subject, world=world, folder=folder, launch=launch, env=environment(OMP_NUM_THREADS="1"))
+    given: dict[str, Any] = {"world": world, "folder": folder, "launch": launch, "env": environment()}
+    return Forked(subject, first, **given) if first else Suite(subject, **given)
 
 
 def equal(report: Report) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import os
 import queue
@@ -32,7 +33,9 @@ PATIENCE = 300.0
 sys.path.insert(0, str(SRC))
 
 from replicad._preload.replicad_preload import NATIVE  # isort: skip: found there
+from replicad.testing import check  # isort: skip
 
+gc.disable()  # until all is imported: see quick.py
 try:
     import torch  # noqa: F401
 
@@ -67,14 +70,21 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit("bin/replicad is missing: run `make py-test` (or `make build` first)", returncode=1)
 
 
-#: What takes longest.
-LONGEST = ["test_check_resume.py", "test_jobs.py", "test_docs.py", "test_endings.py", "test_preload.py", "test_reports.py", "test_zero.py", "test_grows.py", "test_huggingface.py"]
+#: What takes longest, the longest first.
+LONGEST = [
+    "test_jobs.py", "test_check_resume.py", "test_docs.py", "test_huggingface.py", "test_lightning.py", "test_gpu_test.py", "test_preload.py", "test_grows.py", "test_device.py",
+    "test_grows_inprocess.py", "test_first_step.py", "test_zero.py", "test_reports.py",
+]  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Side by side with others the files that take longest come first, or one would be waited for alone at the end."""
-    if config.getoption("numprocesses", None):
-        items.sort(key=lambda item: item.path.name not in LONGEST)
+    """Side by side with others the files that take longest come first, or one would be waited for alone at the end. The order is that of the workers, which know of no others."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def pytest_report_header() -> str:
@@ -123,15 +133,35 @@ def launched(run: list[str], program: list[str], env: dict[str, str], folder: Pa
     return subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.fixture
+def forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Once called, the ranks of check_resume and check_generation fork, with these imports behind them: no process of theirs has to import torch anew."""
+
+    def call(*imports: str) -> None:
+        def run(daemon: check.Daemon, name: str, command: list[str], timeout: float, *flags: str, world: int = 1) -> tuple[int, str]:
+            path = tmp_path / f"{name}.py"
+            path.write_text(f"import os\nos.environ['PYTHONPATH'] = {daemon.path!r}\n{command[2]}\n")
+            own = [f for f in flags if f not in check.ONCE]
+            numbers = ",".join(map(str, range(world)))
+            line = [daemon.binary, "run", "--dev", "--job", name, "--world", str(world), "--ranks", numbers, "--min-copies", "1", *own]
+            job = Job.of(launched(line, [sys.executable, str(path), *command[3:]], environment(XDG_STATE_HOME=daemon.folder), tmp_path, imports=imports), name)
+            status = job.wait()
+            return status, job.printed().partition("replicad run: terminated:")[0] if status else job.printed()
+
+        monkeypatch.setattr(check, "launched", run)
+
+    return call
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     while _warm:
         _warm.popitem()[1].end()
 
 
 def environment(**more: str) -> dict[str, str]:
-    """An environment without anything of a rank, in which the package of this checkout is found."""
+    """An environment without anything of a rank, in which the package of this checkout is found. Ranks share few cores, and threads of torch's that wait for each other spin."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("REPLICAD_", "XDG_", "PYTHON"))}
-    return env | {"PYTHONPATH": str(SRC)} | more
+    return env | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"} | more
 
 
 def installed(folder: Path) -> Path:

@@ -3,7 +3,7 @@ Most programs fork from a process that has imported torch, and need none of it: 
 
 Collecting garbage while torch is imported finds none, and taking torch apart at the end is of no use. Each takes half as long as the import. And
 when a program makes its first optimizer torch imports its compiler, which takes as long again. An optimizer only asks the compiler to keep functions
-out of graphs, and a program that compiles nothing has no graphs. Programs of the documentation and of examples/ run without this file.
+out of graphs, and a program that compiles nothing has no graphs. Programs of the documentation run without this file.
 """
 
 from __future__ import annotations

@@ -119,12 +119,15 @@ replicad.inprocess.wrap(session)(block)() if where == "block" else block()
 def test_a_changed_program_ends_itself_and_not_the_job(change: str, daemon: Daemon) -> None:
     """Ctrl-C, a changed line, the same command: the job's memory is there for the right program."""
     program = (
-        BEGIN
-        + """
-import time
+        """
+import sys
 change, until = sys.argv[1], int(sys.argv[2])
 if change == "import":
-    import no_such_module
+    import no_such_module  # before torch: it is started again several times, as a fresh process
+"""
+        + BEGIN
+        + """
+import time
 if change == "width":
     model = torch.nn.Linear(4, 5)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

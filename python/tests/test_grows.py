@@ -99,7 +99,11 @@ session.close()
 """
 
 
-@pytest.mark.parametrize("what", ["group", "thawed", "momentum", "teacher", "uncounted", "extra", "staged"])
+#: What test_grows_inprocess.py shows as well.
+IN_PROCESS_TOO = ("thawed", "teacher")
+
+
+@pytest.mark.parametrize("what", ["group", "momentum", "uncounted", "extra", "staged", *(pytest.param(what, marks=pytest.mark.long) for what in IN_PROCESS_TOO)])
 def test_what_grows_is_taken_up(what: str, daemon: Daemon) -> None:
     """The same bits as without a fault, killed before, at and after the growth; only the killed rank and who trained with it start again."""
     straight = daemon.run(PROGRAM, what, "none", "none", world=2).done()

@@ -40,7 +40,7 @@ def told(faults: list[str], report: dict[str, list[dict[str, object]]]) -> None:
 
 def test_gpt_on_two_replicas_started_again(folder: Path) -> None:
     faults = ["rank-backward", "rank-updated", "leader"]
-    told(faults, cluster.demo("gpt.py", 2, ",".join(faults), SEED, folder, *SMALL, every=30))
+    told(faults, cluster.demo("gpt.py", 2, ",".join(faults), SEED, folder, *SMALL, every=20))
 
 
 @pytest.mark.long
@@ -101,7 +101,7 @@ def test_over_nodes(job: str, folder: Path) -> None:
     (script, *flags), groups, faults = OVER_NODES[job]
     if job == "lora":
         pytest.importorskip("peft", reason="peft is missing: see python/requirements-torch.txt")
-    told(faults, cluster.demo(script, 2, ",".join(faults), SEED, folder, *flags, groups=groups))
+    told(faults, cluster.demo(script, 2, ",".join(faults), SEED, folder, *flags, groups=groups, every=20 if job == "fsdp1" else 60))
 
 
 @pytest.mark.long

@@ -359,7 +359,7 @@ def test_variables_that_imports_set_are_set_in_forks(world: World) -> None:
 
 
 def test_libraries_whose_threads_the_program_counts(world: World) -> None:
-    lives = world.run("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport good")
+    lives = world.run("import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport good")
     lives.next()
     lives.said("restarts import anew: the program sets OMP_NUM_THREADS itself, which libraries read when they are loaded: set it before `replicad run`")
     lives.again()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +18,9 @@ from torch import nn
 import replicad
 from conftest import PATIENCE, ROOT, Daemon
 from replicad.testing import check_resume
+
+#: It takes longer to import than torch.
+PEFT = ("import peft",)
 
 ONCE = """
 import hashlib, json, os, signal, torch
@@ -61,7 +64,7 @@ with replicad.Session(model=model, optimizer=optimizer) as session:
 
 
 def test_base_weights_are_held_once(own_daemon: Daemon) -> None:
-    out = own_daemon.run(ONCE).done()
+    out = own_daemon.run(ONCE, imports=PEFT).done()
 
     def said(word: str) -> list[dict[str, Any]]:
         return [json.loads(line.removeprefix(word)) for line in out.splitlines() if line.startswith(word + " ")]
@@ -152,7 +155,7 @@ session.close()
 
 
 def test_what_no_copy_would_have_is_refused_by_name(daemon: Daemon) -> None:
-    out = daemon.run(REFUSED).done()
+    out = daemon.run(REFUSED, imports=PEFT).done()
     assert out.count("REFUSED") == 6, out
     assert "DONE" in out
 
@@ -180,7 +183,8 @@ def train(last: int) -> Iterator[dict[str, Any]]:
             yield {"loss": loss, "active": model.active_adapters, "asks": [n for n, p in model.named_parameters() if p.requires_grad]}
 
 
-def test_the_active_adapter_comes_back() -> None:
+def test_the_active_adapter_comes_back(forks: Callable[..., None]) -> None:
     """A process that is started again has the first adapter active until the state is loaded."""
+    forks(*PEFT)
     done = check_resume(train, steps=8, more=4, program=str(ROOT / "bin" / "replicad"), timeout=PATIENCE)
     assert (done.resumed_at, done.source) == (8, "own-ram")

@@ -35,7 +35,7 @@ class Warm:
         return dict(json.loads(data))
 
     def launch(self, command: Sequence[str], program: Sequence[str], env: dict[str, str], cwd: Path) -> Launched:
-        """Starts ``replicad run ... -- PROGRAM``, whose whole command line is ``command``."""
+        """Starts ``replicad run ... -- PROGRAM``, whose whole command line is ``command``; without one, the program alone."""
         job = {"command": list(command), "program": list(program), "env": env, "cwd": str(cwd)}
         r, w = os.pipe()
         try:

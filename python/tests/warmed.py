@@ -87,8 +87,10 @@ def sibling() -> int:
 
 
 def launched(job: dict[str, Any], out: int, sock: socket.socket) -> list[str]:
-    """Becomes the launcher. It returns in ranks alone: with the program that they run."""
+    """Becomes the launcher. It returns in ranks alone: with the program that they run. Without a launcher the process runs the program itself."""
     try:
+        if not job["command"]:
+            return alone(job, out, sock)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         os.chdir(job["cwd"])
         if os.fork() == 0:
@@ -106,6 +108,22 @@ def launched(job: dict[str, Any], out: int, sock: socket.socket) -> list[str]:
     except BaseException:
         traceback.print_exc()
         os._exit(125)
+
+
+def alone(job: dict[str, Any], out: int, sock: socket.socket) -> list[str]:
+    """A process that no launcher has started; the program that it runs."""
+    sock.close()
+    os.chdir(job["cwd"])
+    for fd in (1, 2):
+        os.dup2(out, fd)
+    os.close(out)
+    seeded = replicad_preload.TorchSeed()
+    seeded.look()
+    os.environ.clear()
+    os.environ.update(job["env"])
+    replicad_preload.fresh_state()
+    seeded.again()
+    return list(job["program"])
 
 
 def run(command: list[str]) -> None:
