@@ -34,6 +34,9 @@ SKIP       ?= -m 'not long'
 PURE       := .*/replicad/(replica|lock|recovery|rng|internal/durable/retain)
 # Values of the largest size that is allowed, in one goroutine: under the race detector they take thirty times as long, so their files leave it out.
 SIZED      := ./internal/consensus
+# The race detector has each program sleep for a second behind main, for goroutines that nobody waited for. Ours are waited for (internal/leakcheck), and
+# tests start thousands of programs.
+export GORACE ?= atexit_sleep_ms=0
 # go test begins packages in the order that it is given, each once: what takes longest would be waited for alone at the end.
 LONGEST    := $(addprefix ./internal/,trouble sim leader importwall)
 GOTEST      = $(BIN)/tools/gotestsum --format standard-quiet
