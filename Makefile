@@ -39,7 +39,7 @@ TWICE      := ./internal/sim ./transfer $(addprefix ./internal/,durable/catalog 
 # tests start thousands of programs.
 export GORACE ?= atexit_sleep_ms=0
 # go test begins packages in the order that it is given, each once: what takes longest would be waited for alone at the end.
-LONGEST    := $(addprefix ./internal/,trouble sim leader importwall)
+LONGEST    := $(addprefix ./internal/,trouble sim consensus durable/catalog importwall)
 GOTEST      = $(BIN)/tools/gotestsum --format standard-quiet
 # The timeout ends a package that hangs. internal/trouble takes half of it on two cores, and a busy machine must not end it.
 GOTESTS    := -shuffle=on -vet=off -timeout 25m
