@@ -32,10 +32,14 @@ MEGATRON    = COMPAT=3.12:python/requirements-megatron.txt CONFORMANCE_TABLE=$(B
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
 PURE       := .*/replicad/(replica|lock|recovery|rng|internal/durable/retain)
-# Values of the largest size that is allowed, in one goroutine: under the race detector they take thirty times as long, so their files leave it out.
-SIZED      := ./internal/consensus
+# Tested with and without the race detector: long enumerations run each case without it, and each seventh under it (internal/racing). Some values of the
+# largest size that is allowed take thirty times as long under it: their files leave it out.
+TWICE      := ./internal/sim ./transfer $(addprefix ./internal/,durable/catalog consensus leader node desk checkpoint)
+# The race detector has each program sleep for a second behind main, for goroutines that nobody waited for. Ours are waited for (internal/leakcheck), and
+# tests start thousands of programs.
+export GORACE ?= atexit_sleep_ms=0
 # go test begins packages in the order that it is given, each once: what takes longest would be waited for alone at the end.
-LONGEST    := $(addprefix ./internal/,trouble sim leader importwall)
+LONGEST    := $(addprefix ./internal/,trouble sim consensus durable/catalog importwall)
 GOTEST      = $(BIN)/tools/gotestsum --format standard-quiet
 # The timeout ends a package that hangs. internal/trouble takes half of it on two cores, and a busy machine must not end it.
 GOTESTS    := -shuffle=on -vet=off -timeout 25m
@@ -123,12 +127,12 @@ py-check: py-setup ## format, lint and types of the Python package and its tests
 	cd python && $(VENV)/bin/ruff format --check --quiet && $(VENV)/bin/ruff check --quiet
 	@cd python && if $(VENV)/bin/python -c 'import torch' 2>/dev/null; then $(VENV)/bin/mypy src tools; else echo "py-check: torch is missing, types are NOT checked" >&2; [ -z "$${CI:-}" ]; fi
 
-unit: set-up ## all Go tests, with the race detector but for rules without goroutines, in random order; the 40 slowest in bin/slowest-go.txt
+unit: set-up ## all Go tests, with the race detector, without it, or both, in random order; the 40 slowest in bin/slowest-go.txt
 	@mkdir -p $(BIN)/tools $(BIN)/unit && rm -f $(BIN)/unit/*.json
 	$(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ gotest.tools/gotestsum
 	$(STORES)
 	CGO_ENABLED=1 $(GOTEST) --jsonfile $(BIN)/unit/race.json -- -race $(GOTESTS) $(LONGEST) $$($(GO) list ./... | grep -vxE '$(PURE)')
-	$(GOTEST) --jsonfile $(BIN)/unit/pure.json -- $(GOTESTS) ./internal/sim $(SIZED) $$($(GO) list ./... | grep -xE '$(PURE)')
+	$(GOTEST) --jsonfile $(BIN)/unit/pure.json -- -tags invariants $(GOTESTS) $(TWICE) $$($(GO) list ./... | grep -xE '$(PURE)')
 	@cat $(BIN)/unit/*.json | $(BIN)/tools/gotestsum tool slowest --num 40 --threshold 100ms >$(BIN)/slowest-go.txt
 	@echo "unit: the five slowest of $(BIN)/slowest-go.txt:" && head -n 5 $(BIN)/slowest-go.txt
 

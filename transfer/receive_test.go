@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/bubble"
+	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -18,7 +19,7 @@ import (
 // sends one chunk at a time.
 func TestReceiversServeOn(t *testing.T) {
 	many := 16
-	if raceEnabled {
+	if racing.On {
 		many = 6 // the race detector makes seconds of milliseconds here
 	}
 	for _, receivers := range []int{1, 2, many} {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/bubble"
+	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -59,14 +60,11 @@ func sick(rnd *rand.Rand, name replica.NodeName, m replica.Manifest, b []byte) S
 
 // TestStorm: whatever becomes of the others, one donor that is well brings the part, soon, each chunk once.
 func TestStorm(t *testing.T) {
-	seeds := uint64(60)
-	if raceEnabled { // which takes ten times as long; STORM=3000 for a campaign
-		seeds = 20
-	}
+	seeds := uint64(60) // STORM=3000 for a campaign
 	if n, err := strconv.Atoi(os.Getenv("STORM")); err == nil {
 		seeds = uint64(n)
 	}
-	for seed := range seeds {
+	for seed := uint64(0); seed < seeds; seed += racing.Stride {
 		bubble.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 77))
 			size := []int{0, 1, 100 * kib, 700*kib + 5, 9 << 20}[rnd.IntN(5)]
@@ -120,11 +118,7 @@ func TestStorm(t *testing.T) {
 
 // TestPushStorm: whatever becomes of the streams beside the main one, the part arrives.
 func TestPushStorm(t *testing.T) {
-	seeds := uint64(6)
-	if raceEnabled {
-		seeds = 2
-	}
-	for seed := range seeds {
+	for seed := uint64(0); seed < 6; seed += racing.Stride {
 		bubble.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 78))
 			k, m, b := makePart(2*wideFrom+rnd.IntN(3*wideFrom), []uint32{64 * kib, 1 << 20, 4 << 20}[rnd.IntN(3)])

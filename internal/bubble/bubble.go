@@ -1,5 +1,5 @@
 // Package bubble runs tests in virtual time. It is testing/synctest, and works around a fault of Go's race detector there. It is imported by tests
-// alone and must not import anything of this module.
+// alone and must not import anything of this module but racing.
 package bubble
 
 import (
@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"github.com/replicad/replicad/internal/racing"
 )
 
 // Test runs f in a bubble of its own, as synctest.Test does. Under the race detector one thread at a time runs Go code meanwhile.
@@ -16,7 +18,7 @@ import (
 // "ThreadSanitizer: CHECK failed". Seen with Go 1.26.8; https://go.dev/issue/78156 is open. With one thread there are never two.
 func Test(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	if racing {
+	if racing.On {
 		alone.enter()
 		defer alone.leave()
 	}

@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/replicad/replicad/internal/racing"
 )
 
 // TestTickersThatNobodyWaitsFor fire beside others, in many goroutines. In a bare bubble the race detector died of it in seconds.
@@ -38,7 +40,7 @@ func TestBubblesOfParallelTests(t *testing.T) {
 				t.Parallel()
 				Test(t, func(t *testing.T) {
 					time.Sleep(time.Second)
-					if racing && runtime.GOMAXPROCS(0) != 1 {
+					if racing.On && runtime.GOMAXPROCS(0) != 1 {
 						t.Errorf("%d threads run Go code beside a bubble", runtime.GOMAXPROCS(0))
 					}
 				})

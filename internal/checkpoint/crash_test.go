@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/replica"
+
+	"github.com/replicad/replicad/internal/racing"
 )
 
 var errCrash = errors.New("power is gone")
@@ -204,7 +206,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 // TestCrashWhileRemoving dies at each step of a removal: what is found is whole.
 func TestCrashWhileRemoving(t *testing.T) {
 	g := testRegions(t)
-	for steps, finished := 0, false; !finished; steps++ {
+	for steps, finished := 0, false; !finished; steps += racing.Stride {
 		if steps > 500 {
 			t.Fatal("it never finishes")
 		}
@@ -261,7 +263,7 @@ func temps(t *testing.T, dir string) (left []string) {
 // before is found.
 func TestDiskFull(t *testing.T) {
 	g := testRegions(t)
-	for steps, finished := 0, false; !finished; steps++ {
+	for steps, finished := 0, false; !finished; steps += racing.Stride {
 		s := openUnsynced(t, t.TempDir())
 		if err := writeGeneration(t.Context(), s, g, replica.Generation{Epoch: 1, Step: 2}); err != nil {
 			t.Fatal(err)

@@ -126,6 +126,52 @@ func TestPureNeedsNoRaceDetector(t *testing.T) {
 	}
 }
 
+// TestNothingIsLeftOutOfBoth: what a package's tests leave out under the race detector, cases of internal/racing or whole files, `make unit` runs without it.
+func TestNothingIsLeftOutOfBoth(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	twice := twice(string(makefile))
+	if !slices.Contains(twice, "internal/sim") {
+		t.Fatalf("the Makefile's TWICE is read as %q", twice)
+	}
+	for _, p := range packages(t) {
+		left := slices.Contains(slices.Concat(p.TestImports, p.XTestImports), module+"/internal/racing")
+		for _, name := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+			src, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			left = left || strings.HasPrefix(string(src), "//go:build !race\n")
+		}
+		switch p.name() {
+		case "internal/bubble", "internal/trouble": // ask how they are built, and leave nothing out
+		default:
+			if left != slices.Contains(twice, p.name()) {
+				t.Errorf("%s leaves something out under the race detector: %v; the Makefile's TWICE has %q", p.name(), left, twice)
+			}
+		}
+	}
+}
+
+// twice lists the packages of the Makefile's TWICE.
+func twice(makefile string) (list []string) {
+	_, rest, _ := strings.Cut(makefile, "\nTWICE      := ")
+	line, _, _ := strings.Cut(rest, "\n")
+	under := ""
+	for _, word := range strings.Fields(line) {
+		if word == "$(addprefix" {
+			continue
+		}
+		if prefix, ok := strings.CutPrefix(word, "./internal/,"); ok {
+			under, word = "internal/", prefix
+		}
+		list = append(list, under+strings.TrimSuffix(strings.TrimPrefix(word, "./"), ")"))
+	}
+	return list
+}
+
 // starts lists where a file starts goroutines, or asks testing to.
 func starts(t *testing.T, name string, src []byte) (at []string) {
 	t.Helper()

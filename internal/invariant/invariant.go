@@ -1,4 +1,4 @@
-// Package invariant checks, in builds with the race detector, what must hold between any two events: a test that breaks one ends there and not
+// Package invariant checks, in builds with the race detector or the tag invariants, what must hold between any two events: a test that breaks one ends there and not
 // where the harm shows (the model is pebble's invariants). Elsewhere a check costs nothing.
 package invariant
 

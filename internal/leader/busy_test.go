@@ -2,7 +2,6 @@ package leader
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -309,42 +308,6 @@ func TestAJobWithoutALauncherLacksProcesses(t *testing.T) {
 	want := "job job waits for 2 processes, for a world of 2, and has no launcher: what has started them before (torchrun, Ray) has to start them, or `replicad run --job job`; or end it (replicad job end job)"
 	if st := c.said(); len(st[0].Waiting) == 0 || st[0].Waiting[0] != want {
 		t.Errorf("status says %q", st[0].Waiting)
-	}
-}
-
-// An answer to status passes a link, whatever the size of a job: what takes the most room is left out, and it says so.
-func TestStatusPassesALink(t *testing.T) {
-	small := control.JobStatus{Name: "small", Holdings: []control.Holding{{Node: "n1"}}}
-	large := control.JobStatus{Name: "large", Ranks: make([]control.RankStatus, 30_000), Parts: make([]control.PartStatus, 30_000), Holdings: make([]control.Holding, 100_000)}
-	long := replica.NodeName(strings.Repeat("n", 63))
-	for i := range large.Holdings {
-		large.Holdings[i].Node = long
-	}
-	sent := func(jobs ...control.JobStatus) control.LeaderStatus {
-		b, err := wire.Marshal(control.LeaderStatus{Jobs: jobs}.Fit())
-		got, err2 := control.DecodeAs[control.LeaderStatus](b)
-		if err := errors.Join(err, err2); err != nil || len(b) > control.MaxStatus {
-			t.Fatalf("%d bytes, %v", len(b), err)
-		}
-		return got
-	}
-	got := sent(small, large)
-	if j := got.Jobs[0]; j.LeftOut != "" || len(j.Holdings) != 1 {
-		t.Errorf("of the small job something is left out: %+v", j)
-	}
-	if j := got.Jobs[1]; j.LeftOut != "holdings" || len(j.Holdings) != 0 || len(j.Ranks) != 30_000 || len(j.Parts) != 30_000 {
-		t.Errorf("of the large job %q is left out, with %d holdings, %d parts and %d ranks", j.LeftOut, len(j.Holdings), len(j.Parts), len(j.Ranks))
-	}
-	large.Ranks = make([]control.RankStatus, 300_000)
-	for i := range large.Ranks {
-		large.Ranks[i].Node = long
-	}
-	if got = sent(large); got.Jobs[0].LeftOut != "holdings, parts, ranks" {
-		t.Errorf("a larger one, without %q", got.Jobs[0].LeftOut)
-	}
-	few := control.JobStatus{Name: "few", Ranks: make([]control.RankStatus, 2), Holdings: make([]control.Holding, replica.MaxRanks+1), Waiting: []string{"bad \xff name"}}
-	if got = sent(few); got.Jobs[0].LeftOut != "holdings" || len(got.Jobs[0].Ranks) != 2 || got.Jobs[0].Waiting[0] != "bad \ufffd name" {
-		t.Errorf("more than a list may hold, and a text that is no UTF-8: without %q, %q", got.Jobs[0].LeftOut, got.Jobs[0].Waiting)
 	}
 }
 

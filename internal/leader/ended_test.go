@@ -1,12 +1,10 @@
 package leader
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/replicad/replicad/internal/control"
-	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -38,54 +36,6 @@ func TestAJobThatEndedIsNotBegunAgainUnasked(t *testing.T) {
 		if got := endedBefore(v, c.ask); !strings.HasPrefix(got, c.want) || (got == "") != (c.want == "") {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-	}
-}
-
-// TestEndedJobsStaySmall: however many jobs have ended, and however large they were, a view stays a small part of what a link
-// reads, and so does a snapshot.
-func TestEndedJobsStaySmall(t *testing.T) {
-	const world, jobs = 1000, 300
-	st := lock.New(replica.ClusterID{1})
-	index := uint64(0)
-	apply := func(c replica.Command) {
-		t.Helper()
-		index++
-		if out := st.Apply(index, c); out.Err != nil {
-			t.Fatalf("%T: %v", c, out.Err)
-		}
-	}
-	holder := replica.Holder{Node: "a", Incarnation: 1}
-	apply(replica.RegisterNode{Node: replica.Node{Name: "a", Incarnation: 1, Session: 1, Addr: "127.0.0.1:1"}})
-	for i := range jobs {
-		id := replica.JobID{1, byte(i >> 8), byte(i)}
-		apply(replica.CreateJob{ID: id, Name: fmt.Sprintf("job-%d", i), Layout: replica.Layout{World: world, Groups: make([]replica.GroupID, world)}})
-		apply(replica.Begin{Job: id, Epoch: 1})
-		if i < 2 {
-			for r := range replica.Rank(world) {
-				apply(replica.Claim{Job: id, Rank: r, Holder: holder, Geometry: replica.Digest{1}, Nonce: uint64(r) + 1})
-			}
-		}
-		apply(replica.EndJob{Job: id, Reason: strings.Repeat("why ", 1<<20)})
-	}
-	v := st.View()
-	if _, ok := v.Jobs[replica.JobID{1, byte((jobs - 1) >> 8), byte((jobs - 1) & 0xff)}]; len(v.Jobs) != 32 || !ok {
-		t.Errorf("%d jobs are left, the newest among them: %t; want 32", len(v.Jobs), ok)
-	}
-	l := &Leader{view: v}
-	frame, err := wire.Append(nil, control.KindView, l.viewMessage())
-	if err != nil || len(frame) > 512<<10 {
-		t.Errorf("a view of %d bytes, %v", len(frame), err)
-	}
-	// A snapshot of a version that kept them all whole is cut down when it is read.
-	old := v
-	old.Jobs = map[replica.JobID]*replica.Job{}
-	for i := range 50 {
-		id := replica.JobID{2, byte(i)}
-		old.Jobs[id] = &replica.Job{ID: id, Name: "old", Phase: replica.Ended, Epoch: 7, Ranks: make([]replica.Claimed, world), LastIndex: uint64(i), NextIncarnation: 9000}
-	}
-	got := lock.FromView(old).View()
-	if len(got.Jobs) != 32 || got.ForgottenEpoch != 7 || got.ForgottenIncarnation != 9000 || got.Jobs[replica.JobID{2, 49}] == nil || got.Jobs[replica.JobID{2, 49}].Ranks != nil || len(old.Jobs) != 50 {
-		t.Errorf("after a restore: %d jobs, forgotten up to epoch %d, incarnation %d", len(got.Jobs), got.ForgottenEpoch, got.ForgottenIncarnation)
 	}
 }
 

@@ -134,20 +134,22 @@ func TestWhatIsSpooledAndCannotBeUsed(t *testing.T) {
 		"mute":               {func(_ *chair, n *spooling) { n.mute = true }, ""},
 	} {
 		t.Run(what, func(t *testing.T) {
-			c := newChair(t)
-			c.shelf()
-			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
-			n := c.holding("n1", fixture.Gen(1, 6), bothParts...)
-			x.spoil(c, n)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			if n.mute {
-				time.AfterFunc(10*time.Millisecond, func() { c.spools.down("n1") })
-			}
-			a := c.adoptable(ctx, nil, askToResume)
-			if a.refused != "" || a.command.Durable != fixture.Gen(1, 4) || len(n.as) != 0 || !strings.Contains(strings.Join(a.news, "; "), x.says) || (x.says == "") != (strings.Join(a.news, "") == "") {
-				t.Errorf("adopts %v, says %q, want %q (refused: %q)", a.command.Durable, a.news, x.says, a.refused)
-			}
+			bubble.Test(t, func(t *testing.T) {
+				c := newChair(t)
+				c.shelf()
+				c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+				n := c.holding("n1", fixture.Gen(1, 6), bothParts...)
+				x.spoil(c, n)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if n.mute {
+					time.AfterFunc(10*time.Millisecond, func() { c.spools.down("n1") })
+				}
+				a := c.adoptable(ctx, nil, askToResume)
+				if a.refused != "" || a.command.Durable != fixture.Gen(1, 4) || len(n.as) != 0 || !strings.Contains(strings.Join(a.news, "; "), x.says) || (x.says == "") != (strings.Join(a.news, "") == "") {
+					t.Errorf("adopts %v, says %q, want %q (refused: %q)", a.command.Durable, a.news, x.says, a.refused)
+				}
+			})
 		})
 	}
 }

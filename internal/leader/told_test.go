@@ -61,26 +61,6 @@ func TestALargeAnswerComesInPieces(t *testing.T) {
 	}
 }
 
-// A view of 80,000 ranks, larger than any frame, is told in frames that a link takes.
-func TestALargeViewIsFrames(t *testing.T) {
-	c := newChair(t)
-	job := fixture.LargeJob(80_000)
-	c.view.Jobs[job.ID] = job
-	if err := c.encode(); err != nil {
-		t.Fatal(err)
-	}
-	frames, total := c.whole.frames, 0
-	for _, f := range frames {
-		total += len(f)
-		if len(f) > control.PieceBytes+1<<10 {
-			t.Fatalf("a frame of %d bytes", len(f))
-		}
-	}
-	if total <= control.MaxLinkFrame || len(frames) > control.LinkQueue {
-		t.Fatalf("%d bytes in %d frames: want more than fit into one of %d, and fewer than %d", total, len(frames), control.MaxLinkFrame, control.LinkQueue)
-	}
-}
-
 // Which regions ranks differ in, and what becomes of them, is for the launchers; what the job waits for is told elsewhere.
 func TestLaunchersAreToldOfDisputes(t *testing.T) {
 	c := newChair(t)

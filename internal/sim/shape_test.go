@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"testing"
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -39,7 +41,10 @@ func drawShape(rng *rand.Rand) shape {
 	s.writes = min(time.Second, pick[time.Duration](rng, 1, 3, 5)*max(1, time.Duration(s.cadence))*(s.pass+20*time.Millisecond)) // of some candidates; a rank that leaves waits 5 s for a slot
 	layout := leanLayout(rng, rng.IntN(drawnFrom))
 	if rng.IntN(16) == 0 {
-		s.world = pick(rng, larger...)
+		s.world = pick[uint32](rng, 8, 16, 64)
+		if racing.On {
+			s.world = 8 // four times as long are enough of the smallest
+		}
 		s.takes = s.takes * 3 / time.Duration(s.world) // of as much state in all
 	}
 	leanShape(&s)
@@ -124,4 +129,23 @@ func timing() config.Timing {
 	t := config.Default().Timing
 	t.Start, t.HangLeast, t.HangFirst = 20*time.Second, 15*time.Second, 40*time.Second
 	return t
+}
+
+// TestEachLayoutIsPlayed, under the race detector too, which plays few of the episodes.
+func TestEachLayoutIsPlayed(t *testing.T) {
+	played := map[string]bool{}
+	for n := uint64(0); n < 100; n += racing.Stride {
+		s := drawShape(rand.New(rand.NewPCG(1+n, 1)))
+		if s.world > 2 { // two ranks have no room for all of them
+			for layout, name := range []string{"one group", "pairs", "twinned", "each apart"} {
+				like := shape{world: s.world}
+				if like.group(layout); slices.Equal(like.groups, s.groups) {
+					played[name] = true
+				}
+			}
+		}
+	}
+	if len(played) != layouts {
+		t.Errorf("of the layouts of groups only %v are played", played)
+	}
 }

@@ -507,7 +507,7 @@ func TestResumeAtANamedPipe(t *testing.T) {
 func TestDurableIsReadBack(t *testing.T) {
 	t.Parallel()
 	n := one(t)
-	n.run("job", 1, rankSpec{}, "--durable-every", "500")
+	n.run("job", 1, rankSpec{}, "--durable-every", "125")
 	n.daemon.await("durable", nil)
 	n.daemon.awaitLong(time.Minute, "note", fields{"code": "durable_read"})
 	good := 0

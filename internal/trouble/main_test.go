@@ -13,6 +13,7 @@ import (
 
 	harness "github.com/replicad/replicad/chaos/cluster"
 	"github.com/replicad/replicad/internal/leakcheck"
+	"github.com/replicad/replicad/internal/racing"
 )
 
 // The program under test, built once, and what starts it: one thread for all tests, which run side by side.
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 	}
 	if err == nil {
 		replicad = filepath.Join(dir, "replicad")
-		err = build("../../cmd/replicad", replicad, raceEnabled, false)
+		err = build("../../cmd/replicad", replicad, racing.On, false)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "trouble:", err)

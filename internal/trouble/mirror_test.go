@@ -116,7 +116,7 @@ func TestStatusSaysHowOftenAJobCommits(t *testing.T) {
 			}
 		}
 	}
-	rank := c.nodes[0].run("far", 1, rankSpec{}, "--ranks", "0")
+	rank := c.nodes[0].run("far", 1, rankSpec{Pace: 5 * time.Millisecond}, "--ranks", "0")
 	rank.await("step", fields{"step": 100})
 	var code int
 	var out string

@@ -42,7 +42,7 @@ func TestDrain(t *testing.T) {
 	code, out := c.nodes[0].verb("node", "drain", "n2")
 	for code != 0 { // the report that names the spare is on its way
 		code, out = c.nodes[0].verb("node", "drain", "n2")
-		if first.saw(func(l line) bool { return l.is("step", fields{"step": 3000}) }) {
+		if first.saw(func(l line) bool { return l.is("step", fields{"step": 750}) }) {
 			t.Fatalf("not drained: %s", out)
 		}
 	}

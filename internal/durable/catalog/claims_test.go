@@ -9,6 +9,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -88,7 +89,7 @@ func TestMay(t *testing.T) {
 // told that he owns it and does not is fenced at his next commit.
 func TestResumeBesideOthers(t *testing.T) {
 	refused, taken := 0, 0
-	for at := int64(0); ; at++ {
+	for at := int64(0); ; at += racing.Stride {
 		st := memory.New()
 		c, d := over(st, 1), over(st.Client(), 1)
 		mustWrite(t, c, gen(2), 1)
@@ -155,7 +156,7 @@ func runOf(t *testing.T, c *Catalog) Run {
 
 // A resume that broke off anywhere is made again by the same fleet, and by another.
 func TestResumeThatBreaksOff(t *testing.T) {
-	for at := 0; ; at++ {
+	for at := 0; ; at += racing.Stride {
 		st := memory.New()
 		c := over(st, 1)
 		mustWrite(t, c, gen(2), 1)

@@ -18,6 +18,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -54,7 +55,7 @@ func TestCrashAtEveryCall(t *testing.T) {
 				continue // the same places but one
 			}
 			finished, calls := false, int64(0)
-			for ; !finished; calls++ {
+			for ; !finished; calls += racing.Stride {
 				if calls > most {
 					t.Fatal("the writer never finishes")
 				}
@@ -82,7 +83,7 @@ func TestCrashAtEveryCall(t *testing.T) {
 
 // TestCrashOfTheFirst is the same in a store that has nothing yet.
 func TestCrashOfTheFirst(t *testing.T) {
-	for calls, finished := int64(0), false; !finished; calls++ {
+	for calls, finished := int64(0), false; !finished; calls += racing.Stride {
 		m := memory.New()
 		dies(m, calls, calls%2 == 0)
 		_, err := write(t.Context(), over(m, 1), gen(4), 1, 17)
@@ -139,7 +140,7 @@ func again(t *testing.T, m *memory.Store, lanes, groups int, what string) {
 // TestDoubtAtEveryCall has one call's answer lost, done or not, and all others come through: the write finishes, once.
 func TestDoubtAtEveryCall(t *testing.T) {
 	for _, done := range []bool{false, true} {
-		for n := int64(0); ; n++ {
+		for n := int64(0); ; n += racing.Stride {
 			m := memory.New()
 			mustWrite(t, over(m, 1), gen(2), 1)
 			var calls atomic.Int64
@@ -177,7 +178,7 @@ func TestDoubtAtEveryCall(t *testing.T) {
 // the next sweep finishes what was begun.
 func TestCrashWhileDeleting(t *testing.T) {
 	for _, done := range []bool{false, true} {
-		for n := int64(0); ; n++ {
+		for n := int64(0); ; n += racing.Stride {
 			m := memory.New()
 			c := over(m, 1)
 			mustWrite(t, c, gen(2), 2)
@@ -227,7 +228,7 @@ func find0(t *testing.T, c *Catalog) []Found {
 // who deletes: a pin that was taken keeps the generation, and it is whole.
 func TestPinAgainstDelete(t *testing.T) {
 	for deleters := 1; deleters <= 2; deleters++ {
-		for n := int64(0); ; n++ {
+		for n := int64(0); ; n += racing.Stride {
 			m := memory.New()
 			c := over(m, 1)
 			mustWrite(t, c, gen(2), 1)
@@ -301,7 +302,7 @@ func (s *stops) Delete(ctx context.Context, key string) error {
 
 // TestDeleteAtEveryCallOfAPin is the other way round.
 func TestDeleteAtEveryCallOfAPin(t *testing.T) {
-	for n := int64(0); ; n++ {
+	for n := int64(0); ; n += racing.Stride {
 		m := memory.New()
 		c := over(m, 1)
 		mustWrite(t, c, gen(2), 1)
@@ -336,7 +337,7 @@ func TestCopyCrash(t *testing.T) {
 	c := over(src, 1)
 	mustWrite(t, c, gen(2), 2)
 	found, _ := find(t, c)
-	for n := int64(0); ; n++ {
+	for n := int64(0); ; n += racing.Stride {
 		dst := memory.New()
 		dies(dst, n, n%2 == 0)
 		_, err := c.Copy(t.Context(), found[0], over(dst, 1))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -39,7 +40,7 @@ func TestReadsBesideADeletion(t *testing.T) {
 	} {
 		gone := false
 		for _, left := range []int{3, 4, most} { // entry, line of the log, COMMIT; a file; all
-			for n := int64(0); ; n++ {
+			for n := int64(0); ; n += racing.Stride {
 				m := memory.New()
 				c := over(m, 1)
 				mustWrite(t, c, gen(2), 1)
@@ -99,7 +100,7 @@ func TestOldReadsBesideADeletion(t *testing.T) {
 func TestARunThatGoesOnIsFound(t *testing.T) {
 	for _, left := range []int{3, most} { // the deletion may stop once it has said what it does
 		again := false
-		for n := int64(0); ; n++ {
+		for n := int64(0); ; n += racing.Stride {
 			m := memory.New()
 			c := over(m, 1)
 			mustWrite(t, c, gen(2), 1)

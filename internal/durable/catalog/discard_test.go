@@ -9,13 +9,14 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
 // However a commit and the discard of its attempt fall together, no generation is found that lacks an object, and one that was committed is whole.
 func TestDiscardBesideACommit(t *testing.T) {
 	committed, refused := 0, 0
-	for at := 0; ; at++ {
+	for at := 0; ; at += racing.Stride {
 		st := memory.New()
 		c, d := over(st, 1), over(st.Client(), 1)
 		var calls atomic.Int64
@@ -74,7 +75,7 @@ func discards(ctx context.Context, c *Catalog) error {
 
 // A discard that broke off anywhere is finished by the next, and Sweep removes the entry that it leaves.
 func TestDiscardThatBreaksOff(t *testing.T) {
-	for at := 0; ; at++ {
+	for at := 0; ; at += racing.Stride {
 		st := memory.New()
 		c := over(st, 1)
 		if _, err := write(t.Context(), c, gen(90), 1, 16); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/racing"
 )
 
 // TestDamageInPairs bends or removes any two objects. Never a wrong bit, never an error that hides what is whole: a generation of which no
@@ -110,7 +111,7 @@ func TestClaimRace(t *testing.T) {
 // TestSweepAtEveryCallOfAWrite: somebody sweeps at each call of a write, with what a dead attempt left lying about. The write comes
 // through, whole.
 func TestSweepAtEveryCallOfAWrite(t *testing.T) {
-	for n := int64(0); ; n++ {
+	for n := int64(0); ; n += racing.Stride {
 		m := memory.New()
 		c := over(m, 1)
 		mustWrite(t, c, gen(2), 1)

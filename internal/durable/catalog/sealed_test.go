@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -459,7 +460,7 @@ func TestCopyAnew(t *testing.T) {
 		t.Errorf("over the encrypted one: %v", err)
 	}
 	broken := errors.New("broken")
-	for at := 1; ; at++ {
+	for at := 1; ; at += racing.Stride {
 		to := memory.New()
 		n := 0
 		to.Before = func(memory.Call) error {

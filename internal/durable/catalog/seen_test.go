@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/racing"
 )
 
 // stateIn is what a list says of a generation.
@@ -206,7 +207,7 @@ func TestALeaseEndsByTheStoresClock(t *testing.T) {
 // TestOverABrokenOffDeletion: what is copied or committed where a deletion broke off is there afterwards and stays, or the error says why not.
 func TestOverABrokenOffDeletion(t *testing.T) {
 	overEntry := 0
-	for n := int64(0); ; n++ {
+	for n := int64(0); ; n += racing.Stride {
 		src := memory.New()
 		c := over(src, 1)
 		mustWrite(t, c, gen(2), 1)

@@ -15,6 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -166,7 +167,7 @@ func TestStripLeavesAlone(t *testing.T) {
 func TestStripAtEveryCall(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		n, full, bare := int64(0), 0, 0
-		for finished := false; !finished; n++ {
+		for finished := false; !finished; n += racing.Stride {
 			if n > most {
 				t.Fatal("it never finishes")
 			}
@@ -222,7 +223,7 @@ func TestStripAtEveryCall(t *testing.T) {
 // TestPinAgainstStrip lets somebody pin a generation, or delete it, at each call of one who strips it.
 func TestPinAgainstStrip(t *testing.T) {
 	kept := 0
-	for n := int64(0); ; n++ {
+	for n := int64(0); ; n += racing.Stride {
 		m := memory.New()
 		f := trained(t.Context(), t, over(m, 1), gen(4), 1)
 		var calls atomic.Int64
@@ -265,7 +266,7 @@ func TestPinAgainstStrip(t *testing.T) {
 	if kept == 0 {
 		t.Error("no pin was seen")
 	}
-	for n := int64(0); ; n++ {
+	for n := int64(0); ; n += racing.Stride {
 		m := memory.New()
 		f := trained(t.Context(), t, over(m, 1), gen(4), 1)
 		var calls atomic.Int64

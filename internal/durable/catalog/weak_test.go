@@ -12,6 +12,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -124,7 +125,7 @@ func (is raced) check(t *testing.T, what string) {
 func TestTwoFleetsWithoutConditions(t *testing.T) {
 	refused, last := [2]int{}, false
 	for begins := int64(0); !last; begins++ {
-		for pauses, paused := int64(0), true; paused && !last; pauses++ {
+		for pauses, paused := int64(0), true; paused && !last; pauses += racing.Stride {
 			is := race(t, begins, pauses)
 			if paused, last = is.paused, !is.begun; last {
 				continue
@@ -153,7 +154,7 @@ func TestTwoFleetsWithoutConditions(t *testing.T) {
 // A resume that died at any call keeps nobody out, and what was written before and after it is whole.
 func TestAResumeThatDiedWithoutConditions(t *testing.T) {
 	for _, done := range []bool{false, true} {
-		for calls, finished := int64(0), false; !finished; calls++ {
+		for calls, finished := int64(0), false; !finished; calls += racing.Stride {
 			st := heedless(t)
 			mustWrite(t, weak(st), gen(2), 1)
 			r, dead := runOf(t, weak(st)), st.Client()
@@ -181,7 +182,7 @@ func TestAResumeThatDiedWithoutConditions(t *testing.T) {
 
 // The fleet that had a run goes on in another epoch while one resumes it: its claim, and the other's, lie under keys of their own.
 func TestTheFormerFleetWithoutConditions(t *testing.T) {
-	for at := int64(0); ; at++ {
+	for at := int64(0); ; at += racing.Stride {
 		st := heedless(t)
 		mustWrite(t, weak(st), gen(2), 1)
 		r, ours, calls := runOf(t, weak(st)), st.Client(), int64(0)

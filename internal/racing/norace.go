@@ -1,0 +1,8 @@
+//go:build !race
+
+package racing
+
+const (
+	On     = false
+	Stride = 1
+)

@@ -1,0 +1,8 @@
+//go:build race
+
+package racing
+
+const (
+	On     = true
+	Stride = 7 // odd: enumerations alternate between two kinds of case
+)

@@ -1,5 +1,0 @@
-//go:build !race
-
-package trouble_test
-
-const raceEnabled = false
