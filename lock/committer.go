@@ -32,7 +32,7 @@ type Committer struct {
 	job  *replica.Job
 	node map[replica.NodeName]replica.Node
 
-	candidate replica.Candidate // N 0: none named yet
+	candidate replica.Candidate // before the first one it has a number alone
 	live      bool              // the candidate stands: it is of the open epoch and newer than the position
 	pins      map[replica.NodeName]*pins
 	passed    map[replica.Rank]replica.Passed // since the last commit, the latest of each rank
@@ -67,9 +67,10 @@ type proposal struct {
 	lost    bool
 }
 
-// NewCommitter begins a term, once its barrier has passed.
-func NewCommitter(term uint64) *Committer {
-	return &Committer{term: term, pins: map[replica.NodeName]*pins{}, passed: map[replica.Rank]replica.Passed{}, stands: map[replica.Rank]replica.Passed{}, late: map[replica.NodeName]uint64{}}
+// NewCommitter begins a term, once its barrier has passed. named is the highest number of a candidate that the same leader has named before: one that
+// could not write its log may lead again in the same term, and nodes take a lower number for an old one.
+func NewCommitter(term, named uint64) *Committer {
+	return &Committer{term: term, candidate: replica.Candidate{N: named}, pins: map[replica.NodeName]*pins{}, passed: map[replica.Rank]replica.Passed{}, stands: map[replica.Rank]replica.Passed{}, late: map[replica.NodeName]uint64{}}
 }
 
 // Candidate is the one that stands; nodes that connect later are told it again.

@@ -112,7 +112,7 @@ func (s *commitSim) elect() {
 	}
 	s.queue = nil
 	s.term++
-	s.leader = NewCommitter(s.term)
+	s.leader = NewCommitter(s.term, 0)
 	s.do(s.leader.Job(s.at(), s.state.View().Nodes))
 }
 

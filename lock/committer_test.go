@@ -46,7 +46,7 @@ func newBench(t *testing.T, groups string, options string) *bench {
 		m.Mirrors[r] = []replica.NodeName{w.current().Ranks[(r+1)%world].Node}
 	}
 	w.apply("mirrors", m, &strings.Builder{})
-	return &bench{t: t, w: w, c: NewCommitter(5)}
+	return &bench{t: t, w: w, c: NewCommitter(5, 0)}
 }
 
 // start lets the committer raise copies(p) to what the nodes allow, and returns the first candidate.

@@ -78,7 +78,7 @@ func TestACommitOnAnotherRecordIsProposedAgain(t *testing.T) {
 	j := must(t, s, resumeOnA)
 	must(t, s, replica.SetCopies{Job: j.ID, Copies: 2})
 	j = must(t, s, replica.SetHolder{Job: j.ID, Generation: gen(1, 13), Part: replica.OfGroup(0), Root: j.Parts[0].Root, Holder: replica.Holder{Node: "b", Incarnation: 1}})
-	c := NewCommitter(1)
+	c := NewCommitter(1, 0)
 	named := c.Job(j, s.View().Nodes)
 	candidate := named[0].(Announce).Candidate
 	var proposed []Effect

@@ -59,7 +59,7 @@ func TestThousandsOfPartsAreWaitedForInAFewLines(t *testing.T) {
 		nodes[n] = replica.Node{Name: n, Incarnation: 1, Session: 1}
 		j.Ranks = append(j.Ranks, replica.Claimed{Incarnation: replica.Incarnation(r + 1), Node: n, NodeIncarnation: 1})
 	}
-	c := NewCommitter(1)
+	c := NewCommitter(1, 0)
 	c.Job(j, nodes)
 	waiting := c.Waiting()
 	if len(waiting) != maxWaits+1 || waiting[maxWaits] != fmt.Sprintf("and %d more parts", 2*world-maxWaits) {

@@ -26,7 +26,7 @@ type polls struct {
 }
 
 func newPolls(t *testing.T, seed uint64) *polls {
-	p := &polls{t: t, rng: rand.New(rand.NewPCG(seed, 34)), nodes: map[replica.NodeName]replica.Node{}, c: NewCommitter(1)}
+	p := &polls{t: t, rng: rand.New(rand.NewPCG(seed, 34)), nodes: map[replica.NodeName]replica.Node{}, c: NewCommitter(1, 0)}
 	for _, n := range []replica.NodeName{"a", "b", "c", "d", "e"} {
 		p.nodes[n] = replica.Node{Name: n, Incarnation: 1, Session: 1}
 	}
@@ -301,7 +301,7 @@ func crowd(world, group int) (c *Committer, candidate replica.Candidate, answers
 			holds[next] = append(holds[next], replica.Held{Part: replica.OfGroup(g), Rank: replica.Rank(r), Mirror: true})
 		}
 	}
-	c = NewCommitter(1)
+	c = NewCommitter(1, 0)
 	c.Job(j, nodes)
 	candidate, _ = c.Candidate()
 	return c, candidate, func(to replica.Candidate) (out []replica.Pinned) {

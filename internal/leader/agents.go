@@ -19,7 +19,7 @@ func (l *Leader) agentsReported(from replica.NodeName, m control.AgentsReport) {
 		return
 	}
 	if led.agents == nil {
-		led.agents = agents.New(l.term, l.now(), agentsAway*l.timing.DaemonGrace)
+		led.agents = agents.New(l.term, l.numbered.round, l.now(), agentsAway*l.timing.DaemonGrace)
 	}
 	led.agents.Learn(l.now(), agents.Reported{Node: from, Agents: m.Agents})
 	l.agentsTurn(led)

@@ -103,7 +103,7 @@ func FuzzKept(f *testing.F) {
 			return
 		}
 		m := msg.(control.KVKept)
-		l.kv = rendezvous.New(7)
+		l.kv = rendezvous.New(7, 0)
 		l.kept(n, m)
 		for _, e := range m.Entries {
 			if _, ok := l.kv.Get(m.Job, m.Epoch, e.Key); ok && (m.Job != fixture.JobID || m.Epoch <= job.ClosedEpoch || m.Done) {

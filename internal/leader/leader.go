@@ -138,6 +138,7 @@ type Leader struct {
 	revoked    []replica.Revocation // learned
 	active     bool
 	term       uint64
+	numbered   numbered
 	view       lock.View
 	looked     time.Duration // when the committers were last asked without an event
 	followed   time.Duration // until when the state is not followed again: it is large
@@ -202,9 +203,24 @@ type ledJob struct {
 	agents     *agents.Room             // torchrun's; nil: it has none
 }
 
+// numbered is how far this process has numbered what it gave out when it led before. Terms tell leaders apart, but one that could not write its log
+// falls silent, and may lead again in the same term. Whoever heard of the higher numbers takes lower ones for old: jobs would commit nothing more.
+type numbered struct{ candidate, write, round uint64 }
+
+func (n *numbered) by(l *Leader) {
+	n.write = max(n.write, l.kv.Last())
+	for _, led := range l.jobs {
+		c, _ := led.committer.Candidate()
+		n.candidate = max(n.candidate, c.N)
+		if led.agents != nil {
+			n.round = max(n.round, led.agents.Last())
+		}
+	}
+}
+
 // lead is the soft state of a job of which nothing is known yet.
 func (l *Leader) lead() *ledJob {
-	led := &ledJob{committer: lock.NewCommitter(l.term), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
+	led := &ledJob{committer: lock.NewCommitter(l.term, l.numbered.candidate), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
 	var looks time.Duration
 	if l.store != nil {
 		looks = durable.LookEvery(l.store.URL())
@@ -258,7 +274,7 @@ const (
 
 func New(c Config) *Leader {
 	c = c.withDefaults()
-	return &Leader{cfg: c, cons: c.Log, timing: recoveryTiming(c.Timing), store: c.Tier, log: c.Journal, audit: c.Audit, start: time.Now(), strays: newStrays(), kv: rendezvous.New(0),
+	return &Leader{cfg: c, cons: c.Log, timing: recoveryTiming(c.Timing), store: c.Tier, log: c.Journal, audit: c.Audit, start: time.Now(), strays: newStrays(), kv: rendezvous.New(0, 0),
 		in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}, leaving: map[replica.NodeName]*leaving{}}
 }
@@ -334,7 +350,7 @@ func (l *Leader) refresh(ctx context.Context, must bool) {
 		l.resign(errors.New("leadership moved"))
 		l.active, l.term = self, term
 		if self {
-			l.kv, l.since = rendezvous.New(term), l.now()
+			l.kv, l.since = rendezvous.New(term, l.numbered.write), l.now()
 			l.beginReread(ctx)
 			l.log.Leader(term)
 		}
@@ -362,6 +378,7 @@ func (l *Leader) refresh(ctx context.Context, must bool) {
 
 // resign forgets all soft state; nodes bring it again to whoever leads next.
 func (l *Leader) resign(why error) {
+	l.numbered.by(l)
 	for _, n := range l.links {
 		n.Close(why)
 	}
@@ -375,7 +392,7 @@ func (l *Leader) resign(why error) {
 	l.endReread()
 	l.challenges.forget()
 	l.strays = newStrays()
-	l.kv = rendezvous.New(0)
+	l.kv = rendezvous.New(0, 0)
 	l.view, l.told, l.whole, l.followed = lock.View{}, 0, wholeState{}, 0
 	l.active = false
 	clear(l.leaving)

@@ -67,7 +67,7 @@ func newChair(t *testing.T) *chair {
 	t.Cleanup(func() { cons.Close() })
 	c := &chair{t: t, log: &fixture.Lines{}}
 	c.Leader = New(Config{Log: cons, Cluster: fixture.Cluster, Timing: config.Default().Timing, Journal: journaltest.New(t, c.log)})
-	c.active, c.term, c.kv = true, 7, rendezvous.New(7)
+	c.active, c.term, c.kv = true, 7, rendezvous.New(7, 0)
 	c.view = lock.View{Index: 10, Cluster: fixture.Cluster, Era: 1, Nodes: map[replica.NodeName]replica.Node{}, Jobs: map[replica.JobID]*replica.Job{}}
 	return c
 }

@@ -19,7 +19,7 @@ type Stepped struct{ l *Leader }
 // NewStepped leads in a term, and knows nothing yet.
 func NewStepped(log Log, cluster replica.ClusterID, term uint64, timing config.Timing, j *journal.Journal) *Stepped {
 	l := New(Config{Log: log, Cluster: cluster, Timing: timing, Journal: j})
-	l.active, l.term, l.kv = true, term, rendezvous.New(term)
+	l.active, l.term, l.kv = true, term, rendezvous.New(term, 0)
 	return &Stepped{l}
 }
 

@@ -44,7 +44,7 @@ func FuzzRestore(f *testing.F) {
 	f.Add(append(line(2, 1, 1, 2, 1, 1, 2, 0, "no number"), line(1, 1, 1, 2, 1, 2, 3, 0, "")...), uint64(4))
 	f.Fuzz(func(t *testing.T, b []byte, order uint64) {
 		list := entries(b)
-		one, other := New(7), New(7)
+		one, other := New(7, 0), New(7, 0)
 		for _, s := range []*Store{one, other} {
 			bring := list
 			if s == other { // in another order, and some of them twice

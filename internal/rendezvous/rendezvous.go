@@ -47,9 +47,9 @@ var (
 
 // Store holds the rendezvous of all jobs. Not safe for concurrent use.
 type Store struct {
-	term uint64
-	last uint64 // write of this term
-	jobs map[replica.JobID]*job
+	began uint64 // no write before this Store's first has a higher number
+	last  uint64 // number of the last write
+	jobs  map[replica.JobID]*job
 }
 
 type job struct {
@@ -116,8 +116,15 @@ func (w *waiters[W, F]) drop(who W) bool {
 	return true
 }
 
-// New returns the empty Store of a leader. Terms rise from leader to leader, which makes a later leader's writes later.
-func New(term uint64) *Store { return &Store{term: term, jobs: make(map[replica.JobID]*job)} }
+// New returns the empty Store of a leader. Terms rise from leader to leader, which makes a later leader's writes later. last is what Last said of the
+// Store before, if the same leader had one: it may lead again in the same term.
+func New(term, last uint64) *Store {
+	last = max(last, term<<32)
+	return &Store{began: last, last: last, jobs: make(map[replica.JobID]*job)}
+}
+
+// Last is the number of the last write.
+func (s *Store) Last() uint64 { return s.last }
 
 // scope finds or makes the scope of an epoch.
 func (s *Store) scope(id replica.JobID, e replica.Epoch) (*scope, error) {

@@ -29,7 +29,7 @@ func set(s *Store, id replica.JobID, e replica.Epoch, key string, value []byte) 
 }
 
 func TestWaitThenSet(t *testing.T) {
-	s := New(1)
+	s := New(1, 0)
 	var got []string
 	note := func(who string) func([]byte) { return func(v []byte) { got = append(got, who+"="+string(v)) } }
 	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, note("a-lost")), nil)
@@ -54,7 +54,7 @@ func TestWaitThenSet(t *testing.T) {
 }
 
 func TestCallbackMayCallTheStore(t *testing.T) {
-	s := New(1)
+	s := New(1, 0)
 	done := false
 	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, func([]byte) {
 		check(t, set(s, jobA, 1, "k2", nil), nil)
@@ -67,7 +67,7 @@ func TestCallbackMayCallTheStore(t *testing.T) {
 }
 
 func TestBarrierIsIdempotentPerMember(t *testing.T) {
-	s := New(1)
+	s := New(1, 0)
 	released := make(map[string]int)
 	come := func(member replica.Rank, as string) error {
 		return s.Barrier(jobA, 3, "init", member, 3, func() { released[as]++ })
@@ -96,7 +96,7 @@ func TestBarrierIsIdempotentPerMember(t *testing.T) {
 }
 
 func TestAdvanceDropsAndRefuses(t *testing.T) {
-	s := New(1)
+	s := New(1, 0)
 	fail := func([]byte) { t.Error("a waiter of a closed epoch was answered") }
 	check(t, set(s, jobA, 1, "old", []byte("v")), nil)
 	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, fail), nil)
@@ -120,7 +120,7 @@ func TestAdvanceDropsAndRefuses(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	s := New(1)
+	s := New(1, 0)
 	check(t, set(s, jobA, 1, "", nil), ErrTooMuch)
 	check(t, set(s, jobA, 1, strings.Repeat("k", MaxKeyBytes+1), nil), ErrTooMuch)
 	check(t, set(s, jobA, 1, "k", make([]byte, MaxValueBytes+1)), ErrTooMuch)
@@ -158,7 +158,7 @@ func TestLimits(t *testing.T) {
 
 // A rank in a loop over keys that are not there leaves one wait behind, whatever it does; so do processes of it that are gone.
 func TestWhatWasGivenUpIsForgotten(t *testing.T) {
-	s := New(1)
+	s := New(1, 0)
 	answered := 0
 	wait := func(r replica.Rank, nonce uint64, key string) {
 		check(t, s.Wait(jobA, 1, key, Token{Rank: r, Nonce: nonce}, func([]byte) { answered++ }), nil)
@@ -192,7 +192,7 @@ func TestWhatWasGivenUpIsForgotten(t *testing.T) {
 // As many barriers as an epoch may have are possible for the largest job that is meant to meet: what is left of one that all came to is little.
 func TestManyBarriersOfALargeJob(t *testing.T) {
 	const world, some = 10_000, 3
-	s := New(1)
+	s := New(1, 0)
 	passed := 0
 	for i := range some {
 		for r := range replica.Rank(world) {

@@ -93,7 +93,7 @@ func (s *Store) Write(id replica.JobID, e replica.Epoch, w Write) (Result, error
 			return Result{}, fmt.Errorf("call %d of rank %d: %w: %d", w.By.Once, w.By.Rank, ErrSuperseded, last.Once)
 		}
 	}
-	next, r := was, Result{Seq: s.term<<32 | (s.last + 1)}
+	next, r := was, Result{Seq: s.last + 1}
 	switch w.Op {
 	case Add:
 		if _, err := number(was.value); was.set && err != nil {
@@ -133,7 +133,7 @@ func (s *Store) Write(id replica.JobID, e replica.Epoch, w Write) (Result, error
 
 // Restore brings back a write that an earlier leader took as r. A write of this leader's own is known already.
 func (s *Store) Restore(id replica.JobID, e replica.Epoch, w Write, r Result) error {
-	if r.Seq>>32 >= s.term {
+	if r.Seq > s.began {
 		return nil
 	}
 	sc, err := s.open(id, e, w)

@@ -13,7 +13,7 @@ import (
 )
 
 func TestCounter(t *testing.T) {
-	s := New(1)
+	s := New(1, 0)
 	add := func(delta, want int64) {
 		t.Helper()
 		r, err := s.Write(jobA, 1, Write{Op: Add, Key: "n", Delta: delta})
@@ -44,7 +44,7 @@ func TestCounter(t *testing.T) {
 }
 
 func TestCompareSetAndDelete(t *testing.T) {
-	s := New(1)
+	s := New(1, 0)
 	cas := func(expect, value, want string, changes bool) {
 		t.Helper()
 		r, err := s.Write(jobA, 1, Write{Op: CompareSet, Key: "k", Expect: []byte(expect), Value: []byte(value)})
@@ -84,7 +84,7 @@ func TestCompareSetAndDelete(t *testing.T) {
 
 // A write that is sent again is the same write, with the same answer; a process that is not that one's has its own numbers.
 func TestTokens(t *testing.T) {
-	s := New(1)
+	s := New(1, 0)
 	write := func(w Write, by Token) (Result, error) {
 		w.By = by
 		return s.Write(jobA, 1, w)
@@ -162,7 +162,7 @@ func TestRestoredIsWhatWasTaken(t *testing.T) {
 		var log []taken
 		once := map[replica.Rank]uint32{}
 		for term := uint64(1); term <= 3; term++ {
-			s := New(term)
+			s := New(term, 0)
 			known := slices.Clone(log)
 			rng.Shuffle(len(known), func(i, j int) { known[i], known[j] = known[j], known[i] })
 			late := known[len(known)-rng.IntN(len(known)/4+1):]
@@ -215,7 +215,7 @@ func bytesOf(sc *scope) (n int) {
 
 // What a process was answered by the last leader it is answered by the next one, if it asks again.
 func TestTokensAreRestored(t *testing.T) {
-	old, s := New(1), New(2)
+	old, s := New(1, 0), New(2, 0)
 	w := Write{Op: Add, Key: "n", Delta: 4, By: Token{1, 7, 3}}
 	r, err := old.Write(jobA, 1, w)
 	check(t, err, nil)
@@ -231,7 +231,7 @@ func TestTokensAreRestored(t *testing.T) {
 }
 
 func TestRestoreWakesWaiters(t *testing.T) {
-	s := New(2)
+	s := New(2, 0)
 	got := ""
 	check(t, s.Wait(jobA, 1, "k", Token{Rank: 0}, func(v []byte) { got = string(v) }), nil)
 	check(t, s.Restore(jobA, 1, Write{Op: Delete, Key: "k"}, Result{Seq: 1<<32 | 2}), nil)
@@ -247,7 +247,7 @@ func TestRestoreWakesWaiters(t *testing.T) {
 
 // A barrier that let one member through lets all others through who come again, and no stranger.
 func TestBarrierStaysComplete(t *testing.T) {
-	s := New(2)
+	s := New(2, 0)
 	let := map[replica.Rank]int{}
 	come := func(member replica.Rank) error {
 		return s.Barrier(jobA, 1, "up", member, 3, func() { let[member]++ })

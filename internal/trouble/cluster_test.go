@@ -152,6 +152,7 @@ func call(t testing.TB, args ...string) (code int, out string) {
 // status is the daemon's, as `replicad status --json` prints it.
 type status struct {
 	Leader      string
+	Term        uint64
 	Incarnation replica.NodeIncarnation
 	Session     replica.Session
 	KeeperLost  bool `json:"keeper_lost"`

@@ -86,10 +86,14 @@ type Room struct {
 	closeAt time.Duration // the others hear of it
 }
 
-// New returns a room of a leader of a term. Rounds of different terms have different numbers.
-func New(term uint64, now, grace time.Duration) *Room {
-	return &Room{first: term<<32 + 1, grace: grace, since: now, agents: map[string]*agent{}}
+// New returns a room of a leader of a term. Rounds of different terms have different numbers. last is the highest one that the same leader has given
+// before: it may lead again in the same term.
+func New(term, last uint64, now, grace time.Duration) *Room {
+	return &Room{first: max(term<<32, last) + 1, grace: grace, since: now, agents: map[string]*agent{}}
 }
+
+// Last is the highest number that the leader may have given to a round.
+func (r *Room) Last() uint64 { return max(r.number, r.first-1) }
 
 // Any tells whether there is an agent.
 func (r *Room) Any() bool { return len(r.agents) > 0 }

@@ -43,7 +43,7 @@ type acting struct {
 const grace = time.Minute
 
 func newStage() *stage {
-	return &stage{room: New(1, 0, grace), term: 1, agents: map[string]*acting{}, down: map[replica.NodeName]bool{}}
+	return &stage{room: New(1, 0, 0, grace), term: 1, agents: map[string]*acting{}, down: map[replica.NodeName]bool{}}
 }
 
 func (s *stage) join(name string, node replica.NodeName, nodes uint32) {
@@ -145,9 +145,12 @@ func (s *stage) do(line string) error {
 		n := replica.NodeName(f[1])
 		maps.DeleteFunc(s.agents, func(_ string, a *acting) bool { return a.node == n })
 		s.room.Learn(s.now, Lost{n})
-	case "leader": // another one, to which these nodes link
-		s.term++
-		s.room = New(s.term, s.now, grace)
+	case "leader", "again": // another one, or the same one in the same term, to which these nodes link
+		last := s.room.Last()
+		if verb == "leader" {
+			s.term, last = s.term+1, 0
+		}
+		s.room = New(s.term, last, s.now, grace)
 		s.room.Learn(s.now, s.held)
 		for _, n := range f[1:] {
 			s.room.Learn(s.now, Linked{replica.NodeName(n)})
@@ -235,7 +238,7 @@ func TestRoundsOfAnySeries(t *testing.T) {
 			case k < 10:
 				line = fmt.Sprintf("up n%d", rnd.IntN(4))
 			case k < 11:
-				line = "leader n0 n1 n2 n3"
+				line = []string{"leader", "again"}[rnd.IntN(2)] + " n0 n1 n2 n3"
 			}
 			if err := s.do(line); err != nil {
 				t.Fatal(err)
@@ -307,7 +310,7 @@ func (s *stage) settles(t *testing.T, seed uint64) {
 }
 
 func TestAgentsAreBounded(t *testing.T) {
-	r := New(1, 0, grace)
+	r := New(1, 0, 0, grace)
 	var list []wire.Agent
 	for i := range 2 * most {
 		list = append(list, wire.Agent{ID: fmt.Sprintf("%016x", i), Nodes: 2, Address: "a:1"})
