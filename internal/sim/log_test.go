@@ -28,6 +28,7 @@ type raft struct {
 	copies map[replica.NodeName]*copied // on disk: they outlive daemons
 	runs   map[replica.NodeName]*voter
 	leader replica.NodeName // the newest that was elected; empty: it fell
+	led    *voter           // the last one that was elected
 	term   uint64
 	stands time.Time // when the next one stands; zero: nobody is missed
 }
@@ -143,16 +144,21 @@ func (r *raft) miss(now time.Time) {
 		return
 	}
 	r.stands = time.Time{}
-	r.leader, r.term = may[int(r.below(time.Duration(len(may))))], r.term+1
+	r.leader = may[int(r.below(time.Duration(len(may))))]
+	again := r.led != nil && r.runs[r.leader] == r.led && r.led.term == r.term && r.chance() < 0.5 // it could not write its log for a while, and nobody took its place
+	if !again {
+		r.term++
+	}
 	r.w.tracef("voter %s leads in term %d", r.leader, r.term)
 	late := r.late
 	r.late = nil
 	for _, e := range late { // those that a majority had are committed before anything of this term
-		if r.chance() < 0.5 {
+		if again || r.chance() < 0.5 {
 			r.commit(e.command)
 		}
 	}
 	v := r.runs[r.leader]
+	r.led = v
 	r.copies[v.name].apply(r.log)
 	v.believes, v.term, v.leads, v.contact = v.name, r.term, true, now
 	v.poke()
