@@ -167,7 +167,7 @@ func TestDurableDirFreezes(t *testing.T) {
 			} else {
 				disk = mountMem(t, dir)
 			}
-			cl, launchers := shardedPair(t, dir, c.spool, rankSpec{Floats: severalChunks, Pace: 100 * time.Millisecond}, "--slots", fmt.Sprint(c.slots), "--durable-every", "10")
+			cl, launchers := shardedPair(t, dir, c.spool, rankSpec{Floats: 1 << 20, Pace: 100 * time.Millisecond}, "--slots", fmt.Sprint(c.slots), "--durable-every", "10")
 			leader := cl.nodes[0]
 			leader.daemon.await("durable", nil)
 			disk.freeze()
@@ -257,7 +257,7 @@ func TestDurableDirIsSlow(t *testing.T) {
 		writes int
 		long   bool
 	}{
-		{severalChunks, severalChunks, 100 * time.Millisecond, 2, false}, // 4 s for what a rank has
+		{2 << 20, 2 << 20, 100 * time.Millisecond, 2, false},
 		{64 << 20, 10e6, time.Second, 3, true},
 	} {
 		t.Run(fmt.Sprintf("%d MiB a rank", c.floats>>18), func(t *testing.T) {
@@ -302,8 +302,8 @@ func TestDurableDirIsSlowWithoutSpool(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	disk := mountMem(t, dir)
-	disk.slow(4 * severalChunks / 20) // 20 s for what a rank has
-	cl, launchers := shardedPair(t, dir, config.NoSpool, rankSpec{Floats: severalChunks, Pace: 100 * time.Millisecond}, "--slots", "2", "--durable-every", "5")
+	disk.slow(1 << 20)
+	cl, launchers := shardedPair(t, dir, config.NoSpool, rankSpec{Floats: 5 << 20, Pace: 100 * time.Millisecond}, "--slots", "2", "--durable-every", "5")
 	leader := cl.nodes[0]
 	launchers[0].awaitText(0, "warning: durable writes fail: ")
 	l := leader.daemon.await("failed", fields{"what": "durable", "why": "the commit of step "})
