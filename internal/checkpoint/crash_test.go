@@ -11,9 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/replicad/replicad/replica"
-
 	"github.com/replicad/replicad/internal/racing"
+	"github.com/replicad/replicad/replica"
 )
 
 var errCrash = errors.New("power is gone")

@@ -5,9 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/replicad/replicad/internal/wire"
-
 	"github.com/replicad/replicad/internal/racing"
+	"github.com/replicad/replicad/internal/wire"
 )
 
 // store is the rendezvous as a rank may think of it: one map, and nothing is ever lost.

@@ -81,28 +81,24 @@ func (c *Catalog) find(ctx context.Context, job string, id replica.JobID, most i
 	return found, skipped, nil
 }
 
-// looks is how often a run is looked at whose generations go while they are. A job that keeps one commits and deletes at each of its steps.
+// looks is how often a run is looked at, at most, where generations are deleted beside the look: a job that keeps one deletes one with each commit.
 const looks = 5
 
-// findIn looks at one run. most is how many are wanted; 0 or less: all. A generation that goes meanwhile has made room for a newer one, which the list
-// may lack: then the run is looked at again.
+// findIn looks at one run. most is how many are wanted; 0 or less: all. A generation that was deleted beside the look has made room for a newer one, which
+// the list may lack: where a new list has it, the run is looked at again.
 func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int) (found []Found, skipped []Skipped, err error) {
 	b, err := c.bookOf(ctx, r)
-	for i := 1; err == nil && b != nil; i++ {
+	for i := 0; i < looks && err == nil && b != nil; i++ {
 		found, skipped, err = c.findBy(ctx, b, r, id, most)
-		if err != nil || i == looks || !slices.ContainsFunc(skipped, func(s Skipped) bool { return s.State == Deleting }) {
-			break
+		if err != nil || !slices.ContainsFunc(skipped, func(s Skipped) bool { return s.State == Deleting }) {
+			return found, skipped, err
 		}
 		was := b
-		b, err = c.bookOf(ctx, r)
-		if err == nil && (b == nil || !b.adds(was)) {
+		if b, err = c.bookOf(ctx, r); b != nil && !b.adds(was) {
 			break
 		}
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	return found, skipped, nil
+	return found, skipped, err
 }
 
 // bookOf lists a run; nil: it is gone.
