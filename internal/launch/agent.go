@@ -62,7 +62,7 @@ type agent struct {
 	over   chan struct{} // closed where nobody takes them any more
 
 	conn   *net.UnixConn // nil: the daemon is away
-	away   error         // why it is, said once it was there
+	away   absence       // said once it was there
 	ready  bool          // it was there
 	joined bool
 	done   bool // the job is over, or the rendezvous
@@ -104,7 +104,7 @@ func (a *agent) loop(ctx context.Context) (int, error) {
 			}
 		case <-patience.C:
 			if !a.ready {
-				return 1, fmt.Errorf("job %q: %w", a.opt.Job, a.opt.nobody(fmt.Errorf("no answer for %v: %w", a.opt.Patience, a.away)))
+				return 1, fmt.Errorf("job %q: %w", a.opt.Job, a.opt.nobody(fmt.Errorf("no answer for %v: %w", a.opt.Patience, a.away.last)))
 			}
 		case <-ctx.Done():
 			return 1, context.Cause(ctx)
@@ -158,10 +158,10 @@ func (a *agent) say() {
 func (a *agent) onLink(e linkEvent) error {
 	switch {
 	case e.conn != nil:
-		if a.away != nil && a.ready {
+		if a.away.last != nil && a.ready {
 			a.opt.Logf("the daemon on %s is back", a.opt.Socket)
 		}
-		a.conn, a.away = e.conn, nil
+		a.conn, a.away = e.conn, absence{}
 		a.say()
 		if a.ready {
 			return nil
@@ -175,21 +175,25 @@ func (a *agent) onLink(e linkEvent) error {
 	}
 }
 
-// onAway: processes go on without the daemon, and the agent with them.
+// onAway: processes go on without the daemon, and the agent with them. A daemon that refuses it for good leaves one that waits for a round nothing to
+// wait for.
 func (a *agent) onAway(err error) error {
 	a.conn = nil
-	var refused *refusedError
-	if errors.As(err, &refused) && refused.Code != wire.CodeAgain && !a.ready {
+	refused, ok := errors.AsType[*refusedError](err)
+	forGood := ok && refused.Code != wire.CodeAgain
+	switch {
+	case forGood && !a.ready:
 		return fmt.Errorf("job %q: %w", a.opt.Job, err)
-	}
-	if errors.As(err, &refused) && refused.Code != wire.CodeAgain {
+	case forGood && (a.is.Round == 0 || refused.Code == wire.CodeStopped):
 		return a.finish(1, err.Error())
+	case !a.ready: // patience is what it has
+		if a.away.last == nil || !errors.Is(err, context.DeadlineExceeded) {
+			a.away.last = err
+		}
+		return nil
 	}
-	if a.away == nil && a.ready {
-		a.opt.Logf("no daemon on %s (%v); the processes go on, connecting again", a.opt.Socket, err)
-	}
-	if a.away == nil || !errors.Is(err, context.DeadlineExceeded) {
-		a.away = err
+	if news := a.away.news(a.opt.Socket, err); news != "" {
+		a.opt.Logf("%s; the processes go on, connecting again", news)
 	}
 	return nil
 }

@@ -194,6 +194,40 @@ func TestAgentIsRefused(t *testing.T) {
 	}
 }
 
+// TestAgentIsRefusedInARound: processes train on beside a daemon of another release, and are kept again once the right one is back.
+func TestAgentIsRefusedInARound(t *testing.T) {
+	d := newDaemon(t)
+	a := newAgent(t, d, 1)
+	p := d.welcome()
+	a.hears()
+	a.says(`{"join": "127.0.0.1:1"}`)
+	p.round(wire.Round{ID: p.agent().ID, Number: 7, Head: "x:1"})
+	a.hears()
+	in := p.agent()
+	p.conn.Close()
+	refuse := func(code int32, text string) {
+		p, _ := d.accept()
+		p.send(wire.MRefused, wire.Refused{Code: code, Text: text}.Append(nil))
+	}
+	for range 3 {
+		refuse(wire.CodeVersion, "another version")
+	}
+	p = d.welcome()
+	if got := p.agent(); got != in {
+		t.Errorf("it stands in %+v, want %+v", got, in)
+	}
+	if n := strings.Count(a.log.String(), "another version; the processes go on"); n != 1 {
+		t.Errorf("the refusal is said %d times:\n%s", n, a.log)
+	}
+
+	// One whose processes have ended waits for a round that a daemon which refuses it never gives.
+	a.says(`{"join": "127.0.0.1:2"}`)
+	p.agent()
+	p.conn.Close()
+	refuse(wire.CodeVersion, "another version")
+	a.heard(map[string]any{"done": 1.0, "text": "the daemon refused: another version"})
+}
+
 func TestAgentRefusesOtherLines(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"join": "x"}`:                        "want HOST:PORT",

@@ -78,7 +78,7 @@ type launcher struct {
 	ended     map[replica.Rank]wire.RunExited // reported, and again after each reconnect until the rank is started anew
 	exits     chan exited
 
-	awayWith error     // why the daemon is away, said once
+	away     absence   // of the daemon
 	giveUpAt time.Time // zero: a daemon or a process is there
 
 	leaving  *leaving  // a signal that is passed on once the ranks have ended their step; nil: none is
@@ -126,10 +126,10 @@ func (l *launcher) preloadEvents() <-chan preload.Event {
 func (l *launcher) onLink(e linkEvent) {
 	switch {
 	case e.conn != nil:
-		if l.awayWith != nil {
+		if l.away.last != nil {
 			l.opt.Logf("the daemon on %s is back", l.opt.Socket)
 		}
-		l.conn, l.awayWith, l.giveUpAt = e.conn, nil, time.Time{}
+		l.conn, l.away, l.giveUpAt = e.conn, absence{}, time.Time{}
 		for _, c := range l.children {
 			l.send(wire.MRunRunning, wire.RunExited{Rank: c.rank, PID: c.pid()})
 		}
@@ -158,12 +158,10 @@ func (l *launcher) onAway(err error) {
 		l.stop(1, fmt.Errorf("job %q: %w", l.opt.Job, err), syscall.SIGTERM)
 		return
 	}
-	if _, there := errors.AsType[*silence](err); there && l.awayWith == nil {
-		l.opt.Logf("socket %s: %v; %d process(es) go on, connecting again", l.opt.Socket, err, len(l.children))
-	} else if l.awayWith == nil {
-		l.opt.Logf("no daemon on %s (%v); %d process(es) go on, connecting again", l.opt.Socket, err, len(l.children))
+	if news := l.away.news(l.opt.Socket, err); news != "" {
+		l.opt.Logf("%s; %d process(es) go on, connecting again", news, len(l.children))
 	}
-	l.conn, l.awayWith = nil, err
+	l.conn = nil
 	l.passOn()
 	l.startPatience()
 }
@@ -442,7 +440,7 @@ func (l *launcher) onTime(now time.Time) {
 		}
 	}
 	if !l.giveUpAt.IsZero() && !now.Before(l.giveUpAt) {
-		err := l.awayWith
+		err := l.away.last
 		if err == nil {
 			err = errors.New("it does not answer")
 		}

@@ -672,11 +672,16 @@ func TestRefusedWhileRanksRun(t *testing.T) {
 	p.start(0, 1)
 	r := p.running()
 	p.conn.Close()
-	p, _ = d.accept()
-	p.send(wire.MRefused, wire.Refused{Code: wire.CodeVersion, Text: "another version"}.Append(nil))
+	for range 3 {
+		p, _ = d.accept()
+		p.send(wire.MRefused, wire.Refused{Code: wire.CodeVersion, Text: "another version"}.Append(nil))
+	}
 	p, _ = d.accept()
 	if !alive(r.PID) {
 		t.Error("a refusal of the daemon ended training")
+	}
+	if n := strings.Count(j.log.String(), "another version; 1 process(es) go on"); n != 1 { // though a daemon had gone before it
+		t.Errorf("the refusal is said %d times:\n%s", n, j.log)
 	}
 	p.send(wire.MRefused, wire.Refused{Code: wire.CodeStopped, Text: "the job has ended"}.Append(nil))
 	if code, err := j.wait(); code != 1 || err == nil || alive(r.PID) {

@@ -55,6 +55,32 @@ func (e *silence) Error() string {
 // Is makes it a kind of ErrNoDaemon, for programs.
 func (e *silence) Is(target error) bool { return target == ErrNoDaemon }
 
+// absence is what is known of a daemon that is away.
+type absence struct {
+	last error           // nil: it is there
+	told map[string]bool // what was said of it
+}
+
+// news takes in why the daemon is away, and returns what to say of it: nothing where that was said. A daemon that takes the place of one that has
+// gone, and refuses or keeps silent, is said as well: it is not one that will come back by itself.
+func (a *absence) news(socket string, err error) string {
+	kind, what := "gone", fmt.Sprintf("no daemon on %s (%v)", socket, err)
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		kind, what = fmt.Sprintf("refuses: %d", refused.Code), fmt.Sprintf("socket %s: %v", socket, err)
+	} else if _, ok := errors.AsType[*silence](err); ok {
+		kind, what = "is silent", fmt.Sprintf("socket %s: %v", socket, err)
+	}
+	a.last = err
+	if a.told[kind] || kind == "gone" && len(a.told) > 0 { // a daemon that is started again and again
+		return ""
+	}
+	if a.told == nil {
+		a.told = map[string]bool{}
+	}
+	a.told[kind] = true
+	return what
+}
+
 // run returns when ctx is done, or when a connection ends after its daemon has said that the job is done.
 func (l *link) run(ctx context.Context) {
 	delay := retryFirst
