@@ -155,6 +155,45 @@ def test_a_job_that_was_stopped_is_not_begun_again_unasked(own_daemon: Daemon) -
     assert "connected" in again("anew")
 
 
+# An actor that trains until its daemon has gone and come back.
+ALONE = """
+import os
+import torch
+import replicad
+
+connection = replicad.connect(job="lm", rank=0, world=1, dev=True, min_copies=1)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+session = replicad.Session(model, optimizer, connection=connection)
+session.resume()
+print("trains", flush=True)
+while not connection.stats().reconnects:
+    with session.step():
+        optimizer.step()
+session.commit(timeout=60)
+session.leave()
+print("END", flush=True)
+"""
+
+
+def test_an_actor_says_that_its_daemon_is_gone(own_daemon: Daemon, tmp_path: Path) -> None:
+    """Nobody else does: no launcher stands beside it."""
+    (tmp_path / "actor.py").write_text(quick(ALONE))
+    env = {**own_daemon.env, "REPLICAD": str(ROOT / "bin" / "replicad")}
+    process = subprocess.Popen([sys.executable, str(tmp_path / "actor.py")], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    one = Job.of(process, "lm", lambda: f"The daemon:\n{own_daemon.log}")
+    own_daemon.jobs.append(one)
+    one.until("trains")
+    assert own_daemon.process is not None
+    own_daemon.process.kill()
+    own_daemon.log.rest()
+    own_daemon.process.wait()
+    assert str(own_daemon.socket) in one.until("no daemon takes rank 0 back, whose steps nobody keeps meanwhile")
+    own_daemon.start()
+    one.until("the daemon of rank 0 is back")
+    assert "END" in one.done()
+
+
 # -- in this process ----------------------------------------------------------------------------------------------------
 
 

@@ -94,6 +94,7 @@ class Rank(Rendezvous):
         self.number, self.world, self.group = number, world, group  #: which rank, of how many, in which replica group (None: not named yet)
         self.groups: tuple[int, ...] | None = None  #: the replica group of every rank, where the launcher said it
         self.auto = False  #: whether the ranks name their groups
+        self.launched = True  #: whether a launcher of replicad, or its agent beside torchrun, says when the daemon is gone
         self._armed = c.c_int()
         self._keep: list[Any] = []
         self._wake = threading.Event()
@@ -179,6 +180,7 @@ class Rank(Rendezvous):
             if code == n.OK:
                 made = cls(handle, os.getpid(), o.rank, o.world, None if auto else o.group)
                 made.groups, made.auto = given, auto
+                made.launched = "REPLICAD_AGENT" in os.environ or (not joins and place[0] == "REPLICAD_RANK")
                 return made
             if code not in (n.EGONE, n.ETIMEOUT, n.EAGAIN) or time.monotonic() >= end:
                 raise n.failure("open", code, text)

@@ -6,6 +6,7 @@ import ctypes as c
 import logging
 import os
 import select
+import time
 from typing import TYPE_CHECKING
 
 from ..errors import Invalid
@@ -21,6 +22,8 @@ log = logging.getLogger("replicad")
 #: How long the watcher waits between tries to find a daemon that went away, and for its answer, in seconds.
 RETRY, ANSWER = 0.02, 2.0
 
+#: How long a rank without a launcher trains on before it says that its daemon is gone, in seconds: one that is started again is back by then.
+GONE = 5.0
 
 #: How long a helper waits for a capture before it looks whether it is to end, in seconds.
 HELP = 0.5
@@ -94,12 +97,16 @@ def watch(rank: Rank) -> None:
         code = rank._lib.rp_notify(rank._h)
         rank._look_at_fence()
         rank._news.set()
+        gone = time.monotonic()
         while code == n.EGONE:
             code = rank._lib.rp_reconnect(rank._h, int(ANSWER * 1e9), c.byref(text))
             rank._look_at_fence()
             if code == n.OK:
                 rank._wake.set()  # notices that waited
                 rank._back.set()
+                if told:
+                    log.warning("replicad: the daemon of rank %d is back, and keeps its steps again", rank.number)
+                    told = ""
                 break
             if code == n.ESTOPPED:
                 rank._cut()  # superseded: the trainer finds out in its next call
@@ -107,6 +114,9 @@ def watch(rank: Rank) -> None:
             if code not in (n.EGONE, n.ETIMEOUT, n.EAGAIN) and text.text.decode(errors="replace") != told:
                 told = text.text.decode(errors="replace")
                 log.warning("replicad: the daemon that is there now does not take rank %d back, whose steps nobody keeps meanwhile: %s", rank.number, told)
+            elif not rank.launched and not told and time.monotonic() - gone >= GONE:
+                told = text.text.decode(errors="replace")
+                log.warning("replicad: no daemon takes rank %d back, whose steps nobody keeps meanwhile: %s: `replicad daemon` starts one", rank.number, told)
             if not readable(RETRY, daemon=False):
                 return
             code = n.EGONE
