@@ -134,10 +134,13 @@ func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
 		}
 		w := l.forRank(AwaitSeal, rank, rep)
 		w.since, w.until = s.first, never
+		if !rep.Attached { // its daemon was started again, and it does not come back to it: nobody else's doing
+			w.why = "; it is not connected to its daemon"
+		}
 		switch {
-		case first:
+		case first && (rep.Attached || j.Growth != nil):
 			stopped = stopped || w.halted
-		case rep.Loaded == 0:
+		case first || rep.Loaded == 0:
 			w.kind, w.until = AwaitJoin, s.at+l.bound(AwaitJoin)
 		default:
 			w.kind, w.since = AwaitSurvivor, l.faultAt()

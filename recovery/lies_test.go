@@ -107,6 +107,39 @@ func TestAFirstStateThatIsNeverSealed(t *testing.T) {
 	}
 }
 
+// A process that attached and does not come back to the next daemon of its node is one too, whether it has sealed or not; who waits for it is none.
+func TestAFirstStateOfARankThatIsCutOff(t *testing.T) {
+	for _, sealed := range []bool{false, true} {
+		for _, halted := range []bool{false, true} {
+			w := newWorld()
+			w.addNode("a", 1, false, nil)
+			w.addNode("b", 1, false, nil)
+			w.create([]replica.GroupID{0, 0}, replica.Options{})
+			w.must(t, w.start(0, "a"))
+			w.process("0").unsealing = !sealed
+			w.must(t, w.start(1, "b"))
+			w.process("1").unsealing = true
+			w.must(t, w.wait(w.timing.Start/2))
+			w.process("0").detached, w.process("0").halted = true, halted
+			w.must(t, w.wait(w.timing.Start-time.Second))
+			named := "rank 0: process 1 on node a has attached and has been on its way to rp_join"
+			if halted {
+				named = "rank 0: process 1 on node a is stopped by a signal (kill -CONT 1)"
+			}
+			if got := strings.Join(w.leader.Awaited(w.now), "\n"); !strings.Contains(got, named) || !strings.Contains(got, "it is not connected to its daemon") {
+				t.Errorf("sealed %v, halted %v: awaited: %s", sealed, halted, got)
+			}
+			if s := w.accused(replica.Hang); s != "" {
+				t.Fatalf("sealed %v, halted %v: too early: %s", sealed, halted, s)
+			}
+			w.must(t, w.wait(2*time.Second))
+			if said := strings.Join(w.said, "\n"); !strings.Contains(said, "hang of rank 0") || strings.Contains(said, "hang of rank 1") {
+				t.Errorf("sealed %v, halted %v:\n%s", sealed, halted, said)
+			}
+		}
+	}
+}
+
 // A rank that the rendezvous puts off because its node is in another life than its claim is started anew.
 func TestARankThatIsPutOffForEver(t *testing.T) {
 	w := training(t)
