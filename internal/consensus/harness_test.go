@@ -94,7 +94,7 @@ type memAddr string
 func (a memAddr) Network() string { return "mem" }
 func (a memAddr) String() string  { return string(a) }
 
-// A trio is three voters that can be stopped and started again.
+// A trio is three voters that can be stopped and started again. Those over pipes are in virtual time, in which no election comes too late.
 type trio struct {
 	t     testing.TB
 	dir   string
@@ -120,7 +120,7 @@ func newTrio(t testing.TB) *trio {
 func (c *trio) config(name replica.NodeName) Config {
 	cfg := Config{
 		ID: name, Addr: c.addr(name), Dir: filepath.Join(c.dir, string(name)), Cluster: testCluster,
-		Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond, Lease: 250 * time.Millisecond, // loaded test machines hesitate
+		Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond, Lease: 250 * time.Millisecond,
 		WatchdogAfter: patience, // off, unless a test is about it
 		Logger:        testLogger(c.t),
 	}
