@@ -71,7 +71,7 @@ func freeze(t *testing.T, n *node, l *process) (pid, step int) {
 			t.Fatal(err)
 		}
 		if strings.Contains(string(b), ") T ") {
-			return pid, n.status().job("job").Position.Step
+			return pid, n.statusWhen(linked).job("job").Position.Step
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestACopyRots(t *testing.T) {
 	pid, step := freeze(t, voter, l)
 	home.rots()
 	replaced(t, l, pid, step)
-	contains(t, home.daemon.output(), "given up, it is fetched from another holder")
+	home.daemon.awaitText(0, "given up, it is fetched from another holder") // said after the fact, and by another process than that which has loaded
 	voter.daemon.await("note", fields{"code": "bad-copy", "text": "on n2 failed its digest"})
 }
 

@@ -39,6 +39,7 @@ func TestReplacementsShareWhatCame(t *testing.T) {
 	for rank := 1; rank <= 3; rank++ {
 		spares.await("loaded", fields{"rank": rank})
 	}
+	spare.daemon.awaitAll(3, "moved", fields{"part": "group 0"})
 	var moved, fromDonor float64
 	spare.daemon.saw(func(l line) bool {
 		if l.is("moved", fields{"part": "group 0"}) {
