@@ -7,6 +7,8 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+
+	"github.com/replicad/replicad/internal/bubble"
 )
 
 // onDisk changes a stopped voter's log behind the checksums.
@@ -152,60 +154,63 @@ func older(t *testing.T, dir string) (last uint64) {
 
 // TestOlderLogIsRead: entries of a program without checksums are taken as they are, and only those.
 func TestOlderLogIsRead(t *testing.T) {
-	c := newTrio(t)
-	c.names = c.names[:1]
-	c.start("n1", true)
-	c.propose("w1")
-	c.stop("n1")
-	dir := c.config("n1").Dir
-	last := older(t, dir)
-	put(t, dir, "LastVoteTerm", append(binaryOf(2), sumOf([]byte("LastVoteTerm"), binaryOf(2))...)) // an adoption that was cut short
-	c.start("n1", false)
-	c.awaitNode("w1")
-	index := c.propose("w2")
-	c.stop("n1")
-	entry(t, dir, last, func(e *raft.Log) {
-		if len(e.Extensions) != 0 {
-			t.Errorf("entry %d, the last of the older program, has been given a checksum", last)
-		}
+	bubble.Test(t, func(t *testing.T) {
+		c := newTrio(t)
+		c.names = c.names[:1]
+		c.start("n1", true)
+		c.propose("w1")
+		c.stop("n1")
+		dir := c.config("n1").Dir
+		last := older(t, dir)
+		put(t, dir, "LastVoteTerm", append(binaryOf(2), sumOf([]byte("LastVoteTerm"), binaryOf(2))...)) // an adoption that was cut short
+		c.start("n1", false)
+		c.awaitNode("w1")
+		index := c.propose("w2")
+		c.stop("n1")
+		entry(t, dir, last, func(e *raft.Log) {
+			if len(e.Extensions) != 0 {
+				t.Errorf("entry %d, the last of the older program, has been given a checksum", last)
+			}
+		})
+		c.start("n1", false)
+		c.awaitNode("w2")
+		c.stop("n1")
+		entry(t, dir, index, func(e *raft.Log) { e.Extensions = nil })
+		cfg := c.config("n1")
+		cfg.Layer = c.layer("n1")
+		_, err := Start(cfg)
+		wantError(t, err, ErrCorrupt, "no checksum")
 	})
-	c.start("n1", false)
-	c.awaitNode("w2")
-	c.stop("n1")
-	entry(t, dir, index, func(e *raft.Log) { e.Extensions = nil })
-	cfg := c.config("n1")
-	cfg.Layer = c.layer("n1")
-	_, err := Start(cfg)
-	wantError(t, err, ErrCorrupt, "no checksum")
 }
 
 func binaryOf(n byte) []byte { return []byte{0, 0, 0, 0, 0, 0, 0, n} }
 
 // TestDamageWhileItRuns: a voter that finds its log damaged when it is asked for an old entry has no part in the cluster any more.
 func TestDamageWhileItRuns(t *testing.T) {
-	c := newTrio(t)
-	c.tune = calm
-	c.startAll(true)
-	index := c.propose("w1")
-	hurt := c.leader("")
-	db := hurt.store.BoltStore
-	var e raft.Log
-	if err := db.GetLog(index, &e); err != nil {
-		t.Fatal(err)
-	}
-	e.Type = raft.LogNoop
-	if err := db.StoreLog(&e); err != nil {
-		t.Fatal(err)
-	}
-	wantError(t, hurt.store.GetLog(index, &e), ErrCorrupt, "entry ", "checksum") // as for a follower that needs it
-	c.until("the voter to halt", func() bool { return hurt.Err() != nil })
-	wantError(t, hurt.Err(), ErrHalted, logFile, "voter remove")
-	delete(c.nodes, hurt.cfg.ID)
-	c.leader(hurt.cfg.ID)
-	c.propose("w2")
-	if err := hurt.Close(); err != nil {
-		t.Error(err)
-	}
+	bubble.Test(t, func(t *testing.T) {
+		c := newTrio(t)
+		c.startAll(true)
+		index := c.propose("w1")
+		hurt := c.leader("")
+		db := hurt.store.BoltStore
+		var e raft.Log
+		if err := db.GetLog(index, &e); err != nil {
+			t.Fatal(err)
+		}
+		e.Type = raft.LogNoop
+		if err := db.StoreLog(&e); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, hurt.store.GetLog(index, &e), ErrCorrupt, "entry ", "checksum") // as for a follower that needs it
+		c.until("the voter to halt", func() bool { return hurt.Err() != nil })
+		wantError(t, hurt.Err(), ErrHalted, logFile, "voter remove")
+		delete(c.nodes, hurt.cfg.ID)
+		c.leader(hurt.cfg.ID)
+		c.propose("w2")
+		if err := hurt.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // FuzzUnseal: what is taken for checked is what was sealed.

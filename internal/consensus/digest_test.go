@@ -8,40 +8,43 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
 // TestStatesAreCompared: a voter whose state has become another without a sign says so within so many entries; the others don't.
 func TestStatesAreCompared(t *testing.T) {
-	c := newTrio(t)
-	c.tune = func(cfg *Config) { calm(cfg); cfg.digestEvery = 8 }
-	c.startAll(true)
-	index := c.propose("w1")
-	c.awaitNode("w1")
-	wrong := replica.NodeName("n3")
-	if c.leader("").cfg.ID == wrong {
-		wrong = "n2"
-	}
-	c.stop(wrong)
-	entry(t, c.config(wrong).Dir, index, func(e *raft.Log) { // as by a fault of its memory, before the checksum was made
-		b, err := wire.EncodeCommand(register("wx"))
-		if err != nil {
-			t.Error(err)
+	bubble.Test(t, func(t *testing.T) {
+		c := newTrio(t)
+		c.tune = func(cfg *Config) { cfg.digestEvery = 8 }
+		c.startAll(true)
+		index := c.propose("w1")
+		c.awaitNode("w1")
+		wrong := replica.NodeName("n3")
+		if c.leader("").cfg.ID == wrong {
+			wrong = "n2"
 		}
-		e.Data = b
-		e.Extensions = sumOfEntry(e)
+		c.stop(wrong)
+		entry(t, c.config(wrong).Dir, index, func(e *raft.Log) { // as by a fault of its memory, before the checksum was made
+			b, err := wire.EncodeCommand(register("wx"))
+			if err != nil {
+				t.Error(err)
+			}
+			e.Data = b
+			e.Extensions = sumOfEntry(e)
+		})
+		c.start(wrong, false)
+		for i := range 20 {
+			c.propose(replica.NodeName(fmt.Sprintf("more%d", i)))
+		}
+		c.until("the difference to be seen", func() bool { return c.nodes[wrong].fsm.differs.Load() != 0 })
+		for name, n := range c.nodes {
+			if at := n.fsm.differs.Load(); name != wrong && at != 0 {
+				t.Errorf("%s differs at entry %d", name, at)
+			}
+		}
 	})
-	c.start(wrong, false)
-	for i := range 20 {
-		c.propose(replica.NodeName(fmt.Sprintf("more%d", i)))
-	}
-	c.until("the difference to be seen", func() bool { return c.nodes[wrong].fsm.differs.Load() != 0 })
-	for name, n := range c.nodes {
-		if at := n.fsm.differs.Load(); name != wrong && at != 0 {
-			t.Errorf("%s differs at entry %d", name, at)
-		}
-	}
 }
 
 // TestDigestOfARestored: a voter that took a snapshot instead of the entries has the digest of those that applied them all.

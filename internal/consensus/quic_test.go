@@ -74,9 +74,12 @@ func (l *quicLayer) Accept() (net.Conn, error) {
 func (l *quicLayer) Close() error   { l.end(); return nil }
 func (l *quicLayer) Addr() net.Addr { return l.ep.Addr() }
 
-// newQUICTrio is a trio over real endpoints.
+// newQUICTrio is a trio over real endpoints, in real time: a machine without time takes long over a vote.
 func newQUICTrio(t testing.TB) *trio {
 	c := newTrio(t)
+	c.tune = func(cfg *Config) {
+		cfg.Heartbeat, cfg.Election, cfg.Lease = 2*time.Second, 2*time.Second, 2*time.Second
+	}
 	dir := filepath.Join(t.TempDir(), "pki")
 	if err := pki.Init(dir, c.names, time.Now()); err != nil {
 		t.Fatal(err)

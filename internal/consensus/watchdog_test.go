@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -66,73 +67,77 @@ func stallingTrio(t *testing.T, after time.Duration) (*trio, map[replica.NodeNam
 // TestStallingLeaderIsReplaced: its disk hangs for as long as the test likes; another leads meanwhile. When it comes back, the
 // old leader follows and has all entries.
 func TestStallingLeaderIsReplaced(t *testing.T) {
-	c, logs := stallingTrio(t, 500*time.Millisecond)
-	c.propose("w1")
-	old := c.leader("")
-	resume := logs[old.cfg.ID].stall()
-	defer resume()
-	done := make(chan error, 1)
-	go func() {
-		_, _, err := old.Propose(within(t), register("w2"))
-		done <- err
-	}()
-	<-logs[old.cfg.ID].hung
-	next := c.leader(old.cfg.ID)
-	if next == old {
-		t.Fatal("the stalled leader leads")
-	}
-	if _, _, _, isSelf := old.Leadership(); isSelf {
-		t.Error("two leaders")
-	}
-	if _, _, err := old.Propose(within(t), register("w3")); !errors.Is(err, ErrNotLeader) {
-		t.Errorf("the stalled leader answers %v", err)
-	}
-	if _, out, err := next.Propose(within(t), register("w4")); err != nil || out.Err != nil {
-		t.Errorf("the new leader answers %v, %v", err, out.Err)
-	}
-	resume()
-	if err := <-done; !errors.Is(err, ErrUnknown) {
-		t.Errorf("the proposal that was caught in the stall: %v", err)
-	}
-	c.awaitNode("w4")
-	c.until("the old leader to speak again", func() bool {
-		old.streams.mu.Lock()
-		defer old.streams.mu.Unlock()
-		return !old.streams.muted
+	bubble.Test(t, func(t *testing.T) {
+		c, logs := stallingTrio(t, 500*time.Millisecond)
+		c.propose("w1")
+		old := c.leader("")
+		resume := logs[old.cfg.ID].stall()
+		defer resume()
+		done := make(chan error, 1)
+		go func() {
+			_, _, err := old.Propose(within(t), register("w2"))
+			done <- err
+		}()
+		<-logs[old.cfg.ID].hung
+		next := c.leader(old.cfg.ID)
+		if next == old {
+			t.Fatal("the stalled leader leads")
+		}
+		if _, _, _, isSelf := old.Leadership(); isSelf {
+			t.Error("two leaders")
+		}
+		if _, _, err := old.Propose(within(t), register("w3")); !errors.Is(err, ErrNotLeader) {
+			t.Errorf("the stalled leader answers %v", err)
+		}
+		if _, out, err := next.Propose(within(t), register("w4")); err != nil || out.Err != nil {
+			t.Errorf("the new leader answers %v, %v", err, out.Err)
+		}
+		resume()
+		if err := <-done; !errors.Is(err, ErrUnknown) {
+			t.Errorf("the proposal that was caught in the stall: %v", err)
+		}
+		c.awaitNode("w4")
+		c.until("the old leader to speak again", func() bool {
+			old.streams.mu.Lock()
+			defer old.streams.mu.Unlock()
+			return !old.streams.muted
+		})
 	})
 }
 
 // TestFollowerStallIsNoAffair: a follower's slow disk moves no leadership.
 func TestFollowerStallIsNoAffair(t *testing.T) {
-	c, logs := stallingTrio(t, 500*time.Millisecond)
-	c.propose("w1")
-	lead := c.leader("")
-	_, _, before, _ := lead.Leadership()
-	var slow replica.NodeName
-	for name := range c.nodes {
-		if name != lead.cfg.ID {
-			slow = name
+	bubble.Test(t, func(t *testing.T) {
+		c, logs := stallingTrio(t, 500*time.Millisecond)
+		c.propose("w1")
+		lead := c.leader("")
+		_, _, before, _ := lead.Leadership()
+		var slow replica.NodeName
+		for name := range c.nodes {
+			if name != lead.cfg.ID {
+				slow = name
+			}
 		}
-	}
-	resume := logs[slow].stall()
-	defer resume()
-	c.propose("w2")
-	<-logs[slow].hung
-	slowNode := c.nodes[slow]
-	deadline := time.After(patience)
-	for !slowNode.dog.stuck() { // nothing announces it but the report itself, which the node takes
-		select {
-		case <-time.After(time.Millisecond):
-		case <-deadline:
-			t.Fatal("the watchdog does not see the stall")
+		resume := logs[slow].stall()
+		defer resume()
+		c.propose("w2")
+		<-logs[slow].hung
+		slowNode := c.nodes[slow]
+		deadline := time.After(patience)
+		for !slowNode.dog.stuck() { // nothing announces it but the report itself, which the node takes
+			select {
+			case <-time.After(time.Millisecond):
+			case <-deadline:
+				t.Fatal("the watchdog does not see the stall")
+			}
 		}
-	}
-	c.propose("w3")
-	resume()
-	c.awaitNode("w3")
-	if _, _, after, isSelf := lead.Leadership(); after != before || !isSelf {
-		t.Errorf("term %d became %d, leading %v", before, after, isSelf)
-	}
+		c.propose("w3")
+		resume()
+		c.awaitNode("w3")
+		if _, _, after, isSelf := lead.Leadership(); after != before || !isSelf {
+			t.Errorf("term %d became %d, leading %v", before, after, isSelf)
+		}
+	})
 }
 
 // TestWatchdogTimesWrites: quick writes are no matter, slow ones are reported once and again counted down.

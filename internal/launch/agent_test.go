@@ -253,9 +253,16 @@ func TestProcessesOfAKilledTorchrun(t *testing.T) {
 	d.welcome()
 	env, _ := a.hears()["env"].(map[string]any)
 	ended := func(entry string) (*exec.Cmd, <-chan error) {
-		cmd := exec.Command("sh", "-c", "sleep 1000 & sleep 1000; wait")
+		cmd := exec.Command("sh", "-c", "sleep 1000 & echo; wait")
 		cmd.Env = append(os.Environ(), entry)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil { // its child is there
 			t.Fatal(err)
 		}
 		end := make(chan error, 1)

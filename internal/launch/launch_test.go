@@ -349,9 +349,7 @@ func TestDaemonAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-	for alive(zero.PID) {
-		runtimeYield()
-	}
+	j.log.await(t, fmt.Sprintf("process %d ended with status 5", zero.PID)) // the launcher knows: its next daemon is told of the end, not of the process
 	if !alive(one.PID) {
 		t.Error("a process ended because the daemon did")
 	}
@@ -462,47 +460,47 @@ func TestStopOfOneRank(t *testing.T) {
 }
 
 func TestSignalsAreForwardedThenKilled(t *testing.T) {
-	d, ready := newDaemon(t), filepath.Join(t.TempDir(), "ready")
-	if err := syscall.Mkfifo(ready, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	// Rank 0 ends on SIGINT, rank 1 ignores it and leaves a child of its own behind.
-	script := `[ $REPLICAD_RANK = 0 ] && trap 'exit 44' INT || trap '' INT TERM; sleep 1000 & echo $! > ` + ready + `; while :; do sleep 0.01; done`
-	j := run(d, 2, script, func(o *Options) { o.Grace = 200 * time.Millisecond })
-	p := d.welcome()
-	var pids []uint64
-	for r := range replica.Rank(2) {
-		p.start(r, 2)
-		pids = append(pids, p.running().PID)
-		text, err := os.ReadFile(ready)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pid, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pids = append(pids, pid)
-	}
-	j.cancel(Signaled{syscall.SIGINT})
-	got := map[replica.Rank]int32{}
-	for range 2 {
-		x := p.exited()
-		got[x.Rank] = x.Status
-	}
-	if got[0] != 44 || got[1] != 137 {
-		t.Errorf("statuses %v, want 44 (SIGINT handled) and 137 (killed after the grace)", got)
-	}
-	if code, err := j.wait(); code != 130 || err != nil {
-		t.Errorf("code %d, %v, want 130", code, err)
-	}
-	if want := `job "test" is kept in memory: the same command goes on with it`; !strings.Contains(j.log.String(), want) {
-		t.Errorf("it does not say %q:\n%s", want, j.log)
-	}
-	for _, pid := range pids {
-		for alive(pid) { // an orphan's end is seen by its reaper, not by us
-			runtimeYield()
-		}
+	for name, tc := range map[string]struct {
+		trap   string
+		grace  time.Duration
+		status int32
+	}{
+		"it ends":                        {"trap 'exit 44' INT", patience, 44},
+		"it ignores it, and has a child": {"trap '' INT TERM", 200 * time.Millisecond, 128 + 9}, // killed after the grace
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, ready := newDaemon(t), filepath.Join(t.TempDir(), "ready")
+			if err := syscall.Mkfifo(ready, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			j := run(d, 1, tc.trap+`; sleep 1000 & echo $! > `+ready+`; while :; do sleep 0.01; done`, func(o *Options) { o.Grace = tc.grace })
+			p := d.welcome()
+			p.start(0, 1)
+			pid := p.running().PID
+			text, err := os.ReadFile(ready)
+			if err != nil {
+				t.Fatal(err)
+			}
+			child, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			j.cancel(Signaled{syscall.SIGINT})
+			if x := p.exited(); x.Status != tc.status {
+				t.Errorf("status %d, want %d", x.Status, tc.status)
+			}
+			if code, err := j.wait(); code != 130 || err != nil {
+				t.Errorf("code %d, %v, want 130", code, err)
+			}
+			if want := `job "test" is kept in memory: the same command goes on with it`; !strings.Contains(j.log.String(), want) {
+				t.Errorf("it does not say %q:\n%s", want, j.log)
+			}
+			for _, pid := range []uint64{pid, child} {
+				for alive(pid) { // an orphan's end is seen by its reaper, not by us
+					runtimeYield()
+				}
+			}
+		})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
@@ -20,7 +21,8 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// A throne is a leader that runs, of a cluster of one voter, with nodes linked to it over pipes.
+// A throne is a leader that runs, of a cluster of one voter, with nodes linked to it over pipes. Tests have it in virtual time: on a machine without time
+// a handshake or a frame takes longer than a link waits for it, and one step longer than a leader may be at.
 type throne struct {
 	*Leader
 	t     testing.TB
@@ -118,73 +120,79 @@ func (th *throne) create(name string, id replica.JobID, l replica.Layout, o repl
 
 // A job ends on an operator's word whatever the leader is busy with, by a node's link and on the leader itself.
 func TestJobEndsThoughTheLeaderIsBusy(t *testing.T) {
-	th := newThrone(t)
-	for i, name := range []string{"by-link", "here"} {
-		th.create(name, replica.JobID{byte(i + 1)}, replica.Layout{World: 1, Groups: []replica.GroupID{0}}, replica.Options{})
-	}
-	n := th.link("n1", 11)
-	n.until(control.KindView)
-	free := th.busy()
-	n.say(control.KindOperator, control.Order{ID: 9, Verb: control.EndJob, Job: "by-link", Why: "enough"})
-	reply, err := control.DecodeAs[control.OperatorReply](n.until(control.KindOperatorReply))
-	if err != nil || reply.ID != 9 || !strings.Contains(reply.Text, "job by-link has ended, newest commit step 0") {
-		t.Errorf("answered %+v, %v", reply, err)
-	}
-	answer, leads := th.BesideHere(t.Context(), control.Order{Verb: control.EndJob, Job: "here", Why: "enough"})
-	if !leads || answer.Refused != "" {
-		t.Errorf("on the leader: %v, %+v", leads, answer)
-	}
-	for _, j := range th.cons.State().Jobs {
-		if j.Phase != replica.Ended || j.EndReason != "enough" {
-			t.Errorf("job %s is %v: %q", j.Name, j.Phase, j.EndReason)
+	bubble.Test(t, func(t *testing.T) {
+		th := newThrone(t)
+		for i, name := range []string{"by-link", "here"} {
+			th.create(name, replica.JobID{byte(i + 1)}, replica.Layout{World: 1, Groups: []replica.GroupID{0}}, replica.Options{})
 		}
-	}
-	for range operators {
-		th.ending <- struct{}{}
-	}
-	if answer := th.act(t.Context(), control.Order{Verb: control.EndJob, Job: "here"}); !strings.Contains(answer.Refused, "ask again") {
-		t.Errorf("with as many under way as there may be: %+v", answer)
-	}
-	free()
+		n := th.link("n1", 11)
+		n.until(control.KindView)
+		free := th.busy()
+		n.say(control.KindOperator, control.Order{ID: 9, Verb: control.EndJob, Job: "by-link", Why: "enough"})
+		reply, err := control.DecodeAs[control.OperatorReply](n.until(control.KindOperatorReply))
+		if err != nil || reply.ID != 9 || !strings.Contains(reply.Text, "job by-link has ended, newest commit step 0") {
+			t.Errorf("answered %+v, %v", reply, err)
+		}
+		answer, leads := th.BesideHere(t.Context(), control.Order{Verb: control.EndJob, Job: "here", Why: "enough"})
+		if !leads || answer.Refused != "" {
+			t.Errorf("on the leader: %v, %+v", leads, answer)
+		}
+		for _, j := range th.cons.State().Jobs {
+			if j.Phase != replica.Ended || j.EndReason != "enough" {
+				t.Errorf("job %s is %v: %q", j.Name, j.Phase, j.EndReason)
+			}
+		}
+		for range operators {
+			th.ending <- struct{}{}
+		}
+		if answer := th.act(t.Context(), control.Order{Verb: control.EndJob, Job: "here"}); !strings.Contains(answer.Refused, "ask again") {
+			t.Errorf("with as many under way as there may be: %+v", answer)
+		}
+		free()
+	})
 }
 
 // What an operator asks goes before whatever jobs have brought.
 func TestOperatorsGoFirst(t *testing.T) {
-	th := newThrone(t)
-	free := th.busy()
-	var order []string
-	done := make(chan struct{})
-	for i := range 100 {
-		th.post(proposalOutcome{done: func(lock.Outcome, error) {
-			if order = append(order, "job"); i == 99 {
-				close(done)
-			}
-		}})
-	}
-	th.postFirst(proposalOutcome{done: func(lock.Outcome, error) { order = append(order, "operator") }})
-	free()
-	<-done
-	if at := slices.Index(order, "operator"); at != 0 {
-		t.Errorf("an operator's word is the %dth of %d", at+1, len(order))
-	}
+	bubble.Test(t, func(t *testing.T) {
+		th := newThrone(t)
+		free := th.busy()
+		var order []string
+		done := make(chan struct{})
+		for i := range 100 {
+			th.post(proposalOutcome{done: func(lock.Outcome, error) {
+				if order = append(order, "job"); i == 99 {
+					close(done)
+				}
+			}})
+		}
+		th.postFirst(proposalOutcome{done: func(lock.Outcome, error) { order = append(order, "operator") }})
+		free()
+		<-done
+		if at := slices.Index(order, "operator"); at != 0 {
+			t.Errorf("an operator's word is the %dth of %d", at+1, len(order))
+		}
+	})
 }
 
 // A step that takes long is no reason for nodes to link anew: they hear of the leader all the same, until it has been at one thing for so
 // long that it counts as hung.
 func TestBeatsGoOnWhileTheLeaderIsBusy(t *testing.T) {
-	th := newThrone(t)
-	n := th.link("n2", 22)
-	th.busy()
-	for range 3 {
-		n.until(control.KindBeat)
-	}
-	if th.hung() {
-		t.Error("a leader that is busy counts as hung")
-	}
-	th.steps.since.Store(int64(th.now() - stepHung - time.Second))
-	if !th.hung() {
-		t.Error("a leader that has been at one step for longer than stepHung does not count as hung")
-	}
+	bubble.Test(t, func(t *testing.T) {
+		th := newThrone(t)
+		n := th.link("n2", 22)
+		th.busy()
+		for range 3 {
+			n.until(control.KindBeat)
+		}
+		if th.hung() {
+			t.Error("a leader that is busy counts as hung")
+		}
+		th.steps.since.Store(int64(th.now() - stepHung - time.Second))
+		if !th.hung() {
+			t.Error("a leader that has been at one step for longer than stepHung does not count as hung")
+		}
+	})
 }
 
 // A step that takes longer than its budget is logged with what it was, and counted in status.
@@ -472,11 +480,13 @@ func (th *throne) claimed(nodes, seats int) (took time.Duration) {
 	return took
 }
 
-// A large job is claimed and planned over real links, and none is lost.
+// A large job is claimed and planned over links as they are, and none is lost.
 func TestLargeJobIsClaimedWithEveryLinkUp(t *testing.T) {
-	th := newThrone(t)
-	took := th.claimed(20, 50)
-	t.Logf("1,000 ranks in %v; steps %+v", took, th.steps.status())
+	bubble.Test(t, func(t *testing.T) {
+		th := newThrone(t)
+		th.claimed(20, 50)
+		t.Logf("1,000 ranks; steps %+v", th.steps.status())
+	})
 }
 
 // BenchmarkClaims10000 has ten thousand ranks claimed on a hundred nodes.

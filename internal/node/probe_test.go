@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/endpoint"
 	"github.com/replicad/replicad/internal/fixture"
@@ -86,8 +88,10 @@ func newProber(t *testing.T, w *witnessed) *prober {
 func TestProbeStates(t *testing.T) {
 	p, h := newProber(t, nil), newHost(t)
 	probe := func(addr string, inc replica.NodeIncarnation) {
-		p.interval = h.patienceWith(addr)
+		was := p.silent
+		p.interval, p.silent = h.patienceWith(addr), time.Hour // or a probe would be late on a machine without time, and say nothing
 		p.probe(t.Context(), "n2", replica.Node{Name: "n2", Addr: addr, Incarnation: inc})
+		p.silent = was
 	}
 	answers := func(r endpoint.ProbeReply) string { h.SetProbeReply(r); return h.Addr().String() }
 	good := endpoint.ProbeReply{Node: "n2", Incarnation: 22}
@@ -155,12 +159,30 @@ func TestProbeStates(t *testing.T) {
 	}
 }
 
+// A waste is a data path in virtual time, on which each address but that of silence answers at once.
+type waste map[string]endpoint.ProbeReply
+
+const silence = "192.0.2.1:7400"
+
+func (w waste) Probe(ctx context.Context, addr string) (endpoint.ProbeReply, error) {
+	if addr == silence {
+		<-ctx.Done()
+		return endpoint.ProbeReply{}, ctx.Err()
+	}
+	if r, ok := w[addr]; ok {
+		return r, nil
+	}
+	return endpoint.ProbeReply{}, endpoint.ErrRefused
+}
+
+func (waste) Source() netip.Addr { return netip.MustParseAddr("127.0.0.1") }
+
+func newWasteProber(w *witnessed, path waste) *prober {
+	return &prober{host: w, path: path, paths: newPaths(time.Second), gossip: book{}, interval: 20 * time.Millisecond, peers: map[replica.NodeName]peerState{}}
+}
+
 // The leader is told of a node that gossip gave up and whose data path has been silent for long enough, and of no other.
 func TestSuspicionIsSpoken(t *testing.T) {
-	w := &witnessed{}
-	p, h := newProber(t, w), newHost(t)
-	other := port(t)
-	other.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 21})
 	gone := func(n replica.NodeName) book {
 		return book{{Name: "n3", Alive: true}, {Name: "n2", Incarnation: 22, Alive: n != "n2"}, {Name: n, Alive: false}}
 	}
@@ -175,6 +197,8 @@ func TestSuspicionIsSpoken(t *testing.T) {
 		t.Fatal(err)
 	}
 	nobody.Close()
+	const here, other, down = "192.0.2.2:7400", "192.0.2.3:7400", "192.0.2.4:7400"
+	path := waste{here: {Node: "n2", Incarnation: 22}, other: {Node: "n2", Incarnation: 21}}
 	for what, c := range map[string]struct {
 		addr   string
 		gossip book
@@ -183,52 +207,54 @@ func TestSuspicionIsSpoken(t *testing.T) {
 		want   int
 		grace  time.Duration // for which its host speaks for its daemon
 	}{
-		"silent, and gossip gave it up":          {h.silent, gone("n2"), 0, 1, 1, 0},
-		"said again each round":                  {h.silent, gone("n2"), 0, 3, 3, 0},
-		"silent, gossip sees it":                 {h.silent, gone("n3"), 0, 2, 0, 0},
-		"silent, gossip sees another life of it": {h.silent, book{{Name: "n2", Incarnation: 21, Alive: true}}, 0, 2, 2, 0},
-		"another life of it answers":             {other.Addr().String(), book{{Name: "n2", Incarnation: 21, Alive: true}}, 0, 2, 2, 0},
-		"silent, gossip knows nothing":           {h.silent, nil, 0, 2, 0, 0},
-		"not silent for long":                    {h.silent, gone("n2"), time.Hour, 2, 0, 0},
-		"its daemon is down":                     {h.closed, gone("n2"), 0, 2, 0, 0},
-		"its daemon is stopped":                  {h.silent, at(stopped.Addr().String()), 0, 2, 0, time.Hour},
-		"and for good":                           {h.silent, at(stopped.Addr().String()), 0, 2, 2, 0},
-		"no port, but a host":                    {h.silent, at(nobody.Addr().String()), 0, 2, 0, time.Hour},
-		"it answers":                             {h.Addr().String(), gone("n2"), 0, 2, 0, 0},
+		"silent, and gossip gave it up":          {silence, gone("n2"), 0, 1, 1, 0},
+		"said again each round":                  {silence, gone("n2"), 0, 3, 3, 0},
+		"silent, gossip sees it":                 {silence, gone("n3"), 0, 2, 0, 0},
+		"silent, gossip sees another life of it": {silence, book{{Name: "n2", Incarnation: 21, Alive: true}}, 0, 2, 2, 0},
+		"another life of it answers":             {other, book{{Name: "n2", Incarnation: 21, Alive: true}}, 0, 2, 2, 0},
+		"silent, gossip knows nothing":           {silence, nil, 0, 2, 0, 0},
+		"not silent for long":                    {silence, gone("n2"), time.Hour, 2, 0, 0},
+		"its daemon is down":                     {down, gone("n2"), 0, 2, 0, 0},
+		"its daemon is stopped":                  {silence, at(stopped.Addr().String()), 0, 2, 0, time.Hour},
+		"and for good":                           {silence, at(stopped.Addr().String()), 0, 2, 2, 0},
+		"no port, but a host":                    {silence, at(nobody.Addr().String()), 0, 2, 0, time.Hour},
+		"it answers":                             {here, gone("n2"), 0, 2, 0, 0},
 	} {
-		h.SetProbeReply(endpoint.ProbeReply{Node: "n2", Incarnation: 22})
-		w.said, w.seen = nil, host.Witness{Nodes: map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22, Addr: c.addr}}, Live: map[replica.JobID]replica.Step{fixture.JobID: 7}}
-		p.interval = h.patienceWith(c.addr)
-		p.gossip, p.silent, p.grace, p.peers = c.gossip, c.silent, c.grace, map[replica.NodeName]peerState{}
-		p.last = time.Time{}
-		for range c.rounds {
-			p.round(t.Context())
-		}
-		said := w.said
-		if len(said) != c.want {
-			t.Errorf("%s: said %+v, want %d", what, said, c.want)
-		}
-		for _, s := range said {
-			if s.Target != silentPeer || len(s.Live) != 1 || s.Live[fixture.JobID] != 7 {
-				t.Errorf("%s: said %+v", what, s)
-			}
-		}
+		t.Run(what, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) { // a round that takes long is that of a daemon that stood still, and says nothing
+				w := &witnessed{seen: host.Witness{Nodes: map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22, Addr: c.addr}}, Live: map[replica.JobID]replica.Step{fixture.JobID: 7}}}
+				p := newWasteProber(w, path)
+				p.gossip, p.silent, p.grace = c.gossip, c.silent, c.grace
+				for range c.rounds {
+					p.round(t.Context())
+				}
+				if len(w.said) != c.want {
+					t.Errorf("said %+v, want %d", w.said, c.want)
+				}
+				for _, s := range w.said {
+					if s.Target != silentPeer || len(s.Live) != 1 || s.Live[fixture.JobID] != 7 {
+						t.Errorf("said %+v", s)
+					}
+				}
+			})
+		})
 	}
 }
 
 // A daemon that stood still itself has heard nobody meanwhile, and is no witness of anybody's silence.
 func TestADaemonThatStoodStillIsNoWitness(t *testing.T) {
-	w := &witnessed{seen: host.Witness{Nodes: map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22}}}}
-	p, h := newProber(t, w), newHost(t)
-	p.interval, p.silent, p.gossip = h.patienceWith(h.silent), time.Second, book{{Name: "n2"}}
-	w.seen.Nodes["n2"] = replica.Node{Name: "n2", Incarnation: 22, Addr: h.silent}
-	long := time.Now().Add(-time.Minute)
-	for what, last := range map[string]time.Time{"it ran all the time": time.Now(), "it has just been continued": long} {
-		p.last, p.peers = last, map[replica.NodeName]peerState{"n2": {incarnation: 22, silentSince: long}}
-		p.round(t.Context())
-		if said := w.said; (len(said) == 1) != (last != long) {
-			t.Errorf("%s, and says %+v", what, said)
-		}
-		w.said = nil
+	for what, still := range map[string]time.Duration{"it ran all the time": 0, "it has just been continued": time.Minute} {
+		t.Run(what, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := &witnessed{seen: host.Witness{Nodes: map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22, Addr: silence}}}}
+				p := newWasteProber(w, nil)
+				p.silent, p.gossip = time.Second, book{{Name: "n2"}}
+				p.last, p.peers = time.Now().Add(-still), map[replica.NodeName]peerState{"n2": {incarnation: 22, silentSince: time.Now().Add(-time.Minute)}}
+				p.round(t.Context())
+				if (len(w.said) == 1) != (still == 0) {
+					t.Errorf("says %+v", w.said)
+				}
+			})
+		})
 	}
 }

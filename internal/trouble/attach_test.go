@@ -88,7 +88,7 @@ func TestTooLittleMemory(t *testing.T) {
 	l := n.run("large", 1, rankSpec{})
 	l.awaitText(0, "(met 4 times)")
 	l.says("node n1 is short of memory", "too little memory: need ", "have 0 MiB", "margin of 1048576 MiB", "memory_margin")
-	if j := n.status().job("large"); j.Phase != "opening" {
+	if j := n.statusWhen(linked).job("large"); j.Phase != "opening" {
 		t.Errorf("%+v", j)
 	}
 

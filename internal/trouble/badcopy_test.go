@@ -71,7 +71,7 @@ func freeze(t *testing.T, n *node, l *process) (pid, step int) {
 			t.Fatal(err)
 		}
 		if strings.Contains(string(b), ") T ") {
-			return pid, n.status().job("job").Position.Step
+			return pid, n.statusWhen(linked).job("job").Position.Step
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestACopyRots(t *testing.T) {
 	pid, step := freeze(t, voter, l)
 	home.rots()
 	replaced(t, l, pid, step)
-	contains(t, home.daemon.output(), "given up, it is fetched from another holder")
+	home.daemon.awaitText(0, "given up, it is fetched from another holder") // said after the fact, and by another process than that which has loaded
 	voter.daemon.await("note", fields{"code": "bad-copy", "text": "on n2 failed its digest"})
 }
 
@@ -156,13 +156,11 @@ func TestNodesAreLostForGood(t *testing.T) {
 	})
 	l := home.run("job", 1, rankSpec{}, "--durable-every", "5")
 	voter.daemon.await("durable", nil)
-	lost := func(name string) (int, string) {
-		return call(t, "node", "lost", name, "--why", "burnt", "--config", voter.File)
-	}
-	if code, out := lost("n3"); code == 0 || !strings.Contains(out, "n3 is connected and answers, its memory is there") {
+	voter.statusWhen(func(s status) bool { return s.state("n3") == "alive" })
+	if code, out := voter.verb("node", "lost", "n3"); code == 0 || !strings.Contains(out, "n3 is connected and answers, its memory is there") {
 		t.Errorf("a node that is here: code %d:\n%s", code, out)
 	}
-	if code, out := lost("n9"); code == 0 || !strings.Contains(out, `node "n9" is not registered`) {
+	if code, out := voter.verb("node", "lost", "n9"); code == 0 || !strings.Contains(out, `node "n9" is not registered`) {
 		t.Errorf("a node that never was: code %d:\n%s", code, out)
 	}
 	spare := voter.run("job", 1, rankSpec{}, "--durable-every", "5", "--spare")
@@ -175,9 +173,7 @@ func TestNodesAreLostForGood(t *testing.T) {
 	l.kill()
 	voter.daemon.awaitFrom(from, "note", fields{"code": "waiting", "text": "recorded as holders and not proved lost"})
 	for _, name := range []string{"n2", "n3"} {
-		if code, out := lost(name); code != 0 || !strings.Contains(out, "is recorded as lost in 1 jobs") {
-			t.Fatalf("code %d:\n%s", code, out)
-		}
+		contains(t, voter.loses(name), "is recorded as lost in 1 jobs")
 	}
 	o := spare.await("loaded", nil)
 	if o.fields["source"] != "durable" {

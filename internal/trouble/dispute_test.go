@@ -99,6 +99,7 @@ func TestOutvotedAgainEnds(t *testing.T) {
 			t.Errorf("%s ends with code %d", l.Name, code)
 		}
 	}
+	c.nodes[0].daemon.await("ended", nil) // behind all disputes
 	j := c.nodes[0].statusWhen(linked).job("job")
 	contains(t, j.EndReason, "do not requeue: group 0, step ", " of epoch 2: rank 1 (n2)", "outvoted 2 times", `region "weights"`, "rank 0 on n1: ", "rank 2 on n3: ")
 	if n := disputes(c.nodes[0]); !slices.Equal(n, []string{"1", "2"}) {
@@ -135,6 +136,7 @@ func TestSplitEnds(t *testing.T) {
 	}
 	j := c.nodes[0].statusWhen(func(s status) bool { return linked(s) && s.job("job").Phase == "ended" }).job("job") // once its newest commit is on disk
 	contains(t, j.EndReason, "do not requeue: group 0, step ", " of epoch 3", "no root has a majority", "the durable tier, did not help", `region "weights"`, "rank 0 on n1: ", "rank 1 on n2: ")
+	c.nodes[0].daemon.await("ended", nil) // behind all disputes
 	if n := disputes(c.nodes[0]); !slices.Equal(n, []string{"1", "2", "3"}) {
 		t.Errorf("disputes of epochs %q, want three", n)
 	}

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -75,7 +75,7 @@ func TestDamagedDurableShards(t *testing.T) {
 				if lacks, bad := "memory lacks group 0, private 0", fmt.Sprintf("the committed generation %v is condemned", found[0].Generation); !strings.Contains(ended.text, lacks) && !strings.Contains(ended.text, bad) {
 					t.Errorf("it says neither that %s nor that %s: %s", lacks, bad, ended.text)
 				}
-				if j := n.status().job("job"); j.Phase != "ended" || !strings.Contains(j.EndReason, "the durable tier has no valid one") {
+				if j := n.statusWhen(func(s status) bool { return s.job("job").Phase == "ended" }).job("job"); !strings.Contains(j.EndReason, "the durable tier has no valid one") {
 					t.Errorf("%+v", j)
 				} else {
 					contains(t, j.EndReason, fmt.Sprintf("step %d: %s, chunk 0: digest differs", found[0].Position.Step, filepath.Base(fileOf(n, found[0], tc.part))), fmt.Sprintf("step %d: group-0", found[len(found)-1].Position.Step))
@@ -120,7 +120,7 @@ func TestResumePassesOverDamage(t *testing.T) {
 	l.await("loaded", fields{"step": int(found[1].Position.Step), "source": "durable"})
 	at := l.awaitText(0, fmt.Sprintf("resumed: step %d of file://%s/job (", found[1].Position.Step, n.cfg.DurableDir))
 	contains(t, l.text(at, at+1), fmt.Sprintf("; passed over step %d: %s, chunk 0: digest differs", found[0].Position.Step, filepath.Base(fileOf(n, found[0], replica.OfGroup(0)))))
-	if j := n.status().job("job"); !strings.HasPrefix(j.Resumed, fmt.Sprintf("step %d of file://", found[1].Position.Step)) {
+	if j := n.statusWhen(linked).job("job"); !strings.HasPrefix(j.Resumed, fmt.Sprintf("step %d of file://", found[1].Position.Step)) {
 		t.Errorf("status says it resumed from %q", j.Resumed)
 	}
 	// The next write used to delete the older, good one and to keep the damaged one: keeping counted files and sizes.
@@ -279,7 +279,7 @@ func TestDurableDirIsNotMounted(t *testing.T) {
 	l = n.run("job", 1, rankSpec{}, durable...)
 	const why = "the durable tier can't be read, it is tried again: "
 	contains(t, n.daemon.await("note", fields{"code": "waiting", "text": why}).text, "mount it")
-	contains(t, strings.Join(n.status().job("job").Waiting, "\n"), why)
+	n.statusWhen(func(s status) bool { return strings.Contains(strings.Join(s.job("job").Waiting, "\n"), why) })
 	if err := os.Rename(away, there); err != nil {
 		t.Fatal(err)
 	}
@@ -306,8 +306,8 @@ func TestDurableDirIsReplaced(t *testing.T) {
 	was := markers(t, old)
 
 	// Of what status claims from now on there is a marker at the path.
-	move(t, dir, dir+".away")
 	from := n.daemon.mark()
+	move(t, dir, dir+".away")
 	f = n.daemon.awaitFrom(from, "failed", fields{"what": "durable", "why": "mount it"})
 	contains(t, f.text, dir, "no such file or directory")
 	n.statusWhen(func(s status) bool {
@@ -380,13 +380,19 @@ func replace(t *testing.T, dir, old string) {
 }
 
 // markers counts the durable generations that are committed in a directory.
-func markers(t *testing.T, dir string) int {
+func markers(t testing.TB, dir string) int {
 	t.Helper()
-	m, err := filepath.Glob(filepath.Join(dir, "job", "*", "commits", "*.json"))
+	return len(commitsIn(t, dir))
+}
+
+// commitsIn are the files of their commits.
+func commitsIn(t testing.TB, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "job", "*", "commits", "*.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(m)
+	return files
 }
 
 // TestDurableDirIsSilent: the server of the durable tier's mount is gone, and no call to it returns. Training goes on, status says what
@@ -509,20 +515,17 @@ func TestDurableIsReadBack(t *testing.T) {
 	n := one(t)
 	n.run("job", 1, rankSpec{}, "--durable-every", "125")
 	n.daemon.await("durable", nil)
-	n.daemon.awaitLong(time.Minute, "note", fields{"code": "durable_read"})
-	good := 0
+	n.daemon.await("note", fields{"code": "durable_read"})
 	s, err := tier.OpenDirectory(t.Context(), n.cfg.DurableDir, tier.Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	marked, err := s.List(t.Context(), "job")
-	for _, g := range marked {
-		if g.State == catalog.Good {
-			good++
+	n.statusWhen(func(status) bool { // by a mark; the job deletes what has one
+		marked, err := s.List(t.Context(), "job")
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if err != nil || good == 0 {
-		t.Errorf("none of %d generations has a mark that says that it is good: %v", len(marked), err)
-	}
+		return slices.ContainsFunc(marked, func(g catalog.Listed) bool { return g.State == catalog.Good })
+	})
 }

@@ -105,7 +105,7 @@ func TestForeignDaemon(t *testing.T) {
 	if s := foreign.status(); s.Leader != "" || len(s.Nodes) != 0 {
 		t.Errorf("the foreigner's status: %+v", s)
 	}
-	if s := n.status(); len(s.Nodes) != 1 || s.Leader != "n1" {
+	if s := n.statusWhen(linked); len(s.Nodes) != 1 || s.Leader != "n1" {
 		t.Errorf("status: %+v", s)
 	}
 	n.daemon.awaitFrom(n.daemon.mark(), "commit_seen", nil)

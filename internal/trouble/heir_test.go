@@ -24,7 +24,7 @@ func TestHeirSealsNothing(t *testing.T) {
 	first := c.nodes[0].run("job", 2, rankSpec{Pace: 50_000_000}, append([]string{"--ranks", "0"}, flags...)...)
 	second := c.nodes[1].run("job", 2, rankSpec{Pace: 50_000_000, Late: rest}, append([]string{"--ranks", "1"}, flags...)...)
 	at := first.await("step", fields{"step": 23, "rank": 0})
-	pid, was := int(at.fields["pid"].(float64)), c.nodes[0].status().job("job").Ranks[0].Incarnation
+	pid, was := int(at.fields["pid"].(float64)), c.nodes[0].statusWhen(linked).job("job").Ranks[0].Incarnation
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

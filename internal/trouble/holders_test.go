@@ -35,15 +35,7 @@ func TestDrainedNodeServes(t *testing.T) {
 	step := voter.statusWhen(linked).job("job").Position.Step
 	other.kill()
 	lost.die()
-	for end := time.Now().Add(patience); ; { // its link outlives it for a while
-		code, out := voter.verb("node", "lost", "n2")
-		if code == 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(out)
-		}
-	}
+	voter.loses("n2")
 	if err := syscall.Kill(int(starting.fields["pid"].(float64)), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

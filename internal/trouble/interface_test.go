@@ -128,7 +128,7 @@ func TestAnInterfaceDies(t *testing.T) {
 		at := slices.Index(c.nodes, lost) + 1
 		dead, lives := fmt.Sprintf("10.77.0.%d:7400", at), fmt.Sprintf("10.77.1.%d:7400", at)
 		witnesses := slices.DeleteFunc(slices.Clone(c.nodes), func(n *node) bool { return n == lost })
-		step := third.status().job("job").Position.Step
+		step := third.statusWhen(linked).job("job").Position.Step
 		loss.set(lost, 0, "down")
 		began := time.Now()
 		for _, n := range witnesses {

@@ -22,7 +22,7 @@ func TestALeaderThatCouldNotWriteItsLog(t *testing.T) {
 	n.start()
 	l := n.run("job", 1, rankSpec{})
 	l.await("step", fields{"step": 60})
-	was := n.status().Term
+	was := n.statusWhen(linked).Term
 	from := n.daemon.mark()
 	disk.freeze()
 	n.daemon.awaitFrom(from, "raft", fields{"text": "falls silent"})
@@ -31,7 +31,7 @@ func TestALeaderThatCouldNotWriteItsLog(t *testing.T) {
 	for range 3 {
 		n.daemon.awaitFrom(n.daemon.mark(), "committed", nil)
 	}
-	if now := n.status().Term; now != was {
+	if now := n.statusWhen(linked).Term; now != was {
 		t.Errorf("it leads in term %d, and led in %d: the test shows nothing", now, was)
 	}
 	if l.saw(func(l line) bool { return l.is("fenced", nil) }) {

@@ -5,7 +5,22 @@ package trouble_test
 import (
 	"slices"
 	"testing"
+	"time"
 )
+
+// loses says for good that a node is lost, again until that is taken: its link outlives it for a while. It returns what is said then.
+func (n *node) loses(name string) (out string) {
+	n.t.Helper()
+	for end := time.Now().Add(patience); ; {
+		code, out := n.verb("node", "lost", name, "--why", "burnt")
+		if code == 0 {
+			return out
+		}
+		if time.Now().After(end) {
+			n.t.Fatal(out)
+		}
+	}
+}
 
 // TestADeadNodeIsLost: a node's daemon, keeper and memory are gone, and its host refuses. The operator's word is taken though the
 // link to it has not timed out.

@@ -25,12 +25,14 @@ func TestManifestOfAnotherGeometry(t *testing.T) {
 	n2.start()
 	first := n1.run("job", 2, rankSpec{}, "--ranks", "0")
 	n2.run("job", 2, rankSpec{}, "--ranks", "1").await("step", fields{"step": 5})
-	j := n1.status().job("job")
+	const held = 3 // the ledger, the arena of the node's rank, and that of the mirror of the other one's private part
+	j := n1.statusWhen(func(s status) bool {
+		return s.job("job").Position.Step > 0 && len(memory(t, n1.keeper.PID())) == held
+	}).job("job")
 	job, err := replica.ParseUUID(j.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	held := len(memory(t, n1.keeper.PID()))
 	n2.daemon.kill()
 	id, err := pki.Load(n2.cfg.PKI.CA, n2.cfg.PKI.Cert, n2.cfg.PKI.Key, n2.cfg.PKI.GossipKey)
 	if err != nil {
@@ -70,7 +72,7 @@ func TestManifestOfAnotherGeometry(t *testing.T) {
 		contains(t, err.Error(), tc.says...)
 	}
 	if now := len(memory(t, n1.keeper.PID())); now != held {
-		t.Errorf("the keeper held %d arenas and holds %d", held, now)
+		t.Errorf("the keeper held %d files and holds %d", held, now)
 	}
 	n2.start()
 	n1.daemon.awaitFrom(n1.daemon.mark(), "commit_seen", nil)

@@ -30,15 +30,7 @@ func TestNeighbourTrains(t *testing.T) {
 	before := donor.statusWhen(func(s status) bool { return len(s.job("job").Offers) > 0 })
 	second.kill()
 	lost.die()
-	for end := time.Now().Add(patience); ; { // its link outlives it for a while
-		code, out := donor.verb("node", "lost", "n2")
-		if code == 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(out)
-		}
-	}
+	donor.loses("n2")
 	healed := func(s status) bool {
 		return s.job("job").Phase == "open" && s.job("job").Epoch > before.job("job").Epoch
 	}

@@ -146,6 +146,16 @@ func (p *process) awaitText(from int, text string) int {
 	return at
 }
 
+// awaitAll waits for so many lines of an event: another process may act on what they are about before they are read.
+func (p *process) awaitAll(n int, event string, want fields) {
+	p.t.Helper()
+	for from := 0; n > 0; n-- {
+		p.awaitFrom(from, event, want)
+		at, _, _ := p.scan(from, func(l line) bool { return l.is(event, want) })
+		from = at + 1
+	}
+}
+
 // awaitLong is await for what takes longer than events do.
 func (p *process) awaitLong(d time.Duration, event string, want fields) line {
 	p.t.Helper()

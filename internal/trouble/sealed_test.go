@@ -49,7 +49,7 @@ func TestEncryptedJob(t *testing.T) {
 	for range 2 {
 		leader.daemon.awaitFrom(leader.daemon.mark(), "durable", nil)
 	}
-	leader.daemon.awaitLong(time.Minute, "note", fields{"code": "durable_read"})
+	leader.daemon.await("note", fields{"code": "durable_read"})
 	newest := leader.daemon.newestDurable()
 	for i, n := range c.nodes {
 		launchers[i].kill()

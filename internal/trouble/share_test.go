@@ -27,18 +27,11 @@ func TestReplacementsShareWhatCame(t *testing.T) {
 	donor.statusWhen(func(s status) bool { return len(s.job("job").Offers) > 0 })
 	others.kill()
 	lost.die()
-	for end := time.Now().Add(patience); ; { // its link outlives it for a while
-		code, out := donor.verb("node", "lost", "n2")
-		if code == 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(out)
-		}
-	}
+	donor.loses("n2")
 	for rank := 1; rank <= 3; rank++ {
 		spares.await("loaded", fields{"rank": rank})
 	}
+	spare.daemon.awaitAll(3, "moved", fields{"part": "group 0"})
 	var moved, fromDonor float64
 	spare.daemon.saw(func(l line) bool {
 		if l.is("moved", fields{"part": "group 0"}) {

@@ -78,9 +78,7 @@ func TestSleeperOfAnEndedJob(t *testing.T) {
 	n.daemon.await("job_created", nil)
 	old := n.rank("job", 0, 1, 0, rankSpec{})
 	old.await("step", fields{"step": 5})
-	if held := memory(t, n.keeper.PID()); len(held) != 1 {
-		t.Errorf("the keeper holds %q, want one arena", held)
-	}
+	n.statusWhen(func(status) bool { return len(memory(t, n.keeper.PID())) == 1 }) // the rank's arena
 	old.Signal(syscall.SIGSTOP)
 	awaitStopped(t, old.PID())
 	if code, out := call(t, "job", "end", "job", "--config", n.File); code != 0 {
@@ -91,11 +89,7 @@ func TestSleeperOfAnEndedJob(t *testing.T) {
 		t.Errorf("the sleeping rank ended with code %d, want a signal", code)
 	}
 	n.daemon.await("rank_died", nil)
-	// The daemon drops the arena in the same turn in which it answers nobody, so a status after that line comes after it.
-	n.status()
-	if held := memory(t, n.keeper.PID()); len(held) != 0 {
-		t.Errorf("the keeper still holds %q", held)
-	}
+	n.statusWhen(func(status) bool { return len(memory(t, n.keeper.PID())) == 0 }) // the keeper hears of it beside what the daemon does
 }
 
 // memory lists the memory files that a process has open.

@@ -374,7 +374,7 @@ func TestSecondDaemon(t *testing.T) {
 	from := n.daemon.mark()
 	n.daemon.awaitFrom(from, "commit_seen", nil)
 	n.run("next", 1, rankSpec{}).await("step", fields{"step": 5}) // the keeper still serves the first
-	if s := n.status(); s.Leader != "n1" || s.Nodes[0].State != "alive" {
+	if s := n.statusWhen(linked); s.Leader != "n1" || s.Nodes[0].State != "alive" {
 		t.Errorf("%+v", s)
 	}
 	n.daemon.kill()
