@@ -12,7 +12,7 @@ import pytest
 from conftest import Daemon
 from replicad import Rank
 from replicad._core.threads import helpers
-from replicad.errors import Invalid
+from replicad.errors import Fenced, Invalid
 
 #: A rank that counts: word 0 is the step; each further word is a function of what it was. Arguments: the last step, and a step: once
 #: it or a later one is committed the rank says so and waits for the loss of a rank.
@@ -86,6 +86,25 @@ def test_a_look_that_a_join_overtakes_closes_nothing() -> None:
     rank.said = [True, True]
     rank._look_at_fence()
     assert rank.wait_fence(0)
+
+
+def test_a_commit_that_its_ranks_loss_overtakes_is_one() -> None:
+    """Whoever hears of a commit may end at once. A rank that looked for it before that, and for the fence afterwards, took a step that is committed for one that is not."""
+
+    class Overtaken(Rank):
+        committed = property(lambda self: self.said.pop(0))  # type: ignore[assignment]
+
+        def pause(self, most: float) -> None: ...
+
+        def _seal_step(self, op: str, unchanged: bool) -> bool:
+            raise Fenced(op)
+
+    rank = Overtaken.__new__(Overtaken)
+    rank._paused, rank.said = 0.0, [6, 7]
+    rank.commit(7)
+    rank.said = [6, 6]
+    with pytest.raises(Fenced):
+        rank.commit(7)
 
 
 def test_life(run: Callable[..., str]) -> None:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import Corrupt, Error, Gone, Invalid, Timeout
+from ..errors import Corrupt, Error, Fenced, Gone, Invalid, Timeout
 from . import joining, preloading
 from . import native as n
 from .handle import RETRY, SLICE
@@ -477,6 +477,9 @@ class Rank(Rendezvous):
                         # taken for one.
                         self.pause(max(paused - now, STAND))
                 self._fence.wait(GLANCE)
+        except Fenced:
+            if self.committed < step:  # else it was committed before the epoch was closed: another rank that heard of it may have ended
+                raise
         finally:
             with contextlib.suppress(Error):
                 self.pause(max(0.0, paused - time.monotonic()))
