@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,9 +33,7 @@ class Forked(Suite):
     def _ranks(self, program: str, call: Sequence[str], world: int, env: Mapping[str, str], timeout: float) -> None:
         path = self._folder / "plain.py"
         path.write_text(program)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        common = {**env, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        common = {**env, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(conformance.port())}
         forks = warm(dict(env), self._first)
         ranks = [Job.of(forks.launch([], [sys.executable, str(path), *call], {**common, "RANK": str(r), "LOCAL_RANK": str(r)}, self._folder), f"plain {r}") for r in range(world)]
         for rank in ranks:
