@@ -130,7 +130,7 @@ class Lives:
     """The lives of a job's rank 0."""
 
     def __init__(self, job: Job, folder: Path) -> None:
-        self.job, self.folder, self.at = job, folder, 0
+        self.job, self.folder, self.at = job, folder, dict[str, int]()
 
     def next(self) -> dict[str, Any]:
         """What the next life says of itself, once it has trained a step."""
@@ -149,11 +149,14 @@ class Lives:
         path.with_suffix(".new").rename(path)
 
     def said(self, text: str) -> str:
-        """A line of the launcher that follows the last one that was asked for: those of ranks come when they like."""
-        seen = self.job.out.seen
-        line = next((line for line in seen[self.at :] if text in line), None) or self.job.until(text)
-        self.at = len(seen) - seen[::-1].index(line)
-        return line
+        """A line of the launcher with a text, the next one that was not asked for yet: lines of ranks, and of another text, come when they like."""
+        seen, at = self.job.out.seen, self.at.get(text, 0)
+        at = next((i for i, line in enumerate(seen[at:], at) if text in line), len(seen))
+        if at == len(seen):
+            self.job.until(text)
+            at = len(seen) - 1
+        self.at[text] = at + 1
+        return seen[at]
 
     def ready(self) -> int:
         """Waits for the process that restarts fork from; its process id."""
