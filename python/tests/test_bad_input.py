@@ -394,7 +394,7 @@ def test_a_library_that_lacks_a_function(tmp_path: Path) -> None:
     program = (
         "import replicad\ntry:\n    replicad.Rank.open(socket='/none', job='x', rank=0, world=1, group=0, timeout=0)\nexcept replicad.Version as err:\n    print('VERSION', err)\n"
     )
-    got = subprocess.run([sys.executable, "-c", program], env=environment(REPLICAD_LIBRARY=str(library)), capture_output=True, text=True, timeout=60)
+    got = subprocess.run([sys.executable, "-c", program], env=environment(REPLICAD_LIBRARY=str(library)), capture_output=True, text=True, timeout=PATIENCE)
     assert re.search(r"VERSION \S+old\.so is of another release \(.*undefined symbol: rp_open\): install the wheel whole", got.stdout), got
 
 

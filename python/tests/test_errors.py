@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import replicad
-from conftest import ROOT, Daemon, environment
+from conftest import PATIENCE, ROOT, Daemon, environment
 from replicad import Fenced, Fork, Gone, Invalid, Rank, Region, SessionState, Stopped, Version
 from replicad._core import native as _native
 from replicad.errors import BY_CODE, Error, Signal
@@ -314,7 +314,7 @@ def test_fork_is_typed() -> None:
 
 
 def in_python(program: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], env=environment(**env), capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", program], env=environment(**env), capture_output=True, text=True, timeout=PATIENCE)
 
 
 OPEN = "import replicad\ntry:\n    replicad.Rank.open(socket='/none', job='x', rank=0, world=1, group=0, timeout=0)\nexcept replicad.Version as err:\n    print('VERSION', err)\n"
@@ -432,5 +432,5 @@ def test_without_torch() -> None:
         "import sys; sys.modules['torch'] = None\nimport replicad, replicad.inprocess, replicad.testing\nreplicad.Rank\n"
         "for name in ('Session', 'data'):\n    try:\n        getattr(replicad, name)\n    except ImportError as err:\n        print(name, err)\n"
     )
-    got = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60)
+    got = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     assert got.stdout.count("is for PyTorch, which is not installed: pip install 'torch>=2.6'; replicad.Rank works without it") == 2, got
