@@ -53,6 +53,25 @@ def suite(subject: type[Subject], world: int, daemon: Daemon, folder: Path, said
     return Forked(subject, first, **given) if first else Suite(subject, **given)
 
 
+#: Has the ranks wait in a step of their first epoch until one of them is lost.
+_WAITS = """import replicad.session
+
+
+def _made(self, *args, _make=replicad.session.Session.__init__, **more):
+    _make(self, *args, **more)
+    self.reached = lambda place, at: (place, at, self.order.epoch) == ("window", STEP, 1) and self.rank.wait_fence()
+
+
+replicad.session.Session.__init__ = _made
+"""
+
+
+def waiting(program: str, step: int) -> str:
+    """The program with ranks that wait in this step for the loss of one: without, they may be through with all steps by the time of a kill from outside."""
+    assert "\nimport replicad\n" in program
+    return program.replace("\nimport replicad\n", "\nimport replicad\n" + _WAITS.replace("STEP", str(step)), 1)
+
+
 def equal(report: Report) -> None:
     """Prints the table, and its rows into the file that `make frameworks-test` names; every row has to be equal."""
     print(report)
