@@ -59,7 +59,7 @@ _WAITS = """import replicad.session
 
 def _made(self, *args, _make=replicad.session.Session.__init__, **more):
     _make(self, *args, **more)
-    self.reached = lambda place, at: (place, at, self.order.epoch) == ("window", STEP, 1) and self.rank.wait_fence()
+    self.reached = lambda place, at: (place, at) == ("window", STEP) and self.order.epoch == 1 and self.rank.wait_fence()
 
 
 replicad.session.Session.__init__ = _made

@@ -201,7 +201,7 @@ def test_a_fence_that_the_training_thread_has_read(daemon: Daemon) -> None:
                     rank.barrier("of more than there are", 3)
                 except Fenced:
                     late.set()
-                print("TOLD", rank.wait_fence(20), flush=True)
+                print("TOLD", rank.wait_fence(60), flush=True)
                 rank.join(); rank.load(); rank.ready()
             rank.leave()
         """,

@@ -272,6 +272,22 @@ def test_rounds(make: Callable[..., torchrun.Handler], daemon: Daemon) -> None:
     assert (kept.rank, third.round().rank) == (1, 0) and address(kept) == address(third.round())
 
 
+def test_who_waited_for_the_round_before_waits_for_no_other() -> None:
+    """That an agent waits was said when this one asked to join, and read afterwards: it left its new round at once, and the processes of all were started again."""
+    agent = object.__new__(torchrun._Agent)
+    agent._news, agent._ended, agent._rounds, agent.done, agent.waiting = threading.Condition(), False, [], None, 0
+
+    def say(**line: Any) -> None:
+        agent._learn({"waiting": 1})
+        agent._learn({"round": 2, "rank": 0, "head": "here:1"})
+
+    agent.say = say  # type: ignore[method-assign]
+    assert agent.join("here:1")["round"] == 2
+    assert agent.waits() == 0
+    agent._learn({"waiting": 1})
+    assert agent.waits() == 1
+
+
 def test_a_daemon_that_is_killed_changes_no_round(own_daemon: Daemon) -> None:
     """The next one leads, too, and makes the same round of what the agents say."""
     with handlers_of(own_daemon) as make:
