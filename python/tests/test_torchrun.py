@@ -28,9 +28,9 @@ from nodes import cluster
 from replicad.adapters import torchrun
 
 #: A loop whose ranks add up their gradients over torchrun's own process group. Arguments: a folder, and what happens in step 8, once: "rank" kills rank 1,
-#: "agent" the torchrun of node rank 0. The last lines say whether all is as in one process without a fault.
+#: "agent" the torchrun of node rank 0, and "spare" has all wait for one. The last lines say whether all is as in one process without a fault.
 PROGRAM = """
-import os, signal, sys
+import os, signal, sys, time
 import torch
 import torch.distributed as dist
 import replicad
@@ -69,6 +69,8 @@ with replicad.Session(model, optimizer) as session:
     say(f"rank {rank} on {os.environ['REPLICAD_HOST']} begins after step {session.order.step}")
     dist.init_process_group("gloo")
     for step in session.steps(STEPS):
+        while step == 8 and fault == "spare" and not os.path.exists(os.path.join(folder, "spare")):
+            time.sleep(0.01)
         if step == 8:
             session.commit(timeout=60)
         if step == 8 and fault == "rank" and rank == 1 and once("fault"):
@@ -167,7 +169,9 @@ def test_the_agent_of_node_rank_0_is_killed(spare: bool, site: Path, tmp_path: P
 @pytest.mark.long
 def test_a_spare_that_nobody_needs_ends_well(site: Path, tmp_path: Path) -> None:
     with cluster("abc") as nodes:
-        runs = [torchruns(nodes[name], site, tmp_path, "none", "lm", "--nproc-per-node=1", "--nnodes=2:3") for name in "abc"]
+        runs = [torchruns(nodes[name], site, tmp_path, "spare", "lm", "--nproc-per-node=1", "--nnodes=2:3") for name in "abc"]
+        until(lambda: any("this torchrun is a spare" in str(one.out) for one in runs))
+        (tmp_path / "spare").touch()  # the others may be through with all steps before it has started
         out = "\n".join(one.done() for one in runs)
         assert sorted(re.findall(r"rank (\d) END (\w+)", out)) == [("0", "equal"), ("1", "equal")], out
         assert out.count("this torchrun is a spare: 2 others train") == 1, out
