@@ -36,7 +36,7 @@ from . import native as n
 from .handle import RETRY, SLICE
 from .region import Region
 from .rendezvous import Rendezvous
-from .threads import help_copy, helpers, watch, work
+from .threads import ANSWER, help_copy, helpers, watch, work
 from .waiting import astray, wait_rank
 
 if TYPE_CHECKING:
@@ -173,9 +173,9 @@ class Rank(Rendezvous):
         if joins:
             joining.take(o.rank, o.world, None if auto else o.group)
         lib, handle, text = n.library(), c.c_void_p(), n.ErrorText()
-        end = time.monotonic() + timeout
+        end, wait = time.monotonic() + timeout, SLICE
         while True:
-            o.timeout_ns = int(SLICE * 1e9)
+            o.timeout_ns = int(wait * 1e9)
             code = lib.rp_open(c.byref(o), c.byref(handle), c.byref(text))
             if code == n.OK:
                 made = cls(handle, os.getpid(), o.rank, o.world, None if auto else o.group)
@@ -184,6 +184,8 @@ class Rank(Rendezvous):
                 return made
             if code not in (n.EGONE, n.ETIMEOUT, n.EAGAIN) or time.monotonic() >= end:
                 raise n.failure("open", code, text)
+            if code == n.ETIMEOUT:  # a busy daemon: the next call connects anew, and would not have its answer either
+                wait = min(2 * wait, ANSWER)
             time.sleep(RETRY)
 
     def name_group(self, group: int) -> None:
