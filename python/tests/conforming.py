@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,9 +33,7 @@ class Forked(Suite):
     def _ranks(self, program: str, call: Sequence[str], world: int, env: Mapping[str, str], timeout: float) -> None:
         path = self._folder / "plain.py"
         path.write_text(program)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        common = {**env, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        common = {**env, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(conformance.port())}
         forks = warm(dict(env), self._first)
         ranks = [Job.of(forks.launch([], [sys.executable, str(path), *call], {**common, "RANK": str(r), "LOCAL_RANK": str(r)}, self._folder), f"plain {r}") for r in range(world)]
         for rank in ranks:
@@ -54,6 +51,25 @@ def suite(subject: type[Subject], world: int, daemon: Daemon, folder: Path, said
 
     given: dict[str, Any] = {"world": world, "folder": folder, "launch": launch, "env": environment()}
     return Forked(subject, first, **given) if first else Suite(subject, **given)
+
+
+#: Has the ranks wait in a step of their first epoch until one of them is lost.
+_WAITS = """import replicad.session
+
+
+def _made(self, *args, _make=replicad.session.Session.__init__, **more):
+    _make(self, *args, **more)
+    self.reached = lambda place, at: (place, at) == ("window", STEP) and self.order.epoch == 1 and self.rank.wait_fence()
+
+
+replicad.session.Session.__init__ = _made
+"""
+
+
+def waiting(program: str, step: int) -> str:
+    """The program with ranks that wait in this step for the loss of one: without, they may be through with all steps by the time of a kill from outside."""
+    assert "\nimport replicad\n" in program
+    return program.replace("\nimport replicad\n", "\nimport replicad\n" + _WAITS.replace("STEP", str(step)), 1)
 
 
 def equal(report: Report) -> None:

@@ -66,7 +66,7 @@ first = session.at
 try:
     for _ in range(30):
         step()
-        session.commit(timeout=20)
+        session.commit(timeout=60)
 except replicad.Mismatch as err:
     print("TOLD", err, flush=True)
     print("AT", session.at, session.committed, session.at <= first + 12, flush=True)

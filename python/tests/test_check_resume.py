@@ -191,10 +191,33 @@ def test_an_exception_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(found.value).endswith("KeyError: 'no such sample'\n")
 
 
+#: Its run does not end, and its time is up once it has printed something, whenever that is.
+LATE = """
+import pathlib, subprocess, threading, time
+from replicad.testing import check_resume
+
+said, wait = pathlib.Path("said"), subprocess.Popen.wait
+
+def up(process, timeout=None):
+    while timeout == 12 and not said.exists():
+        time.sleep(0.01)
+    return wait(process, 0.1 if timeout == 12 else timeout)
+
+if __name__ != "__main__":
+    print("as far as here", flush=True)
+    said.touch()
+    threading.Event().wait()
+
+def train(last): yield {}
+
+if __name__ == "__main__":
+    subprocess.Popen.wait = up
+    check_resume(train, steps=1, more=1, timeout=12)
+"""
+
+
 def test_what_a_run_printed_is_told_when_its_time_is_up(tmp_path: Path) -> None:
-    text = "import threading\nfrom replicad.testing import check_resume\n"
-    text += "if __name__ != '__main__':\n    print('as far as here', flush=True)\n    threading.Event().wait()\n\ndef train(last): yield {}\n"
-    (tmp_path / "check.py").write_text(text + "\nif __name__ == '__main__': check_resume(train, steps=1, more=1, timeout=12)\n")
+    (tmp_path / "check.py").write_text(LATE)
     said = output("check.py", folder=tmp_path, code=1)
     assert "RuntimeError: the straight run has not ended after 12 s; " in said and "timeout=" in said and "as far as here" in said
 

@@ -75,6 +75,7 @@ with Rank.open() as rank:
         except replicad.SessionState as err:
             print("REFUSED", err, flush=True)
         rank.step_exit(1)
+        rank.commit(1)
         if rank.number == 1:
             rank.kv_get("go")
             os._exit(3)

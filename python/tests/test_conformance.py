@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
-from replicad.testing.conformance import Report, Row, judge, lives
+import pytest
+
+from replicad.testing.conformance import Report, Row, judge, lives, port
 
 
 def events(*steps: int, loss: str = "1.0") -> list[Any]:
@@ -77,3 +80,11 @@ def test_the_table() -> None:
     report = Report([Row("x", 2, "kill", "forward 2")]) + Report([Row("x", 2, "raise", "save 4", "rank 0: step 5 for the end")])
     assert not report.equal
     assert str(report).splitlines()[2:] == ["| x | 2 | forward 2 | kill | yes |", "| x | 2 | save 4 | raise | NO: rank 0: step 5 for the end |"]
+
+
+def test_a_port_for_ranks_is_none_that_others_are_given() -> None:
+    """Between the moment at which it is chosen and the one at which rank 0 listens there, the kernel gives such ports to whoever asks."""
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    if low <= 10_000 and high == 65_535:
+        pytest.skip("the kernel hands out every port here")
+    assert not any(low <= port() <= high for _ in range(20))

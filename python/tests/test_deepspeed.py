@@ -26,7 +26,7 @@ from deepspeed.runtime.fp16.loss_scaler import CreateLossScaler
 
 import replicad
 import subject_deepspeed as subjects
-from conforming import equal, suite
+from conforming import equal, suite, waiting
 from conftest import ROOT, Daemon
 from replicad.errors import Invalid, SessionState, Unsupported
 from replicad.testing.conformance import Break, Run
@@ -263,7 +263,7 @@ def test_the_example(daemon: Daemon) -> None:
     last = sorted(line for line in daemon.run(program, world=2, flags=AUTO).done().splitlines() if line.startswith("rank "))
     assert [line.split(", loss")[0] for line in last] == ["rank 0 at step 20", "rank 1 at step 20"]
     assert all(line.endswith("noticed {}") for line in last)
-    job = daemon.run(program, world=2, flags=AUTO)
+    job = daemon.run(waiting(program, 12), world=2, flags=AUTO)
     (pid,) = re.findall(r"process (\d+)", job.until("rank 1: process "))[:1]
     job.until("step 10: loss")
     os.kill(int(pid), signal.SIGKILL)

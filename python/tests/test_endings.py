@@ -189,7 +189,7 @@ else:
     )
     of = "in the optimizer step" if where == "step" else "in step"
     job.until(f"rank 0: the same exception at step 3 as before the last restart: {of} 3: ValueError: no such sample: <object object at 0x")
-    assert str(job.out).count("STARTED") == 2, job.out
+    assert job.printed().count("STARTED") == 2, job.out  # a third process may be on its way since
     daemon.verb("job", "end", job.name, "--dev")
     job.wait()
 

@@ -48,6 +48,8 @@ def train(call=None):
         session = replicad.Session(model, optimizer)
     start = session.resume()
     for step in range(start + 1, 13):
+        if step == 5:
+            session.commit()  # a step that finds no free slot is not copied
         optimizer.zero_grad()
         ddp(torch.full((1, 4), float(rank + 1))).sum().backward()
         dist.all_reduce(torch.ones(1), group=both)
@@ -82,7 +84,7 @@ def test_an_existing_job_comes_back(how: str, daemon: Daemon) -> None:
     job = daemon.run(PROGRAM, how, world=2, flags=("--warm", "1"), fresh=True)
     out = job.done()
     ends = said(job)
-    assert len({e["weights"] for e in ends.values()}) == 1 and {e["from"] for e in ends.values()} <= {3, 4}, out
+    assert len({e["weights"] for e in ends.values()}) == 1 and {e["from"] for e in ends.values()} == {4}, out
     assert [ends[r]["place"] for r in (0, 1)] == [[0, 2, 0, 2, 0 if how == "process" else 1], [1, 2, 1, 2, 1]], out
     assert not any(e["listens"] for e in ends.values()), "a rank hosts a store"
     assert all(e["mine"] and e["noted"] > 0 for e in ends.values()), out

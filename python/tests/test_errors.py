@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -11,13 +12,14 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import replicad
-from conftest import ROOT, Daemon, environment
+from conftest import PATIENCE, ROOT, Daemon, environment
 from replicad import Fenced, Fork, Gone, Invalid, Rank, Region, SessionState, Stopped, Version
 from replicad._core import native as _native
 from replicad.errors import BY_CODE, Error, Signal
@@ -314,7 +316,7 @@ def test_fork_is_typed() -> None:
 
 
 def in_python(program: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], env=environment(**env), capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", program], env=environment(**env), capture_output=True, text=True, timeout=PATIENCE)
 
 
 OPEN = "import replicad\ntry:\n    replicad.Rank.open(socket='/none', job='x', rank=0, world=1, group=0, timeout=0)\nexcept replicad.Version as err:\n    print('VERSION', err)\n"
@@ -339,27 +341,26 @@ def test_no_library(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def answering(tmp_path: Path) -> Iterator[Callable[[bytes], str]]:
-    """A daemon that answers every hello with the same bytes."""
+def answering(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """A daemon that answers every hello with the same bytes, at once or later."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
         path = str(tmp_path / "s")
         s.bind(path)
         s.listen()
         threads: list[threading.Thread] = []
 
-        def serve(reply: bytes) -> None:
-            try:
+        def serve(reply: bytes, after: float) -> None:
+            with contextlib.suppress(OSError):
                 while True:
                     conn, _ = s.accept()
-                    with conn:
+                    with conn, contextlib.suppress(OSError):  # who did not wait for the answer comes again
                         hello = conn.recv(1 << 16)
+                        time.sleep(after)
                         conn.send(reply[:12] + hello[12:16] + reply[16:])  # the answer names the request
                         conn.recv(1)
-            except OSError:
-                pass
 
-        def start(reply: bytes) -> str:
-            threads.append(threading.Thread(target=serve, args=(reply,), daemon=True))
+        def start(reply: bytes, after: float = 0.0) -> str:
+            threads.append(threading.Thread(target=serve, args=(reply, after), daemon=True))
             threads[0].start()
             return path
 
@@ -379,17 +380,24 @@ def message(name: str, body: bytes) -> bytes:
     return head[:8] + struct.pack("<I", 32 + len(body)) + head[12:] + body
 
 
-def test_daemon_of_another_version(answering: Callable[[bytes], str]) -> None:
+def test_daemon_of_another_version(answering: Callable[..., str]) -> None:
     """What a daemon says to a library of another version; and a welcome that this library doesn't know."""
     path = answering(message("refused", struct.pack("<iI", -7, 0) + b"library version 1, this daemon speaks 2: use the libreplicad that came with it"))
     with pytest.raises(Version, match="this daemon speaks 2: use the libreplicad that came with it"):
-        Rank.open(socket=path, job="x", rank=0, world=1, group=0, timeout=0)
+        Rank.open(socket=path, job="x", rank=0, world=1, group=0, timeout=PATIENCE)
 
 
-def test_welcome_of_another_version(answering: Callable[[bytes], str]) -> None:
+def test_a_daemon_that_is_slow_to_answer_is_waited_for(answering: Callable[..., str]) -> None:
+    """A call waits a tenth of a second before signals are looked at, and the next one connected anew: a busy daemon never answered in time."""
+    path = answering(message("refused", struct.pack("<iI", -7, 0) + b"at last"), 0.3)
+    with pytest.raises(Version, match="at last"):
+        Rank.open(socket=path, job="x", rank=0, world=1, group=0, timeout=10)
+
+
+def test_welcome_of_another_version(answering: Callable[..., str]) -> None:
     path = answering(message("welcome", golden("welcome")[32:] + bytes(8)))
     with pytest.raises(Version, match="the daemon's welcome has 56 bytes, want 48"):
-        Rank.open(socket=path, job="x", rank=0, world=1, group=0, timeout=0)
+        Rank.open(socket=path, job="x", rank=0, world=1, group=0, timeout=PATIENCE)
 
 
 def test_this_daemon_refuses_another_library(daemon: Daemon, job: str) -> None:
@@ -432,5 +440,5 @@ def test_without_torch() -> None:
         "import sys; sys.modules['torch'] = None\nimport replicad, replicad.inprocess, replicad.testing\nreplicad.Rank\n"
         "for name in ('Session', 'data'):\n    try:\n        getattr(replicad, name)\n    except ImportError as err:\n        print(name, err)\n"
     )
-    got = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60)
+    got = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     assert got.stdout.count("is for PyTorch, which is not installed: pip install 'torch>=2.6'; replicad.Rank works without it") == 2, got

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from conftest import Daemon
-from replicad import Rank, Timeout
+from conftest import PATIENCE, Daemon
+from replicad import Rank, SessionState, Timeout
 from replicad._core import gathering
 from replicad._core.gathering import ARRIVALS, LAST, LOOK, meet, scattered
 from replicad.testing import Fault, Faults
@@ -124,7 +124,7 @@ class Meeting:
 
     def __init__(self, daemon: Daemon, job: str) -> None:
         self.ranks = [Rank.open(socket=str(daemon.socket), job=job, rank=r, world=2, group=0) for r in (1, 1, 0)]
-        self.met: dict[str, object] = {}  #: by name: the gathering, or None after its time
+        self.met: dict[str, object] = {}  #: by name: the gathering, or None after its time, or once its handle is closed
 
     def come(self, who: str, rank: Rank, seconds: float) -> threading.Thread:
         """Has a rank meet the others, on a thread of its own."""
@@ -132,7 +132,7 @@ class Meeting:
         def run() -> None:
             try:
                 self.met[who] = meet(rank, seconds)
-            except Timeout:
+            except (Timeout, SessionState):
                 self.met[who] = None
 
         thread = threading.Thread(target=run)
@@ -166,21 +166,25 @@ def test_one_of_two_processes_of_a_rank_that_come_at_once_meets_the_others(meeti
         there = check(key, timeout)
         if not written.is_set():
             looked.set()
-            written.wait(60)
+            written.wait(PATIENCE)
         return there
 
     older.kv_check = late  # type: ignore[method-assign]
 
     other.scope()
-    came = [meeting.come("older", older, 3 * LOOK)]
-    assert looked.wait(60)
-    came.append(meeting.come("newer", newer, 3 * LOOK))
+    came = [meeting.come("older", older, PATIENCE)]
+    assert looked.wait(PATIENCE)
+    came.append(meeting.come("newer", newer, PATIENCE))
     while number(other) != 2:
         pass
     written.set()
     while number(other) != 1:
         pass
-    came.append(meeting.come("other", other, 3 * LOOK))
+    came.append(meeting.come("other", other, PATIENCE))
+    while sum(thread.is_alive() for thread in came) > 1:
+        time.sleep(0.01)
+    for rank in (older, newer):  # the one that is left would wait for its time
+        rank.close()
     for thread in came:
         thread.join()
     assert meeting.met["other"] is not None
@@ -195,7 +199,7 @@ def test_the_later_of_two_processes_of_a_rank_meets_the_others(meeting: Meeting)
     came = [meeting.come("older", older, 3 * LOOK)]
     while number(other) != 1:
         pass
-    came.append(meeting.come("newer", newer, 60))
+    came.append(meeting.come("newer", newer, PATIENCE))
     while number(other) != 2:
         pass
     numbers, end = set(), time.monotonic() + 1.5 * LOOK
@@ -203,7 +207,7 @@ def test_the_later_of_two_processes_of_a_rank_meets_the_others(meeting: Meeting)
         numbers.add(number(other))
     assert numbers == {2}
     assert other.kv_get(ARRIVALS) == b"2"
-    came.append(meeting.come("other", other, 60))
+    came.append(meeting.come("other", other, PATIENCE))
     for thread in came:
         thread.join()
     assert meeting.met["older"] is None
@@ -213,7 +217,7 @@ def test_the_later_of_two_processes_of_a_rank_meets_the_others(meeting: Meeting)
 def test_a_number_that_is_drawn_again_is_of_another_process(meeting: Meeting) -> None:
     """What the daemon of a lost node had added to the arrivals is not counted any more. The process that replaces its own passed for that one."""
     lost, successor, other = meeting.ranks
-    for thread in [meeting.come("lost", lost, 60), meeting.come("other", other, 60)]:
+    for thread in [meeting.come("lost", lost, PATIENCE), meeting.come("other", other, PATIENCE)]:
         thread.join()
     assert meeting.met["lost"] == meeting.met["other"]
     assert not scattered(other)
@@ -222,10 +226,10 @@ def test_a_number_that_is_drawn_again_is_of_another_process(meeting: Meeting) ->
     successor.kv_delete(ARRIVALS)
     successor.kv_delete("meet/1")
     successor.kv_add(ARRIVALS, drawn - 1)
-    thread = meeting.come("successor", successor, 60)
+    thread = meeting.come("successor", successor, PATIENCE)
     while not scattered(other):
         pass
-    meeting.come("other again", other, 60).join()
+    meeting.come("other again", other, PATIENCE).join()
     thread.join()
     assert meeting.met["successor"] == meeting.met["other again"] != meeting.met["lost"]
 
@@ -252,7 +256,7 @@ def test_who_came_last_and_died_before_it_met_anybody_is_not_waited_for(meeting:
 
     dead(one, "one")
     dead(other, "other")
-    for thread in [meeting.come("one", one, 60), meeting.come("other", other, 60)]:
+    for thread in [meeting.come("one", one, PATIENCE), meeting.come("other", other, PATIENCE)]:
         thread.join()
     assert meeting.met["one"] is not None
     assert meeting.met["one"] == meeting.met["other"]

@@ -70,7 +70,7 @@ def reached(at, step):
         return
     while at == "follows" and not asks.exists():  # the other one is about to wait for this one
         time.sleep(0.001)
-    while at == "updated" and not has.exists():  # the other one has what the step gives it
+    while at in ("updated", "decided") and not has.exists():  # the other one has what the step gives it, or the arena that it is to give up
         time.sleep(0.001)
     mark.touch()
     if how == "killed":

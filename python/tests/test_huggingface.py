@@ -21,7 +21,7 @@ from transformers import Trainer, TrainerCallback
 
 import replicad
 import subject_huggingface as subjects
-from conforming import equal, suite
+from conforming import equal, suite, waiting
 from conftest import ROOT, Daemon
 from replicad.adapters import huggingface
 from replicad.errors import Invalid, SessionState, Timeout, Unsupported
@@ -282,7 +282,7 @@ def test_the_example(daemon: Daemon, tmp_path: Path) -> None:
     last = sorted(line for line in alone.done().splitlines() if line.startswith("rank "))
     assert [line.split(", best")[0] for line in last] == ["rank 0 at step 20", "rank 1 at step 20"]
     assert all(line.endswith("noticed {}") for line in last)
-    job = daemon.run(program, "--out", str(tmp_path / "killed"), world=2)
+    job = daemon.run(waiting(program, 8), "--out", str(tmp_path / "killed"), world=2)
     pid = int(job.until("rank 1: process").split("process ")[1].split()[0])
     job.until("'loss'")
     os.kill(pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import replicad
-from conftest import ROOT, Daemon, Job, quick
+from conftest import PATIENCE, ROOT, Daemon, Job, quick
 from nodes import cluster
 from replicad import Gone, Invalid, Refused, Timeout
 
@@ -145,7 +145,7 @@ def test_a_job_that_was_stopped_is_not_begun_again_unasked(own_daemon: Daemon) -
 
     def again(how: str) -> str:
         env = {**own_daemon.env, "REPLICAD": str(ROOT / "bin" / "replicad")}
-        done = subprocess.run([sys.executable, "-c", quick(AGAIN), how], env=env, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, "-c", quick(AGAIN), how], env=env, capture_output=True, text=True, timeout=PATIENCE)
         return done.stdout + done.stderr
 
     assert "made a step" in again("")

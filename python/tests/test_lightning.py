@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import replicad
 import subject_lightning as subjects
-from conforming import equal, suite
+from conforming import equal, suite, waiting
 from conftest import PATIENCE, ROOT, Daemon, environment
 from replicad.errors import Invalid, SessionState, Unsupported
 from replicad.testing.conformance import Break, Run, Suite
@@ -362,7 +362,7 @@ def test_the_example(daemon: Daemon, tmp_path: Path) -> None:
     last = sorted(line for line in alone.done().splitlines() if line.startswith("rank "))
     assert [line.split(", best")[0] for line in last] == ["rank 0 at step 28", "rank 1 at step 28"]
     assert all(line.endswith("noticed {}") for line in last)
-    job = daemon.run(program, "--out", str(tmp_path / "killed"), world=2)
+    job = daemon.run(waiting(program, 9), "--out", str(tmp_path / "killed"), world=2)
     pid = int(job.until("rank 1: process").split("process ")[1].split()[0])
     job.until("validated after step 7")
     os.kill(pid, signal.SIGKILL)

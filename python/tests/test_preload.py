@@ -3,6 +3,7 @@ beforehand costs a line, never a recovery."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -130,7 +131,7 @@ class Lives:
     """The lives of a job's rank 0."""
 
     def __init__(self, job: Job, folder: Path) -> None:
-        self.job, self.folder, self.at = job, folder, 0
+        self.job, self.folder, self.at = job, folder, dict[str, int]()
 
     def next(self) -> dict[str, Any]:
         """What the next life says of itself, once it has trained a step."""
@@ -149,11 +150,14 @@ class Lives:
         path.with_suffix(".new").rename(path)
 
     def said(self, text: str) -> str:
-        """A line of the launcher that follows the last one that was asked for: those of ranks come when they like."""
-        seen = self.job.out.seen
-        line = next((line for line in seen[self.at :] if text in line), None) or self.job.until(text)
-        self.at = len(seen) - seen[::-1].index(line)
-        return line
+        """A line of the launcher with a text, the next one that was not asked for yet: lines of ranks, and of another text, come when they like."""
+        seen, at = self.job.out.seen, self.at.get(text, 0)
+        at = next((i for i, line in enumerate(seen[at:], at) if text in line), len(seen))
+        if at == len(seen):
+            self.job.until(text)
+            at = len(seen) - 1
+        self.at[text] = at + 1
+        return seen[at]
 
     def ready(self) -> int:
         """Waits for the process that restarts fork from; its process id."""
@@ -409,9 +413,19 @@ def test_forks_have_what_the_launcher_has_by_then(world: World) -> None:
     lives.next()
     lives.ready()
     core = min(os.sched_getaffinity(0))
-    for thread in os.listdir(f"/proc/{lives.job.process.pid}/task"):
-        os.sched_setaffinity(int(thread), {core})
-        os.setpriority(os.PRIO_PROCESS, int(thread), 7)
+
+    def lowered() -> bool:
+        """Whether all of its threads had it already: further ones have it from them."""
+        had = True
+        for thread in map(int, os.listdir(f"/proc/{lives.job.process.pid}/task")):
+            with contextlib.suppress(ProcessLookupError):
+                had = had and (os.sched_getaffinity(thread), os.getpriority(os.PRIO_PROCESS, thread)) == ({core}, 7)
+                os.sched_setaffinity(thread, {core})
+                os.setpriority(os.PRIO_PROCESS, thread, 7)
+        return had
+
+    while not lowered():
+        pass
     life = lives.again()
     assert (life["affinity"], life["nice"]) == ([core], 7)
     assert "forked from process" in lives.end(world.daemon)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from conftest import Daemon
 from replicad import Rank
 from replicad._core.threads import helpers
-from replicad.errors import Invalid
+from replicad.errors import Fenced, Invalid
 
 #: A rank that counts: word 0 is the step; each further word is a function of what it was. Arguments: the last step, and a step: once
 #: it or a later one is committed the rank says so and waits for the loss of a rank.
@@ -54,6 +55,8 @@ with Rank.open() as rank:
                     words[i] = (words[i] * 6364136223846793005 + 1442695040888963407) % 2**62 if i else step
                 rank.step_exit(step)
                 if len(sys.argv) > 2 and fresh:
+                    if step == last - 1:
+                        rank.commit(step)  # its steps are not over before one is committed
                     if rank.committed >= int(sys.argv[2]):
                         print("COMMITTED", rank.committed, flush=True)
                         rank.wait_fence()
@@ -86,6 +89,25 @@ def test_a_look_that_a_join_overtakes_closes_nothing() -> None:
     rank.said = [True, True]
     rank._look_at_fence()
     assert rank.wait_fence(0)
+
+
+def test_a_commit_that_its_ranks_loss_overtakes_is_one() -> None:
+    """Whoever hears of a commit may end at once. A rank that looked for it before that, and for the fence afterwards, took a step that is committed for one that is not."""
+
+    class Overtaken(Rank):
+        committed = property(lambda self: self.said.pop(0))  # type: ignore[assignment]
+
+        def pause(self, most: float) -> None: ...
+
+        def _seal_step(self, op: str, unchanged: bool) -> bool:
+            raise Fenced(op)
+
+    rank = Overtaken.__new__(Overtaken)
+    rank._paused, rank.said = 0.0, [6, 7]
+    rank.commit(7)
+    rank.said = [6, 6]
+    with pytest.raises(Fenced):
+        rank.commit(7)
 
 
 def test_life(run: Callable[..., str]) -> None:
@@ -179,7 +201,7 @@ def test_a_fence_that_the_training_thread_has_read(daemon: Daemon) -> None:
                     rank.barrier("of more than there are", 3)
                 except Fenced:
                     late.set()
-                print("TOLD", rank.wait_fence(20), flush=True)
+                print("TOLD", rank.wait_fence(60), flush=True)
                 rank.join(); rank.load(); rank.ready()
             rank.leave()
         """,
@@ -201,17 +223,17 @@ def test_daemon_comes_back(own_daemon: Daemon) -> None:
             while (order := rank.join()).initialise:
                 rank.seal_initial()
             rank.load(); rank.ready()
-            step, away = order.step, False
-            while True:
+            step, back = order.step, None
+            while back is None or rank.committed < back:
                 step += 1
+                if back is None and rank.stats().reconnects:
+                    back = step  # which begins once the next daemon is there
                 rank.step_enter(step)
                 memory[0] = step % 256
                 rank.step_exit(step)
                 rank.wait_fence(0.001)
                 if step == 3:
                     print("STEPPING", flush=True)
-                if rank.stats().reconnects and rank.committed >= step - 1:
-                    break
             print("RECONNECTED", step, flush=True)
             rank.leave()
         """
@@ -232,6 +254,8 @@ def test_who_waits_for_an_order_leaves_the_rank_to_others(run: Callable[..., str
         """
         import ctypes, threading
         from replicad import Rank, Region
+        from replicad._core import handle
+        handle.SLICE = 60.0  # no look comes by time alone: how long the keys take is no matter
         memory = (ctypes.c_uint8 * 64)()
         with Rank.open() as rank:
             rank.register([Region("m", ctypes.addressof(memory), 64, shape=(64,))])
@@ -269,19 +293,32 @@ def test_attach_that_is_answered_late_is_asked_again(own_daemon: Daemon, tmp_pat
         from replicad import Rank, Region
         from replicad._core import native as _native
         memory = (ctypes.c_uint8 * 64)()
+
+        def wait_for(name):
+            while not Path(sys.argv[1], name).exists():
+                time.sleep(0.01)
+
         with Rank.open() as rank:
             rank.register([Region("m", ctypes.addressof(memory), 64, shape=(64,))])
+            print("REGISTERED", flush=True)
+            wait_for("stopped")
             assert rank._lib.rp_attach(rank._h, 0, ctypes.byref(rank._text)) == _native.ETIMEOUT
-            while not Path(sys.argv[1]).exists():
-                time.sleep(0.01)
+            print("ASKED", flush=True)
+            wait_for("claimed")
             rank.attach()
             while (order := rank.join()).initialise:
                 rank.seal_initial()
             rank.load(); rank.ready()
             rank.leave()
         """,
-        str(tmp_path / "claimed"),
+        str(tmp_path),
     )
+    job.until("REGISTERED")
+    assert own_daemon.process is not None
+    own_daemon.process.send_signal(signal.SIGSTOP)
+    (tmp_path / "stopped").touch()
+    job.until("ASKED")
+    own_daemon.process.send_signal(signal.SIGCONT)
     own_daemon.log.until('"event":"claimed"')
     (tmp_path / "claimed").touch()
     assert "ended with status 1" not in job.done()

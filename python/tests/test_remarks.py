@@ -98,9 +98,11 @@ def test_said_in_checkpoints(own_daemon: Daemon) -> None:
     assert rows[9]["metrics"] == {"loss": 9.5}, "what another process said of accuracy is its own"
 
 
-#: A model of one step, which is to be on disk within two seconds.
+#: A model of one step, which is to be on disk within two seconds, once a write has failed.
 WAITS = """
+import time
 import torch, replicad
+from replicad._core.admin import status
 
 torch.manual_seed(1)
 model = torch.nn.Linear(4, 4)
@@ -111,6 +113,9 @@ with replicad.Session(model, optimizer) as session:
         with session.step():
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
+    session.save()
+    while session.rank.number == 0 and not any(job.get("durable_error") for job in status()["jobs"]):
+        time.sleep(0.01)
     try:
         session.save(wait=True, timeout=2.0)
     except replicad.Error as err:

@@ -28,9 +28,9 @@ from nodes import cluster
 from replicad.adapters import torchrun
 
 #: A loop whose ranks add up their gradients over torchrun's own process group. Arguments: a folder, and what happens in step 8, once: "rank" kills rank 1,
-#: "agent" the torchrun of node rank 0. The last lines say whether all is as in one process without a fault.
+#: "agent" the torchrun of node rank 0, and "spare" has all wait for one. The last lines say whether all is as in one process without a fault.
 PROGRAM = """
-import os, signal, sys
+import os, signal, sys, time
 import torch
 import torch.distributed as dist
 import replicad
@@ -69,6 +69,8 @@ with replicad.Session(model, optimizer) as session:
     say(f"rank {rank} on {os.environ['REPLICAD_HOST']} begins after step {session.order.step}")
     dist.init_process_group("gloo")
     for step in session.steps(STEPS):
+        while step == 8 and fault == "spare" and not os.path.exists(os.path.join(folder, "spare")):
+            time.sleep(0.01)
         if step == 8:
             session.commit(timeout=60)
         if step == 8 and fault == "rank" and rank == 1 and once("fault"):
@@ -167,7 +169,9 @@ def test_the_agent_of_node_rank_0_is_killed(spare: bool, site: Path, tmp_path: P
 @pytest.mark.long
 def test_a_spare_that_nobody_needs_ends_well(site: Path, tmp_path: Path) -> None:
     with cluster("abc") as nodes:
-        runs = [torchruns(nodes[name], site, tmp_path, "none", "lm", "--nproc-per-node=1", "--nnodes=2:3") for name in "abc"]
+        runs = [torchruns(nodes[name], site, tmp_path, "spare", "lm", "--nproc-per-node=1", "--nnodes=2:3") for name in "abc"]
+        until(lambda: any("this torchrun is a spare" in str(one.out) for one in runs))
+        (tmp_path / "spare").touch()  # the others may be through with all steps before it has started
         out = "\n".join(one.done() for one in runs)
         assert sorted(re.findall(r"rank (\d) END (\w+)", out)) == [("0", "equal"), ("1", "equal")], out
         assert out.count("this torchrun is a spare: 2 others train") == 1, out
@@ -270,6 +274,22 @@ def test_rounds(make: Callable[..., torchrun.Handler], daemon: Daemon) -> None:
         until(lambda: bool(a.num_nodes_waiting()))
     kept = b.next_rendezvous()
     assert (kept.rank, third.round().rank) == (1, 0) and address(kept) == address(third.round())
+
+
+def test_who_waited_for_the_round_before_waits_for_no_other() -> None:
+    """That an agent waits was said when this one asked to join, and read afterwards: it left its new round at once, and the processes of all were started again."""
+    agent = object.__new__(torchrun._Agent)
+    agent._news, agent._ended, agent._rounds, agent.done, agent.waiting = threading.Condition(), False, [], None, 0
+
+    def say(**line: Any) -> None:
+        agent._learn({"waiting": 1})
+        agent._learn({"round": 2, "rank": 0, "head": "here:1"})
+
+    agent.say = say  # type: ignore[method-assign]
+    assert agent.join("here:1")["round"] == 2
+    assert agent.waits() == 0
+    agent._learn({"waiting": 1})
+    assert agent.waits() == 1
 
 
 def test_a_daemon_that_is_killed_changes_no_round(own_daemon: Daemon) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import replicad
+from conftest import PATIENCE
 from replicad import Invalid
 from replicad._core.waiting import wait_rank
 
@@ -69,7 +70,7 @@ def test_a_launcher_that_goes_away_ends_the_process(pipe: int) -> None:
 def test_subprocesses_do_not_wait(pipe: int) -> None:
     program = "import replicad, os; replicad.wait_rank(); print(os.environ['REPLICAD_RANK'])"
     env = os.environ | {"PYTHONPATH": str(Path(replicad.__file__).parent.parent)}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "before"
     os.close(pipe)
 
@@ -106,7 +107,7 @@ def test_the_first_python_waits(script: str, waits: bool) -> None:
     }
     # Descriptor 3, as the launcher has it.
     command = ["sh", "-c", script, sys.executable, SAYS]
-    done = subprocess.run(command, env=env, preexec_fn=lambda: os.dup2(r, 3), close_fds=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, preexec_fn=lambda: os.dup2(r, 3), close_fds=False, capture_output=True, text=True, timeout=PATIENCE)
     os.close(r)
     if waits:
         assert done.stdout.strip() == "(3, 4) []", done.stderr

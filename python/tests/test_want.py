@@ -34,14 +34,14 @@ def test_the_status_of_a_want(daemon: Daemon) -> None:
     """A program that was short of something is started again, more often than one that fails would be."""
     job = daemon.run(
         """
-        import errno, os, sys
+        import errno, os, signal, sys
         import replicad
         with open(sys.argv[0] + ".starts", "a") as f:
             f.write(".")
         if os.path.getsize(sys.argv[0] + ".starts") <= 6:
             raise OSError(errno.ENOSPC, "no space left on device")
         print("ENOUGH", flush=True)
-        sys.exit(0)
+        signal.pause()
         """
     )
     job.until("ENOUGH")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from conftest import NEEDS_TORCH, ROOT, environment
+from conftest import NEEDS_TORCH, PATIENCE, ROOT, environment
 
 BLOCKED = ("torch", "numpy", "peft", "transformers", "accelerate", "safetensors")
 
 
 def test_all_other_files_are_collected() -> None:
     program = f"import sys\nsys.modules.update(dict.fromkeys({BLOCKED}))\nimport pytest\nraise SystemExit(pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider']))"
-    got = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "python", env=environment() | {"CI": ""}, capture_output=True, text=True, timeout=60)
+    got = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "python", env=environment() | {"CI": ""}, capture_output=True, text=True, timeout=PATIENCE)
     assert got.returncode == 0, got.stdout
     files = {line.partition("::")[0].removeprefix("tests/") for line in got.stdout.splitlines() if "::" in line}
     assert {"test_rank.py", "test_errors.py", "test_wheel.py"} <= files

@@ -17,10 +17,10 @@ FLAGS = ("--steps", str(STEPS), "--width", "16", "--batch", "2", "--pace", "30ms
 
 #: zero.py, whose rank 1 breaks once, after its update and before it has sent it.
 PROGRAM = f"""
-import os, signal, sys
+import os, signal, sys, time
 from functools import partial
 sys.path.insert(0, {str(cluster.EXAMPLES)!r})
-import common, gpt, sharded, zero
+import common, gpt, replicad, sharded, zero
 
 what, folder = sys.argv[1:3]
 
@@ -28,10 +28,17 @@ what, folder = sys.argv[1:3]
 class Broken(zero.ZeRO):
     def spread(self, args, world, model):
         model, computes, optimizer = super().spread(args, world, model)
+        model.register_forward_pre_hook(lambda *_: self.waits())
         if common.torch.distributed.get_rank() == 1:
             self.steps = 0
             optimizer.optim.register_step_post_hook(lambda *_: self.updated(folder))
         return model, computes, optimizer
+
+    def waits(self):
+        "A step is copied if it finds a free slot: it does where commits are no further behind."
+        session = replicad.session.current()
+        while session is not None and not session.rank.fenced and session.committed < session.at - 2:
+            time.sleep(0.001)
 
     def updated(self, folder):
         self.steps += 1

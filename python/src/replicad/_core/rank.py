@@ -30,13 +30,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import Corrupt, Error, Gone, Invalid, Timeout
+from ..errors import Corrupt, Error, Fenced, Gone, Invalid, Timeout
 from . import joining, preloading
 from . import native as n
 from .handle import RETRY, SLICE
 from .region import Region
 from .rendezvous import Rendezvous
-from .threads import help_copy, helpers, watch, work
+from .threads import ANSWER, help_copy, helpers, watch, work
 from .waiting import astray, wait_rank
 
 if TYPE_CHECKING:
@@ -173,9 +173,9 @@ class Rank(Rendezvous):
         if joins:
             joining.take(o.rank, o.world, None if auto else o.group)
         lib, handle, text = n.library(), c.c_void_p(), n.ErrorText()
-        end = time.monotonic() + timeout
+        end, wait = time.monotonic() + timeout, SLICE
         while True:
-            o.timeout_ns = int(SLICE * 1e9)
+            o.timeout_ns = int(wait * 1e9)
             code = lib.rp_open(c.byref(o), c.byref(handle), c.byref(text))
             if code == n.OK:
                 made = cls(handle, os.getpid(), o.rank, o.world, None if auto else o.group)
@@ -184,6 +184,8 @@ class Rank(Rendezvous):
                 return made
             if code not in (n.EGONE, n.ETIMEOUT, n.EAGAIN) or time.monotonic() >= end:
                 raise n.failure("open", code, text)
+            if code == n.ETIMEOUT:  # a busy daemon: the next call connects anew, and would not have its answer either
+                wait = min(2 * wait, ANSWER)
             time.sleep(RETRY)
 
     def name_group(self, group: int) -> None:
@@ -477,6 +479,9 @@ class Rank(Rendezvous):
                         # taken for one.
                         self.pause(max(paused - now, STAND))
                 self._fence.wait(GLANCE)
+        except Fenced:
+            if self.committed < step:  # else it was committed before the epoch was closed: another rank that heard of it may have ended
+                raise
         finally:
             with contextlib.suppress(Error):
                 self.pause(max(0.0, paused - time.monotonic()))

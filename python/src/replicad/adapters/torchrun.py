@@ -115,6 +115,7 @@ class _Agent:
                 self.ready = news
             elif "round" in news:
                 self._rounds.append(news)
+                self.waiting = 0  # so many waited for this one to leave the round before
             elif "waiting" in news:
                 self.waiting = news["waiting"]
             elif "done" in news:

@@ -9,6 +9,7 @@ Nothing of a framework is imported here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -303,11 +304,19 @@ class Suite:
         return [lives((into / f"rank{rank}").read_text()) for rank in range(self._world)]
 
 
+def port() -> int:
+    """A port of this host that is free now. It is none that the kernel hands out by itself: another program would have it by the time that rank 0 listens there."""
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    others = [n for n in range(10_000, 65_536) if not low <= n <= high] or list(range(low, high + 1))
+    while True:
+        n = random.SystemRandom().choice(others)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", n)):
+            return n
+
+
 def ranks(program: str, call: Sequence[str], world: int, env: Mapping[str, str], timeout: float) -> None:
     """Runs a program in the processes that torchrun would start, to their good end."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    common = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", program, *call], env={**env, **common, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
