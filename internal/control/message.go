@@ -285,8 +285,11 @@ type AgentRound struct {
 	Round wire.Round    `cbor:"2,keyasint"`
 }
 
-// Leaving says that the node's daemon was asked to end; MayLeave answers, at once and for as long as it is to wait.
-type Leaving struct{}
+// Leaving says that the node's daemon was asked to end; MayLeave answers, at once and for as long as it is to wait. One that goes waits for no
+// answer: nobody is to count on it.
+type Leaving struct {
+	Goes bool `cbor:"1,keyasint,omitempty"`
+}
 
 // MayLeave says why a daemon is to wait before it ends; empty: it may.
 type MayLeave struct {

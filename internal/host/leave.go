@@ -1,7 +1,11 @@
 package host
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -14,7 +18,8 @@ const leaveQuiet = 10 * time.Second
 type leaveAsked struct{ words chan string }
 
 // Leave returns once this node's daemon may end: nothing is to be written to the durable tier that can't be without it; or when ctx ends, or no
-// leader says anything. wait hears why it waits, as often as that changes, and that it was given up.
+// leader says anything. wait hears why it waits, as often as that changes, and that it was given up, with what is not on disk. No leader counts on
+// the daemon from then on.
 func (h *Host) Leave(ctx context.Context, wait func(why string)) {
 	words := make(chan string, 1)
 	h.Post(leaveAsked{words})
@@ -32,15 +37,46 @@ func (h *Host) Leave(ctx context.Context, wait func(why string)) {
 			last = why
 			quiet.Reset(leaveQuiet)
 		case <-quiet.C:
-			wait("no leader has answered for " + leaveQuiet.String() + ": it is not waited for any longer")
+			wait("no leader has answered for " + leaveQuiet.String() + ": it is not waited for any longer" + h.goesWithout())
 			return
 		case <-ctx.Done():
-			if last != "" {
-				wait("it ends all the same, though this is not over: " + last)
+			if without := h.goesWithout(); last+without != "" {
+				wait("it ends all the same, though this is not over: " + cmp.Or(last, "no leader has answered") + without)
 			}
 			return
 		}
 	}
+}
+
+// goesWithout has the daemon end without a leader's consent, and says what is not on disk by then, as far as is known here.
+func (h *Host) goesWithout() string {
+	owed := make(chan []string, 1)
+	h.Post(goesNow{owed})
+	select {
+	case list := <-owed:
+		if len(list) > 0 {
+			return "; NOT on disk: " + strings.Join(list, ", ") + "; memory has that for as long as the keepers run: start the daemons again"
+		}
+	case <-h.ended:
+	case <-time.After(leaveQuiet): // the host hangs, and must not hold up the end
+	}
+	return ""
+}
+
+// goesNow has the daemon end, whatever a leader says. What is not on disk goes to owed.
+type goesNow struct{ owed chan<- []string }
+
+func (h *Host) goesNow(ev goesNow) {
+	var list []string
+	for _, lj := range h.jobs {
+		if lj.job.Undurable() {
+			list = append(list, fmt.Sprintf("step %d of job %s", lj.job.Committed.Step, lj.job.Name))
+		}
+	}
+	slices.Sort(list)
+	h.goes = true
+	h.send(control.Leaving{Goes: true})
+	ev.owed <- list
 }
 
 // leaves asks the leader, where there is anything to ask.
@@ -52,14 +88,17 @@ func (h *Host) leaves(ev leaveAsked) {
 			return
 		}
 	}
+	h.send(control.Leaving{Goes: true})
 	h.mayLeave(control.MayLeave{})
 }
 
-// mayLeave passes the leader's word on. A word that nobody has taken yet is replaced.
+// mayLeave passes the leader's word on. A word that nobody has taken yet is replaced. With its consent the daemon goes: it links to no other leader,
+// which would not know of that, and might let the rest of what this node has go.
 func (h *Host) mayLeave(m control.MayLeave) {
 	if h.leaving == nil {
 		return
 	}
+	h.goes = h.goes || m.Why == ""
 	select {
 	case <-h.leaving:
 	default:

@@ -36,9 +36,44 @@ func TestLeavingDaemonSaysWhatItGaveUp(t *testing.T) {
 	d.mayLeave(control.MayLeave{Why: "step 5 of job job is written to the durable tier first"})
 	<-heard
 	cancel()
+	d.until("that it goes", func() bool { return d.goes })
 	<-left
 	leaving.Wait()
-	if len(said) != 2 || !strings.Contains(said[1], "ends all the same") || !strings.Contains(said[1], "step 5 of job job") {
+	if len(said) != 2 || !strings.Contains(said[1], "ends all the same") || !strings.Contains(said[1], "step 5 of job job is written") {
 		t.Errorf("says %q", said)
+	} else if !strings.Contains(said[1], "NOT on disk: step 5 of job job; memory has that for as long as the keepers run: start the daemons again") {
+		t.Errorf("does not say what is not on disk, or what to do: %q", said[1])
+	}
+	if told := fixture.Only[control.Leaving](d.says()); len(told) != 1 || !told[0].Goes {
+		t.Errorf("the leader is told %+v, want that the daemon goes", told)
+	}
+}
+
+// A daemon that may end says so to the leader that it has, where that did not let it go, and greets no other: a leader that hears of it later than of the
+// link would count on it.
+func TestDaemonThatGoesGreetsNobody(t *testing.T) {
+	for _, owes := range []bool{false, true} {
+		d := newRig(t)
+		if owes {
+			d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Options.DurableEvery = 1000 }))
+		}
+		greets := func() bool {
+			var r running
+			r.serve(d.Host)
+			return !r.goes
+		}
+		d.handle(leaveAsked{make(chan string, 1)})
+		asked := fixture.Only[control.Leaving](d.says())
+		if len(asked) != 1 || asked[0].Goes == owes || greets() != owes {
+			t.Errorf("something is to be written: %v; the leader is told %+v, and another would be greeted: %v", owes, asked, greets())
+		}
+		d.leaderSays(control.MayLeave{Why: "step 5 of job job is written to the durable tier first"})
+		if greets() != owes {
+			t.Errorf("something is to be written: %v; it is to wait, and another leader would be greeted: %v", owes, greets())
+		}
+		d.leaderSays(control.MayLeave{})
+		if greets() {
+			t.Error("it may end, and greets another leader")
+		}
 	}
 }

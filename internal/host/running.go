@@ -8,17 +8,21 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// Running are the claims that this daemon serves: of each the process lives, by the kernel's word and not the rank's own, and its arena is
-// here. False: the host has ended, or ctx has.
+// Running are the claims that this daemon serves, as a hello to a leader names them: of each the process lives, by the kernel's word and not the
+// rank's own, and its arena is here. False: ctx has ended, or the daemon ends, and no further leader is to count on it.
 func (h *Host) Running(ctx context.Context) (claims []replica.Running, ok bool) {
 	var r running
 	ok = h.ask(ctx, &r)
-	return r.claims, ok
+	return r.claims, ok && !r.goes
 }
 
-type running struct{ claims []replica.Running }
+type running struct {
+	claims []replica.Running
+	goes   bool
+}
 
 func (r *running) serve(h *Host) {
+	r.goes = h.goes
 	r.claims = h.adoption.Running()
 	for id, lj := range h.jobs {
 		for rank, lr := range lj.ranks {

@@ -24,15 +24,15 @@ type leaving struct {
 	owed   map[replica.JobID]replica.Generation // by job, what is to be on disk before it ends: fixed when that was first found
 	told   string                               // why it waits, as it was told last
 	toldAt time.Duration
-	goes   bool                   // it was told that it may end
+	goes   bool                   // it was told that it may end, or did not ask
 	lacks  map[replica.JobID]bool // jobs whose people were told that it ends without what is owed
 	// readyAt is when nothing was owed any more, of the daemon that leads; zero: something is.
 	readyAt time.Duration
 }
 
-// leaves takes the word of a daemon that it was asked to end.
-func (l *Leader) leaves(ctx context.Context, from *nodeLink) {
-	l.leaving[from.node.Name] = &leaving{owed: map[replica.JobID]replica.Generation{}, lacks: map[replica.JobID]bool{}}
+// leaves takes the word of a daemon that it was asked to end, or goes.
+func (l *Leader) leaves(ctx context.Context, from *nodeLink, m control.Leaving) {
+	l.leaving[from.node.Name] = &leaving{goes: m.Goes, owed: map[replica.JobID]replica.Generation{}, lacks: map[replica.JobID]bool{}}
 	l.tellLeaving(ctx)
 }
 
@@ -60,30 +60,36 @@ func (l *Leader) stays(ctx context.Context, node replica.NodeName, v *leaving) s
 	c := durable.Cluster{
 		Voters: voterNames(l.cons.Voters()),
 		Linked: func(n replica.NodeName) bool { return l.links[n] != nil },
-		Leaves: func(n replica.NodeName) bool { o := l.leaving[n]; return o != nil && o.goes },
-		Life:   func(n replica.NodeName) replica.NodeIncarnation { return l.view.Nodes[n].Incarnation },
+		// The probes of a leader that is new may not have begun.
+		Answers: func(n replica.NodeName) bool { return l.now()-l.since < leaveLinks || l.cfg.Answers(n) },
+		Leaves:  func(n replica.NodeName) bool { o := l.leaving[n]; return o != nil && o.goes },
+		Life:    func(n replica.NodeName) replica.NodeIncarnation { return l.view.Nodes[n].Incarnation },
 	}
 	for id, led := range l.jobs {
+		job := led.job
 		owed, found := v.owed[id]
-		if found && (led.job.Phase == replica.Ended || owed.Compare(led.job.Durable) <= 0) {
+		if found && (job.Phase == replica.Ended || owed.Compare(job.Durable) <= 0) || !found && !job.Undurable() {
 			continue
 		}
 		if found && led.durable.Failures() >= leaveTries {
-			l.goesWithout(led, node, v, owed)
+			l.goesWithout(led, node, v, owed, fmt.Sprintf("after %d tries (%s)", leaveTries, cmp.Or(led.durable.Why(), "the log of the leader's node says why")))
 			continue
 		}
-		if !found && led.job.Undurable() && l.now()-l.since < leaveLinks && !c.Writable(led.job) {
-			return fmt.Sprintf("the daemons that hold step %d of job %s link to their new leader", led.job.Committed.Step, led.job.Name)
-		}
-		if !found && (!led.job.Undurable() || !c.Needed(led.job, node) && !durable.Last(led.job, node, led.recovery.Unattended() || led.recovery.Finishing())) {
+		if !found && !c.Needed(job, node) && !durable.Last(job, node, led.recovery.Unattended() || led.recovery.Finishing()) {
+			lacks := c.Lacks(job)
+			if lacks != "" && c.Awaits(job) {
+				return fmt.Sprintf("daemons that write step %d of job %s are to link to the leader: %s", job.Committed.Step, job.Name, lacks)
+			} else if lacks != "" && durable.Holds(job, node) {
+				l.goesWithout(led, node, v, job.Committed, fmt.Sprintf("and nobody writes it (%s)", lacks))
+			}
 			continue
 		}
 		if !found {
-			v.owed[id] = led.job.Committed
-			l.tell(id, fmt.Sprintf("the daemon of node %s was asked to end: step %d is written to the durable tier first", node, led.job.Committed.Step))
+			v.owed[id] = job.Committed
+			l.tell(id, fmt.Sprintf("the daemon of node %s was asked to end: step %d is written to the durable tier first", node, job.Committed.Step))
 			l.durableLearns(ctx, led, durable.Ask{})
 		}
-		return fmt.Sprintf("step %d of job %s is written to the durable tier first", v.owed[id].Step, led.job.Name)
+		return fmt.Sprintf("step %d of job %s is written to the durable tier first", v.owed[id].Step, job.Name)
 	}
 	if node != l.cons.ID() || len(v.owed) == 0 {
 		return ""
@@ -97,15 +103,15 @@ func (l *Leader) stays(ctx context.Context, node replica.NodeName, v *leaving) s
 	return l.leadsOthers(node)
 }
 
-// goesWithout has people know, once, that a daemon ends though what it was to wait for is not on disk.
-func (l *Leader) goesWithout(led *ledJob, node replica.NodeName, v *leaving, owed replica.Generation) {
+// goesWithout has people know, once, that a daemon ends though what it was to wait for is not on disk, and why.
+func (l *Leader) goesWithout(led *ledJob, node replica.NodeName, v *leaving, owed replica.Generation, why string) {
 	if v.lacks[led.job.ID] {
 		return
 	}
 	v.lacks[led.job.ID] = true
-	why := fmt.Sprintf("step %d is NOT on disk after %d tries (%s); the daemon of node %s, which was asked to end, ends without it; memory has that step for as long as the keepers run", owed.Step, leaveTries, cmp.Or(led.durable.Why(), "the log of the leader's node says why"), node)
-	l.log.Failed("durable", "the last write of job "+led.job.Name, why)
-	l.tell(led.job.ID, "warning: "+why)
+	text := fmt.Sprintf("step %d is NOT on disk %s; the daemon of node %s, which was asked to end, ends without it; memory has that step for as long as the keepers run: start the daemons again", owed.Step, why, node)
+	l.log.Failed("durable", "the last write of job "+led.job.Name, text)
+	l.tell(led.job.ID, "warning: "+text)
 }
 
 // leadsOthers says which daemon the leader's waits for: one that was asked to end as well needs a leader to hear that it may.

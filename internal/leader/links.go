@@ -268,6 +268,7 @@ func (l *Leader) linkUp(ctx context.Context, n *nodeLink) {
 		l.lost(ctx, n.node.Name) // what was sent on it may not have arrived: an offer would be waited for until claim_timeout
 	}
 	l.links[n.node.Name] = n
+	delete(l.leaving, n.node.Name) // a daemon that ends says so on each link
 	l.spools.up(n.node.Name, n.Link)
 	l.agentsLinked(n.node.Name)
 	delete(l.suspicions, n.node.Holder())
@@ -396,7 +397,7 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case control.AgentsReport:
 		l.agentsReported(name, m)
 	case control.Leaving:
-		l.leaves(ctx, from)
+		l.leaves(ctx, from, m)
 	case control.EndRequest:
 		l.endedBy(ctx, from, m)
 	case control.Order:

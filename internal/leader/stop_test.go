@@ -1,11 +1,13 @@
 package leader
 
 import (
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/replica"
@@ -145,21 +147,75 @@ func TestAWriterOfTheLastStepStays(t *testing.T) {
 	}
 }
 
-// Writes that fail again and again hold no daemon up, and neither does what nobody can write. A new leader waits for the daemons to link first.
+// What nobody can write holds no daemon up, and people read that it is not on disk, and why. A new leader waits for the daemons to link first, and any
+// leader for one that answers: it was late to link, and the others went meanwhile.
 func TestDaemonsDoNotWaitForWhatFails(t *testing.T) {
-	c := newChair(t)
-	n1 := c.node("n1", 11)
-	led := c.knows(fixture.Changed(fixture.Job(), writesToDisk))
-	c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Parts[2].Holders = j.Parts[2].Holders[1:] })) // on n2 alone
-	c.since = c.now()
-	c.message(t.Context(), n1, control.Leaving{})
-	if words := fixture.Only[control.MayLeave](told(t, n1)); len(words) != 1 || !strings.Contains(words[0].Why, "link to their new leader") {
-		t.Errorf("under a new leader it is told %+v", words)
+	for _, answers := range []bool{true, false} {
+		c := newChair(t)
+		c.cfg.Answers = func(n replica.NodeName) bool { return n != "n2" || answers }
+		n1 := c.node("n1", 11)
+		c.view.Nodes["n2"] = replica.Node{Name: "n2", Incarnation: 22, Session: 1}
+		led := c.knows(fixture.Changed(fixture.Job(), writesToDisk))
+		c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Parts[2].Holders = j.Parts[2].Holders[1:] })) // on n2 alone
+		c.since = c.now()
+		c.message(t.Context(), n1, control.Leaving{})
+		waits := func(words []control.MayLeave) bool {
+			return len(words) == 1 && strings.Contains(words[0].Why, "are to link to the leader: the nodes that hold") && strings.Contains(words[0].Why, "step 5 of job job")
+		}
+		if words := fixture.Only[control.MayLeave](told(t, n1)); !waits(words) {
+			t.Errorf("under a new leader it is told %+v", words)
+		}
+		c.pass(leaveLinks + time.Second)
+		c.tellLeaving(t.Context())
+		c.tellLeaving(t.Context())
+		said := told(t, n1)
+		words, warned := fixture.Only[control.MayLeave](said), fixture.Only[control.Tell](said)
+		switch {
+		case answers && (!waits(words) || len(warned) > 0):
+			t.Errorf("n2 has no link and answers, which alone has a part, and n1 is told %+v", said)
+		case !answers && (len(words) != 1 || words[0].Why != "" || len(warned) != 1 || !strings.Contains(warned[0].Text, "step 5 is NOT on disk and nobody writes it (the nodes that hold")):
+			t.Errorf("n2 is away, which alone has a part, and n1 is told %+v", said)
+		}
+		if !answers {
+			continue
+		}
+		c.node("n2", 22)
+		c.tellLeaving(t.Context())
+		if words := fixture.Only[control.MayLeave](told(t, n1)); len(words) != 1 || !strings.Contains(words[0].Why, "step 5 of job job is written") {
+			t.Errorf("n2 has linked, and n1 is told %+v", words)
+		}
 	}
-	c.pass(leaveLinks + time.Second)
-	c.tellLeaving(t.Context())
+}
+
+// threeVoters is the log of three voters, of which one is there.
+type threeVoters struct{ Log }
+
+func (threeVoters) Voters() []consensus.Voter {
+	return []consensus.Voter{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}}
+}
+
+// A daemon that goes without asking is counted on no more; one that links anew says anew whether it ends.
+func TestADaemonThatGoesIsNotCountedOn(t *testing.T) {
+	c := newChair(t)
+	c.cons = threeVoters{c.cons}
+	n1, n2 := c.node("n1", 11), c.node("n2", 22)
+	c.node("n3", 33)
+	c.knows(fixture.Changed(fixture.Job(), writesToDisk))
+	c.message(t.Context(), n2, control.Leaving{Goes: true})
+	if words := fixture.Only[control.MayLeave](told(t, n2)); len(words) != 0 {
+		t.Errorf("it is told %+v", words)
+	}
+	c.message(t.Context(), n1, control.Leaving{})
+	if words := fixture.Only[control.MayLeave](told(t, n1)); len(words) != 1 || !strings.Contains(words[0].Why, "step 5 of job job is written") {
+		t.Errorf("n2 goes, and n1 is told %+v", words)
+	}
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	c.linkUp(t.Context(), &nodeLink{Link: control.NewLink(near, control.ToNode), node: n2.node})
+	c.message(t.Context(), n1, control.Leaving{})
 	if words := fixture.Only[control.MayLeave](told(t, n1)); len(words) != 1 || words[0].Why != "" {
-		t.Errorf("n2 is away, which alone has a part, and it is told %+v", words)
+		t.Errorf("n2 has started again, and n1 is told %+v", words)
 	}
 }
 

@@ -28,6 +28,7 @@ const (
 var (
 	errLeaderSilent = errors.New("link: no word from the leader")
 	errLeaderMoved  = errors.New("link: this node's Raft follows another leader")
+	errGoes         = errors.New("link: this daemon ends")
 )
 
 // dialer opens a stream to a node for the linker: over the endpoint, or a pipe where the leader is this node.
@@ -35,7 +36,7 @@ type dialer func(ctx context.Context, node replica.NodeName, addr string) (net.C
 
 // linker keeps one link to whoever leads, for the host. It has one goroutine, run.
 type linker struct {
-	hello  func() control.Hello
+	hello  func() (h control.Hello, ok bool)                          // false: this daemon ends, and is to be counted on by no further leader
 	self   func() (leader replica.NodeName, addr string, term uint64) // what this node's own Raft says; empty: nothing
 	voters []voterAddr
 	dial   dialer
@@ -48,7 +49,7 @@ type voterAddr struct {
 	addr string
 }
 
-// run links, again and again, until ctx ends. Targets: the leader that this node's own Raft names, else the voters in turn; a
+// run links, again and again, until ctx ends or the daemon goes. Targets: the leader that this node's own Raft names, else the voters in turn; a
 // redirect is followed at once, but no redirect's redirect: while leadership moves voters may name each other. The one whose
 // link was lost is given a glance only, whoever still names it: where it died the others learn that later than this node. A voter
 // that refused this node is left alone for a while, longer each time; all others are asked as before.
@@ -79,7 +80,7 @@ func (k *linker) run(ctx context.Context) {
 			patience = linkGlance
 		}
 		w, err := k.once(ctx, target, patience)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, errGoes) {
 			return
 		}
 		if err == nil && w.OK {
@@ -151,6 +152,10 @@ func linkRetry(turn int) time.Duration {
 
 // once runs one link until it goes down; err is nil where the far end answered the hello.
 func (k *linker) once(ctx context.Context, target voterAddr, patience time.Duration) (control.Welcome, error) {
+	hello, ok := k.hello() // the former link has ended: what its leader said is in it
+	if !ok {
+		return control.Welcome{}, errGoes
+	}
 	dialCtx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, err := k.dial(dialCtx, target.name, target.addr)
@@ -160,7 +165,7 @@ func (k *linker) once(ctx context.Context, target voterAddr, patience time.Durat
 	l := control.NewLink(conn, control.ToLeader)
 	defer l.Close(nil)
 	conn.SetDeadline(time.Now().Add(control.LinkHandshake))
-	if err := control.WriteHello(conn, k.hello()); err != nil {
+	if err := control.WriteHello(conn, hello); err != nil {
 		return control.Welcome{}, fmt.Errorf("link to %s: hello: %w", target.name, err)
 	}
 	w, err := control.ReadWelcome(conn)

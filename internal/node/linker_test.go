@@ -41,6 +41,7 @@ type voters struct {
 	failed []string // what the daemon was told of links that failed; the linker's until it has ended
 	stop   context.CancelCauseFunc
 
+	hello  func() (control.Hello, bool)                                                      // nil: the daemon stays
 	refuse func(n replica.NodeName) error                                                    // nil, or an error of the dial; nil: none
 	answer func(n replica.NodeName) (control.Welcome, func(ctx context.Context, c net.Conn)) // then: what it does with a link it took
 }
@@ -102,7 +103,10 @@ func (v *voters) run(limit int, names []replica.NodeName, self func() (replica.N
 	if self == nil {
 		self = func() (replica.NodeName, string, uint64) { return "", "", 0 }
 	}
-	k := &linker{hello: func() control.Hello { return control.Hello{Node: replica.Node{Name: "me"}} }, self: self, dial: v.dial,
+	if v.hello == nil {
+		v.hello = func() (control.Hello, bool) { return control.Hello{Node: replica.Node{Name: "me"}}, true }
+	}
+	k := &linker{hello: v.hello, self: self, dial: v.dial,
 		post: func(ev host.Event) { told = append(told, ev) }, failed: func(to voterAddr, err error) { v.failed = append(v.failed, fmt.Sprintf("%s: %v", to.name, err)) }}
 	for _, n := range names {
 		k.voters = append(k.voters, voterAddr{n, addrOf(n)})
@@ -143,6 +147,21 @@ func TestLinkerFollowsARedirect(t *testing.T) {
 		down, _ := told[2].(host.LinkDown)
 		if up.Leader != "c" || up.Welcome.Term != 4 || up.Link == nil || said.Link != up.Link || said.Msg != (control.CreateReply{ID: 9}) || down.Link != up.Link || down.Err == nil {
 			t.Errorf("told %+v, %+v, %+v", up, said, down)
+		}
+	})
+}
+
+// A daemon that was let go links to no other leader: that one would count on it.
+func TestLinkerEndsWithItsDaemon(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		goes := false
+		v := &voters{t: t, answer: func(n replica.NodeName) (control.Welcome, func(context.Context, net.Conn)) {
+			return control.Welcome{OK: true, Term: 4}, func(context.Context, net.Conn) { goes = true } // it hangs up
+		}}
+		v.hello = func() (control.Hello, bool) { return control.Hello{Node: replica.Node{Name: "me"}}, !goes }
+		told := v.run(100, abc, nil, control.LinkSilent)
+		if len(told) != 2 || len(v.failed) != 0 {
+			t.Errorf("the host is told %v, and links have failed: %q; want one link, and its end", told, v.failed)
 		}
 	})
 }
@@ -330,7 +349,7 @@ func TestADeadLeaderIsNamedAWhileLonger(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer time.AfterFunc(2*knownAt, func() { cancel(nil) }).Stop()
 		v.limit, v.stop = 100, cancel
-		k := &linker{hello: func() control.Hello { return control.Hello{Node: replica.Node{Name: "me"}} }, dial: dial, failed: func(voterAddr, error) {},
+		k := &linker{hello: func() (control.Hello, bool) { return control.Hello{Node: replica.Node{Name: "me"}}, true }, dial: dial, failed: func(voterAddr, error) {},
 			self: func() (replica.NodeName, string, uint64) { return "c", addrOf("c"), 4 }, voters: []voterAddr{{"a", addrOf("a")}, {"b", addrOf("b")}, {"c", addrOf("c")}},
 			post: func(ev host.Event) {
 				if up, ok := ev.(host.LinkUp); ok && up.Leader == "b" {
@@ -474,7 +493,7 @@ func TestNoLinkWithoutAWelcome(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				var links sync.WaitGroup
-				k := &linker{hello: func() control.Hello { return control.Hello{} }, post: func(ev host.Event) { t.Errorf("the host is told %+v", ev) }}
+				k := &linker{hello: func() (control.Hello, bool) { return control.Hello{}, true }, post: func(ev host.Event) { t.Errorf("the host is told %+v", ev) }}
 				k.dial = func(ctx context.Context, _ replica.NodeName, _ string) (net.Conn, error) {
 					if far == nil {
 						<-ctx.Done()
@@ -576,7 +595,7 @@ func TestALargeViewPasses(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
 	defer cancel()
 	var got *control.View
-	k := &linker{hello: func() control.Hello { return control.Hello{Node: replica.Node{Name: "n2"}} }, self: func() (replica.NodeName, string, uint64) { return "", "", 0 },
+	k := &linker{hello: func() (control.Hello, bool) { return control.Hello{Node: replica.Node{Name: "n2"}}, true }, self: func() (replica.NodeName, string, uint64) { return "", "", 0 },
 		dial: func(context.Context, replica.NodeName, string) (net.Conn, error) { return near, nil },
 		post: func(ev host.Event) {
 			if said, ok := ev.(host.FromLeader); ok {

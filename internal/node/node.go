@@ -684,15 +684,9 @@ func (d *daemon) speak(ctx context.Context) error {
 	d.log.Ready(d.self)
 	var served sync.WaitGroup // this node's links to itself
 	defer served.Wait()
-	running, ok := d.host.Running(ctx)
-	if !ok {
-		return nil
-	}
-	hello := func() control.Hello {
-		if now, ok := d.host.Running(ctx); ok { // else the daemon ends: what it said before is truer than that it runs nothing
-			running = now
-		}
-		return control.Hello{Cluster: d.id.Cluster, Node: d.self, Running: running}
+	hello := func() (control.Hello, bool) {
+		running, ok := d.host.Running(ctx)
+		return control.Hello{Cluster: d.id.Cluster, Node: d.self, Running: running}, ok
 	}
 	k := &linker{hello: hello, self: d.raftLeader, dial: d.linkDialer(ctx, &served), failed: d.linkFailed}
 	k.post = func(ev host.Event) {

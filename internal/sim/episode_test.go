@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,6 +101,9 @@ func (w *world) save(t *testing.T) {
 		return
 	}
 	again := fmt.Sprintf("make sim EPISODES=1 SEED=%d", w.seed)
+	if test, _, _ := strings.Cut(t.Name(), "/"); test != "TestEpisodes" {
+		again = fmt.Sprintf("go test ./internal/sim -run %s -episodes 1 -seed %d", test, w.seed)
+	}
 	if given := leans(); given != "" {
 		again += fmt.Sprintf(" SIM=%q", given)
 	}

@@ -143,6 +143,11 @@ func (r *raft) miss(now time.Time) {
 	if len(may) == 0 {
 		return
 	}
+	r.elects(may, now)
+}
+
+// elects has one of these voters lead. r.mu is held.
+func (r *raft) elects(may []replica.NodeName, now time.Time) {
 	r.stands = time.Time{}
 	r.leader = may[int(r.below(time.Duration(len(may))))]
 	again := r.led != nil && r.runs[r.leader] == r.led && r.led.term == r.term && r.chance() < 0.5 // it could not write its log for a while, and nobody took its place
@@ -182,6 +187,20 @@ func (r *raft) depose() {
 		v.falls()
 	}
 	r.leader = ""
+}
+
+// handOver has another voter lead at once, if one may.
+func (r *raft) handOver() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	may := slices.DeleteFunc(slices.Clone(r.voters), func(v replica.NodeName) bool { return v == r.leader || !r.majority(v) })
+	if len(may) == 0 {
+		return
+	}
+	if v := r.runs[r.leader]; v != nil {
+		v.falls()
+	}
+	r.elects(may, time.Now())
 }
 
 func (r *raft) now() lock.View {

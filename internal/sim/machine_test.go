@@ -308,7 +308,11 @@ func (d *daemon) speak() {
 		if to := d.m.w.raft.heardOf(d.m.name); to != "" {
 			d.link(to)
 		}
-		d.pause(30*time.Millisecond + d.delay())
+		after := 30*time.Millisecond + d.delay()
+		if slow := time.Duration(d.m.w.slow.Load()); slow > 0 {
+			after += d.below(slow)
+		}
+		d.pause(after)
 	}
 }
 

@@ -37,6 +37,7 @@ type world struct {
 	regions []replica.Region
 	wanted  atomic.Uint32 // the moment that the script waits for
 	sights  chan sight
+	slow    atomic.Int64 // nanoseconds, at most, until a daemon links to the next leader, as on a machine whose cores are taken
 
 	mu        sync.Mutex    // guards what follows
 	job       replica.JobID // the one that is watched

@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/replicad/replicad/replica"
@@ -8,40 +9,53 @@ import (
 
 // Cluster is who is there when a daemon is asked to end.
 type Cluster struct {
-	Voters []replica.NodeName
-	Linked func(replica.NodeName) bool // to the leader
-	Leaves func(replica.NodeName) bool // its daemon was told that it may end
-	Life   func(replica.NodeName) replica.NodeIncarnation
+	Voters  []replica.NodeName
+	Linked  func(replica.NodeName) bool // to the leader
+	Answers func(replica.NodeName) bool // its daemon is there, and may link yet
+	Leaves  func(replica.NodeName) bool // its daemon was told that it may end
+	Life    func(replica.NodeName) replica.NodeIncarnation
 }
 
 // Needed tells whether what a job has committed can be written while the daemon of a node is there, and can't once it has ended: the nodes
 // that stay lack a part of it, or are too few to agree on anything.
 func (c Cluster) Needed(job *replica.Job, node replica.NodeName) bool {
-	return job.Undurable() && c.Writable(job) && !c.writable(job, func(n replica.NodeName) bool { return n != node && c.Linked(n) && !c.Leaves(n) })
+	return job.Undurable() && c.Lacks(job) == "" && c.lacks(job, func(n replica.NodeName) bool { return n != node && c.stays(n) }) != ""
 }
 
-// Writable tells whether what a job has committed can be written by the nodes that are there and stay.
-func (c Cluster) Writable(job *replica.Job) bool {
-	return c.writable(job, func(n replica.NodeName) bool { return c.Linked(n) && !c.Leaves(n) })
+// Lacks says why what a job has committed can't be written by the nodes that are there and stay; empty: it can.
+func (c Cluster) Lacks(job *replica.Job) string { return c.lacks(job, c.stays) }
+
+// Awaits tells whether what a job has committed can be written once the daemons have linked that have no link, and answer.
+func (c Cluster) Awaits(job *replica.Job) bool {
+	return c.lacks(job, func(n replica.NodeName) bool { return (c.Linked(n) || c.Answers(n)) && !c.Leaves(n) }) == ""
 }
 
-// writable tells whether some nodes can write what a job has committed.
-func (c Cluster) writable(job *replica.Job, there func(replica.NodeName) bool) bool {
-	votes := 0
+func (c Cluster) stays(n replica.NodeName) bool { return c.Linked(n) && !c.Leaves(n) }
+
+// lacks says why some nodes can't write what a job has committed; empty: they can.
+func (c Cluster) lacks(job *replica.Job, there func(replica.NodeName) bool) string {
+	var away []replica.NodeName
 	for _, v := range c.Voters {
-		if there(v) {
-			votes++
+		if !there(v) {
+			away = append(away, v)
 		}
 	}
-	if 2*votes <= len(c.Voters) {
-		return false
+	if 2*len(away) >= len(c.Voters) {
+		return fmt.Sprintf("voters %v of %v are away", away, c.Voters)
 	}
 	for _, p := range job.Parts {
 		if !slices.ContainsFunc(p.Holders, func(h replica.Holder) bool { return there(h.Node) && c.Life(h.Node) == h.Incarnation }) {
-			return false
+			return fmt.Sprintf("the nodes that hold %v are away", p.Part)
 		}
 	}
-	return true
+	return ""
+}
+
+// Holds tells whether a node has a part of what a job has committed.
+func Holds(job *replica.Job, node replica.NodeName) bool {
+	return slices.ContainsFunc(job.Parts, func(p replica.PartRoot) bool {
+		return slices.ContainsFunc(p.Holders, func(h replica.Holder) bool { return h.Node == node })
+	})
 }
 
 // Last tells whether a node takes part in a write of what a job has committed that nothing newer will follow.
