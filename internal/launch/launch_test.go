@@ -675,11 +675,16 @@ func TestRefusedWhileRanksRun(t *testing.T) {
 		p.send(wire.MRefused, wire.Refused{Code: wire.CodeVersion, Text: "another version"}.Append(nil))
 	}
 	p, _ = d.accept()
+	p.send(wire.MRefused, wire.Refused{Code: wire.CodeVersion, Text: "a third one"}.Append(nil))
+	p, _ = d.accept()
 	if !alive(r.PID) {
 		t.Error("a refusal of the daemon ended training")
 	}
 	if n := strings.Count(j.log.String(), "another version; 1 process(es) go on"); n != 1 { // though a daemon had gone before it
 		t.Errorf("the refusal is said %d times:\n%s", n, j.log)
+	}
+	if !strings.Contains(j.log.String(), "a third one; 1 process(es) go on") {
+		t.Errorf("another refusal is not said:\n%s", j.log)
 	}
 	p.send(wire.MRefused, wire.Refused{Code: wire.CodeStopped, Text: "the job has ended"}.Append(nil))
 	if code, err := j.wait(); code != 1 || err == nil || alive(r.PID) {

@@ -21,6 +21,9 @@ const (
 	sendTimeout = 5 * time.Second
 )
 
+// reasons bounds for how many a daemon is said to be away.
+const reasons = 8
+
 // link keeps one connection to the daemon, connecting again until the job is done; its run goroutine owns it. What happens goes to
 // events, which blocks: the reader waits for the launcher, never the other way round.
 type link struct {
@@ -66,12 +69,15 @@ type absence struct {
 func (a *absence) news(socket string, err error) string {
 	kind, what := "gone", fmt.Sprintf("no daemon on %s (%v)", socket, err)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
-		kind, what = fmt.Sprintf("refuses: %d", refused.Code), fmt.Sprintf("socket %s: %v", socket, err)
+		kind, what = "refuses: "+refused.Text, fmt.Sprintf("socket %s: %v", socket, err)
+		if refused.Code == wire.CodeAgain { // it passes, and may have a number that moves
+			kind = "refuses for now"
+		}
 	} else if _, ok := errors.AsType[*silence](err); ok {
 		kind, what = "is silent", fmt.Sprintf("socket %s: %v", socket, err)
 	}
 	a.last = err
-	if a.told[kind] || kind == "gone" && len(a.told) > 0 { // a daemon that is started again and again
+	if a.told[kind] || kind == "gone" && len(a.told) > 0 || len(a.told) == reasons { // the second: a daemon that is started again and again
 		return ""
 	}
 	if a.told == nil {

@@ -161,7 +161,8 @@ import os
 import torch
 import replicad
 
-connection = replicad.connect(job="lm", rank=0, world=1, dev=True, min_copies=1)
+replicad.connect(job="lm", rank=0, world=1, dev=True, min_copies=1).close()
+connection = replicad.connect(job="lm", rank=0)  # the second one finds its place in the environment
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 session = replicad.Session(model, optimizer, connection=connection)

@@ -59,10 +59,16 @@ def create(job: str | None, rank: int, world: int, token: str | None, socket: st
     os.environ.update({name: value for name, _, value in entries if name in _OF_A_JOB})
 
 
+#: Whether this process took a place by itself, so that no launcher stands beside it.
+taken = False
+
+
 def take(rank: int, world: int, group: int | None) -> None:
     """Says in ``os.environ`` which rank this process is, as `replicad run` does: :func:`replicad.place` asks there, and so do loaders. No group: the rank names it."""
     place = {"REPLICAD_RANK": rank, "REPLICAD_WORLD": world, "REPLICAD_GROUP": group}
     os.environ.update({name: str(number) for name, number in place.items() if number is not None})
+    global taken
+    taken = True
 
 
 def _flags(options: Mapping[str, Any]) -> list[str]:

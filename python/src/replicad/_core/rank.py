@@ -180,7 +180,7 @@ class Rank(Rendezvous):
             if code == n.OK:
                 made = cls(handle, os.getpid(), o.rank, o.world, None if auto else o.group)
                 made.groups, made.auto = given, auto
-                made.launched = "REPLICAD_AGENT" in os.environ or (not joins and place[0] == "REPLICAD_RANK")
+                made.launched = "REPLICAD_AGENT" in os.environ or (place[0] == "REPLICAD_RANK" and not joining.taken)
                 return made
             if code not in (n.EGONE, n.ETIMEOUT, n.EAGAIN) or time.monotonic() >= end:
                 raise n.failure("open", code, text)

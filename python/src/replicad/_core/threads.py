@@ -116,7 +116,8 @@ def watch(rank: Rank) -> None:
                 log.warning("replicad: the daemon that is there now does not take rank %d back, whose steps nobody keeps meanwhile: %s", rank.number, told)
             elif not rank.launched and not told and time.monotonic() - gone >= GONE:
                 told = text.text.decode(errors="replace")
-                log.warning("replicad: no daemon takes rank %d back, whose steps nobody keeps meanwhile: %s: `replicad daemon` starts one", rank.number, told)
+                remedy = ": `replicad daemon` starts one" if code == n.EGONE else ""  # else there is one, which is slow, or has no leader
+                log.warning("replicad: no daemon takes rank %d back, whose steps nobody keeps meanwhile: %s%s", rank.number, told, remedy)
             if not readable(RETRY, daemon=False):
                 return
             code = n.EGONE
