@@ -74,14 +74,22 @@ func (h *Host) goesNow(ev goesNow) {
 		}
 	}
 	slices.Sort(list)
+	if !h.informed {
+		list = []string{"what jobs have committed, unless it was written before (no leader has told this daemon of any)"}
+	}
 	h.goes = true
 	h.send(control.Leaving{Goes: true})
 	ev.owed <- list
 }
 
-// leaves asks the leader, where there is anything to ask.
+// leaves asks the leader, where there is anything to ask. A daemon that no leader has told of the jobs yet can't know whether there is: it may have
+// been started again over memory that the newest commit lies in, or be the vote that a write of it needs.
 func (h *Host) leaves(ev leaveAsked) {
 	h.leaving = ev.words
+	if !h.informed {
+		h.send(control.Leaving{})
+		return
+	}
 	for _, lj := range h.jobs {
 		if lj.job.Undurable() {
 			h.send(control.Leaving{})

@@ -77,3 +77,21 @@ func TestDaemonThatGoesGreetsNobody(t *testing.T) {
 		}
 	}
 }
+
+// A daemon that was started again knows no job until a leader has told it of them: it asks, and goes by itself only once nobody has answered.
+func TestDaemonIsAskedToEndBeforeItKnowsTheJobs(t *testing.T) {
+	d := newRig(t)
+	d.informed = false
+	d.handle(leaveAsked{make(chan string, 1)})
+	if said := fixture.Only[control.Leaving](d.says()); len(said) != 1 || said[0].Goes || d.goes {
+		t.Errorf("it says %+v, and goes: %v", said, d.goes)
+	}
+	owed := make(chan []string, 1)
+	d.handle(goesNow{owed})
+	if said := fixture.Only[control.Leaving](d.says()); len(said) != 1 || !said[0].Goes || !d.goes {
+		t.Errorf("it says %+v, and goes: %v", said, d.goes)
+	}
+	if list := <-owed; len(list) != 1 || !strings.Contains(list[0], "no leader has told this daemon of any") {
+		t.Errorf("it leaves %q", list)
+	}
+}

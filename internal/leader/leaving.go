@@ -79,7 +79,7 @@ func (l *Leader) stays(ctx context.Context, node replica.NodeName, v *leaving) s
 			lacks := c.Lacks(job)
 			if lacks != "" && c.Awaits(job) {
 				return fmt.Sprintf("daemons that write step %d of job %s are to link to the leader: %s", job.Committed.Step, job.Name, lacks)
-			} else if lacks != "" && durable.Holds(job, node) {
+			} else if lacks != "" && c.Holds(job, node) {
 				l.goesWithout(led, node, v, job.Committed, fmt.Sprintf("and nobody writes it (%s)", lacks))
 			}
 			continue

@@ -172,6 +172,34 @@ func TestAllDaemonsAreAskedToEnd(t *testing.T) {
 	}
 }
 
+// TestDaemonsAreAskedToEndAsTheyStart: the memory that they were started again over has the newest commit, which no leader has told them of yet.
+func TestDaemonsAreAskedToEndAsTheyStart(t *testing.T) {
+	t.Parallel()
+	c, _ := stopping(t)
+	at := c.nodes[0].status().job("job").Position.Step
+	for _, n := range c.nodes {
+		n.daemon.Kill()
+		n.daemon.exit()
+	}
+	for _, n := range c.nodes {
+		n.serve()
+	}
+	for _, n := range c.nodes {
+		n.daemon.await("daemon_ready", nil)
+	}
+	for _, n := range c.nodes {
+		n.daemon.Signal(syscall.SIGTERM)
+	}
+	for _, n := range c.nodes {
+		if code := n.daemon.exit(); code != 0 {
+			t.Errorf("the daemon of %s ends with code %d", n.Name, code)
+		}
+	}
+	if disk := newest(t, c.nodes[0]); disk < at {
+		t.Errorf("step %d is on disk, %d was committed", disk, at)
+	}
+}
+
 // TestOneDaemonIsAskedToEnd: the others have what is committed, and nothing is written for its sake.
 func TestOneDaemonIsAskedToEnd(t *testing.T) {
 	t.Parallel()

@@ -52,9 +52,9 @@ func (c Cluster) lacks(job *replica.Job, there func(replica.NodeName) bool) stri
 }
 
 // Holds tells whether a node has a part of what a job has committed.
-func Holds(job *replica.Job, node replica.NodeName) bool {
+func (c Cluster) Holds(job *replica.Job, node replica.NodeName) bool {
 	return slices.ContainsFunc(job.Parts, func(p replica.PartRoot) bool {
-		return slices.ContainsFunc(p.Holders, func(h replica.Holder) bool { return h.Node == node })
+		return slices.ContainsFunc(p.Holders, func(h replica.Holder) bool { return h.Node == node && h.Incarnation == c.Life(node) })
 	})
 }
 
