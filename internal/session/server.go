@@ -249,6 +249,13 @@ func (s *Server) silent(of func(*conn) bool) (oldest *conn) {
 	return oldest
 }
 
+// leave counts a peer out.
+func (s *Server) leave(p *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unseat(p)
+}
+
 // unseat counts a peer out, once. s.mu is held.
 func (s *Server) unseat(p *conn) {
 	if _, seated := s.peers[p]; !seated {
@@ -405,6 +412,7 @@ func (s *Server) read(p *conn) {
 		p.part(f)
 	} else {
 		p.Close()
+		s.leave(p) // whoever hears that it has gone may start another process in its place
 	}
 	if d.greeted {
 		s.emit(Gone{p, p.why(err)})
@@ -414,8 +422,6 @@ func (s *Server) read(p *conn) {
 			s.turnAway(p.uid, p.pid, f.code, f)
 		}
 		p.drain()
+		s.leave(p)
 	}
-	s.mu.Lock()
-	s.unseat(p)
-	s.mu.Unlock()
 }
