@@ -135,6 +135,22 @@ func TestLastLauncherHasGone(t *testing.T) {
 	}
 }
 
+// endsWritten asks all daemons to end, and looks whether a step is on disk then, or a newer one.
+func endsWritten(t *testing.T, c *cluster, at int) {
+	t.Helper()
+	for _, n := range c.nodes {
+		n.daemon.Signal(syscall.SIGTERM)
+	}
+	for _, n := range c.nodes {
+		if code := n.daemon.exit(); code != 0 {
+			t.Errorf("the daemon of %s ends with code %d", n.Name, code)
+		}
+	}
+	if disk := newest(t, c.nodes[0]); disk < at {
+		t.Errorf("step %d is on disk, %d was committed", disk, at)
+	}
+}
+
 // TestAllDaemonsAreAskedToEnd: SIGTERM of all daemons at once, with or without the launchers, writes what is committed: no write needs a leader
 // that went first.
 func TestAllDaemonsAreAskedToEnd(t *testing.T) {
@@ -148,17 +164,7 @@ func TestAllDaemonsAreAskedToEnd(t *testing.T) {
 					l.Signal(syscall.SIGTERM)
 				}
 			}
-			for _, n := range c.nodes {
-				n.daemon.Signal(syscall.SIGTERM)
-			}
-			for _, n := range c.nodes {
-				if code := n.daemon.exit(); code != 0 {
-					t.Errorf("the daemon of %s ends with code %d", n.Name, code)
-				}
-			}
-			if disk := newest(t, c.nodes[0]); disk < at {
-				t.Errorf("step %d is on disk, %d was committed", disk, at)
-			}
+			endsWritten(t, c, at)
 			if both {
 				return
 			}
@@ -187,17 +193,7 @@ func TestDaemonsAreAskedToEndAsTheyStart(t *testing.T) {
 	for _, n := range c.nodes {
 		n.daemon.await("daemon_ready", nil)
 	}
-	for _, n := range c.nodes {
-		n.daemon.Signal(syscall.SIGTERM)
-	}
-	for _, n := range c.nodes {
-		if code := n.daemon.exit(); code != 0 {
-			t.Errorf("the daemon of %s ends with code %d", n.Name, code)
-		}
-	}
-	if disk := newest(t, c.nodes[0]); disk < at {
-		t.Errorf("step %d is on disk, %d was committed", disk, at)
-	}
+	endsWritten(t, c, at)
 }
 
 // TestOneDaemonIsAskedToEnd: the others have what is committed, and nothing is written for its sake.

@@ -141,7 +141,6 @@ class _Agent:
         """The next round."""
         with self._news:
             self._rounds.clear()
-            self.waiting = 0
         self.say(join=address)
         self.until(lambda: bool(self._rounds) or self.done is not None)
         if not self._rounds:
