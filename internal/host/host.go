@@ -146,8 +146,7 @@ type Host struct {
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
 	questions    map[uint64]chan<- any // to the leader, not answered
 	lastReport   time.Time
-	leaving      chan string       // why this daemon is to wait before it ends, which it was asked to; nil: it was not
-	goes         bool              // it ends, whatever a leader says now
+	leaving      leaving
 	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
 	saidNoLeader time.Time         // when the log was told so, zero: not yet
 	suspects     []control.Suspect // what the last round of probes gave cause for
@@ -317,8 +316,6 @@ func (h *Host) handle(ev Event) {
 		}
 	case leaveAsked:
 		h.leaves(ev)
-	case goesNow:
-		h.goesNow(ev)
 	case arenaReady:
 		h.arenaReady(ev)
 	case arenaParked:
@@ -582,8 +579,8 @@ func (h *Host) resend() {
 	for _, s := range h.suspects {
 		h.send(s)
 	}
-	if h.leaving != nil {
-		h.send(control.Leaving{Goes: h.goes})
+	if h.leaving.words != nil {
+		h.send(control.Leaving{Goes: h.leaving.goes})
 	}
 	learn(h.agents, agents.Event(agents.Linked{}), h.doAgents) // before what the desk repeats, which ends with that all is said: a round may begin then
 	h.desk.Resend()

@@ -29,14 +29,14 @@ func TestLeavingDaemonSaysWhatItGaveUp(t *testing.T) {
 			}
 		})
 	})
-	d.until("the question", func() bool { return d.leaving != nil })
+	d.until("the question", func() bool { return d.leaving.words != nil })
 	if asked := fixture.Only[control.Leaving](d.says()); len(asked) != 1 {
 		t.Errorf("the leader is asked %d times", len(asked))
 	}
 	d.mayLeave(control.MayLeave{Why: "step 5 of job job is written to the durable tier first"})
 	<-heard
 	cancel()
-	d.until("that it goes", func() bool { return d.goes })
+	d.until("that it goes", func() bool { return d.leaving.goes })
 	<-left
 	leaving.Wait()
 	if len(said) != 2 || !strings.Contains(said[1], "ends all the same") || !strings.Contains(said[1], "step 5 of job job is written") {
@@ -83,15 +83,15 @@ func TestDaemonIsAskedToEndBeforeItKnowsTheJobs(t *testing.T) {
 	d := newRig(t)
 	d.informed = false
 	d.handle(leaveAsked{make(chan string, 1)})
-	if said := fixture.Only[control.Leaving](d.says()); len(said) != 1 || said[0].Goes || d.goes {
-		t.Errorf("it says %+v, and goes: %v", said, d.goes)
+	if said := fixture.Only[control.Leaving](d.says()); len(said) != 1 || said[0].Goes || d.leaving.goes {
+		t.Errorf("it says %+v, and goes: %v", said, d.leaving.goes)
 	}
-	owed := make(chan []string, 1)
-	d.handle(goesNow{owed})
-	if said := fixture.Only[control.Leaving](d.says()); len(said) != 1 || !said[0].Goes || !d.goes {
-		t.Errorf("it says %+v, and goes: %v", said, d.goes)
+	var p parting
+	p.serve(d.Host)
+	if said := fixture.Only[control.Leaving](d.says()); len(said) != 1 || !said[0].Goes || !d.leaving.goes {
+		t.Errorf("it says %+v, and goes: %v", said, d.leaving.goes)
 	}
-	if list := <-owed; len(list) != 1 || !strings.Contains(list[0], "no leader has told this daemon of any") {
-		t.Errorf("it leaves %q", list)
+	if len(p.owed) != 1 || !strings.Contains(p.owed[0], "no leader has told this daemon of any") {
+		t.Errorf("it leaves %q", p.owed)
 	}
 }

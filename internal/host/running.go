@@ -22,7 +22,7 @@ type running struct {
 }
 
 func (r *running) serve(h *Host) {
-	r.goes = h.goes
+	r.goes = h.leaving.goes
 	r.claims = h.adoption.Running()
 	for id, lj := range h.jobs {
 		for rank, lr := range lj.ranks {

@@ -152,8 +152,7 @@ func linkRetry(turn int) time.Duration {
 
 // once runs one link until it goes down; err is nil where the far end answered the hello.
 func (k *linker) once(ctx context.Context, target voterAddr, patience time.Duration) (control.Welcome, error) {
-	hello, ok := k.hello() // the former link has ended: what its leader said is in it
-	if !ok {
+	if _, ok := k.hello(); !ok { // the former link has ended: what its leader said is known
 		return control.Welcome{}, errGoes
 	}
 	dialCtx, cancel := context.WithTimeout(ctx, patience)
@@ -165,6 +164,10 @@ func (k *linker) once(ctx context.Context, target voterAddr, patience time.Durat
 	l := control.NewLink(conn, control.ToLeader)
 	defer l.Close(nil)
 	conn.SetDeadline(time.Now().Add(control.LinkHandshake))
+	hello, ok := k.hello() // again: a dial takes its time, in which processes end, and the daemon may give up
+	if !ok {
+		return control.Welcome{}, errGoes
+	}
 	if err := control.WriteHello(conn, hello); err != nil {
 		return control.Welcome{}, fmt.Errorf("link to %s: hello: %w", target.name, err)
 	}
