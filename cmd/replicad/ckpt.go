@@ -25,7 +25,7 @@ const ckptLong = `List, verify, compare, keep, copy and delete durable checkpoin
 WHERE is a root, with or without a job and a run below it: a directory, file:///ckpt, s3://bucket/ckpt,
 gs://bucket/ckpt, az://container/ckpt, /ckpt/lm, s3://bucket/ckpt/lm/20261125T1716Z-4385b34d. @STEP behind it names a generation: @1200, with an
 epoch @1200.e2, the best by a metric @best:loss, @best:accuracy:max, or by the daemons' own @best. Without it,
-and with @last, the command takes the newest generation that is whole. The commands also read directories that older daemons wrote. pin, unpin
+and with @last, the command takes the newest generation that is whole. Where retention deletes that meanwhile, it takes the next. The commands also read directories that older daemons wrote. pin, unpin
 and prune change the present layout alone.`
 
 // newCkpt has the verbs on generations in stores. One more is a line here.
@@ -94,6 +94,9 @@ func (p pick) String() string {
 	}
 	return fmt.Sprintf("of step %d", p.Step)
 }
+
+// stays tells whether it names the same generation tomorrow.
+func (p pick) stays() bool { return p.best == "" && !p.byHint }
 
 // of finds the generation in a list whose newest come first.
 func (p pick) of(list []catalog.Listed) (l catalog.Listed, ok bool) {
@@ -290,18 +293,6 @@ func (w *where) list(ctx context.Context) (list []catalog.Listed, err error) {
 		}
 	}
 	return list, nil
-}
-
-// one finds the generation that is meant, and what it is read from. What was passed over on the way is told.
-func (c ckpt) one(ctx context.Context, w *where) (t tier, f catalog.Found, err error) {
-	if w.at != nil {
-		return w.named(ctx)
-	}
-	t, f, passed, err := w.newest(ctx)
-	for _, s := range passed {
-		printf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, line(s.Reason))
-	}
-	return t, f, err
 }
 
 // newest finds the newest generation that is whole, of one job, and what is newer and damaged, the newest first.

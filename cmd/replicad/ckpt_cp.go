@@ -57,36 +57,33 @@ both read with --identity.`,
 			}
 			defer st.Close()
 			to := catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: func(err error) { printf(c.std.err, "note: %s\n", line(err.Error())) }})
-			var list []catalog.Found
-			if all {
-				for _, t := range w.tiers() {
-					found, _, err := w.every(ctx, t)
-					if err != nil {
-						return err
-					}
-					list = append(list, found...)
-				}
-				slices.Reverse(list) // the newest last: until it is there, what is there is older and whole
-			} else {
-				_, found, err := c.one(ctx, w)
-				if err != nil {
-					return err
-				}
-				list = append(list, found)
-			}
 			rows := []verdict{}
-			for _, found := range list {
+			each := func(_ tier, found catalog.Found) error {
 				mended, err := c.copy(ctx, w, found, to, anew, c.slow(fmt.Sprintf("copy of step %d of %s", found.Generation.Step, found.Job)))
-				if err != nil {
+				gone := all && errors.Is(err, catalog.ErrNone)
+				if err != nil && !gone {
 					return err
 				}
-				rows = append(rows, verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Good: true, Bytes: found.Bytes})
+				rows = append(rows, verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Good: !gone, Deleted: gone, Bytes: found.Bytes})
 				if mended {
 					printf(c.std.err, "step %d of %s in %s was damaged: what was wrong is written anew, and all of it was read\n", found.Generation.Step, found.Job, to.URL())
 				}
-				if !f.json {
+				switch {
+				case f.json:
+				case gone:
+					printf(c.std.out, "not copied: step %d of %s was deleted meanwhile\n", found.Generation.Step, found.Job)
+				default:
 					printf(c.std.out, "copied step %d of %s to %s, %s\n", found.Generation.Step, found.Job, to.URL(), size(found.Bytes))
 				}
+				return nil
+			}
+			if all {
+				err = c.oldestFirst(ctx, w, each)
+			} else {
+				err = c.read(ctx, w, each)
+			}
+			if err != nil {
+				return err
 			}
 			if f.json {
 				return writeJSON(c.std.out, rows)
@@ -98,6 +95,24 @@ both read with --identity.`,
 	cmd.Flags().BoolVar(&anew.decrypt, "decrypt", false, "make a plain copy of what is encrypted")
 	cmd.Flags().StringArrayVar(&anew.recipients, "recipient", nil, "encrypt the copy to this recipient of age; several: to each")
 	return cmd
+}
+
+// oldestFirst calls each with every generation that is whole. The newest is the last: until it is there, what is there is older and whole.
+func (c ckpt) oldestFirst(ctx context.Context, w *where, each func(t tier, f catalog.Found) error) error {
+	tiers := w.tiers()
+	slices.Reverse(tiers)
+	for _, t := range tiers {
+		found, _, err := w.every(ctx, t)
+		if err != nil {
+			return err
+		}
+		for _, f := range slices.Backward(found) {
+			if err := each(t, f); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // rewriting are the flags of cp that have a copy written anew.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -91,22 +90,16 @@ func parseRenames(list []string) (out []convert.Rename, err error) {
 	return out, nil
 }
 
-// finds is how often the newest generation is looked for: a job that writes often may delete it between that and the lease.
-const finds = 5
-
-// exported writes the generation that is named, or the newest one.
+// exported writes the generation that is meant.
 func (c ckpt) exported(ctx context.Context, w *where, want convert.Want) (found catalog.Found, done convert.Done, err error) {
-	for range finds {
-		if _, found, err = c.one(ctx, w); err != nil {
-			return found, done, err
+	err = c.read(ctx, w, func(_ tier, f catalog.Found) (err error) {
+		if f.Old() {
+			return fmt.Errorf("%s has the layout of older daemons: copy it with `replicad ckpt cp` first, export is for the present layout", f.Where())
 		}
-		if found.Old() {
-			return found, done, fmt.Errorf("%s has the layout of older daemons: copy it with `replicad ckpt cp` first, export is for the present layout", found.Where())
-		}
-		if done, err = convert.Export(ctx, w.cat, found, want); w.at != nil || !errors.Is(err, catalog.ErrNone) {
-			break
-		}
-	}
+		found = f
+		done, err = convert.Export(ctx, w.cat, f, want)
+		return err
+	})
 	return found, done, err
 }
 

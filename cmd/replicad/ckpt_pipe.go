@@ -23,8 +23,8 @@ func (c ckpt) pipe() *cobra.Command {
 		Use: "pipe WHERE", Short: "Serve generations to the Python package over standard input and output", Hidden: true, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return pipe.Serve(cmd.Context(), c.std.in, c.std.out, pipe.Stores{
-				Open: func(ctx context.Context, job, at string) (pipe.Generation, error) {
-					return c.opened(ctx, args[0], job, at, f.name())
+				Read: func(ctx context.Context, job, at string, read func(pipe.Generation) error) error {
+					return usageIf(c.piped(ctx, args[0], job, at, f.name(), read))
 				},
 				Write: func(ctx context.Context) (*catalog.Catalog, uint32, func(), error) {
 					st, err := openStore(ctx, args[0], c.std.err)
@@ -40,40 +40,41 @@ func (c ckpt) pipe() *cobra.Command {
 	return cmd
 }
 
-// opened finds a generation: job and at add to what where says.
-func (c ckpt) opened(ctx context.Context, where, job, at, who string) (g pipe.Generation, err error) {
+// piped reads a generation: job and at add to what where says. Who may only read the store reads without a lease, and is told.
+func (c ckpt) piped(ctx context.Context, where, job, at, who string, read func(pipe.Generation) error) error {
 	root, tail, named := strings.Cut(where, "@")
 	if job != "" {
 		root = strings.TrimRight(root, "/") + "/" + job
 	}
 	switch {
 	case named && at != "":
-		return g, pipe.Usage(fmt.Errorf("%s names a generation, and so does %s: give one of them", where, at))
+		return pipe.Usage(fmt.Errorf("%s names a generation, and so does %s: give one of them", where, at))
 	case named:
 		root += "@" + tail
 	case at != "":
 		root += "@" + at
 	}
 	w, err := c.find(ctx, root, who)
-	if err == nil && job != "" && w.job != job {
-		w.close()
-		err = fmt.Errorf("%s: there is no job %s: %w", where, job, catalog.ErrNone)
-	}
 	if err != nil {
-		return g, usageIf(err)
+		return err
 	}
-	t, found, err := c.one(ctx, w)
-	if err == nil {
-		err = found.Readable()
+	defer w.close()
+	if job != "" && w.job != job {
+		return fmt.Errorf("%s: there is no job %s: %w", where, job, catalog.ErrNone)
 	}
-	if err != nil {
-		w.close()
-		return g, usageIf(err)
+	refused := func(err error) {
+		if errors.Is(err, store.ErrRefused) {
+			printf(c.std.err, "replicad: it is read without a pin, so nobody who deletes it waits: %v\n", err)
+		}
 	}
-	return pipe.Generation{Found: found, Root: t.URL(), Shard: func(ctx context.Context, p replica.Part) (checkpoint.ShardReader, error) {
-		return t.OpenShard(ctx, found, p)
-	},
-		Leased: func(ctx context.Context, read func() error) error { return c.leased(ctx, w, found, read) }, Close: w.close}, nil
+	return c.leased(ctx, w, "replicad.dcp", refused, func(t tier, f catalog.Found) error {
+		if err := f.Readable(); err != nil {
+			return err
+		}
+		return read(pipe.Generation{Found: f, Root: t.URL(), Shard: func(ctx context.Context, p replica.Part) (checkpoint.ShardReader, error) {
+			return t.OpenShard(ctx, f, p)
+		}})
+	})
 }
 
 // usageIf tells the pipe which errors are of wrong arguments.
@@ -83,16 +84,4 @@ func usageIf(err error) error {
 		return pipe.Usage(err)
 	}
 	return err
-}
-
-// leased keeps a generation while it is read. Who may only read the store reads without a pin, and is told.
-func (c ckpt) leased(ctx context.Context, w *where, f catalog.Found, read func() error) error {
-	if f.Old() {
-		return read()
-	}
-	return w.cat.Leased(ctx, f, "replicad.dcp", func(err error) {
-		if errors.Is(err, store.ErrRefused) {
-			printf(c.std.err, "replicad: it is read without a pin, so nobody who deletes it waits: %v\n", err)
-		}
-	}, read)
 }

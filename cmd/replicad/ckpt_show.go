@@ -44,23 +44,12 @@ func (c ckpt) show() *cobra.Command {
 				return err
 			}
 			defer w.close()
-			t, found, err := c.one(cmd.Context(), w)
+			s, err := c.look(cmd.Context(), w)
 			if err != nil {
 				return err
 			}
-			s := shown{URL: t.URL(), Commit: found.Commit, Files: found.Index.Files, Tensors: found.Index.Tensors, Beyond: found.Index.Beyond}
-			if s.Locked = found.Readable(); s.Locked != nil {
+			if s.Locked != nil {
 				printf(c.std.err, "tensors, generators and loaders are not shown: %v\n", s.Locked)
-			} else if err := s.own(cmd.Context(), t, found); err != nil {
-				return err
-			}
-			if !found.Old() {
-				if s.Pins, err = w.cat.Pinned(cmd.Context(), found.Run, found.Generation); err != nil {
-					return err
-				}
-				if err := s.carried(cmd.Context(), w.cat, found); err != nil {
-					return err
-				}
 			}
 			if f.json {
 				return writeJSON(c.std.out, s)
@@ -70,6 +59,26 @@ func (c ckpt) show() *cobra.Command {
 	}, false)
 	cmd.Flags().BoolVar(&tensors, "tensors", false, "name every tensor; otherwise their number and size")
 	return cmd
+}
+
+// look reads what is shown of the generation that is meant. It takes a moment, and a lease would be a pin among those that are shown.
+func (c ckpt) look(ctx context.Context, w *where) (s shown, err error) {
+	err = c.read(ctx, w, func(t tier, f catalog.Found) error {
+		s = shown{URL: t.URL(), Commit: f.Commit, Files: f.Index.Files, Tensors: f.Index.Tensors, Beyond: f.Index.Beyond, Locked: f.Readable()}
+		return w.cat.Unleased(ctx, f, func() (err error) {
+			if s.Locked == nil {
+				err = s.own(ctx, t, f)
+			}
+			if err != nil || f.Old() {
+				return err
+			}
+			if s.Pins, err = w.cat.Pinned(ctx, f.Run, f.Generation); err != nil {
+				return err
+			}
+			return s.carried(ctx, w.cat, f)
+		})
+	})
+	return s, err
 }
 
 // maxOwn bounds the ranks whose own state is read: they say much the same.

@@ -37,13 +37,17 @@ func writeMade(t *testing.T, dir string, made durabletest.Generation, id byte, s
 // writeTo encrypts it besides.
 func writeTo(t *testing.T, dir string, made durabletest.Generation, id byte, keys *sealed.Keys, says ...func(*format.Commit)) {
 	t.Helper()
-	step := made.Generation.Step
 	st, err := openStore(t.Context(), dir, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	c := catalog.New(st, catalog.Options{Who: "daemon", Keys: keys})
+	writeInto(t, catalog.New(st, catalog.Options{Who: "daemon", Keys: keys}), made, id, says...)
+}
+
+func writeInto(t *testing.T, c *catalog.Catalog, made durabletest.Generation, id byte, says ...func(*format.Commit)) {
+	t.Helper()
+	step := made.Generation.Step
 	run := durabletest.Job
 	run[15] = id
 	r, err := c.Begin(t.Context(), format.Run{Job: ckptJob, ID: run, Began: time.Date(2026, 11, 25, 17, 16+int(id), 0, 0, time.UTC).UnixMilli()})
@@ -97,7 +101,11 @@ func deleteGeneration(t *testing.T, dir string, step replica.Step) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	c := catalog.New(st, catalog.Options{Who: "daemon"})
+	deleteIn(t, catalog.New(st, catalog.Options{Who: "daemon"}), step)
+}
+
+func deleteIn(t *testing.T, c *catalog.Catalog, step replica.Step) {
+	t.Helper()
 	runs, err := c.Runs(t.Context(), ckptJob)
 	if err != nil || len(runs) != 1 {
 		t.Fatal(runs, err)

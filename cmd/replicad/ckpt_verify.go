@@ -48,59 +48,14 @@ and --all goes on.`,
 				return err
 			}
 			defer w.close()
-			type work struct {
-				t tier
-				f catalog.Found
-			}
-			var todo []work
-			out := []verdict{}
-			take := func(t tier, skipped []catalog.Skipped) {
-				for _, s := range skipped {
-					if s.Whole != nil {
-						todo = append(todo, work{t, *s.Whole}) // it may have been mended since
-					} else if s.State == catalog.Damaged {
-						out = append(out, verdict{Job: s.Run.Job, Run: s.Run.Run, Step: s.Generation.Step, Epoch: s.Generation.Epoch, Error: s.Reason})
-						c.markSeen(cmd.Context(), w, t, s.Run, s.Generation, !unmarked)
-					}
-				}
-			}
-			switch {
-			case all:
-				for _, t := range w.tiers() {
-					found, skipped, err := w.every(cmd.Context(), t)
-					if err != nil {
-						return err
-					}
-					for _, f := range found {
-						todo = append(todo, work{t, f})
-					}
-					take(t, skipped)
-				}
-			case w.at != nil:
-				t, found, err := w.named(cmd.Context())
-				if l, lerr := w.listed(cmd.Context()); lerr == nil && catalog.IsDamage(err) {
-					c.markSeen(cmd.Context(), w, t, l.Run, l.Generation, !unmarked && !l.Old)
-				}
-				if err != nil {
-					return err
-				}
-				todo = append(todo, work{t, found})
-			default:
-				t, found, passed, err := w.newest(cmd.Context())
-				if take(t, passed); err == nil {
-					todo = append(todo, work{t, found})
-				} else if len(todo) == 0 {
-					return err
-				}
-			}
-			for _, x := range todo {
-				v, err := c.verify1(cmd.Context(), w, x.t, x.f, !quiet && !f.json, repair, !unmarked)
-				if v.Deleted = all && errors.Is(err, catalog.ErrNone); err != nil && !v.Deleted {
-					return err
-				}
-				if out = append(out, v); v.Good && !all {
-					break
-				}
+			h := how{all: all, repair: repair, record: !unmarked, tell: !quiet && !f.json}
+			var out []verdict
+			err = w.again(func() error {
+				out, err = c.verified(cmd.Context(), w, h)
+				return err
+			})
+			if err != nil {
+				return err
 			}
 			return c.printVerdicts(out, f.json)
 		},
@@ -110,6 +65,68 @@ and --all goes on.`,
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress")
 	cmd.Flags().BoolVar(&unmarked, "no-record", false, "do not record what came of it")
 	return cmd
+}
+
+// how are the flags of verify.
+type how struct{ all, repair, record, tell bool }
+
+// verified reads what is meant, and says what came of each.
+func (c ckpt) verified(ctx context.Context, w *where, h how) (out []verdict, err error) {
+	type work struct {
+		t tier
+		f catalog.Found
+	}
+	var todo []work
+	out = []verdict{}
+	take := func(t tier, skipped []catalog.Skipped) {
+		for _, s := range skipped {
+			if s.Whole != nil {
+				todo = append(todo, work{t, *s.Whole}) // it may have been mended since
+			} else if s.State == catalog.Damaged {
+				out = append(out, verdict{Job: s.Run.Job, Run: s.Run.Run, Step: s.Generation.Step, Epoch: s.Generation.Epoch, Error: s.Reason})
+				c.markSeen(ctx, w, t, s.Run, s.Generation, h.record)
+			}
+		}
+	}
+	switch {
+	case h.all:
+		for _, t := range w.tiers() {
+			found, skipped, err := w.every(ctx, t)
+			if err != nil {
+				return nil, err
+			}
+			for _, f := range found {
+				todo = append(todo, work{t, f})
+			}
+			take(t, skipped)
+		}
+	case w.at != nil:
+		t, found, err := w.named(ctx)
+		if l, lerr := w.listed(ctx); lerr == nil && catalog.IsDamage(err) {
+			c.markSeen(ctx, w, t, l.Run, l.Generation, h.record && !l.Old)
+		}
+		if err != nil {
+			return nil, err
+		}
+		todo = append(todo, work{t, found})
+	default:
+		t, found, passed, err := w.newest(ctx)
+		if take(t, passed); err == nil {
+			todo = append(todo, work{t, found})
+		} else if len(todo) == 0 {
+			return nil, err
+		}
+	}
+	for _, x := range todo {
+		v, err := c.verify1(ctx, w, x.t, x.f, h)
+		if v.Deleted = h.all && errors.Is(err, catalog.ErrNone); err != nil && !v.Deleted {
+			return nil, err
+		}
+		if out = append(out, v); v.Good && !h.all {
+			break
+		}
+	}
+	return out, nil
 }
 
 // markSeen records damage that was seen without a read.
@@ -148,29 +165,29 @@ func (w *where) every(ctx context.Context, t tier) (found []catalog.Found, skipp
 }
 
 // verify1 reads one generation, and records what came of it where the store takes that.
-func (c ckpt) verify1(ctx context.Context, w *where, t tier, found catalog.Found, tell, repair, record bool) (v verdict, err error) {
+func (c ckpt) verify1(ctx context.Context, w *where, t tier, found catalog.Found, h how) (v verdict, err error) {
 	v = verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Bytes: found.Bytes}
 	var progress func(read, of uint64)
-	if tell {
+	if h.tell {
 		progress = c.progress(fmt.Sprintf("step %d", v.Step))
 	}
 	read := func() error {
-		v, err = c.reads(ctx, w, t, found, v, progress, repair, record)
+		v, err = c.reads(ctx, w, t, found, v, progress, h)
 		return err
 	}
-	if !record {
+	if !h.record {
 		return v, read()
 	}
 	err = w.cat.Leased(ctx, found, "ckpt verify", func(err error) {
 		if errors.Is(err, store.ErrRefused) {
-			record = false // read alone is allowed here
+			h.record = false // read alone is allowed here
 			printf(c.std.err, "not recorded: %v\n", err)
 		}
 	}, read)
 	return v, err
 }
 
-func (c ckpt) reads(ctx context.Context, w *where, t tier, found catalog.Found, v verdict, progress func(read, of uint64), repair, record bool) (verdict, error) {
+func (c ckpt) reads(ctx context.Context, w *where, t tier, found catalog.Found, v verdict, progress func(read, of uint64), h how) (verdict, error) {
 	faults, bad := t.Verify(ctx, found, progress)
 	if ctx.Err() != nil {
 		return v, context.Cause(ctx)
@@ -185,12 +202,12 @@ func (c ckpt) reads(ctx context.Context, w *where, t tier, found catalog.Found, 
 	if found.Old() {
 		return v, nil
 	}
-	if repair && len(faults) > 0 {
+	if h.repair && len(faults) > 0 {
 		if err := w.cat.Repair(ctx, found, faults); err != nil {
 			return v, err
 		}
 	}
-	if record {
+	if h.record {
 		return v, w.cat.MarkRead(ctx, found, bad)
 	}
 	return v, nil
@@ -267,9 +284,9 @@ func (c ckpt) diff() *cobra.Command {
 			"others how many elements differ and by how much at most. Ends with 1 where anything differs.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var ws [2]*where
-			var ts [2]tier
 			var fs [2]catalog.Found
+			var list []catalog.Difference
+			var ws [2]*where
 			for i, arg := range args {
 				w, err := c.find(cmd.Context(), arg, "")
 				if err != nil {
@@ -277,14 +294,11 @@ func (c ckpt) diff() *cobra.Command {
 				}
 				defer w.close()
 				ws[i] = w
-				if ts[i], fs[i], err = c.one(cmd.Context(), w); err != nil {
-					return err
-				}
 			}
-			var list []catalog.Difference
-			err := ws[0].cat.Leased(cmd.Context(), fs[0], "ckpt diff", nil, func() error {
-				return ws[1].cat.Leased(cmd.Context(), fs[1], "ckpt diff", nil, func() (err error) {
-					list, err = catalog.Diff(cmd.Context(), ts[0], fs[0], ts[1], fs[1])
+			err := c.leased(cmd.Context(), ws[0], "ckpt diff", nil, func(t0 tier, f0 catalog.Found) error {
+				return c.leased(cmd.Context(), ws[1], "ckpt diff", nil, func(t1 tier, f1 catalog.Found) (err error) {
+					fs = [2]catalog.Found{f0, f1}
+					list, err = catalog.Diff(cmd.Context(), t0, f0, t1, f1)
 					return err
 				})
 			})

@@ -77,18 +77,25 @@ func (c ckpt) origin(ctx context.Context, o *replica.Origin) (lease *originLease
 			w.close()
 		}
 	}()
-	t, f, err := c.one(ctx, w)
-	if err == nil {
-		err = f.Readable()
-	}
-	if err != nil {
+	err = c.read(ctx, w, func(t tier, f catalog.Found) (err error) {
+		lease, err = c.begins(ctx, w, t, f, o)
+		return err
+	})
+	return lease, err
+}
+
+// begins fills in a generation that a job begins with.
+func (c ckpt) begins(ctx context.Context, w *where, t tier, f catalog.Found, o *replica.Origin) (*originLease, error) {
+	if err := f.Readable(); err != nil {
 		return nil, err
 	}
 	o.URL, o.Job, o.Run, o.Place, o.Generation, o.World = t.URL(), f.Job, f.Commit.Run, f.Where(), f.Generation, f.Layout.World
 	if err := o.Check(); err != nil || f.Old() {
 		return nil, err
 	}
-	if _, err := w.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation); err != nil {
+	if _, err := w.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation); errors.Is(err, catalog.ErrNone) {
+		return nil, err
+	} else if err != nil {
 		return nil, fmt.Errorf("step %d of %s/%s: %s", f.Generation.Step, t.URL(), f.Job, catalog.Plain(err))
 	}
 	l, err := w.cat.Lease(ctx, f.Run, f.Generation, "a job begins with it")

@@ -154,7 +154,7 @@ func (l *Lease) Keep(ctx context.Context, end <-chan struct{}) error {
 }
 
 // Leased keeps a generation for as long as read takes. ErrNone: it is being deleted, and read was not called. A store that takes no pin is read
-// all the same; refused is told of it, nil: nobody is.
+// all the same; refused is told of it, nil: nobody is. ErrNone too: it was deleted beside such a read.
 func (c *Catalog) Leased(ctx context.Context, f Found, why string, refused func(error), read func() error) error {
 	if f.Old() {
 		return read()
@@ -167,7 +167,7 @@ func (c *Catalog) Leased(ctx context.Context, f Found, why string, refused func(
 		if refused != nil {
 			refused(err)
 		}
-		return read()
+		return c.Unleased(ctx, f, read)
 	}
 	end := make(chan struct{})
 	var wg sync.WaitGroup
@@ -177,6 +177,15 @@ func (c *Catalog) Leased(ctx context.Context, f Found, why string, refused func(
 	close(end)
 	wg.Wait()
 	return errors.Join(err, ended)
+}
+
+// Unleased reads a generation that nobody keeps meanwhile. ErrNone: what looked damaged was deleted beside the read.
+func (c *Catalog) Unleased(ctx context.Context, f Found, read func() error) error {
+	err := read()
+	if f.Old() {
+		return err
+	}
+	return c.orDeleted(ctx, f.Run, f.Generation, err)
 }
 
 // pinned lists the pins of a generation that have not ended, by the store's times: a pin ends its length after it was written. now says the store's time,

@@ -38,16 +38,15 @@ const (
 // Generation is what a request opened.
 type Generation struct {
 	catalog.Found
-	Root   string // the store's URL
-	Shard  func(ctx context.Context, part replica.Part) (checkpoint.ShardReader, error)
-	Leased func(ctx context.Context, read func() error) error // keeps the generation while read runs
-	Close  func()
+	Root  string // the store's URL
+	Shard func(ctx context.Context, part replica.Part) (checkpoint.ShardReader, error)
 }
 
 // Stores opens what requests name.
 type Stores struct {
-	// Open finds a generation; at is as a command's argument has it behind "@", or empty for the newest that is whole.
-	Open func(ctx context.Context, job, at string) (Generation, error)
+	// Read finds a generation and keeps it while read runs, which is called once at most; at is as a command's argument has it behind "@", or empty for
+	// the newest that is whole.
+	Read func(ctx context.Context, job, at string, read func(Generation) error) error
 	// Write opens the catalog that is written to, and says whose generations these are.
 	Write func(ctx context.Context) (c *catalog.Catalog, owner uint32, done func(), err error)
 }

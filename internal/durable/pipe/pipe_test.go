@@ -30,13 +30,15 @@ func TestMain(m *testing.M) { leakcheck.Main(m) }
 func over(m *memory.Store) Stores {
 	c := catalog.New(m, catalog.Options{Who: "ada", Host: "h"})
 	return Stores{
-		Open: func(ctx context.Context, job, _ string) (Generation, error) {
+		Read: func(ctx context.Context, job, _ string, read func(Generation) error) error {
 			f, _, err := c.Newest(ctx, job, replica.JobID{})
-			return Generation{Found: f, Root: c.URL(), Close: func() {},
-				Shard: func(ctx context.Context, p replica.Part) (checkpoint.ShardReader, error) {
-					return c.OpenShard(ctx, f, p)
-				},
-				Leased: func(ctx context.Context, read func() error) error { return c.Leased(ctx, f, "test", nil, read) }}, err
+			if err != nil {
+				return err
+			}
+			g := Generation{Found: f, Root: c.URL(), Shard: func(ctx context.Context, p replica.Part) (checkpoint.ShardReader, error) {
+				return c.OpenShard(ctx, f, p)
+			}}
+			return c.Leased(ctx, f, "test", nil, func() error { return read(g) })
 		},
 		Write: func(context.Context) (*catalog.Catalog, uint32, func(), error) { return c, 7, func() {}, nil },
 	}

@@ -93,17 +93,11 @@ type reads struct {
 }
 
 func (s *stream) reading(ctx context.Context, stores Stores, r *openRequest) error {
-	g, err := stores.Open(ctx, r.Job, r.At)
-	if err == nil && g.Index != nil && len(g.Index.Tensors) == 0 && len(g.Index.Files) > 0 && g.Bytes > 0 {
-		err = fmt.Errorf("generation %s: its index has no tensors: more than it has room for; read its files, which are safetensors", g.Where())
-		g.Close()
-	}
-	if err != nil {
-		return s.say(failure(err))
-	}
-	defer g.Close()
 	said := false
-	err = g.Leased(ctx, func() error {
+	err := stores.Read(ctx, r.Job, r.At, func(g Generation) error {
+		if g.Index != nil && len(g.Index.Tensors) == 0 && len(g.Index.Files) > 0 && g.Bytes > 0 {
+			return fmt.Errorf("generation %s: its index has no tensors: more than it has room for; read its files, which are safetensors", g.Where())
+		}
 		said = true
 		if err := s.say(opened{g.Root, g.Where(), g.Run.Run, &g.Commit, g.Index}); err != nil {
 			return err

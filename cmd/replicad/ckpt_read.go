@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+)
+
+// one finds the generation that is meant, and what it is read from. What was passed over on the way is told.
+func (c ckpt) one(ctx context.Context, w *where) (t tier, f catalog.Found, err error) {
+	if w.at != nil {
+		return w.named(ctx)
+	}
+	t, f, passed, err := w.newest(ctx)
+	for _, s := range passed {
+		printf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, line(s.Reason))
+	}
+	return t, f, err
+}
+
+// finds is how often a generation is looked for, at most: a job that writes often may delete the newest one between the look and the read.
+const finds = 5
+
+// again tries for as long as what was found is deleted beside the try (catalog.ErrNone). Another try finds another generation, where none is named by its step.
+func (w *where) again(try func() error) (err error) {
+	for range finds {
+		if err = try(); w.at != nil && w.at.stays() || !errors.Is(err, catalog.ErrNone) {
+			break
+		}
+	}
+	return err
+}
+
+// read finds the generation that is meant, and has it read. Where it was deleted meanwhile, read is called again with the next one that is meant.
+func (c ckpt) read(ctx context.Context, w *where, read func(t tier, f catalog.Found) error) error {
+	return w.again(func() error {
+		t, f, err := c.one(ctx, w)
+		if err != nil {
+			return err
+		}
+		return read(t, f)
+	})
+}
+
+// leased is read of a generation that is kept meanwhile. refused is told where the store takes no lease; nil: nobody is.
+func (c ckpt) leased(ctx context.Context, w *where, why string, refused func(error), read func(t tier, f catalog.Found) error) error {
+	return c.read(ctx, w, func(t tier, f catalog.Found) error {
+		return w.cat.Leased(ctx, f, why, refused, func() error { return read(t, f) })
+	})
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"sync/atomic"
+	"testing"
+
+	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/formats/convert"
+	"github.com/replicad/replicad/internal/durable/memory"
+	"github.com/replicad/replicad/replica"
+)
+
+// TestCkptReadsBesideADeletion deletes the newest generation, which is the best too, before each call of each command that reads one. The command has read
+// it whole by then, or keeps it, or takes the one before it.
+func TestCkptReadsBesideADeletion(t *testing.T) {
+	step := func(to *replica.Step) func(tier, catalog.Found) error {
+		return func(_ tier, f catalog.Found) error { *to = f.Generation.Step; return nil }
+	}
+	for name, read := range map[string]func(t *testing.T, c ckpt, w *where) (replica.Step, error){
+		"show": func(t *testing.T, c ckpt, w *where) (replica.Step, error) {
+			s, err := c.look(t.Context(), w)
+			return s.Commit.Generation.Step, err
+		},
+		"verify": func(t *testing.T, c ckpt, w *where) (at replica.Step, err error) {
+			err = w.again(func() error {
+				out, err := c.verified(t.Context(), w, how{record: true})
+				if err == nil {
+					at = out[0].Step
+				}
+				for _, v := range out {
+					if !v.Good {
+						t.Errorf("%+v", v)
+					}
+				}
+				return err
+			})
+			return at, err
+		},
+		"export": func(t *testing.T, c ckpt, w *where) (replica.Step, error) {
+			f, _, err := c.exported(t.Context(), w, convert.Want{Dir: t.TempDir() + "/out", Format: convert.Safetensors})
+			return f.Generation.Step, err
+		},
+		"cp": func(t *testing.T, c ckpt, w *where) (at replica.Step, err error) {
+			to := catalog.New(memory.New(), catalog.Options{Who: "me"})
+			return at, c.read(t.Context(), w, func(t0 tier, f catalog.Found) error {
+				_, err := c.copy(t.Context(), w, f, to, rewriting{}, c.slow("copy"))
+				return errors.Join(err, step(&at)(t0, f))
+			})
+		},
+		"pipe, diff": func(t *testing.T, c ckpt, w *where) (at replica.Step, err error) {
+			return at, c.leased(t.Context(), w, "test", nil, func(t0 tier, f catalog.Found) error {
+				sh, err := t0.OpenShard(t.Context(), f, replica.OfRank(0))
+				if err == nil {
+					sh.Close()
+				}
+				return errors.Join(err, step(&at)(t0, f))
+			})
+		},
+		"--from": func(t *testing.T, c ckpt, w *where) (replica.Step, error) {
+			var o replica.Origin
+			err := c.read(t.Context(), w, func(t0 tier, f catalog.Found) error {
+				o = replica.Origin{Asked: "there"}
+				l, err := c.begins(t.Context(), w, t0, f, &o)
+				l.end()
+				return err
+			})
+			return o.Generation.Step, err
+		},
+	} {
+		for _, at := range []*pick{nil, {best: "loss"}} {
+			found := make(map[replica.Step]bool)
+			for n := int64(0); ; n++ {
+				m := memory.New()
+				cat := catalog.New(m, catalog.Options{Who: "daemon"})
+				for _, step := range []replica.Step{10, 20} {
+					writeInto(t, cat, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), 0)
+				}
+				runs, err := cat.Runs(t.Context(), ckptJob)
+				if err != nil || len(runs) != 1 {
+					t.Fatal(runs, err)
+				}
+				var calls atomic.Int64
+				m.Before = func(memory.Call) error {
+					if calls.Add(1)-1 == n {
+						if err := cat.Delete(t.Context(), runs[0], replica.Generation{Epoch: 1, Step: 20}, "retention"); err != nil && !errors.Is(err, catalog.ErrPinned) {
+							t.Error(err)
+						}
+					}
+					return nil
+				}
+				w := &where{cat: catalog.New(m, catalog.Options{Who: "me"}), at: at, close: func() {}}
+				got, err := read(t, ckpt{stdio{err: io.Discard}, new(keyring)}, w)
+				if err != nil || got != 10 && got != 20 {
+					t.Errorf("%s %v, deleted before call %d: step %d, %v", name, at, n, got, err)
+				}
+				found[got] = true
+				if calls.Load() <= n {
+					break
+				}
+			}
+			if !found[10] || !found[20] {
+				t.Errorf("%s %v: found %v", name, at, found)
+			}
+		}
+	}
+}
