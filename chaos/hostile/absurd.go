@@ -195,7 +195,7 @@ func absent(r *ownRank, hold time.Duration) error {
 }
 
 func rankAhead(ctx context.Context, a *attack) error {
-	out, err := a.run(ctx, unused("ahead"), "ahead")
+	out, err := a.run(ctx, unused("ahead"), "ahead", 0)
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func rankAhead(ctx context.Context, a *attack) error {
 }
 
 func rankAbsent(ctx context.Context, a *attack) error {
-	out, err := a.run(ctx, unused("absent"), "absent")
+	out, err := a.run(ctx, unused("absent"), "absent", 5*a.Hold)
 	if err != nil {
 		return err
 	}

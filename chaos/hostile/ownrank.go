@@ -144,7 +144,7 @@ func rendezvous(r *ownRank, _ time.Duration) error {
 			refused++
 		}
 	}
-	fmt.Fprintf(r.out, "taken %d refused %d\n", taken, refused)
+	fmt.Fprintf(r.out, "taken %d refused %d%s", taken, refused, isOver)
 	return nil
 }
 
@@ -154,7 +154,7 @@ func (a *attack) file() string { return filepath.Join(a.Dir, a.Victim+".yaml") }
 func unused(of string) string { return fmt.Sprintf("%s-%d", of, time.Now().UnixNano()%1e9) }
 
 func rankScribble(ctx context.Context, a *attack) error {
-	out, err := a.run(ctx, unused("scribble"), "scribble")
+	out, err := a.run(ctx, unused("scribble"), "scribble", 5*a.Hold)
 	if err == nil && !strings.Contains(string(out), "attached") {
 		err = fmt.Errorf("it never attached: %s", lastOf(out))
 	}
@@ -163,7 +163,7 @@ func rankScribble(ctx context.Context, a *attack) error {
 }
 
 func rankDies(ctx context.Context, a *attack) error {
-	out, err := a.run(ctx, unused("dies"), "die")
+	out, err := a.run(ctx, unused("dies"), "die", 5*a.Hold)
 	a.count("deaths", strings.Count(string(out), "attached\n"))
 	if err == nil && a.counted("deaths") == 0 {
 		err = fmt.Errorf("it never attached: %s", lastOf(out))
@@ -172,7 +172,7 @@ func rankDies(ctx context.Context, a *attack) error {
 }
 
 func rankRendezvous(ctx context.Context, a *attack) error {
-	out, err := a.run(ctx, unused("rendezvous"), "rendezvous")
+	out, err := a.run(ctx, unused("rendezvous"), "rendezvous", 0)
 	if err != nil {
 		return err
 	}

@@ -332,10 +332,12 @@ func rankUnread(ctx context.Context, a *attack) error {
 	})
 }
 
-// words are what a launcher and its ranks print, until one of them says that it is over.
+// words are what a launcher and its ranks print, until one of them says that it is over, or some time after the first has attached.
 type words struct {
-	buf  bytes.Buffer // not embedded: it would read for itself, past Write
-	over func()
+	buf   bytes.Buffer // not embedded: it would read for itself, past Write
+	over  func()
+	lasts time.Duration // 0: until one says it
+	end   *time.Timer   // nil: none has attached
 }
 
 // isOver ends a rank's last line. Its launcher would have the process started again, to say the same.
@@ -346,21 +348,28 @@ func (w *words) Write(b []byte) (int, error) {
 	if bytes.Contains(w.buf.Bytes(), []byte(isOver)) {
 		w.over()
 	}
+	if w.lasts > 0 && w.end == nil && bytes.Contains(w.buf.Bytes(), []byte("attached\n")) {
+		w.end = time.AfterFunc(w.lasts, w.over)
+	}
 	return n, err
 }
 
-// run has a launcher start a rank of a job of its own that misbehaves, until the pattern has lasted, the rank is over or the launcher ends.
-func (a *attack) run(ctx context.Context, job, as string, flags ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 6*a.Hold)
+// run has a launcher start a rank of a job of its own that misbehaves, again and again for some time after the first has attached (0: until one says that it
+// is over). A busy machine takes long to start one: no time before that counts, except the pattern's whole.
+func (a *attack) run(ctx context.Context, job, as string, lasts time.Duration, flags ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*a.Hold+40*time.Second) // less than the pattern has: what was said is told
 	defer cancel()
 	args := append([]string{"run", "--config", a.file(), "--job", job, "--world", "1", "--ranks", "0", "--durable-every", "0"}, flags...)
 	args = append(args, "--", a.Program, "chaos", "misbehave", "--rank", as, "--hold", a.Hold.String())
 	cmd := exec.CommandContext(ctx, a.Program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 15 * time.Second
-	out := &words{over: cancel}
+	out := &words{over: cancel, lasts: lasts}
 	cmd.Stdout, cmd.Stderr = out, out
 	err := cmd.Run()
+	if out.end != nil {
+		out.end.Stop()
+	}
 	if ee := (*exec.ExitError)(nil); errors.As(err, &ee) || errors.Is(err, context.Canceled) {
 		err = nil // how it ends is judged by what it said
 	}
