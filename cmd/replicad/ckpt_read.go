@@ -20,7 +20,7 @@ func (c ckpt) one(ctx context.Context, w *where) (t tier, f catalog.Found, err e
 }
 
 // finds is how often a generation is looked for, at most: a job that writes often may delete the newest one between the look and the read.
-const finds = 5
+const finds = 20
 
 // again tries for as long as what was found is deleted beside the try (catalog.ErrNone). Another try finds another generation, where none is named by its step.
 func (w *where) again(try func() error) (err error) {

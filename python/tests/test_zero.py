@@ -65,6 +65,6 @@ def test_lost_between_update_and_broadcast(daemon: Daemon, undisturbed: cluster.
     assert (tmp_path / "broken").exists()
     assert what == "raise" or "in _sync_params" in got.text, "rank 0 was waiting for rank 1's parameters, inside of its step"
     joined = {(e["rank"], e["step"], e["source"]) for e in got.events if e["event"] == "joined"}
-    assert joined == {(0, 0, "fresh"), (1, 0, "fresh"), (0, BREAK - 1, "own-ram"), (1, BREAK - 1, "own-ram")}
+    assert joined == {(0, 0, "fresh"), (1, 0, "fresh"), (0, BREAK - 1, "own-ram"), (1, BREAK - 1, "own-ram")}, got.text
     assert got.digests() == undisturbed.digests()
     assert len(got.digests()) == 2

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"errors"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 
@@ -126,6 +127,37 @@ func TestARunThatGoesOnIsFound(t *testing.T) {
 		}
 		if !again {
 			t.Error("the new one was never found")
+		}
+	}
+}
+
+// TestAJobThatWritesFastIsFound: a job commits the next generation and deletes the last in bursts, as a reader sees it that waits for a core in between: a
+// look often finds nothing that is still there. The reader looks again for as long as there is anything new.
+func TestAJobThatWritesFastIsFound(t *testing.T) {
+	for seed := range uint64(20) {
+		draw := rand.New(rand.NewPCG(seed, 1))
+		m := memory.New()
+		c := over(m, 1)
+		mustWrite(t, c, gen(2), 1)
+		runs, err := c.Runs(t.Context(), durabletest.JobName)
+		if err != nil || len(runs) != 1 {
+			t.Fatal(runs, err)
+		}
+		last, busy := replica.Step(2), false
+		m.Before = func(memory.Call) error {
+			if !busy && draw.IntN(8) == 0 {
+				busy = true
+				mustWrite(t, c, gen(last+2), 1)
+				if err := c.Delete(t.Context(), runs[0], gen(last), "test"); err != nil {
+					t.Error(err)
+				}
+				last, busy = last+2, false
+			}
+			return nil
+		}
+		found, _, err := over(m, 1).Find(t.Context(), durabletest.JobName, replica.JobID{})
+		if err != nil || len(found) == 0 {
+			t.Errorf("seed %d: nothing was found up to step %d: %v", seed, last, err)
 		}
 	}
 }

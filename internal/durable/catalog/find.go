@@ -81,14 +81,18 @@ func (c *Catalog) find(ctx context.Context, job string, id replica.JobID, most i
 	return found, skipped, nil
 }
 
-// looks is how often a run is looked at, at most, where generations are deleted beside the look: a job that keeps one deletes one with each commit.
-const looks = 5
+// How often a run is looked at, at most, where generations are deleted beside the look and newer ones written: a job that keeps one deletes one with each
+// commit. Of a reader that waits long for a core all that it listed may be gone, again and again; each look has a newer list.
+const (
+	looks     = 5
+	looksVain = 100 // none has found any
+)
 
 // findIn looks at one run. most is how many are wanted; 0 or less: all. A generation that was deleted beside the look has made room for a newer one, which
 // the list may lack: where a new list has it, the run is looked at again.
 func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int) (found []Found, skipped []Skipped, err error) {
 	b, err := c.bookOf(ctx, r)
-	for i := 0; i < looks && err == nil && b != nil; i++ {
+	for i := 0; (i < looks || len(found) == 0 && i < looksVain) && err == nil && b != nil; i++ {
 		found, skipped, err = c.findBy(ctx, b, r, id, most)
 		if err != nil || !slices.ContainsFunc(skipped, func(s Skipped) bool { return s.State == Deleting }) {
 			return found, skipped, err

@@ -27,7 +27,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, each func(store.
 		theirs = each(info)
 		return theirs
 	}
-	err = w.dir(path.Dir(prefix + "x"))
+	_, err = w.dir(path.Dir(prefix + "x"))
 	if theirs != nil {
 		return theirs
 	}
@@ -55,29 +55,45 @@ type entry struct {
 	later bool // it has versions
 }
 
-func (w walk) dir(dir string) error {
-	entries, err := w.entries(dir)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return nil // it never was, or has just been deleted
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		key := path.Join(dir, e.name)
-		switch {
-		case e.dir:
-			err = w.dir(key)
-		case e.temp != "":
-			err = w.visitPending(key, e)
-		default:
-			err = w.visit(key, e)
+// dir goes through a directory. Where a name that was read is gone when its turn comes, the names behind it are read again: who deletes beside this may have
+// put another before, and would have both missed.
+func (w walk) dir(dir string) (gone bool, err error) {
+	for passed := ""; ; {
+		entries, err := w.entries(dir)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			return true, nil // it never was, or has just been deleted
 		}
 		if err != nil {
-			return err
+			return false, err
+		}
+		again := false
+		for _, e := range entries {
+			if e.order <= passed {
+				continue
+			}
+			passed = e.order
+			if again, err = w.entry(path.Join(dir, e.name), e); err != nil {
+				return false, err
+			}
+			if again {
+				break
+			}
+		}
+		if !again {
+			return false, nil
 		}
 	}
-	return nil
+}
+
+func (w walk) entry(key string, e entry) (gone bool, err error) {
+	switch {
+	case e.dir:
+		return w.dir(key)
+	case e.temp != "":
+		return w.visitPending(key, e)
+	default:
+		return w.visit(key, e)
+	}
 }
 
 // entries lists what of a directory matters, by key. What is not matters to nobody, however much of it there is.
@@ -117,17 +133,17 @@ func (w walk) matters(dir string, e fs.DirEntry) (x entry, ok bool) {
 	return x, wanted && e.Type().IsRegular() && strings.HasPrefix(key, w.prefix) && key > w.after
 }
 
-func (w walk) visit(key string, e entry) error {
+func (w walk) visit(key string, e entry) (gone bool, err error) {
 	info, err := w.look(key, e.later)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, store.ErrAbsent), errors.Is(err, syscall.ENOTDIR):
-		return nil // it was deleted meanwhile
+		return true, nil
 	case err != nil:
-		return err
+		return false, err
 	case !info.Mode().IsRegular():
-		return nil
+		return false, nil
 	}
-	return w.object(infoOf(key, info))
+	return false, w.object(infoOf(key, info))
 }
 
 // look finds out about the newest version of an object.
@@ -142,15 +158,15 @@ func (w walk) look(key string, later bool) (fs.FileInfo, error) {
 	return c.info, c.close(w.ctx)
 }
 
-func (w walk) visitPending(key string, e entry) error {
+func (w walk) visitPending(key string, e entry) (gone bool, err error) {
 	info, err := w.tree.lstat(w.ctx, tempName(key, e.temp))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return true, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	return w.pending(store.Pending{Key: key, ID: e.temp, Began: info.ModTime()})
+	return false, w.pending(store.Pending{Key: key, ID: e.temp, Began: info.ModTime()})
 }
 
 // Unfinished lists what puts and uploads are writing, or left when their processes died.
@@ -162,7 +178,7 @@ func (s *Store) Unfinished(ctx context.Context, prefix string) (list []store.Pen
 	if err != nil {
 		return nil, s.answer("unfinished "+prefix, err)
 	}
-	err = walk{ctx: ctx, tree: t, prefix: prefix, pending: func(p store.Pending) error {
+	_, err = walk{ctx: ctx, tree: t, prefix: prefix, pending: func(p store.Pending) error {
 		list = append(list, p)
 		return nil
 	}}.dir(path.Dir(prefix + "x"))
