@@ -30,8 +30,9 @@ type launcher struct {
 	hello    wire.RunHello
 	starts   starts
 	creating bool
-	memory   bool // it was told what an arena takes
-	deaf     bool // it has not taken up a start, and said nothing since
+	memory   bool      // it was told what an arena takes
+	heard    time.Time // when it said last that a process runs or has ended; zero: never
+	deaf     bool      // it has not taken up a start, and said nothing since
 	accepted bool
 	job      replica.JobID // that it was accepted for: a name may be used again
 	idle     time.Time     // since when it was accepted, until it was told what it waits for
@@ -338,7 +339,7 @@ func (h *Host) starting(lj *localJob) (ranks []replica.Rank, pids []uint64, halt
 			continue
 		}
 		for _, r := range l.starts.ranks() {
-			if l.starts.silent(r, time.Now(), h.takeUp()) {
+			if l.starts.silent(r, l.heard, time.Now(), h.takeUp()) {
 				continue // its launcher does not answer
 			}
 			if lr, p := lj.ranks[r], l.starts.of(r); !p.attached && (lr == nil || !lr.alive()) {
@@ -355,6 +356,9 @@ func (h *Host) starting(lj *localJob) (ranks []replica.Rank, pids []uint64, halt
 	return ranks, pids, halted
 }
 
+// hears notes that the launcher does what it was asked to.
+func (l *launcher) hears() { l.heard, l.deaf = time.Now(), false }
+
 // runRunning: a launcher names its processes after each reconnect, those that attached before among them.
 func (h *Host) runRunning(p session.Peer, rank replica.Rank, pid uint64) {
 	l := h.launchers[p.ID()]
@@ -362,7 +366,7 @@ func (h *Host) runRunning(p session.Peer, rank replica.Rank, pid uint64) {
 		return
 	}
 	l.starts.runs(rank, pid, time.Now())
-	l.deaf = false
+	l.hears()
 	if lj := h.jobNamed(l.hello.Job); lj != nil {
 		h.takeOffers(lj) // it may be asked for the next one
 		if lr := lj.ranks[rank]; lr != nil && lr.alive() && uint64(lr.pid) == pid {
@@ -377,7 +381,7 @@ func (h *Host) runExited(ev session.RunExited) {
 		return
 	}
 	r := ev.RunExited.Rank
-	l.deaf = false
+	l.hears()
 	l.starts.over(r)
 	h.log.Exited(l.hello.Job, r, ev.RunExited.PID, ev.RunExited.Status)
 	lj := h.jobNamed(l.hello.Job)

@@ -101,10 +101,11 @@ func (s starts) runs(r replica.Rank, pid uint64, now time.Time) {
 	p.running, p.since, p.pid, p.halted = true, now, pid, false
 }
 
-// silent tells whether the launcher has not said within patience that it runs what it was asked to.
-func (s starts) silent(r replica.Rank, now time.Time, patience time.Duration) bool {
+// silent tells whether the launcher has not said within patience that it runs what it was asked to. heard is when it said anything last: it starts one
+// process after the other, so that many take it longer than one.
+func (s starts) silent(r replica.Rank, heard, now time.Time, patience time.Duration) bool {
 	p := s.of(r)
-	return p.pid == 0 && now.Sub(p.since) > patience
+	return p.pid == 0 && now.Sub(p.since) > patience && now.Sub(heard) > patience
 }
 
 // attached notes that the process of a rank has its arena: whatever goes wrong with it from here on is recovery's business.

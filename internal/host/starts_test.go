@@ -55,11 +55,11 @@ func TestStartsThatHang(t *testing.T) {
 	if got := s.ranks(); !slices.Equal(got, []replica.Rank{0, 2}) {
 		t.Fatalf("processes run for ranks %v", got)
 	}
-	if s.silent(0, now.Add(time.Second), time.Second) || !s.silent(0, now.Add(2*time.Second), time.Second) {
-		t.Error("a launcher has one second to say that it runs the process")
+	if s.silent(0, time.Time{}, now.Add(time.Second), time.Second) || !s.silent(0, time.Time{}, now.Add(2*time.Second), time.Second) || s.silent(0, now.Add(time.Second), now.Add(2*time.Second), time.Second) {
+		t.Error("a launcher has one second to say that it runs the process, or anything")
 	}
 	s.runs(0, 4711, now)
-	if s.silent(0, now.Add(time.Hour), time.Second) {
+	if s.silent(0, time.Time{}, now.Add(time.Hour), time.Second) {
 		t.Error("it has said so")
 	}
 	if s.stuck(0, now.Add(time.Minute), time.Minute) || !s.stuck(0, now.Add(61*time.Second), time.Minute) || s.stuck(0, now.Add(62*time.Second), time.Minute) {

@@ -24,7 +24,7 @@ type untaken struct {
 // reapPatience is how long a launcher has to tell of the end of a rank's process, which is known, before another one is asked for the next.
 const reapPatience = time.Second
 
-// takeUp is how long a launcher may take to say that it has started a process. One that is stopped says nothing for ever.
+// takeUp is how long a launcher that was asked to start processes may say nothing. One that is stopped says nothing for ever.
 func (h *Host) takeUp() time.Duration { return max(reapPatience, h.cfg.Timing.Claim/3) }
 
 // offered starts processes for ranks that lost their own, as the leader asks.
@@ -84,7 +84,7 @@ func (h *Host) takeOffer(lj *localJob, r replica.Rank, u *untaken) took {
 		switch {
 		case !here || !l.runs(r) || l.starts.of(r).pid != 0:
 			return settled // where no process runs the leader offers the rank again
-		case time.Since(u.asked) < h.takeUp() && !h.halted(l):
+		case (time.Since(u.asked) < h.takeUp() || time.Since(l.heard) < h.takeUp()) && !h.halted(l):
 			return open
 		}
 		next := h.freeLauncher(lj, l)

@@ -96,7 +96,7 @@ func TestAnotherLauncherIsAsked(t *testing.T) {
 	if second.runs(0) {
 		t.Fatal("another one is asked at once")
 	}
-	lj.untaken[0].asked = time.Now().Add(-d.takeUp())
+	lj.untaken[0].asked, first.heard = time.Now().Add(-d.takeUp()), time.Time{}
 	d.takeOffers(lj)
 	if typ, rank, _ := ends[1].gets(t); typ != wire.MRunNote {
 		t.Fatalf("message %d for rank %d", typ, rank)
@@ -123,6 +123,35 @@ func TestAnotherLauncherIsAsked(t *testing.T) {
 	}
 }
 
+// A launcher that has much to start begins one after the other: for as long as it says that one runs, nobody else is asked for those behind, and it is not
+// taken for one that hangs.
+func TestALauncherIsHeardWhileItStartsMany(t *testing.T) {
+	d, lj, first, second, _ := twoLaunchers(t)
+	first.hello.Capacity = 2
+	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
+	d.offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}, {First: 1, Count: 1, Expect: lj.job.Ranks[1].Incarnation}}})
+	if n := first.starts.unheard(); n != 2 {
+		t.Fatalf("it is asked for %d processes", n)
+	}
+	long := time.Now().Add(-2 * d.takeUp())
+	late := func() {
+		lj.untaken[1].asked, first.starts[1].since = long, long
+	}
+	late()
+	d.runRunning(first.peer, 0, 98)
+	d.takeOffers(lj)
+	if ranks, _, _ := d.starting(lj); len(ranks) != 2 || first.deaf || second.runs(1) {
+		t.Errorf("it has just started one: starting %v, deaf %t, another one is asked: %t", ranks, first.deaf, second.runs(1))
+	}
+	first.heard = long
+	if ranks, _, _ := d.starting(lj); len(ranks) != 1 {
+		t.Errorf("silent since: starting %v", ranks)
+	}
+	if d.takeOffers(lj); !first.deaf || !second.runs(1) {
+		t.Errorf("silent since: deaf %t, another one is asked: %t", first.deaf, second.runs(1))
+	}
+}
+
 // Alone on its node, a launcher that does not answer offers nothing, so that the leader asks another node.
 func TestADeafLauncherOffersNothing(t *testing.T) {
 	d, lj, first, second, ends := twoLaunchers(t)
@@ -130,7 +159,7 @@ func TestADeafLauncherOffersNothing(t *testing.T) {
 	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
 	d.offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}}})
 	ends[0].gets(t)
-	lj.untaken[0].asked, first.starts[0].since = time.Now().Add(-d.takeUp()), time.Now().Add(-2*d.takeUp())
+	lj.untaken[0].asked, first.starts[0].since, first.heard = time.Now().Add(-d.takeUp()), time.Now().Add(-2*d.takeUp()), time.Time{}
 	d.takeOffers(lj)
 	if ranks, _, _ := d.starting(lj); len(ranks) != 0 || !first.deaf {
 		t.Errorf("deaf %t, starting %v", first.deaf, ranks)
