@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/user"
 	"slices"
 	"time"
@@ -58,29 +59,34 @@ both read with --identity.`,
 			defer st.Close()
 			to := catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: func(err error) { printf(c.std.err, "note: %s\n", line(err.Error())) }})
 			rows := []verdict{}
-			each := func(_ tier, found catalog.Found) error {
+			one := func(_ tier, found catalog.Found) error {
 				mended, err := c.copy(ctx, w, found, to, anew, c.slow(fmt.Sprintf("copy of step %d of %s", found.Generation.Step, found.Job)))
-				gone := all && errors.Is(err, catalog.ErrNone)
-				if err != nil && !gone {
+				if err != nil {
 					return err
 				}
-				rows = append(rows, verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Good: !gone, Deleted: gone, Bytes: found.Bytes})
+				rows = append(rows, verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Good: true, Bytes: found.Bytes})
 				if mended {
 					printf(c.std.err, "step %d of %s in %s was damaged: what was wrong is written anew, and all of it was read\n", found.Generation.Step, found.Job, to.URL())
 				}
-				switch {
-				case f.json:
-				case gone:
-					printf(c.std.out, "not copied: step %d of %s was deleted meanwhile\n", found.Generation.Step, found.Job)
-				default:
+				if !f.json {
 					printf(c.std.out, "copied step %d of %s to %s, %s\n", found.Generation.Step, found.Job, to.URL(), size(found.Bytes))
 				}
 				return nil
 			}
-			if all {
-				err = c.oldestFirst(ctx, w, each)
+			if !all {
+				err = c.read(ctx, w, one)
 			} else {
-				err = c.read(ctx, w, each)
+				err = c.oldestFirst(ctx, w, func(t tier, found catalog.Found) error {
+					err := one(t, found)
+					if !errors.Is(err, catalog.ErrNone) {
+						return err
+					}
+					rows = append(rows, verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Deleted: true, Bytes: found.Bytes})
+					if !f.json {
+						printf(c.std.out, "not copied: step %d of %s was deleted meanwhile\n", found.Generation.Step, found.Job)
+					}
+					return err
+				}, one)
 			}
 			if err != nil {
 				return err
@@ -97,17 +103,28 @@ both read with --identity.`,
 	return cmd
 }
 
-// oldestFirst calls each with every generation that is whole. The newest is the last: until it is there, what is there is older and whole.
-func (c ckpt) oldestFirst(ctx context.Context, w *where, each func(t tier, f catalog.Found) error) error {
+// oldestFirst calls each with every generation that is whole. The newest is the last: until it is there, what is there is older and whole. Of one that was
+// deleted meanwhile each returns catalog.ErrNone; where that is the newest of a job there is a newer one, with which newest is called.
+func (c ckpt) oldestFirst(ctx context.Context, w *where, each, newest func(t tier, f catalog.Found) error) error {
 	tiers := w.tiers()
 	slices.Reverse(tiers)
+	gone := make(map[string]bool) // of a job's newest
 	for _, t := range tiers {
 		found, _, err := w.every(ctx, t)
 		if err != nil {
 			return err
 		}
 		for _, f := range slices.Backward(found) {
-			if err := each(t, f); err != nil {
+			err := each(t, f)
+			if gone[f.Job] = errors.Is(err, catalog.ErrNone); err != nil && !gone[f.Job] {
+				return err
+			}
+		}
+	}
+	for _, job := range slices.Sorted(maps.Keys(gone)) {
+		if of := *w; gone[job] {
+			of.job, of.at = job, nil
+			if err := c.read(ctx, &of, newest); err != nil {
 				return err
 			}
 		}

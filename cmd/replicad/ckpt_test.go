@@ -275,6 +275,33 @@ func TestCkptVerifyBesideRetention(t *testing.T) {
 	}
 }
 
+// A copy of all that takes longer than the newest one stays has the one that is the newest then.
+func TestCkptCopyOfAllBesideRetention(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	writeGeneration(t, dir, 10, 0)
+	writeGeneration(t, dir, 20, 0)
+	first := true
+	out := &heard{do: func(text string) {
+		if first && strings.HasPrefix(text, "copied step 10") {
+			first = false
+			writeGeneration(t, dir, 30, 0)
+			deleteGeneration(t, dir, 20)
+		}
+	}}
+	var errs strings.Builder
+	if code := run(t.Context(), []string{"ckpt", "cp", "--all", dir, other}, stdio{strings.NewReader(""), out, &errs}); code != exitOK {
+		t.Errorf("code %d: %s", code, errs.String())
+	}
+	for _, want := range []string{"copied step 10 of", "not copied: step 20 of " + ckptJob + " was deleted meanwhile", "copied step 30 of"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in %s", want, out.String())
+		}
+	}
+	if rows := ckptRows(t, other); len(rows) != 2 || rows[0].Step != 30 {
+		t.Errorf("%+v", rows)
+	}
+}
+
 // What a record calls damaged is read again, and counts once it was mended: by hand, or by a copy over it.
 func TestCkptMended(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()

@@ -93,17 +93,18 @@ func (c ckpt) begins(ctx context.Context, w *where, t tier, f catalog.Found, o *
 	if err := o.Check(); err != nil || f.Old() {
 		return nil, err
 	}
-	if _, err := w.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation); errors.Is(err, catalog.ErrNone) {
-		return nil, err
-	} else if err != nil {
+	l, refused := w.cat.Lease(ctx, f.Run, f.Generation, "a job begins with it")
+	if errors.Is(refused, catalog.ErrNone) {
+		return nil, fmt.Errorf("step %d of %s/%s: %w", f.Generation.Step, t.URL(), f.Job, refused)
+	}
+	if _, err := w.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation); err != nil { // it is kept now: another look would find the same
+		if refused == nil {
+			err = errors.Join(err, l.End(ctx))
+		}
 		return nil, fmt.Errorf("step %d of %s/%s: %s", f.Generation.Step, t.URL(), f.Job, catalog.Plain(err))
 	}
-	l, err := w.cat.Lease(ctx, f.Run, f.Generation, "a job begins with it")
-	switch {
-	case errors.Is(err, catalog.ErrNone):
-		return nil, fmt.Errorf("step %d of %s/%s: %w", f.Generation.Step, t.URL(), f.Job, err)
-	case err != nil:
-		printf(c.std.err, "--from is kept by no lease, so that it may be deleted before the ranks have read it: %v\n", err)
+	if refused != nil {
+		printf(c.std.err, "--from is kept by no lease, so that it may be deleted before the ranks have read it: %v\n", refused)
 		return nil, nil
 	}
 	return holdLease(ctx, l, w.close), nil

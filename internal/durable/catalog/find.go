@@ -89,12 +89,12 @@ const (
 )
 
 // findIn looks at one run. most is how many are wanted; 0 or less: all. A generation that was deleted beside the look has made room for a newer one, which
-// the list may lack: where a new list has it, the run is looked at again.
+// the list may lack, and the deleted one too: where a new list has it, the run is looked at again.
 func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int) (found []Found, skipped []Skipped, err error) {
 	b, err := c.bookOf(ctx, r)
 	for i := 0; (i < looks || len(found) == 0 && i < looksVain) && err == nil && b != nil; i++ {
 		found, skipped, err = c.findBy(ctx, b, r, id, most)
-		if err != nil || !slices.ContainsFunc(skipped, func(s Skipped) bool { return s.State == Deleting }) {
+		if err != nil || len(found) > 0 && !slices.ContainsFunc(skipped, func(s Skipped) bool { return s.State == Deleting }) {
 			return found, skipped, err
 		}
 		was := b
