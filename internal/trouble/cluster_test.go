@@ -5,6 +5,7 @@ package trouble_test
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -133,6 +134,21 @@ func (n *node) keep() {
 		err := n.all.StartKeeper(n.Node)
 		return n.Keeper, err
 	})
+}
+
+// keeperAnswers waits until the keeper takes connections.
+func (n *node) keeperAnswers() {
+	n.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		conn, err := net.Dial("unixpacket", n.cfg.KeeperSocket)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		if time.Now().After(end) {
+			n.t.Fatalf("keeper of %s: %v", n.cfg.Node, err)
+		}
+	}
 }
 
 // die ends everything of the node at once, memory too; its host refuses what comes for it.

@@ -71,6 +71,8 @@ func TestKeeperDies(t *testing.T) {
 			n1, n2 := c.nodes[0], c.nodes[1]
 			if seq.own {
 				n2.flags = []string{"--wait-keeper=false"}
+				n2.keep()
+				n2.keeperAnswers() // or the daemon starts one of its own at once, and this one ends
 			}
 			n1.start()
 			n2.start()
