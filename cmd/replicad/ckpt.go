@@ -25,8 +25,8 @@ const ckptLong = `List, verify, compare, keep, copy and delete durable checkpoin
 WHERE is a root, with or without a job and a run below it: a directory, file:///ckpt, s3://bucket/ckpt,
 gs://bucket/ckpt, az://container/ckpt, /ckpt/lm, s3://bucket/ckpt/lm/20261125T1716Z-4385b34d. @STEP behind it names a generation: @1200, with an
 epoch @1200.e2, the best by a metric @best:loss, @best:accuracy:max, or by the daemons' own @best. Without it,
-and with @last, the command takes the newest generation that is whole. Where retention deletes that meanwhile, it takes the next. The commands also read directories that older daemons wrote. pin, unpin
-and prune change the present layout alone.`
+and with @last, the command takes the newest generation that is whole, and the next one where retention deletes that meanwhile. The commands also
+read directories that older daemons wrote. pin, unpin and prune change the present layout alone.`
 
 // newCkpt has the verbs on generations in stores. One more is a line here.
 func newCkpt(std stdio) *cobra.Command {
