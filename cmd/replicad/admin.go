@@ -26,6 +26,7 @@ const (
 type admin struct {
 	target
 	socket string
+	longer time.Duration // than adminTimeout, that a call may take
 }
 
 func (a *admin) addFlags(cmd *cobra.Command) {
@@ -48,7 +49,7 @@ func (a *admin) find() (*config.Config, error) {
 // call does one request and returns the body of a successful reply.
 func (a *admin) call(ctx context.Context, method, path string, request []byte) ([]byte, error) {
 	socket := a.socket
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout+a.longer)
 	defer cancel()
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer

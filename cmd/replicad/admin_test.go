@@ -240,7 +240,7 @@ func TestOrdersAreSigned(t *testing.T) {
 		args     []string
 		want     control.Order
 	}{
-		{"flag", env, []string{"node", "drain", "b", "--degrade", flag}, control.Order{Verb: control.Drain, Node: "b", Degrade: true}},
+		{"flag", env, []string{"node", "drain", "b", "--degrade", flag}, control.Order{Verb: control.Drain, Node: "b", Degrade: true, Within: control.DrainTimeout}},
 		{"env", env, []string{"node", "lost", "b", "--why", "burnt"}, control.Order{Verb: control.Lost, Node: "b", Why: "burnt"}},
 		{"operator", "", []string{"node", "clear", "b"}, control.Order{Verb: control.Clear, Node: "b"}},
 		{"operator", "", []string{"voter", "add", "b", "10.0.0.2:7400"}, control.Order{Verb: control.AddVoter, Node: "b", Addr: "10.0.0.2:7400"}},

@@ -25,6 +25,7 @@ type ask struct {
 	use, short, long string
 	args             int
 	flags            func(*cobra.Command)
+	check            func() error // the flags; nil: nothing can be wrong with them
 	order            func(args []string) control.Order
 	// follow says more, once the order was carried out. Nil: that is all.
 	follow func(ctx context.Context, a *admin, std stdio, before control.JobStatus) error
@@ -36,6 +37,11 @@ func (v *ask) command(std stdio) *cobra.Command {
 	cmd := &cobra.Command{Use: v.use, Short: v.short, Long: v.long, Args: cobra.ExactArgs(v.args), RunE: func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			if err := replica.CheckName(args[0]); err != nil {
+				return coded(exitUsage, err)
+			}
+		}
+		if v.check != nil {
+			if err := v.check(); err != nil {
 				return coded(exitUsage, err)
 			}
 		}
@@ -99,5 +105,6 @@ func (a *admin) give(ctx context.Context, order control.Order, o *pki.Operator) 
 	if err != nil {
 		return nil, err
 	}
+	a.longer = max(order.Patience()-control.DrainTimeout, 0)
 	return a.call(ctx, http.MethodPost, "/order", b)
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -44,6 +45,22 @@ type Order struct {
 	Until    replica.CertEpoch `cbor:"27,keyasint,omitempty" json:",omitempty"`
 	// Now ends a job without the write of what it has committed.
 	Now bool `cbor:"28,keyasint,omitempty" json:",omitempty"`
+	// Within is how long a drain is waited for, at most MaxWithin; 0: DrainTimeout.
+	Within time.Duration `cbor:"29,keyasint,omitempty" json:",omitempty"`
+}
+
+// How long the ranks of a drained node have to run elsewhere before the operator is told that they do not: by default, and at most.
+const (
+	DrainTimeout = 20 * time.Second
+	MaxWithin    = 24 * time.Hour
+)
+
+// Patience is how long the order itself may take, beside what the leader does for any order.
+func (m Order) Patience() time.Duration {
+	if m.Within <= 0 {
+		return DrainTimeout
+	}
+	return min(m.Within, MaxWithin)
 }
 
 // orderMagic says what is signed, in which version.

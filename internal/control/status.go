@@ -32,7 +32,7 @@ type Status struct {
 	PassedOver []PassedOver `json:"revocations_passed_over,omitempty"`
 	// GossipKeys are this node's, the one that it speaks with first.
 	GossipKeys []GossipKeyStatus `json:"gossip_keys"`
-	// GossipUnknown are registered nodes whose hosts are up and of whose gossip keys this node hears nothing: they are in no list of GossipKeys.
+	// GossipUnknown are registered nodes whose daemons answer and of whose gossip keys this node hears nothing: they are in no list of GossipKeys.
 	GossipUnknown []replica.NodeName `json:"gossip_unknown,omitempty"`
 	// LateMS is how long this daemon, a voter, waited for a core at the worst within the last 20 s, in milliseconds.
 	LateMS int64 `json:"late_ms,omitempty"`

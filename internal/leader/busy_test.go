@@ -301,6 +301,31 @@ func TestTooFewSeatsAreSaid(t *testing.T) {
 	}
 }
 
+// Somebody who was told to buy a node had one that was only drained.
+func TestADrainedNodeIsARemedy(t *testing.T) {
+	for _, disputed := range []bool{false, true} {
+		c := newChair(t)
+		n := c.node("n2", 22)
+		job := fixture.Job()
+		job.Phase, job.ClosedEpoch, job.Lineage, job.Committed = replica.Opening, job.Epoch-1, nil, replica.Generation{}
+		job.Layout, job.Ranks = replica.Apart(2), make([]replica.Claimed, 2)
+		job.Mirrors, job.GroupMirrors, job.GroupGeometry = make([][]replica.NodeName, 2), make([][]replica.NodeName, 2), make([]replica.Digest, 2)
+		job.Quarantined = []replica.NodeName{"n2", "n9"}
+		want := "node n2 offers 2 and was drained: `replicad node clear n2` lets the job use it; or start `replicad run --job job`"
+		if disputed {
+			job.Disputed = []replica.Dispute{{Votes: []replica.Vote{{Rank: 0, Node: "n2"}}}}
+			want = "node n2 offers 2 and was excluded after ranks differed: `replicad node clear n2`"
+		}
+		led := c.knows(job)
+		c.message(t.Context(), n, replica.NodeReport{Job: fixture.JobID, Holder: silentNode, Session: 1, Seq: 1, Settled: true, Offers: 2, Launchers: 1})
+		c.pass(2 * time.Second)
+		c.recoverStep(t.Context(), fixture.JobID, led, recovery.Tick{})
+		if st := c.said(); len(st[0].Waiting) == 0 || !strings.Contains(st[0].Waiting[0], "waits for 2 processes: offered 0") || !strings.Contains(st[0].Waiting[0], want) || strings.Contains(st[0].Waiting[0], "n9") {
+			t.Errorf("status says %q", st[0].Waiting)
+		}
+	}
+}
+
 // A job that has no launcher is told of the one that has started its processes before.
 func TestAJobWithoutALauncherLacksProcesses(t *testing.T) {
 	c := newChair(t)

@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	DrainTimeout = 20 * time.Second // for the ranks of a drained node to run elsewhere, before the operator is told how far it is
 	drainAgain   = time.Second      // between two tries to close the epoch of a job with a rank there
 	maxDrains    = 16               // under way at once; one more is refused
 	voterTimeout = 15 * time.Second // for a change of voters; what can't be ended by then is undone
@@ -123,8 +122,10 @@ type drain struct {
 	id      uint64
 	node    replica.NodeName
 	ranks   map[replica.JobID][]replica.Rank // that it had
+	within  time.Duration                    // for which the operator waits; until when that is
 	until   time.Duration
 	tried   map[replica.JobID]time.Duration
+	again   map[replica.JobID]bool // it was drained from before: its ranks may be on their way, with its copies in use
 	refused string
 	waiting int // proposals of its quarantine
 }
@@ -141,12 +142,12 @@ func (l *Leader) drain(ctx context.Context, from *nodeLink, m control.Order) {
 		from.answer(m.ID, control.Refusal("other nodes are being drained: ask again when they are"))
 		return
 	}
-	d := &drain{from: from, id: m.ID, node: m.Node, ranks: map[replica.JobID][]replica.Rank{}, tried: map[replica.JobID]time.Duration{}, until: l.now() + DrainTimeout}
+	d := &drain{from: from, id: m.ID, node: m.Node, ranks: map[replica.JobID][]replica.Rank{}, tried: map[replica.JobID]time.Duration{}, again: map[replica.JobID]bool{}, within: m.Patience(), until: l.now() + m.Patience()}
 	for id, led := range l.jobs {
 		if led.job.Phase == replica.Ended {
 			continue
 		}
-		d.ranks[id] = recovery.RanksOn(led.job, m.Node)
+		d.ranks[id], d.again[id] = recovery.RanksOn(led.job, m.Node), slices.Contains(led.job.Quarantined, m.Node)
 		without := led.loss(m.Node)
 		if text := without.Unseated(); text != "" {
 			from.answer(m.ID, control.Refusal(fmt.Sprintf("node %s can't be drained: job %s: %s: start replicad run --spare, or with a larger --capacity, on another node first", m.Node, led.job.Name, text)))
@@ -200,7 +201,7 @@ func (l *Leader) drained(ctx context.Context) {
 				continue
 			}
 			on := recovery.RanksOn(led.job, d.node)
-			if len(on) == 0 && (led.job.Phase == replica.Open || len(d.ranks[id]) == 0) {
+			if len(on) == 0 && (led.job.Phase == replica.Open || len(d.ranks[id]) == 0 && !d.again[id]) {
 				continue
 			}
 			left++
@@ -212,7 +213,12 @@ func (l *Leader) drained(ctx context.Context) {
 		if left > 0 && l.now() < d.until {
 			return false
 		}
-		d.from.answer(d.id, control.OperatorReply{Text: l.drainText(d, left)})
+		text := l.drainText(d, left)
+		if left > 0 { // a script that powers the node off next must not take it for done
+			d.from.answer(d.id, control.Refusal(text))
+		} else {
+			d.from.answer(d.id, control.OperatorReply{Text: text})
+		}
 		return true
 	})
 }
@@ -240,7 +246,7 @@ func (l *Leader) drainText(d *drain, left int) string {
 	case len(lines) == 0:
 		head = fmt.Sprintf("no job runs: there is nothing to drain from node %s", d.node)
 	case left > 0:
-		head = fmt.Sprintf("draining node %s has not ended within %v: replicad status shows what its jobs wait for", d.node, DrainTimeout)
+		head = fmt.Sprintf("draining node %s has not ended within %v, and goes on: do not stop it yet: replicad status shows what its jobs wait for; give the same command again, with a longer --timeout, or take it back with `replicad node clear %s`", d.node, d.within, d.node)
 	}
 	return strings.Join(append([]string{head}, lines...), "\n  ")
 }

@@ -23,14 +23,19 @@ func (l *Leader) status() (out []control.JobStatus, finish func()) {
 			s.DurableAgeMS = uint64(max(time.Since(since), 0).Milliseconds()) + 1 // the store's clock may be ahead
 		}
 		if led.job.Phase == replica.Open {
-			s.Waiting, s.Uncommitted = append(l.waitsFor(led), led.recovery.Awaited(l.now())...), uncommitted(led)
+			if s.Waiting, s.Uncommitted = l.waitsFor(led), uncommitted(led); !led.longWait(l.now()) { // each commit waits for each part for a moment
+				s.Waiting = s.Waiting[len(led.committer.Waiting()):]
+			}
+			s.Waiting = append(s.Waiting, led.recovery.Awaited(l.now())...)
 			s.AtRisk = risky(led.job, s.Uncommitted)
 			s.Commits = led.rhythm.status(led.job)
 			led.guard.status(&s)
 		}
 		if led.job.Phase != replica.Open && led.job.Phase != replica.Ended {
 			for code, text := range led.notes {
-				s.Waiting = append(s.Waiting, code+": "+text)
+				if led.job.Stop == nil || code != "waiting" { // a stopped job's ranks are not waited for any more
+					s.Waiting = append(s.Waiting, code+": "+text)
+				}
 			}
 			slices.Sort(s.Waiting)
 			if text := led.shortOf(); text != "" {

@@ -2,6 +2,7 @@ package leader
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -162,8 +163,26 @@ func (led *ledJob) shortOf() string {
 		return fmt.Sprintf("job %s waits for %d processes, for a world of %d, and has no launcher: what has started them before (torchrun, Ray) has to start them, or `replicad run --job %s`; or end it (replicad job end %s)",
 			j.Name, ranks, j.Layout.World, j.Name, j.Name)
 	}
-	return fmt.Sprintf("job %s waits for %d processes: offered %d that it can use, for a world of %d; start `replicad run --job %s` on more nodes or with a larger --capacity, or end it (replicad job end %s) and start it with a smaller --world",
-		j.Name, ranks, offered, j.Layout.World, j.Name, j.Name)
+	return fmt.Sprintf("job %s waits for %d processes: offered %d that it can use, for a world of %d; %sstart `replicad run --job %s` on more nodes or with a larger --capacity, or end it (replicad job end %s) and start it with a smaller --world",
+		j.Name, ranks, offered, j.Layout.World, led.barred(), j.Name, j.Name)
+}
+
+// barred names the nodes that offer processes which the job may not use, and how it may again; empty: there is none.
+func (led *ledJob) barred() (text string) {
+	for _, n := range led.job.Quarantined {
+		offers := led.reports[n].Offers
+		if offers == 0 {
+			continue
+		}
+		why := "was drained"
+		if slices.ContainsFunc(led.job.Disputed, func(d replica.Dispute) bool {
+			return slices.ContainsFunc(d.Votes, func(v replica.Vote) bool { return v.Node == n })
+		}) {
+			why = "was excluded after ranks differed"
+		}
+		text += fmt.Sprintf("node %s offers %d and %s: `replicad node clear %s` lets the job use it; or ", n, offers, why, n)
+	}
+	return text
 }
 
 // launched tells whether some node has a launcher of the job.

@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -14,18 +15,23 @@ import (
 // stepGrace is how long ranks have to end the step that they are in, and to have it committed, before their job stops.
 const stepGrace = 10 * time.Second
 
+const (
+	haltAnswer  = 2 * time.Second // beyond it, for the leader to say that the time is over
+	haltReasons = 4               // what the commit of a job that is stopped waited for: so many are named
+)
+
 // halt is a job that is about to stop: it does once a step is committed, or when the time is over.
 type halt struct {
 	step  replica.Step
 	until time.Duration
-	told  []chan<- struct{} // that may stop it
+	told  []chan<- string // that may stop it, with what that gives up
 }
 
 type (
-	// haltAsked wants to hear when a job may stop.
+	// haltAsked wants to hear when a job may stop, and which steps are given up then; empty: none.
 	haltAsked struct {
 		job replica.JobID
-		may chan<- struct{}
+		may chan<- string
 	}
 	// saveAsked wants what a job has committed written.
 	saveAsked struct {
@@ -39,7 +45,7 @@ func (l *Leader) stop(ctx context.Context, job *replica.Job, m control.Order) co
 	if job.Committed.IsZero() {
 		return control.Refusal(fmt.Sprintf("job %s has committed nothing that could be kept: end it (replicad job end %s)", m.Job, m.Job))
 	}
-	l.await(ctx, job.ID)
+	gives := l.await(ctx, job.ID)
 	var c replica.Command = replica.StopJob{Job: job.ID, Reason: m.Why}
 	if m.Verb == control.EndJob {
 		c = replica.EndJob{Job: job.ID, Reason: m.Why, Keep: true}
@@ -49,34 +55,35 @@ func (l *Leader) stop(ctx context.Context, job *replica.Job, m control.Order) co
 	case refused != "":
 		return control.Refusal(refused)
 	case is.Phase == replica.Ended:
-		return control.OperatorReply{Text: fmt.Sprintf("job %s has ended, newest commit step %d", m.Job, is.Position.Step)}
+		return control.OperatorReply{Text: fmt.Sprintf("job %s has ended, newest commit step %d", m.Job, is.Position.Step) + gives}
 	case is.Stop.End:
-		return control.OperatorReply{Text: fmt.Sprintf("job %s ends once step %d is on disk", m.Job, is.Committed.Step)}
+		return control.OperatorReply{Text: fmt.Sprintf("job %s ends once step %d is on disk", m.Job, is.Committed.Step) + gives}
 	}
-	text := fmt.Sprintf("job %s is stopped at step %d", m.Job, is.Committed.Step)
+	text := fmt.Sprintf("job %s is stopped at step %d", m.Job, is.Committed.Step) + gives
 	if kept := l.cfg.Timing.Abandoned; kept > 0 {
 		text += fmt.Sprintf(", and stays in memory for %v: the same replicad run goes on with it", kept)
 	}
 	return control.OperatorReply{Text: text}
 }
 
-// await returns once the ranks of a job have ended the step that they are in; within stepGrace.
-func (l *Leader) await(ctx context.Context, job replica.JobID) {
-	ctx, cancel := context.WithTimeout(ctx, stepGrace)
+// await returns once the ranks of a job have ended the step that they are in, and says what is given up where that is not committed after stepGrace.
+func (l *Leader) await(ctx context.Context, job replica.JobID) (gives string) {
+	ctx, cancel := context.WithTimeout(ctx, stepGrace+haltAnswer)
 	defer cancel()
-	may := make(chan struct{})
+	may := make(chan string, 1)
 	select {
 	case l.first <- haltAsked{job, may}:
 	case <-ctx.Done():
-		return
+		return ""
 	case <-l.ended:
-		return
+		return ""
 	}
 	select {
-	case <-may:
+	case gives = <-may:
 	case <-ctx.Done():
 	case <-l.ended:
 	}
+	return gives
 }
 
 // save has what a job has committed written, and kept where keep says why; from any goroutine.
@@ -120,13 +127,22 @@ func (l *Leader) halted(ev haltAsked) {
 	l.mayHalt(led)
 }
 
-// mayHalt tells those who wait that the job may stop.
+// mayHalt tells those who wait that the job may stop, and its launchers what that gives up.
 func (l *Leader) mayHalt(led *ledJob) {
 	h := led.halt
 	if h == nil || led.job.Phase == replica.Open && led.job.Position.Step < h.step && l.now() < h.until && !led.recovery.Unattended() {
 		return
 	}
+	gives := ""
+	if steps := uncommitted(led); led.job.Phase == replica.Open && led.job.Position.Step < h.step && steps > 0 {
+		gives = fmt.Sprintf("; its ranks were at step %d, and the %d steps since were not committed and are given up", liveStep(led), steps)
+		if why := l.waitsFor(led); len(why) > 0 {
+			gives += ": " + strings.Join(why[:min(len(why), haltReasons)], ", ")
+		}
+		l.tell(led.job.ID, fmt.Sprintf("warning: the job is stopped at step %d%s", led.job.Position.Step, gives))
+	}
 	for _, may := range h.told {
+		may <- gives // has room for the one answer
 		close(may)
 	}
 	led.halt = nil

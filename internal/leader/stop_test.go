@@ -26,12 +26,16 @@ func TestAJobStopsBetweenSteps(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		then func(c *chair, led *ledJob)
+		says string
 	}{
 		{"it is committed", func(c *chair, led *ledJob) {
 			c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Position, j.Committed = replica.Position{Epoch: 3, Step: 8}, fixture.Gen(3, 8) }))
-		}},
-		{"it takes too long", func(c *chair, _ *ledJob) { c.pass(stepGrace + time.Second) }},
-		{"a fault closes the epoch", func(c *chair, led *ledJob) { c.knows(fixture.Closed(led.job)) }},
+		}, ""},
+		{"it takes too long", func(c *chair, led *ledJob) {
+			c.reported(led, "n1", replica.RankReport{Rank: 0, Incarnation: led.job.Ranks[0].Incarnation, Alive: true, Live: replica.PackWord(3, 40, replica.Idle)})
+			c.pass(stepGrace + time.Second)
+		}, "its ranks were at step 40, and the 33 steps since were not committed and are given up"},
+		{"a fault closes the epoch", func(c *chair, led *ledJob) { c.knows(fixture.Closed(led.job)) }, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newChair(t)
@@ -41,11 +45,11 @@ func TestAJobStopsBetweenSteps(t *testing.T) {
 			for i, n := range []replica.NodeName{"n1", "n2"} {
 				c.reported(led, n, replica.RankReport{Rank: replica.Rank(i), Incarnation: led.job.Ranks[i].Incarnation, Alive: true, Live: replica.PackWord(3, 7, replica.Idle)})
 			}
-			may := make(chan struct{})
+			may, gives := make(chan string, 1), ""
 			stops := func() bool {
 				c.mayHalt(led)
 				select {
-				case <-may:
+				case gives = <-may:
 					return true
 				default:
 					return false
@@ -59,6 +63,9 @@ func TestAJobStopsBetweenSteps(t *testing.T) {
 			tc.then(c, led)
 			if !stops() {
 				t.Error("it does not stop")
+			}
+			if (gives == "") != (tc.says == "") || !strings.Contains(gives, tc.says) {
+				t.Errorf("it gives up %q, want %q", gives, tc.says)
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 const (
 	waitSaid  = 2 * time.Second // a commit that some node has answered for so long, and others have not, is logged with their names
 	waitAgain = time.Minute     // once more so often while it waits for the same nodes
+	waitSteps = 3               // times the cadence: a commit that is behind by more is no ordinary one, and status says whom it waits for
 	riskSteps = 10              // times the cadence: beyond as many steps since the commit, what one more fault may cost is said
 )
 
@@ -35,6 +36,13 @@ func (l *Leader) waitsFor(led *ledJob) []string {
 		}
 	}
 	return out
+}
+
+// longWait tells whether the commit of a job has waited for long enough that it is no ordinary one: each commit waits for each part for a moment.
+func (led *ledJob) longWait(now time.Duration) bool {
+	w := led.waits
+	return led.candidate.Position.Step <= liveStep(led) && uncommitted(led) > waitSteps*lock.CadenceAt(led.job, led.job.Position.Step+1) ||
+		w.at == led.job.Position && w.since != 0 && now-w.since >= waitSaid
 }
 
 // uncommitted is how many steps one more fault may cost: those that ranks have made since the commit.

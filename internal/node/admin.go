@@ -28,8 +28,8 @@ import (
 // about thousands of ranks takes most of a second.
 const statusTimeout = 2 * time.Second
 
-// operatorTimeout is how long the leader may take to answer an operator: longer than anything that it waits for itself.
-const operatorTimeout = leader.DrainTimeout + leader.ProposeTimeout
+// operatorTimeout is how long the leader may take to answer an operator who names no time: longer than anything that it waits for itself.
+const operatorTimeout = control.DrainTimeout + leader.ProposeTimeout
 
 // maxOrder bounds the JSON of an order, in bytes.
 const maxOrder = 64 << 10
@@ -77,6 +77,10 @@ func listenAdmin(path string) (net.Listener, error) {
 }
 
 func (a *admin) serve(ctx context.Context, l net.Listener) error {
+	t := a.times
+	if t == (adminTimes{}) {
+		t = defaultAdminTimes
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -94,12 +98,11 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 			return
 		}
 		q.UID = userOf(r).uid
+		if more := q.Patience() - control.DrainTimeout; more > 0 {
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(t.answer + more)) // a closed connection fails the answer
+		}
 		a.operator(w, r, q)
 	})
-	t := a.times
-	if t == (adminTimes{}) {
-		t = defaultAdminTimes
-	}
 	s := &http.Server{Handler: a.guard(whole(mux, t.body)), ConnContext: withUser, MaxHeaderBytes: 64 << 10, ReadHeaderTimeout: t.headers, WriteTimeout: t.answer, IdleTimeout: t.idle}
 	stop := context.AfterFunc(ctx, func() { s.Close() })
 	defer stop()
@@ -176,7 +179,7 @@ func (a *admin) operator(w http.ResponseWriter, r *http.Request, q control.Order
 			return
 		}
 	}
-	said, _ := a.host.Ask(r.Context(), operatorTimeout, func(id uint64) any {
+	said, _ := a.host.Ask(r.Context(), q.Patience()+leader.ProposeTimeout, func(id uint64) any {
 		q.ID = id
 		return q
 	})
@@ -241,7 +244,7 @@ func (a *admin) status(ctx context.Context) control.Status {
 	}
 	slices.SortFunc(st.Nodes, func(x, y control.NodeStatus) int { return cmp.Compare(string(x.Name), string(y.Name)) })
 	if len(st.GossipKeys) > 0 {
-		st.GossipUnknown = unknownKeys(st.Node, a.members(), st.Nodes)
+		st.GossipUnknown = unknownKeys(st.Node, a.members(), st.Nodes, a.probes.hears)
 	}
 	slices.SortFunc(st.Jobs, func(x, y control.JobStatus) int { return cmp.Compare(x.ID.String(), y.ID.String()) })
 	return st

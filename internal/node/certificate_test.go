@@ -61,7 +61,7 @@ func TestCertificateEndIsSaid(t *testing.T) {
 	}
 }
 
-// A node that is up, and whose keys nobody hears of, is named: it may lack the key that all others speak with, whether several are left or one.
+// A node whose daemon answers, and whose keys nobody hears of, is named: it may lack the key that all others speak with, whether several are left or one.
 func TestNodesWithUnknownGossipKeysAreNamed(t *testing.T) {
 	members := []membership.Member{
 		{Name: "b", Alive: true, Keys: "0a, 0b"},
@@ -70,9 +70,10 @@ func TestNodesWithUnknownGossipKeysAreNamed(t *testing.T) {
 		{Name: "x", Keys: "0a"},    // registered nowhere
 		{Name: "gone", Keys: "0a"}, // its host is silent
 	}
-	nodes := []control.NodeStatus{{Name: "a", State: "alive"}, {Name: "b", State: "alive"}, {Name: "d", State: "unobserved"}, {Name: "e", State: "alive"}, {Name: "f", State: "alive"},
-		{Name: "gone", State: "silent"}, {Name: "new", State: "unknown"}, {Name: "out", State: "alive", Revoked: true}}
-	if got := unknownKeys("a", members, nodes); !slices.Equal(got, []replica.NodeName{"d", "e", "f"}) {
+	nodes := []control.NodeStatus{{Name: "a", State: "alive"}, {Name: "b", State: "alive"}, {Name: "d", State: "alive"}, {Name: "e", State: "alive"}, {Name: "f", State: "alive"},
+		{Name: "dead", State: "unobserved"}, {Name: "gone", State: "silent"}, {Name: "new", State: "unknown"}, {Name: "out", State: "alive", Revoked: true}}
+	answers := func(n replica.NodeName) bool { return n != "dead" && n != "gone" && n != "new" }
+	if got := unknownKeys("a", members, nodes, answers); !slices.Equal(got, []replica.NodeName{"d", "e", "f"}) {
 		t.Errorf("%v", got)
 	}
 }

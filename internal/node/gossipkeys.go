@@ -38,11 +38,11 @@ func gossipKeyStatus(keys [][]byte, self replica.NodeName, members []membership.
 	return out
 }
 
-// unknownKeys names the registered nodes whose hosts are up and of whose gossip keys this node hears nothing: one that lacks the key that the
-// others speak with can't read what they ask, so to gossip it is dead.
-func unknownKeys(self replica.NodeName, members []membership.Member, nodes []control.NodeStatus) (names []replica.NodeName) {
+// unknownKeys names the registered nodes whose daemons answer, and of whose gossip keys this node hears nothing: one that lacks the key that the
+// others speak with can't read what they ask, so to gossip it is dead. A daemon that is gone gossips as little, whatever its keys.
+func unknownKeys(self replica.NodeName, members []membership.Member, nodes []control.NodeStatus, answers func(replica.NodeName) bool) (names []replica.NodeName) {
 	for _, n := range nodes {
-		up := n.Name != self && !n.Revoked && (n.State == "alive" || n.State == "unobserved")
+		up := n.Name != self && !n.Revoked && answers(n.Name)
 		if up && !slices.ContainsFunc(members, func(m membership.Member) bool { return m.Name == n.Name && m.Alive && m.Keys != "" }) {
 			names = append(names, n.Name)
 		}
