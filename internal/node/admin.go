@@ -58,8 +58,9 @@ type admin struct {
 	members func() []membership.Member // as gossip knows them; asked where base has gossip keys
 	version string
 	// here does, where this node leads, what needs no link to the leader; false: it does not lead. Nil: it never leads.
-	here  func(context.Context, control.Order) (control.OperatorReply, bool)
-	owner func() uint32 // whose socket it is
+	here   func(context.Context, control.Order) (control.OperatorReply, bool)
+	voters func() string // who votes as far as this node alone can tell
+	owner  func() uint32 // whose socket it is
 	// users counts what users have here, but for their requests, which the host counts; nil: nobody counts.
 	users func() control.Here
 	times adminTimes // zero: the default ones
@@ -185,6 +186,10 @@ func (a *admin) operator(w http.ResponseWriter, r *http.Request, q control.Order
 	})
 	if answer, ok := said.(control.OperatorReply); ok {
 		a.reply(w, answer)
+		return
+	}
+	if q.Verb == control.Voters { // which changes nothing
+		a.reply(w, control.OperatorReply{Text: a.voters()})
 		return
 	}
 	http.Error(w, "no leader answered, and the outcome of the request is unknown: repeat it once replicad status names a leader", http.StatusServiceUnavailable)

@@ -76,7 +76,8 @@ type daemon struct {
 	sessions *session.Server
 	endpoint *endpoint.Endpoint
 	layer    *raftLayer
-	cons     *consensus.Node // nil on a node that doesn't vote, or whose log did not open
+	cons     *consensus.Node    // nil on a node that doesn't vote, or whose log did not open
+	unopened consensus.Standing // why it did not
 	gossip   *membership.Gossip
 	store    *tier.Tier
 	spool    *spool.Spool
@@ -539,12 +540,45 @@ func (d *daemon) openRaft() error {
 		Logger: consensus.NewLogger(d.log.Raft)})
 	if err != nil {
 		d.log.Failed("raft", "this voter runs as a client", err.Error())
-		d.cons = nil
+		d.cons, d.unopened = nil, consensus.FailedStart(err)
 		return nil
 	}
 	d.layer.cons.Store(d.cons)
 	d.onClose(func() { d.cons.Close() })
 	return nil
+}
+
+// standing is where this node's voter stands; false: it is none, by its configuration.
+func (d *daemon) standing() (consensus.Standing, bool) {
+	switch {
+	case !d.cfg.IsVoter():
+		return consensus.Standing{}, false
+	case d.cons == nil:
+		return d.unopened, true
+	}
+	return d.cons.Standing(), true
+}
+
+// votersText is what this node alone can tell of who votes, while no leader answers.
+func (d *daemon) votersText() string {
+	text, of := "VOTER\tADDRESS", "this node's configuration"
+	var voters []consensus.Voter
+	if d.cons != nil {
+		voters, of = d.cons.Voters(), "this node's own log"
+	}
+	if len(voters) == 0 {
+		of = "this node's configuration"
+		for _, v := range d.cfg.Voters {
+			voters = append(voters, consensus.Voter{Name: v.Name, Addr: v.Addr})
+		}
+	}
+	for _, v := range voters {
+		text += fmt.Sprintf("\n%s\t%s", v.Name, v.Addr)
+		if st, votes := d.standing(); votes && v.Name == d.cfg.Node && !st.Votes() {
+			text += "\t" + st.String()
+		}
+	}
+	return text + "\nno leader answers: this is of " + of + ", and may be older than what the others have"
 }
 
 // build makes the two owners and joins them to what they need.
@@ -587,7 +621,11 @@ func (d *daemon) build() error {
 // serveControl serves a control-class connection: each stream is a link to this node as leader.
 func (d *daemon) serveControl(ctx context.Context, conn *endpoint.Conn) {
 	if d.leader == nil {
-		conn.Refuse(endpoint.CodeNoClass, "this node does not vote, or its Raft log did not open: it does not lead before it is started anew")
+		why := "this node does not vote"
+		if st, votes := d.standing(); votes {
+			why = "this node's voter " + st.String()
+		}
+		conn.Refuse(endpoint.CodeNoClass, clip(why, maxRefusal))
 		return
 	}
 	var links sync.WaitGroup
@@ -599,6 +637,16 @@ func (d *daemon) serveControl(ctx context.Context, conn *endpoint.Conn) {
 		}
 		links.Go(func() { d.leader.Serve(ctx, conn.Peer(), s) })
 	}
+}
+
+// maxRefusal is how much of why a voter does not lead its refusal of a link says, in bytes.
+const maxRefusal = 300
+
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
 // run runs every part until ctx ends or one fails, then waits for all: the members of the group end with its context, the
@@ -636,6 +684,7 @@ func (d *daemon) run(stop context.Context) error {
 		users: func() control.Here {
 			return control.Here{Sessions: d.sessions.Users(), MostSessions: d.cfg.PerUser.Sessions, MostRequests: d.cfg.PerUser.Requests}
 		}}
+	a.voters = d.votersText
 	if d.leader != nil {
 		a.here = d.leader.BesideHere
 	}
@@ -696,6 +745,9 @@ func (d *daemon) speak(ctx context.Context) error {
 		d.host.Post(ev)
 	}
 	for _, v := range d.cfg.Voters {
+		if v.Name == d.cfg.Node && d.leader == nil && len(d.cfg.Voters) > 1 {
+			continue // it does not lead, and status says so: it is no link that fails
+		}
 		k.voters = append(k.voters, voterAddr{v.Name, v.Addr})
 	}
 	k.run(ctx)
