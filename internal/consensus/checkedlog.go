@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc64"
-	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
@@ -34,27 +33,9 @@ var (
 type checkedLog struct {
 	*raftboltdb.BoltStore
 	path   string
-	from   uint64                // the first index whose entry must have a checksum
-	broken chan error            // capacity 1: what was found damaged after the start
-	failed atomic.Pointer[error] // of the last write; nil: it was written
-}
-
-// unwritable is why the last write failed.
-func (l *checkedLog) unwritable() error {
-	if err := l.failed.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
-
-// wrote notes how a write ended.
-func (l *checkedLog) wrote(err error) error {
-	if err == nil {
-		l.failed.Store(nil)
-	} else {
-		l.failed.Store(&err)
-	}
-	return err
+	from   uint64     // the first index whose entry must have a checksum
+	broken chan error // capacity 1: what was found damaged after the start
+	writes writes     // how the newest ended
 }
 
 // checkLog compares the stable store's checksums, and gives it them where it has none yet.
@@ -170,7 +151,7 @@ func (l *checkedLog) StoreLogs(entries []*raft.Log) error {
 		s.Extensions = sumOfEntry(e)
 		sealed[i] = &s
 	}
-	return l.wrote(l.BoltStore.StoreLogs(sealed))
+	return l.BoltStore.StoreLogs(sealed)
 }
 
 // Get implements raft.StableStore.
@@ -189,7 +170,7 @@ func (l *checkedLog) Get(key []byte) ([]byte, error) {
 // Set implements raft.StableStore.
 func (l *checkedLog) Set(key, value []byte) error {
 	sealed := append([]byte(nil), value...)
-	return l.wrote(l.BoltStore.Set(key, append(sealed, sumOf(key, value)...)))
+	return l.writes.wroteValue(l.BoltStore.Set(key, append(sealed, sumOf(key, value)...)))
 }
 
 // GetUint64 implements raft.StableStore.

@@ -103,7 +103,7 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 			return fmt.Errorf("%w: %s: if node %q voted before, its promises are lost with its log: %s; if the cluster is new, start it with --bootstrap",
 				ErrEmptyLog, cfg.Dir, cfg.ID, remedy(cfg.ID))
 		}
-		log, err := raft.NewLogCache(logCache, watchedLog{wrap(store), n.dog})
+		log, err := raft.NewLogCache(logCache, watchedLog{wrap(store), n.dog, &store.writes})
 		if err != nil {
 			return err
 		}

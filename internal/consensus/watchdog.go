@@ -62,20 +62,21 @@ func (w *watchdog) report(what string) {
 	}
 }
 
-// watchedLog times all writes of a log store.
+// watchedLog times all writes of a log store, and remembers how the newest ended.
 type watchedLog struct {
 	raft.LogStore
-	dog *watchdog
+	dog    *watchdog
+	writes *writes
 }
 
 func (l watchedLog) StoreLog(e *raft.Log) error {
 	defer l.dog.write()()
-	return l.LogStore.StoreLog(e)
+	return l.writes.wroteEntries(l.LogStore.StoreLog(e))
 }
 
 func (l watchedLog) StoreLogs(e []*raft.Log) error {
 	defer l.dog.write()()
-	return l.LogStore.StoreLogs(e)
+	return l.writes.wroteEntries(l.LogStore.StoreLogs(e))
 }
 
 func (l watchedLog) DeleteRange(from, to uint64) error {
