@@ -17,9 +17,14 @@ func TestOddsAgainstEveryLoss(t *testing.T) {
 	kinds := map[bool]int{}
 	for seed := range uint64(1_000) {
 		in := openInput(rand.New(rand.NewPCG(seed, 7)))
-		base := recovery.Survives(in, recovery.Loss{})[0]
+		votes := votersOf(rand.New(rand.NewPCG(seed, 8)), in)
+		base := recovery.Survives(in, votes)[0]
 		odds := base.Odds()
 		holders := map[replica.NodeName]bool{}
+		for _, v := range votes.Voters {
+			holders[v] = !slices.Contains(votes.Mute, v)
+		}
+		maps.DeleteFunc(holders, func(_ replica.NodeName, votes bool) bool { return !votes })
 		for _, p := range base.Held(in.Job.Committed) {
 			for _, h := range p.Holders {
 				holders[h.Node] = true
@@ -36,7 +41,7 @@ func TestOddsAgainstEveryLoss(t *testing.T) {
 				if bits.OnesCount(set) != o.Lost {
 					continue
 				}
-				loss := recovery.Loss{}
+				loss := votes
 				for i, n := range names {
 					if set&(1<<i) != 0 {
 						loss.Nodes = append(loss.Nodes, n)
@@ -45,7 +50,7 @@ func TestOddsAgainstEveryLoss(t *testing.T) {
 				losses = append(losses, loss)
 			}
 			for _, s := range recovery.Survives(in, losses...) {
-				if is.Ways++; s.InMemory() {
+				if is.Ways++; s.InMemory() && s.Quorate() {
 					is.Survive++
 				}
 			}
@@ -58,6 +63,15 @@ func TestOddsAgainstEveryLoss(t *testing.T) {
 	if kinds[true] < 500 || kinds[false] < 500 {
 		t.Errorf("some and all of the ways survived: %v: too few of a kind to tell", kinds)
 	}
+}
+
+// votersOf are none to five of the nodes, some of which do not vote; a majority does.
+func votersOf(r *rand.Rand, in recovery.PlanInput) (l recovery.Loss) {
+	l.Voters = slices.Sorted(maps.Keys(in.Nodes))
+	r.Shuffle(len(l.Voters), func(i, j int) { l.Voters[i], l.Voters[j] = l.Voters[j], l.Voters[i] })
+	l.Voters = l.Voters[:min(len(l.Voters), []int{0, 1, 3, 5}[r.IntN(4)])]
+	l.Mute = l.Voters[:r.IntN(max(0, len(l.Voters)-1)/2+1)]
+	return l
 }
 
 // openInput is a job that trains, with parts on one to four of up to nine nodes, in memory that some have lost since.

@@ -17,9 +17,25 @@ type Loss struct {
 	Kept bool
 	// Absent nodes count for nothing, though what runs there may run on: no copy, no process and no vote of theirs is relied on.
 	Absent []replica.NodeName
-	// Voters vote on the log. None: the majority is not asked about.
+	// Voters have a vote on the log, whether or not they use it. None: the majority is not asked about.
 	Voters []replica.NodeName
+	// Mute are those of Voters that do not vote now. They count in what a majority is of, and for nothing else.
+	Mute []replica.NodeName
 }
+
+// voting are the voters whose votes can be relied on before the loss.
+func (l Loss) voting() (out []replica.NodeName) {
+	for _, v := range l.Voters {
+		if !slices.Contains(l.Mute, v) && !slices.Contains(l.Absent, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// spare is how many of those that vote may be lost before the others are no majority. There is a leader, so there is a majority, though nobody
+// knows yet who that is.
+func (l Loss) spare() int { return max(0, len(l.voting())-len(l.Voters)/2-1) }
 
 // Survival says what would become of a job at a loss.
 type Survival struct {
@@ -30,7 +46,7 @@ type Survival struct {
 	Lacking int
 	Moves   []replica.Rank // ranks that need a process on one of the nodes that are left, in rising order
 	Offered int            // processes that these nodes would start
-	Votes   int            // of Loss.Voters, that would be left
+	Votes   int            // of Loss.Voters, that vote and would be left
 
 	of *outlook
 	is map[replica.NodeName]bool // the nodes whose copies are gone
@@ -233,7 +249,7 @@ func (o *outlook) survives(l Loss) Survival {
 	s.Resume = o.resume(gone)
 	o.lacks(&s)
 	o.places(&s)
-	for _, v := range l.Voters {
+	for _, v := range l.voting() {
 		if !gone[v] {
 			s.Votes++
 		}
@@ -246,7 +262,7 @@ func (o *outlook) quarantined(l Loss) Survival {
 	job := *o.now.Job
 	job.Quarantined = append(slices.Clone(job.Quarantined), l.Nodes...)
 	s := newOutlook(o.now.fresh(&job)).survives(Loss{Absent: l.Absent})
-	s.Loss, s.Votes = l, len(l.Voters)
+	s.Loss, s.Votes = l, len(l.voting())
 	return s
 }
 
@@ -391,10 +407,23 @@ func (s Survival) Why() (why []string) {
 	if len(s.Moves) > s.Offered {
 		why = append(why, fmt.Sprintf("%d processes would have to start elsewhere (ranks %s), other nodes offer %s: start `replicad run --spare` there", len(s.Moves), ranksText(s.Moves), s.seats()))
 	}
-	if all := len(s.Loss.Voters); 2*s.Votes <= all && slices.ContainsFunc(s.Loss.Nodes, func(n replica.NodeName) bool { return slices.Contains(s.Loss.Voters, n) }) {
-		why = append(why, fmt.Sprintf("%d of %d voters would be left, which is no majority: nothing could be planned", s.Votes, all))
+	if !s.Quorate() {
+		text := fmt.Sprintf("%d of %d voters would be left, which is no majority: nothing could be planned", s.Votes, len(s.Loss.Voters))
+		if mute := s.Loss.Mute; len(mute) > 0 {
+			text += fmt.Sprintf(" (%s do not vote now)", joinNames(mute, " and "))
+			if len(mute) == 1 {
+				text = strings.Replace(text, " do not vote", " does not vote", 1)
+			}
+		}
+		why = append(why, text)
 	}
 	return why
+}
+
+// Quorate tells whether the loss leaves a majority that votes. A loss of nodes that do not vote leaves the one that there is.
+func (s Survival) Quorate() bool {
+	voting := s.Loss.voting()
+	return 2*s.Votes > len(s.Loss.Voters) || !slices.ContainsFunc(s.Loss.Nodes, func(n replica.NodeName) bool { return slices.Contains(voting, n) }) || s.Loss.Kept
 }
 
 func (l Lack) text(j *replica.Job) string {

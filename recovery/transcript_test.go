@@ -344,8 +344,8 @@ func (w *world) command(f []string) error {
 			return err
 		}
 		return w.wait(d)
-	case "survives": // survives [lost=NODES] [kept=NODES] [absent=NODES] [voters=NODES]: what the loss of these would come to
-		w.survives(recovery.Loss{Nodes: append(nodeList(a["lost"]), nodeList(a["kept"])...), Kept: a["kept"] != "", Absent: nodeList(a["absent"]), Voters: nodeList(a["voters"])})
+	case "survives": // survives [lost=NODES] [kept=NODES] [absent=NODES] [voters=NODES] [mute=NODES]: what the loss of these would come to
+		w.survives(recovery.Loss{Nodes: append(nodeList(a["lost"]), nodeList(a["kept"])...), Kept: a["kept"] != "", Absent: nodeList(a["absent"]), Voters: nodeList(a["voters"]), Mute: nodeList(a["mute"])})
 	case "status":
 		w.status()
 	default:

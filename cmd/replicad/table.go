@@ -232,7 +232,8 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	}
 }
 
-// oddsText says how likely memory keeps every committed step when so many nodes are lost at once, each of them as likely as any other.
+// oddsText says how likely memory keeps every committed step, and the cluster a majority of its voters, when so many nodes are lost at once, each of
+// them as likely as any other.
 func oddsText(odds []control.OddsStatus) string {
 	var out []string
 	for _, o := range odds {
@@ -245,7 +246,7 @@ func oddsText(odds []control.OddsStatus) string {
 	if len(out) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("loss of %s, of the %d nodes that hold the committed step", strings.Join(out, ", "), odds[0].Of)
+	return fmt.Sprintf("loss of %s, of the %d nodes that hold the committed step or vote", strings.Join(out, ", "), odds[0].Of)
 }
 
 // chance is a share in percent, which says 0 and 100 where it is so and nowhere else.
