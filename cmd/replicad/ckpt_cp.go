@@ -275,6 +275,19 @@ type pruneRow struct {
 	Error  string    `json:"error,omitempty"`
 }
 
+// goes deletes the generation of a line. One that somebody began to read, or has pinned, since it was judged stays, and nothing is wrong.
+func (r *pruneRow) goes(ctx context.Context, cat *catalog.Catalog, l catalog.Listed) error {
+	err := cat.Delete(ctx, l.Run, l.Generation, r.Reason)
+	switch {
+	case errors.Is(err, catalog.ErrPinned):
+		r.Kept, r.Reason = true, "since it was looked at, "+line(err.Error())
+		return nil
+	case err != nil:
+		r.Error = err.Error()
+	}
+	return err
+}
+
 func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) error {
 	jobs, err := w.jobs(ctx, w.cat)
 	if err != nil {
@@ -296,7 +309,10 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 		if err != nil {
 			return err
 		}
-		verdicts, err := retain.DecideSeen(gens, retain.For(p.Keep, p.runs), func(i int) (retain.State, error) { return c.lookAt(ctx, w, &list[i], dry) })
+		verdicts, err := retain.DecideSeen(gens, retain.For(p.Keep, p.runs), retain.Eyes{
+			Look: func(i int) (retain.State, error) { return c.lookAt(ctx, w, &list[i], gens[i].State, dry) },
+			Read: func(i int) (retain.State, error) { return c.readAt(ctx, w, &list[i], gens[i].State, dry) },
+		})
 		if err != nil {
 			return err
 		}
@@ -307,9 +323,7 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 			}
 			row := pruneRow{lsRow: rowOf(l), Kept: v.Keep, Reason: v.Why}
 			if !v.Keep && !dry {
-				if err := w.cat.Delete(ctx, l.Run, l.Generation, v.Why); err != nil {
-					row.Error, failed = err.Error(), errors.Join(failed, err)
-				}
+				failed = errors.Join(failed, row.goes(ctx, w.cat, l))
 			}
 			if v.Keep && p.strip {
 				s, err := c.stripped(ctx, w, l, gens[i], "ckpt prune --strip-optimizer", dry)
@@ -328,23 +342,42 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 	return errors.Join(c.printPruned(rows, dry, asJSON), failed)
 }
 
-// lookAt tells whether a good generation is still there, and marks one that is not.
-func (c ckpt) lookAt(ctx context.Context, w *where, l *catalog.Listed, dry bool) (retain.State, error) {
+// lookAt looks at a generation that stays, of which so much is known, and marks one that is damaged.
+func (c ckpt) lookAt(ctx context.Context, w *where, l *catalog.Listed, is retain.State, dry bool) (retain.State, error) {
 	_, err := w.cat.Get(ctx, l.Run, l.Generation)
+	state, err := c.found(l, is, err)
+	if state != retain.Damaged || dry || err != nil {
+		return state, err
+	}
+	return state, w.cat.MarkSeen(ctx, l.Run, l.Generation)
+}
+
+// readAt reads one whole that others are to go for, and records what that found. A dry run goes by what is known.
+func (c ckpt) readAt(ctx context.Context, w *where, l *catalog.Listed, is retain.State, dry bool) (retain.State, error) {
+	if dry {
+		printf(c.std.err, "step %d of %s would be read whole first\n", l.Generation.Step, l.Run.Run)
+		return is, nil
+	}
+	far := c.slow(fmt.Sprintf("step %d is read before others go for it", l.Generation.Step))
+	return c.found(l, retain.Good, w.cat.ReadBack(ctx, l.Run, l.Generation, catalog.How{}, far.at))
+}
+
+// found is the state of a generation that was looked at or read; good: where that found no fault.
+func (c ckpt) found(l *catalog.Listed, good retain.State, err error) (retain.State, error) {
 	switch {
 	case err == nil:
-		return retain.Good, nil
+		return good, nil
 	case errors.Is(err, format.ErrNewer):
 		return retain.Unread, nil // nothing is known of it here
+	case errors.Is(err, catalog.ErrNone): // somebody deletes it meanwhile
+		l.State = catalog.Deleting
+		return retain.Unfinished, nil
 	case !catalog.IsDamage(err):
 		return retain.Unread, err
 	}
 	l.State, l.Why = catalog.Damaged, err.Error()
 	printf(c.std.err, "step %d of %s counts for nothing: %s\n", l.Generation.Step, l.Run.Run, catalog.Plain(err))
-	if dry {
-		return retain.Damaged, nil
-	}
-	return retain.Damaged, w.cat.MarkSeen(ctx, l.Run, l.Generation)
+	return retain.Damaged, nil
 }
 
 // judged says of each line what the rule asks.
@@ -378,8 +411,10 @@ func judged(ctx context.Context, cat *catalog.Catalog, list []catalog.Listed, me
 			if err != nil {
 				return nil, err
 			}
-			for _, p := range pins {
-				g.Pinned, g.Open = g.Pinned || p.Until == 0, g.Open || p.Until != 0
+			kept, until, open := catalog.KeptBy(pins)
+			g.Pinned, g.Open = g.Pinned || kept, open
+			if !until.IsZero() {
+				g.Until = max(time.Until(until), time.Second)
 			}
 		}
 		gens = append(gens, g)

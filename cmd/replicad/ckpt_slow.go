@@ -41,6 +41,14 @@ func (s *slow) moved(bytes int, of uint64) {
 	printf(s.to, "%s: %d %% of %s, %s/s\n", s.what, min(100, s.done*100/max(of, 1)), size(of), size(uint64(float64(s.done)/now.Sub(s.began).Seconds())))
 }
 
+// at is moved with all that was moved.
+func (s *slow) at(done, of uint64) {
+	s.mu.Lock()
+	more := int(done) - int(s.done)
+	s.mu.Unlock()
+	s.moved(more, of)
+}
+
 // written has a context tell of the bytes that stores take.
 func (s *slow) written(ctx context.Context, of uint64) context.Context {
 	return store.Watching(ctx, store.Watch{Moved: func(bytes int) { s.moved(bytes, of) }})

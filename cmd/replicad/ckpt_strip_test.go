@@ -50,11 +50,14 @@ func TestCkptStrip(t *testing.T) {
 
 	// Stripped ones push out none that a job can go on from.
 	expect(t, exitOK, []string{"unpin", dir + "@40", "--as", "ada"}, "unpinned")
-	expect(t, exitOK, []string{"prune", dir, "--keep", "1", "--dry-run"}, "kept: "+ckptJob+" step 50", "kept: "+ckptJob+" step 40", "would delete: "+ckptJob+" step 20", "would delete: "+ckptJob+" step 10")
+	expect(t, exitOK, []string{"prune", dir, "--keep", "1", "--dry-run"}, "kept: "+ckptJob+" step 50", "kept: "+ckptJob+" step 40", "would delete: "+ckptJob+" step 20", "kept: "+ckptJob+" step 10")
+	expect(t, exitOK, []string{"verify", dir + "@40"}, "good")
+	expect(t, exitOK, []string{"prune", dir, "--keep", "1", "--dry-run"}, "would delete: "+ckptJob+" step 10")
 	other := t.TempDir()
 	expect(t, exitOK, []string{"cp", dir + "@50", other}, "copied step 50")
 	expect(t, exitOK, []string{"diff", dir + "@50", other}, "equal")
 	bend(t, dir, ckptJob, "*", "step-00000040.e1", "node-b.*")
+	expect(t, exitOK, []string{"pin", dir + "@30"}, "pinned step 30") // nothing goes, so that nothing is read first
 	expect(t, exitFailed, append(strip, "--as", "ada"), "NOT stripped", "node-b")
 	if names, err := filepath.Glob(filepath.Join(dir, ckptJob, "*", "commits", "step-00000040*")); err != nil || len(names) != 1 {
 		t.Error(names, err)

@@ -110,8 +110,8 @@ type Config struct {
 	// more than twice as fast. Harm: who can read the network reads weights and optimizer state, and who can write to it changes them unseen,
 	// since digests find faults and not forgery. Certificates are checked all the same when a connection opens. Default: false.
 	PlaintextState bool `yaml:"plaintext_state,omitempty"`
-	// DurableKeep says which durable generations of a job stay: how many of the newest that were read back, 1 to 1000, default 3, and as many of the
-	// newest ones that were not read back yet; or all of that and more, as {last: 3, every: 1000, epochs: true, best: {metric: loss, n: 2, order: min},
+	// DurableKeep says which durable generations of a job stay: how many of the newest that were read back, 1 to 1000, default 3, and those of the
+	// others that have not so many good ones above them; or all of that and more, as {last: 3, every: 1000, epochs: true, best: {metric: loss, n: 2, order: min},
 	// younger: 7d}. With 1, a shard that goes bad later leaves nothing to fall back to.
 	DurableKeep replica.Keep `yaml:"durable_keep"`
 	// DurableRate is how many bytes a second this node writes to DurableDir out of its spool, all jobs together; 0 (no bound) or 1MiB to 64GiB, default 0.

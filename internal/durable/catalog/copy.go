@@ -85,7 +85,7 @@ func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended boo
 	}
 	mended = mended || wrote && there
 	if bad || mended || finished {
-		err = to.readAgain(ctx, f)
+		err = to.ReadBack(ctx, f.Run, f.Generation, How{Cold: true}, nil)
 	}
 	return mended, err
 }
@@ -117,17 +117,17 @@ func (c *Catalog) copied(ctx context.Context, f Found) (there, bad bool, err err
 	return there, ok && !n.Good, err
 }
 
-// readAgain reads a generation whole whose files were written anew, and records what that found: without it a former record would stand.
-func (c *Catalog) readAgain(ctx context.Context, f Found) error {
-	g, err := c.Get(ctx, f.Run, f.Generation)
+// ReadBack reads a generation whole, and records what that found: nil, or damage. After any other error nothing is known of it, and nothing recorded.
+func (c *Catalog) ReadBack(ctx context.Context, r Run, g replica.Generation, how How, progress func(read, of uint64)) error {
+	f, err := c.Get(ctx, r, g)
 	if err != nil {
 		return err
 	}
-	_, err = c.VerifyAs(ctx, g, How{Cold: true}, nil)
+	_, err = c.VerifyAs(ctx, f, how, progress)
 	if err != nil && !IsDamage(err) {
 		return err
 	}
-	return errors.Join(err, c.MarkRead(ctx, g, err))
+	return errors.Join(err, c.MarkRead(ctx, f, err))
 }
 
 // copyCommit puts the COMMIT, in place of one that cannot be read.
@@ -308,7 +308,7 @@ func (c *Catalog) copyAnew(ctx context.Context, f Found, to *Catalog) error {
 	if err := c.writeAnew(ctx, f, to, a); err != nil || !mended {
 		return err
 	}
-	return to.readAgain(ctx, f)
+	return to.ReadBack(ctx, f.Run, f.Generation, How{Cold: true}, nil)
 }
 
 // anewThere tells whether a copy of a generation is in the target, and whole. Another generation there, or one that is encrypted otherwise, is

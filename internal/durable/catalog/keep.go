@@ -95,7 +95,7 @@ type Lease struct {
 
 // Lease keeps a generation for LeaseTime, for somebody who reads it.
 func (c *Catalog) Lease(ctx context.Context, r Run, g replica.Generation, why string) (*Lease, error) {
-	l := &Lease{c: c, run: r, g: g, who: format.Who("reader-" + c.who[:min(len(c.who), 32)] + "-" + strings.ToLower(rand.Text()[:8])), why: why}
+	l := &Lease{c: c, run: r, g: g, who: format.Who(leaseNames + c.who[:min(len(c.who), 32)] + "-" + strings.ToLower(rand.Text()[:8])), why: why}
 	return l, l.put(ctx)
 }
 
@@ -151,6 +151,24 @@ func (l *Lease) Keep(ctx context.Context, end <-chan struct{}) error {
 	}
 	<-end
 	return l.End(context.WithoutCancel(ctx))
+}
+
+// leaseNames begins the names of leases: those of pins are what people are called.
+const leaseNames = "reader-"
+
+// KeptBy tells what pins of a generation say: whether it is kept for good, until when people keep it, and whether somebody reads it.
+func KeptBy(pins []format.Pin) (kept bool, until time.Time, open bool) {
+	for _, p := range pins {
+		switch at := time.Unix(p.Until, 0); {
+		case p.Until == 0:
+			kept = true
+		case strings.HasPrefix(p.Who, leaseNames):
+			open = true
+		case at.After(until):
+			until = at
+		}
+	}
+	return kept, until, open
 }
 
 // Leased keeps a generation for as long as read takes. ErrNone: it is being deleted, and read was not called. A store that takes no pin is read

@@ -1,12 +1,12 @@
 // Package retain is the rule by which durable generations are kept and deleted: all that is known of them and a policy in, a verdict
-// with its reason out. Whoever deletes (checkpoint.Store.Prune, `replicad ckpt prune`) asks it and decides nothing itself.
+// with its reason out. Whoever deletes (tier.Tier.Prune, `replicad ckpt prune`) asks it and decides nothing itself.
 //
 // What it promises, whatever the policy says:
-//   - the newest good generation of a name is never deleted;
-//   - no good generation is deleted for the sake of one that was not read back, or that failed a read: these two count for nothing;
-//   - the newest generation that was not read back stays until one newer than it is written;
+//   - nothing goes before a newer one was read back, is good, and stays: what nobody has read, or what failed a read, pushes nothing out;
+//   - so many of the newest good ones stay, and until there are so many, whatever was not read back stays as well;
 //   - a damaged generation is deleted only where a newer good one is kept;
-//   - what somebody reads, or has pinned, stays.
+//   - what somebody reads, or has pinned, stays;
+//   - before anything goes, whatever stays is looked at, and one that is newer and stays is read whole (DecideSeen).
 //
 // It has no clock, no disk and no state, and imports replica alone.
 package retain

@@ -39,10 +39,11 @@ type Generation struct {
 	Measured    bool
 	LoaderEpoch uint64
 	Loads       bool
-	Pinned      bool // by a person
-	Open        bool // somebody reads it now
-	Resumed     bool // a run went on from it
-	Stripped    bool // it has no optimizer state: nothing can go on from it
+	Pinned      bool          // by a person
+	Open        bool          // somebody reads it now
+	Until       time.Duration // for how long a person has pinned it; 0: not for a time
+	Resumed     bool          // a run went on from it
+	Stripped    bool          // it has no optimizer state: nothing can go on from it
 }
 
 // Policy says what to keep. The zero value keeps the newest good generation of each run.
@@ -78,35 +79,6 @@ func Decide(gens []Generation, p Policy) []Verdict {
 	}
 	r.former()
 	return out
-}
-
-// DecideSeen is Decide, where State is what was found of a generation once. Before anything goes, each generation that is kept as good is looked at:
-// look says its state now, which takes the place of the former one in gens. One that is not good any more pushes nothing out. After an error of look
-// nothing is decided.
-func DecideSeen(gens []Generation, p Policy, look func(i int) (State, error)) ([]Verdict, error) {
-	seen := make([]bool, len(gens))
-	for {
-		out := Decide(gens, p)
-		goes := func(i int) bool { return !out[i].Keep && gens[i].State != Unfinished }
-		again, deletes := false, false
-		for i := range gens {
-			deletes = deletes || goes(i)
-		}
-		for i := range gens {
-			if !deletes || seen[i] || !out[i].Keep || gens[i].State != Good {
-				continue
-			}
-			state, err := look(i)
-			if err != nil {
-				return nil, err
-			}
-			again = again || state != Good
-			gens[i].State, seen[i] = state, true
-		}
-		if !again {
-			return out, nil
-		}
-	}
 }
 
 // rule is one use of it.
@@ -160,21 +132,27 @@ func (r *rule) drop(i int, format string, args ...any) {
 // counts tells whether a generation may be gone on from, as far as is known.
 func (g Generation) counts() bool { return g.State == Good || g.State == Unread }
 
-// run judges the generations of one run, newest first.
+// held tells whether somebody keeps it, or reads it.
+func (g Generation) held() bool { return g.Pinned || g.Open || g.Until > 0 }
+
+// run judges the generations of one run, newest first. Good ones alone push others out.
 func (r *rule) run(run []int) {
-	r.count(run)
+	newer := make([]int, len(run)) // good ones
+	good := 0
+	for at, i := range run {
+		if newer[at] = good; r.gens[i].State == Good {
+			good++
+		}
+		r.newest(i, newer[at])
+	}
 	r.chosen(run)
-	newer := 0 // good ones
 	finished := false
-	for _, i := range run {
-		switch g := r.gens[i]; g.State {
-		case Good:
-			r.held(i, newer)
-			newer++
-		case Unread:
-			r.held(i, newer)
+	for at, i := range run {
+		switch r.gens[i].State {
+		case Good, Unread:
+			r.past(i, newer[at])
 		case Damaged:
-			r.damaged(i, newer > 0)
+			r.damaged(i, newer[at] > 0)
 		case Unfinished:
 			r.unfinished(i, finished)
 		}
@@ -182,34 +160,9 @@ func (r *rule) run(run []int) {
 	}
 }
 
-// count keeps the newest good ones, and as many of the newest whatever is known of them: a generation is written before it is read back,
-// and must not push out what was.
-func (r *rule) count(run []int) {
-	good, written := 0, 0
-	for _, i := range run {
-		g := r.gens[i]
-		if !g.counts() {
-			continue
-		}
-		if written++; written <= r.policy.Last && g.State == Unread {
-			r.keep(i, "one of the newest %d that were written, not read back yet", r.policy.Last)
-		}
-		if g.State != Good {
-			continue
-		}
-		switch good++; {
-		case good == 1:
-			r.keep(i, "the newest that was read back and is good")
-		case good <= r.policy.Last:
-			r.keep(i, "one of the newest %d that were read back and are good", r.policy.Last)
-		}
-	}
-}
-
-// chosen keeps what the other rules of the policy ask for.
+// chosen keeps what the other rules of the policy ask for. One that was not read back stays as if it were good, and pushes none out that is.
 func (r *rule) chosen(run []int) {
 	epochs := make(map[uint64]bool) // of the loader, that have a good one
-	unread := make(map[uint64]bool)
 	for _, i := range run {
 		g := r.gens[i]
 		if !g.counts() {
@@ -221,18 +174,15 @@ func (r *rule) chosen(run []int) {
 		if r.policy.Younger > 0 && g.Age < r.policy.Younger {
 			r.keep(i, "younger than %v", r.policy.Younger)
 		}
-		if !r.policy.EachEpoch || !g.Loads || epochs[g.LoaderEpoch] {
-			continue
-		}
-		if epochs[g.LoaderEpoch] = g.State == Good; g.State == Good || !unread[g.LoaderEpoch] {
+		if r.policy.EachEpoch && g.Loads && !epochs[g.LoaderEpoch] {
 			r.keep(i, "the newest of epoch %d of its loader", g.LoaderEpoch)
+			epochs[g.LoaderEpoch] = g.State == Good
 		}
-		unread[g.LoaderEpoch] = true
 	}
 	r.best(run)
 }
 
-// best keeps the best by the metric: so many of the good ones, and so many of all that may be good.
+// best keeps the best by the metric: so many of the good ones, and those of the others that would be among them.
 func (r *rule) best(run []int) {
 	measured := slices.DeleteFunc(slices.Clone(run), func(i int) bool {
 		g := r.gens[i]
@@ -245,32 +195,49 @@ func (r *rule) best(run []int) {
 		}
 		return c
 	})
-	good := 0
-	for at, i := range measured {
+	good := 0 // that are better
+	for _, i := range measured {
+		if good == r.policy.Best {
+			return
+		}
+		r.keep(i, "one of the best %d by its metric, %v", r.policy.Best, r.gens[i].Metric)
 		if r.gens[i].State == Good {
 			good++
-		}
-		if at < r.policy.Best || r.gens[i].State == Good && good <= r.policy.Best {
-			r.keep(i, "one of the best %d by its metric, %v", r.policy.Best, r.gens[i].Metric)
 		}
 	}
 }
 
-// held judges one that may be gone on from; newer is how many newer ones of its run are good.
-func (r *rule) held(i, newer int) {
+// newest keeps one that may be gone on from until so many newer ones of its run are good.
+func (r *rule) newest(i, newer int) {
+	g := r.gens[i]
+	switch {
+	case !g.counts() || newer >= r.policy.Last:
+	case g.State == Good && newer == 0:
+		r.keep(i, "the newest that was read back and is good")
+	case g.State == Good:
+		r.keep(i, "one of the newest %d that were read back and are good", r.policy.Last)
+	case g.Resumed:
+		r.keep(i, "a run went on from it, and %d of %d newer ones were read back", newer, r.policy.Last)
+	default:
+		r.keep(i, "it was not read back yet, and %d of %d newer ones were", newer, r.policy.Last)
+	}
+}
+
+// past judges one that may be gone on from, and that no rule of the policy keeps.
+func (r *rule) past(i, newer int) {
 	g := r.gens[i]
 	switch {
 	case g.Pinned:
 		r.keep(i, "pinned")
+	case g.Until > 0:
+		r.keep(i, "pinned for %v more", g.Until.Round(time.Second))
 	case g.Open:
 		r.keep(i, "it is being read")
-	case g.Resumed && newer < r.policy.Last:
-		r.keep(i, "a run went on from it, and %d of %d newer ones were read back", newer, r.policy.Last)
 	case r.out[i].Keep:
 	case g.State == Good:
 		r.drop(i, "newer ones were read back and are good: %d, of %d that are kept", newer, r.policy.Last)
 	default:
-		r.drop(i, "%d newer ones were written, and it was never read back", r.policy.Last)
+		r.drop(i, "newer ones were read back and are good: %d, of %d that are kept; it never was", newer, r.policy.Last)
 	}
 }
 
@@ -280,6 +247,8 @@ func (r *rule) damaged(i int, newer bool) {
 	switch {
 	case g.Pinned:
 		r.keep(i, "pinned, though it failed a read")
+	case g.Until > 0:
+		r.keep(i, "pinned for %v more, though it failed a read", g.Until.Round(time.Second))
 	case g.Open:
 		r.keep(i, "it is being read")
 	case newer:
@@ -292,8 +261,8 @@ func (r *rule) damaged(i int, newer bool) {
 // unfinished judges one without a marker; finished: a newer one of its run has its marker.
 func (r *rule) unfinished(i int, finished bool) {
 	switch g := r.gens[i]; {
-	case g.Open || g.Pinned:
-		r.keep(i, "it is being read")
+	case g.held():
+		r.keep(i, "somebody keeps it")
 	case finished:
 		r.drop(i, "it was never finished, and a newer one was")
 	default:
@@ -315,9 +284,9 @@ func (r *rule) former() {
 				r.keep(i, "of a former run")
 			case !wrote || g.Age <= began:
 				r.keep(i, "of a former run, and younger than the first of the present one")
-			case g.Run > r.policy.Runs && good && !g.Pinned && !g.Open:
+			case g.Run > r.policy.Runs && good && !g.held():
 				r.drop(i, "of a former run, and %d are kept", r.policy.Runs)
-			case g.State == Unfinished && !g.Pinned && !g.Open:
+			case g.State == Unfinished && !g.held():
 				r.drop(i, "it was never finished, and its run is over")
 			}
 		}

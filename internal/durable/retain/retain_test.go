@@ -1,7 +1,6 @@
 package retain
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -55,14 +54,19 @@ func TestDecide(t *testing.T) {
 			"the newest that was read back and is good"},
 		"the newest two":                         {[]string{"gggg"}, Policy{Last: 2}, nil, "0:30 0:40", "newer ones were read back and are good: 3, of 2 that are kept"},
 		"one that was not read back counts not":  {[]string{"gggu"}, Policy{Last: 2}, nil, "0:20 0:30 0:40", "newer ones were read back and are good: 2, of 2 that are kept"},
-		"nor several":                            {[]string{"gguuu"}, Policy{Last: 2}, nil, "0:10 0:20 0:40 0:50", "2 newer ones were written, and it was never read back"},
-		"nothing was read back":                  {[]string{"uuuu"}, Policy{Last: 2}, nil, "0:30 0:40", "2 newer ones were written, and it was never read back"},
+		"nor several":                            {[]string{"gguuu"}, Policy{Last: 2}, nil, "0:10 0:20 0:30 0:40 0:50", "one of the newest 2 that were read back and are good"},
+		"nothing was read back":                  {[]string{"uuuu"}, Policy{Last: 2}, nil, "0:10 0:20 0:30 0:40", "it was not read back yet, and 0 of 2 newer ones were"},
+		"one newer one was":                      {[]string{"uug"}, Policy{Last: 2}, nil, "0:10 0:20 0:30", "it was not read back yet, and 1 of 2 newer ones were"},
+		"as many newer ones were":                {[]string{"ugg"}, Policy{Last: 2}, nil, "0:20 0:30", "newer ones were read back and are good: 2, of 2 that are kept; it never was"},
 		"a damaged one counts not":               {[]string{"gd"}, Policy{Last: 1}, nil, "0:10 0:20", "the newest that was read back and is good"},
 		"and pushes nothing out":                 {[]string{"gdu"}, Policy{Last: 1}, nil, "0:10 0:20 0:30", "the newest that was read back and is good"},
 		"and goes once a newer one is good":      {[]string{"gdg"}, Policy{Last: 2}, nil, "0:10 0:30", "it failed a read, and a newer one is good"},
 		"everything is damaged":                  {[]string{"ddd"}, Policy{Last: 1}, nil, "0:10 0:20 0:30", "it failed a read and counts for nothing; it is kept aside, since it is newer than all that are good"},
 		"a run went on from it":                  {[]string{"Uuu"}, Policy{Last: 2}, nil, "0:10 0:20 0:30", "a run went on from it, and 0 of 2 newer ones were read back"},
-		"until as many were read back":           {[]string{"Ugg"}, Policy{Last: 2}, nil, "0:20 0:30", "2 newer ones were written, and it was never read back"},
+		"until as many were read back":           {[]string{"Ugg"}, Policy{Last: 2}, nil, "0:20 0:30", "newer ones were read back and are good: 2, of 2 that are kept; it never was"},
+		"pinned for a time":                      {[]string{"gdg"}, Policy{Last: 1}, func(g []Generation) { g[0].Until, g[0].Open, g[1].Until = time.Hour, true, time.Minute }, "0:10 0:20 0:30", "pinned for 1h0m0s more"},
+		"the best of those that nobody has read": {[]string{"uug"}, Policy{Last: 1, Best: 1}, func(g []Generation) { measure(g, 1, 2, 3) }, "0:10 0:20 0:30", "one of the best 1 by its metric, 1"},
+		"those of an epoch that nobody has read": {[]string{"uug"}, Policy{Last: 1, EachEpoch: true}, func(g []Generation) { load(g, 1, 1, 2) }, "0:10 0:20 0:30", "the newest of epoch 1 of its loader"},
 		"what died unfinished":                   {[]string{"xgx"}, Policy{Last: 1}, nil, "0:20 0:30", "it was never finished, and a newer one was"},
 		"multiples":                              {[]string{"gggggg"}, Policy{Last: 1, Every: 20}, nil, "0:20 0:40 0:60", "newer ones were read back and are good: 5, of 1 that are kept"},
 		"pinned and read":                        {[]string{"gdug"}, Policy{Last: 1}, func(g []Generation) { g[0].Pinned, g[1].Pinned, g[2].Open = true, true, true }, "0:10 0:20 0:30 0:40", "pinned"},
@@ -142,7 +146,6 @@ func promises(gens []Generation, p Policy, out []Verdict) error {
 	for i, g := range gens {
 		better, read := 0, 0 // newer ones of its run that stay and are good; and all that were read back
 		elsewhere := false   // a good one of a newer run stays
-		newer := false       // one of its run that may be good
 		for j, other := range gens {
 			if j == i || !before(g, other) {
 				continue
@@ -157,7 +160,6 @@ func promises(gens []Generation, p Policy, out []Verdict) error {
 					elsewhere = true
 				}
 			}
-			newer = newer || other.Run == g.Run && other.counts()
 		}
 		beyond := g.Run > p.Runs && !p.AllFormerRuns && elsewhere
 		switch {
@@ -172,8 +174,10 @@ func promises(gens []Generation, p Policy, out []Verdict) error {
 			return fmt.Errorf("step %d of run %d goes, which is good, with %d good ones above it", g.Step, g.Run, better)
 		case g.State == Damaged && better == 0 && !beyond:
 			return fmt.Errorf("step %d of run %d goes, which nothing good has followed", g.Step, g.Run)
-		case g.State == Unread && !newer && !beyond:
-			return fmt.Errorf("step %d of run %d goes, the newest that was not read back", g.Step, g.Run)
+		case g.counts() && better < last && !beyond:
+			return fmt.Errorf("step %d of run %d goes, with %d good ones above it", g.Step, g.Run, better)
+		case better == 0 && !elsewhere && g.State != Unfinished:
+			return fmt.Errorf("step %d of run %d goes, and nothing good that stays is newer", g.Step, g.Run)
 		case g.Resumed && g.counts() && read < last && !beyond:
 			return fmt.Errorf("step %d of run %d goes, from which a run went on, with %d read back since", g.Step, g.Run, read)
 		}
@@ -281,34 +285,5 @@ func TestPromisesOfAnyPolicy(t *testing.T) {
 				t.Fatalf("%q, %+v: step %d of run %d: %+v in another order, %+v in this", runs, p, gens[i].Step, gens[i].Run, got, out[i])
 			}
 		}
-	}
-}
-
-// TestLookBeforeDeleting: one that is kept as good counts once a look has found it, and what takes its place is looked at too.
-func TestLookBeforeDeleting(t *testing.T) {
-	all := func() []Generation {
-		return []Generation{{Step: 40, State: Good}, {Step: 30, State: Good}, {Step: 20, State: Good}, {Step: 10, State: Good}}
-	}
-	var looked []int
-	gone := map[int]bool{0: true, 1: true}
-	out, err := DecideSeen(all(), Policy{Last: 1}, func(i int) (State, error) {
-		looked = append(looked, i)
-		if gone[i] {
-			return Damaged, nil
-		}
-		return Good, nil
-	})
-	if err != nil || !slices.Equal(looked, []int{0, 1, 2}) {
-		t.Fatalf("looked at %v, %v", looked, err)
-	}
-	if !out[2].Keep || out[3].Keep {
-		t.Errorf("%+v", out)
-	}
-	refused := errors.New("refused")
-	if out, err := DecideSeen(all(), Policy{Last: 1}, func(int) (State, error) { return Unread, refused }); out != nil || !errors.Is(err, refused) {
-		t.Errorf("decided without an answer: %+v, %v", out, err)
-	}
-	if _, err := DecideSeen(all(), Policy{Last: 4}, func(int) (State, error) { return Unread, refused }); err != nil {
-		t.Errorf("nothing goes, and it looks: %v", err)
 	}
 }

@@ -114,5 +114,5 @@ func TestALeaseThatIsOver(t *testing.T) {
 	f.wants("30 unread, 20 good, 10 unread")
 	st.Age(catalog.LeaseTime)
 	f.writes(1, 40)
-	f.wants("40 unread, 20 good")
+	f.wants("40 unread, 30 unread, 20 good")
 }

@@ -42,7 +42,10 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 	gens := t.judged(ctx, list, id, lineage, keep.Best.Metric)
 	policy := retain.For(keep, t.settings.KeepRuns)
 	policy.AllFormerRuns = t.settings.KeepRuns == 0
-	verdicts, err := retain.DecideSeen(gens, policy, func(i int) (retain.State, error) { return t.lookAt(ctx, list[i]) })
+	verdicts, err := retain.DecideSeen(gens, policy, retain.Eyes{
+		Look: func(i int) (retain.State, error) { return t.lookAt(ctx, &list[i], gens[i].State) },
+		Read: func(i int) (retain.State, error) { return t.readAt(ctx, &list[i]) },
+	})
 	if err != nil {
 		return fmt.Errorf("prune durable generations of job %s: %w", name, err)
 	}
@@ -58,22 +61,42 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 	return nil
 }
 
-// lookAt tells whether a good generation is still there. An error means that the store did not say.
-func (t *Tier) lookAt(ctx context.Context, l Listed) (retain.State, error) {
+// lookAt looks at a generation that stays, of which so much is known: at its commit, its index, and whether all objects are there. An error means that
+// the store did not say.
+func (t *Tier) lookAt(ctx context.Context, l *Listed, is retain.State) (retain.State, error) {
 	if l.Old {
-		return retain.Good, nil // List has looked at its files
+		return is, nil // List has looked at its files
 	}
 	_, err := t.cat.Get(ctx, l.Run, l.Generation)
+	return t.found(ctx, l, is, err)
+}
+
+// readAt reads one whole that others are to go for, and records what that found.
+func (t *Tier) readAt(ctx context.Context, l *Listed) (retain.State, error) {
+	f, err := t.look(ctx, l.Run.Job, l.Run.ID, l.Generation)
+	if err == nil {
+		err = t.ReadBack(ctx, f, How{Cold: true})
+	}
+	return t.found(ctx, l, retain.Good, err)
+}
+
+// found is the state of a generation that was looked at or read; good: where that found no fault.
+func (t *Tier) found(ctx context.Context, l *Listed, good retain.State, err error) (retain.State, error) {
 	switch {
 	case err == nil:
-		return retain.Good, nil
+		return good, nil
 	case errors.Is(err, format.ErrNewer):
 		return retain.Unread, nil // nothing is known of it here
+	case errors.Is(err, catalog.ErrNone): // somebody deletes it meanwhile
+		l.State = catalog.Deleting
+		return retain.Unfinished, nil
 	case !IsDamage(err):
 		return retain.Unread, err
 	}
 	t.note(err)
-	t.markSeen(ctx, l.Run, l.Generation)
+	if !l.Old {
+		t.markSeen(ctx, l.Run, l.Generation)
+	}
 	return retain.Damaged, nil
 }
 
@@ -130,26 +153,28 @@ func (t *Tier) judged(ctx context.Context, list []Listed, id replica.JobID, line
 		g.Resumed = slices.ContainsFunc(lineage, func(o replica.Opened) bool {
 			return o.Start == l.Generation.Step && o.Epoch > l.Generation.Epoch && lineage.Valid(l.Generation)
 		})
-		kept, open := t.pinned(ctx, l)
-		g.Pinned, g.Open = g.Pinned || kept, open || t.isRead(whereOf(l))
+		t.pinned(ctx, l, &g)
+		g.Open = g.Open || t.isRead(whereOf(l))
 		out[i] = g
 	}
 	return out
 }
 
-// pinned tells whether somebody keeps a generation, or reads it; where that cannot be read, it is kept.
-func (t *Tier) pinned(ctx context.Context, l Listed) (kept, open bool) {
+// pinned takes in whether somebody keeps a generation, or reads it; where that cannot be read, it is kept.
+func (t *Tier) pinned(ctx context.Context, l Listed, g *retain.Generation) {
 	if len(l.Pins) == 0 {
-		return false, false
+		return
 	}
 	pins, err := t.cat.Pinned(ctx, l.Run, l.Generation)
 	if err != nil {
-		return true, false
+		g.Pinned = true
+		return
 	}
-	for _, p := range pins {
-		kept, open = kept || p.Until == 0, open || p.Until != 0
+	kept, until, open := catalog.KeptBy(pins)
+	g.Pinned, g.Open = g.Pinned || kept, open
+	if !until.IsZero() {
+		g.Until = max(time.Until(until), time.Second)
 	}
-	return kept, open
 }
 
 // whereOf is Found.Where of a row.
