@@ -16,6 +16,7 @@ import (
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -60,6 +61,7 @@ type where struct {
 	job   string           // empty: every one
 	run   string           // empty: every one
 	at    *pick            // nil: the newest that is whole
+	mark  error            // why a root's mark cannot be read; nil: none was met that can't
 	close func()
 }
 
@@ -184,7 +186,11 @@ func (c ckpt) find(ctx context.Context, arg string, who string) (w *where, err e
 			url, names = above, append([]string{name}, names...)
 		}
 	}
-	return nil, fmt.Errorf("%s: no checkpoints of replicad's are there, nor in what lies above it", root)
+	err = fmt.Errorf("%s: no checkpoints of replicad's are there, nor in what lies above it", root)
+	if w.mark != nil {
+		err = fmt.Errorf("%w; and %w", err, w.mark)
+	}
+	return nil, err
 }
 
 // isRoot tells whether a root is one: by its mark, or, where that does not count, by what lies below it.
@@ -218,6 +224,9 @@ func (c ckpt) open(ctx context.Context, w *where, url string, names []string, wh
 	}
 	cat := catalog.New(st, catalog.Options{Who: who, Keys: keys})
 	ok, err := isRoot(ctx, cat, names, unmarked)
+	if !unmarked && (catalog.IsDamage(err) && !errors.Is(err, format.ErrNewer) || errors.Is(err, store.ErrRefused)) { // what lies below says whether it is one
+		w.mark, err = err, nil
+	}
 	if err == nil && ok {
 		w.cat, w.close = cat, func() { st.Close() }
 	} else if cerr := st.Close(); err != nil || cerr != nil {

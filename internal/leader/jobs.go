@@ -212,8 +212,12 @@ func (l *Leader) unfitting(m control.CreateRequest, found []tier.Found, f tier.F
 	case m.Unlike(f.Layout) != "":
 		return fmt.Sprintf("resume job %q: durable generation %v in %s has %s: start it with that layout, or without --resume", m.Name, f.Generation, l.at(f), m.Unlike(f.Layout))
 	case tied:
-		return fmt.Sprintf("resume job %q: %s has generations of two jobs of that name, in %s and %s, and nothing says which was written last: move the directory of the job that is not meant elsewhere, or leave out --resume to start afresh", m.Name,
-			l.store.URL(), path.Dir(l.at(f)), path.Dir(l.at(rival)))
+		unread := ""
+		if rival.Run.Unsure != nil {
+			unread = fmt.Sprintf(" (%v)", rival.Run.Unsure)
+		}
+		return fmt.Sprintf("resume job %q: %s has generations of two jobs of that name, in %s and %s, and nothing says which was written last%s: move the directory of the job that is not meant elsewhere, or leave out --resume to start afresh", m.Name,
+			l.store.URL(), path.Dir(l.at(f)), path.Dir(l.at(rival)), unread)
 	}
 	return ""
 }

@@ -28,6 +28,12 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 			}
 		}
 	}
+	unfinished := func(t *testing.T, c *chair, _ string) {
+		a := tier.Attempt{Name: "job", Job: fixture.JobID, Cluster: fixture.Cluster, Epoch: 1, Generation: fixture.Gen(1, 4), Number: 1}
+		if _, _, _, err := c.objects(a); err != nil {
+			t.Fatal(err)
+		}
+	}
 	other, earlier := replica.ClusterID{0xc2}, replica.JobID{0x0a}
 	for _, tc := range []struct {
 		name  string
@@ -39,9 +45,10 @@ func TestResumeAdoptsOrRefuses(t *testing.T) {
 		{"whole", func(_ *testing.T, c *chair, _ string) {
 			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
 		}, fixture.Gen(1, 4), nil},
-		{"never finished", spoil("commits/step-00000004.e1.json", os.Remove), replica.Generation{}, nil},
+		{"never finished", unfinished, replica.Generation{}, nil},
+		{"its commit deleted", spoil("commits/step-00000004.e1.json", os.Remove), replica.Generation{}, []string{"/job can be used: step 4: commits/step-00000004.e1.json: is missing", "--resume"}},
 		{"never finished, beside a stray file", func(t *testing.T, c *chair, dir string) {
-			spoil("commits/step-00000004.e1.json", os.Remove)(t, c, dir)
+			unfinished(t, c, dir)
 			if err := os.WriteFile(filepath.Join(dir, "job", "notes.txt"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -272,17 +272,28 @@ func (c *Catalog) eachOf(ctx context.Context, lanes, n int, do func(ctx context.
 	return context.Cause(ctx)
 }
 
-// root makes sure that the root is of a format that this program knows, and marks it where nothing does.
+// root makes sure that the root is of a format that this program knows, and marks it where nothing does. A mark that is damaged is put anew where runs lie
+// below it: each document has its format's number too.
 func (c *Catalog) root(ctx context.Context) error {
 	b, err := format.SealRoot()
 	if err != nil {
 		return err
 	}
 	there, err := c.putOnce(ctx, format.RootKey, b)
-	if there != nil {
-		return format.ParseRoot(there)
+	if there == nil {
+		return err
 	}
-	return err
+	err = format.ParseRoot(there)
+	if !errors.Is(err, format.ErrCorrupt) {
+		return err
+	}
+	err = fmt.Errorf("%s/%s: %w", c.URL(), format.RootKey, err)
+	if jobs, jerr := c.Jobs(ctx); jerr != nil || len(jobs) == 0 {
+		return errors.Join(fmt.Errorf("%w: it is none of replicad's: move it elsewhere, or take another place for checkpoints", err), jerr)
+	}
+	_, rerr := c.replace(ctx, format.RootKey, b, func(there []byte) bool { return !errors.Is(format.ParseRoot(there), format.ErrCorrupt) })
+	c.told(err)
+	return rerr
 }
 
 // Marked tells whether the root has this format's mark.
@@ -291,8 +302,11 @@ func (c *Catalog) Marked(ctx context.Context) (bool, error) {
 	if errors.Is(err, store.ErrAbsent) {
 		return false, nil
 	}
-	if err != nil {
-		return false, err
+	if err == nil {
+		err = format.ParseRoot(b)
 	}
-	return true, format.ParseRoot(b)
+	if err != nil {
+		return false, fmt.Errorf("%s/%s: %w", c.URL(), format.RootKey, err)
+	}
+	return true, nil
 }

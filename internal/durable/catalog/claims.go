@@ -64,8 +64,11 @@ func (c *Catalog) holding(ctx context.Context, r Run, info store.Info) (holding,
 	}
 	claim, err := c.claim(ctx, r, n)
 	if err != nil {
-		h.err, h.gone = err, n.Fleet != "" && errors.Is(err, store.ErrAbsent)
-		return h, fatal(err)
+		h.err, h.gone = fmt.Errorf("%s: %w", info.Key, err), n.Fleet != "" && errors.Is(err, store.ErrAbsent)
+		if cantTell(err) {
+			return h, h.err
+		}
+		return h, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,32 +92,55 @@ func (c *Catalog) claim(ctx context.Context, r Run, n format.Name) (*format.Clai
 	if err != nil {
 		return nil, err
 	}
-	return format.ParseClaim(b, r.ID, n.Epoch)
+	return format.ParseClaim(b, r.Place, r.ID, n.Epoch)
 }
 
 func (f Fleet) put(claim *format.Claim) bool {
 	return claim.Cluster == f.Cluster && claim.Fleet == f.Name
 }
 
-// owner is the claim that took a run last, as a fleet sees it: of several of one epoch its own; nil: nobody has.
+// owner is the claim that took a run last, as a fleet sees it: of several of one epoch its own; nil: nobody has, as far as can be read. Where the claim
+// that took the run is gone, the first that is there is its owner's: nobody else claims an epoch without taking it.
 func owner(claims []holding, fleet Fleet) (own *format.Claim) {
+	var first *format.Claim
 	for _, h := range claims {
-		if h.said != nil && h.said.Takes && (own == nil || h.epoch > own.Epoch || fleet.put(h.said)) {
+		if h.said == nil {
+			continue
+		}
+		if first == nil {
+			first = h.said
+		}
+		if h.said.Takes && (own == nil || h.epoch > own.Epoch || fleet.put(h.said)) {
 			own = h.said
 		}
 	}
-	return own
+	return cmp.Or(own, first)
 }
 
-// rival is a claim of another fleet that took the run in the same epoch, or that cannot be read; nil: there is none, as always with conditions.
+// rival is a claim of another fleet that took the run in the same epoch; nil: there is none, as always with conditions.
 func rival(claims []holding, fleet Fleet, e replica.Epoch) *holding {
 	i := slices.IndexFunc(claims, func(h holding) bool {
-		return h.epoch == e && (h.said == nil || h.said.Takes && !fleet.put(h.said))
+		return h.epoch == e && h.said != nil && h.said.Takes && !fleet.put(h.said)
 	})
 	if i < 0 {
 		return nil
 	}
 	return &claims[i]
+}
+
+// riddle is the newest claim that cannot be read, of an epoch from e on: who put it may have taken the run. nil: there is none.
+func riddle(claims []holding, e replica.Epoch) *holding {
+	for i := len(claims) - 1; i >= 0 && claims[i].epoch >= e; i-- {
+		if claims[i].said == nil {
+			return &claims[i]
+		}
+	}
+	return nil
+}
+
+// unread says that nobody knows whose a run is, and what brings it on. It is not ErrFenced: no other fleet is known of.
+func (h *holding) unread() error {
+	return fmt.Errorf("nobody knows which fleet has claimed epoch %d, since its claim cannot be read: %w. Bring that object back; or, if no other fleet trains this run, delete it: the next durable write claims the epoch anew. A job that is started with --resume needs neither", h.epoch, h.err)
 }
 
 // newestClaim is the newest epoch that anybody has claimed; 0: none.
@@ -125,25 +151,31 @@ func newestClaim(claims []holding) replica.Epoch {
 	return claims[len(claims)-1].epoch
 }
 
-// may tells what a fleet may do in its epoch: nil, commit; ErrNone, claim it first, and take the run with it where takes; ErrFenced, nothing.
+// may tells what a fleet may do in its epoch: nil, commit; ErrNone, claim it first, and take the run with it where takes; ErrFenced, nothing. Any other
+// error: nobody knows whose the run is.
 //
 // A claim of a later epoch by a fleet that does not own the run was put while the owner took it. It changes nothing. Of fleets that took the run in one
 // epoch, none does anything.
 func may(claims []holding, fleet Fleet) (takes bool, err error) {
 	own := owner(claims, fleet)
 	mine := slices.ContainsFunc(claims, func(h holding) bool { return h.said != nil && fleet.put(h.said) })
+	from := replica.Epoch(0) // a claim behind the owner's may have taken the run from it, and so may one beside it
+	if own != nil {
+		from = own.Epoch
+	}
+	open := riddle(claims, from)
 	switch {
-	case own == nil || !fleet.put(own):
-		if at := newestClaim(claims); mine || fleet.Epoch <= at {
-			return false, fenced(own, at)
-		}
-		return true, notClaimed(fleet)
-	case rival(claims, fleet, own.Epoch) != nil:
+	case own != nil && !fleet.put(own) && own.Epoch >= fleet.Epoch:
+		return false, fenced(own, newestClaim(claims))
+	case own != nil && fleet.put(own) && rival(claims, fleet, own.Epoch) != nil:
 		other := rival(claims, fleet, own.Epoch)
 		return false, fenced(other.said, other.epoch)
-	case slices.ContainsFunc(claims, func(h holding) bool { return h.said == nil && h.epoch > own.Epoch }):
-		i := slices.IndexFunc(claims, func(h holding) bool { return h.said == nil && h.epoch > own.Epoch })
-		return false, fmt.Errorf("nobody knows who has claimed epoch %d: %w", claims[i].epoch, claims[i].err)
+	case (own == nil || !fleet.put(own)) && !mine && fleet.Epoch > newestClaim(claims):
+		return true, notClaimed(fleet)
+	case open != nil:
+		return false, open.unread()
+	case own == nil || !fleet.put(own):
+		return false, fenced(own, newestClaim(claims))
 	case slices.ContainsFunc(claims, func(h holding) bool { return h.epoch == fleet.Epoch }):
 		return false, nil
 	}
@@ -217,9 +249,9 @@ func (c *Catalog) putClaim(ctx context.Context, r Run, fleet Fleet, takes bool) 
 	if there == nil {
 		return err
 	}
-	other, err := format.ParseClaim(there, r.ID, fleet.Epoch)
+	other, err := format.ParseClaim(there, r.Place, r.ID, fleet.Epoch)
 	if err != nil {
-		return err
+		return (&holding{epoch: fleet.Epoch, err: fmt.Errorf("%s: %w", r.Key(c.claimName(fleet)), err)}).unread()
 	}
 	if !fleet.put(other) {
 		return fenced(other, other.Epoch)
@@ -259,14 +291,21 @@ func (c *Catalog) alone(ctx context.Context, r Run, fleet Fleet, was []holding) 
 // withdrawTime bounds the withdrawal of a claim: a launcher waits for it.
 const withdrawTime = 10 * time.Second
 
-// owns tells whether a fleet may commit in an epoch: it has claimed it, and nobody else has taken the run since. ErrNone: nobody has claimed it.
-func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) error {
+// owns tells whether a fleet may commit in an epoch: it has claimed it, and nobody else has taken the run since. ErrNone: nobody has claimed it. order is
+// the run's, as its claims say.
+func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) (order uint64, err error) {
 	claims, err := c.claims(ctx, r)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	order = r.Order
+	for _, h := range claims {
+		if h.said != nil {
+			order = max(order, h.said.Order)
+		}
 	}
 	_, err = may(claims, fleet)
-	return err
+	return order, err
 }
 
 // Resume takes a run for a fleet before it opens its job, with a claim of the epoch behind was and behind every claim that is there. The fleet that
@@ -288,8 +327,11 @@ func (c *Catalog) resume(ctx context.Context, r Run, fleet Fleet, was replica.Ep
 		return 0, nil, err
 	}
 	own, at := owner(claims, fleet), newestClaim(claims)
-	if own != nil && fleet.put(own) && own.Epoch > was && own.Epoch == at && rival(claims, fleet, at) == nil {
+	if own != nil && fleet.put(own) && own.Epoch > was && own.Epoch == at && rival(claims, fleet, at) == nil && riddle(claims, at) == nil {
 		return own.Epoch, nil, nil // a leader of this fleet took it, and opened nothing yet
+	}
+	if h := riddle(claims, r.Claimed+1); h != nil {
+		return 0, nil, fmt.Errorf("%w: epoch %d was claimed while this one looked for its generations, and by whom cannot be read: %w. Resume again", ErrFenced, h.epoch, h.err)
 	}
 	if at > r.Claimed {
 		return 0, nil, fmt.Errorf("%w. If that fleet is gone, resume again", fenced(own, at))

@@ -53,16 +53,29 @@ func TestMay(t *testing.T) {
 		{"a1! b2! a3!", "b2", "fenced"}, // a resumed it
 		{"a1! b2! a3!", "a3", "commits"},
 		{"a1! ?2", "a1", "unknown"},
-		{"a1! ?2", "b2", "fenced"},
+		{"a1! ?2", "b2", "unknown"}, // it may be b's own
+		{"a1! ?2", "b3", "takes"},
+		{"a1! ?2", "a3", "unknown"},
+		{"a1! ?2 b3!", "a1", "fenced"},
+		{"a1! b2! ?3", "a1", "fenced"},
+		{"a1! b2! ?3", "a3", "unknown"}, // a may have resumed it
+		{"a1! b2! ?3", "b2", "unknown"},
+		{"a2", "a2", "commits"}, // the claim that took the run is gone
+		{"a2", "a3", "claims"},
+		{"a2", "b2", "fenced"},
+		{"?1 a2", "a2", "commits"},
+		{"?1 a2", "b2", "fenced"},
+		{"?1", "b2", "takes"},
+		{"?1", "b1", "unknown"},
 		{"a1! ?2 b3!", "b3", "commits"},
-		{"?1", "a1", "fenced"},
+		{"?1", "a1", "unknown"},
 		{"a1! b2! c2!", "a1", "fenced"}, // the store has no conditions
 		{"a1! b2! c2!", "b2", "fenced"},
 		{"a1! b2! c2!", "c2", "fenced"},
 		{"a1! b2! c2!", "b3", "fenced"},
 		{"a1! b2! c2! d3!", "d3", "commits"},
 		{"a1! b2! c2! b3!", "b3", "commits"},
-		{"a1! b2! ?2", "b2", "fenced"},
+		{"a1! b2! ?2", "b2", "unknown"},
 		{"a1! b2! a2", "b2", "commits"}, // a sees b's when it lists
 		{"a1! b2! a2", "a2", "fenced"},
 	} {
@@ -120,7 +133,7 @@ func TestResumeBesideOthers(t *testing.T) {
 		var may []string
 		for _, name := range []string{fleet.Name, "b", "c"} {
 			for e := replica.Epoch(1); e < 12; e++ {
-				if over(st, 1).owns(t.Context(), r, Fleet{fleet.Cluster, name, e}) == nil {
+				if _, err := over(st, 1).owns(t.Context(), r, Fleet{fleet.Cluster, name, e}); err == nil {
 					may = append(may, name)
 					break
 				}
@@ -197,7 +210,7 @@ func TestClaimsAreRemembered(t *testing.T) {
 		return nil
 	}
 	for range 2 {
-		if err := c.owns(t.Context(), r, fleet); err != nil {
+		if _, err := c.owns(t.Context(), r, fleet); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -215,7 +228,7 @@ func TestClaimsAreRemembered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.owns(t.Context(), r, fleet); !errors.Is(err, ErrFenced) {
+	if _, err := c.owns(t.Context(), r, fleet); !errors.Is(err, ErrFenced) {
 		t.Errorf("in another directory: %v", err)
 	}
 }

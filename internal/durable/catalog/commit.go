@@ -43,7 +43,7 @@ func (c *Catalog) CommitThen(ctx context.Context, a Attempt, fleet Fleet, said f
 }
 
 func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written) (com *format.Commit, b []byte, err error) {
-	if err := c.owns(ctx, a.Run, fleet); err != nil {
+	if said.Order, err = c.owns(ctx, a.Run, fleet); err != nil {
 		return nil, nil, err
 	}
 	// Whoever finds the entry deletes all that is there of the generation.

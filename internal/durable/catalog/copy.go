@@ -218,13 +218,34 @@ func (c *Catalog) sound(ctx context.Context, f Found, file format.File) error {
 	return err
 }
 
-// copyWords takes what a run says of itself, and its claims up to the generation's epoch. Those that are there already stay.
+// copyWords takes what a run says of itself, and its claims up to the generation's epoch. Those that are there already stay. What cannot be read is not
+// spread: in place of such a run.json goes what the COMMIT says.
 func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
 	keys, err := c.claimsToCopy(ctx, f, to)
 	if err != nil {
 		return err
 	}
-	keys = append([]string{f.Run.Under(format.RunKey)}, keys...)
+	said, err := c.words(ctx, f.Run.Place)
+	if cantTell(err) {
+		return err
+	}
+	if err != nil {
+		said = &format.Run{Job: f.Job, ID: f.Commit.Run, Owner: f.Owner, Order: max(f.Run.Order, f.Order, 1), Began: int64(f.Began())}
+		if f.From != nil {
+			said.From = f.From.String()
+		}
+	}
+	b, err := said.Seal()
+	if err != nil {
+		return err
+	}
+	_, err = to.replace(ctx, f.Run.Under(format.RunKey), b, func(there []byte) bool {
+		_, err := format.ParseRun(there, f.Run.Place)
+		return !errors.Is(err, format.ErrCorrupt)
+	})
+	if err != nil {
+		return err
+	}
 	for _, key := range keys {
 		b, _, err := c.get(ctx, key)
 		if errors.Is(err, store.ErrAbsent) {
@@ -262,7 +283,7 @@ func (c *Catalog) claimsToCopy(ctx context.Context, f Found, to *Catalog) (keys 
 		}
 	}
 	for _, h := range here {
-		if h.epoch <= max(f.Generation.Epoch, f.Position.Epoch) {
+		if h.said != nil && h.epoch <= max(f.Generation.Epoch, f.Position.Epoch) {
 			keys = append(keys, h.key)
 		}
 	}

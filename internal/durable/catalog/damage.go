@@ -33,7 +33,7 @@ func Plain(err error) string {
 	if format.ParseName(name).Kind == format.ReadKind {
 		return d.what // which names the file
 	}
-	if n := format.ParseName(name); n.OfGeneration() {
+	if n := format.ParseName(name); n.OfGeneration() && n.Kind != format.CommitKind {
 		name = path.Base(name)
 	}
 	if d.chunk == wholeFile {

@@ -78,6 +78,7 @@ func (c *Catalog) find(ctx context.Context, job string, id replica.JobID, most i
 			break
 		}
 	}
+	slices.SortStableFunc(found, func(a, b Found) int { return cmp.Compare(b.Run.Order, a.Run.Order) }) // COMMITs may say more than was known
 	return found, skipped, nil
 }
 
@@ -162,8 +163,13 @@ func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, 
 			skipped = append(skipped, passedOver(r, com.Generation, stateOf(reasons[i]), reasons[i], nil))
 		}
 	}
-	for g, n := range b.loose {
-		skipped = append(skipped, passedOver(r, g, Unfinished, fmt.Errorf("%d objects and no commit: it was never finished", n), nil))
+	loose, err := c.loose(ctx, r, b)
+	if err != nil {
+		return nil, nil, err
+	}
+	skipped = append(skipped, loose...)
+	for _, com := range whole {
+		r.Order = max(r.Order, com.Order)
 	}
 	for _, f := range inOrder(r, whole) {
 		if most > 0 && len(found) == most {
@@ -192,6 +198,58 @@ func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, 
 	}
 	slices.SortFunc(skipped, func(a, b Skipped) int { return b.Generation.Compare(a.Generation) })
 	return found, skipped, nil
+}
+
+// loose is what is said of objects behind the newest COMMIT that have none of their own: a write that was never finished, or a COMMIT that is gone, where
+// a record of a read, the summary or last.json says that there was one.
+func (c *Catalog) loose(ctx context.Context, r Run, b *book) (skipped []Skipped, err error) {
+	if len(b.loose) == 0 {
+		return nil, nil
+	}
+	raw, _, err := c.get(ctx, r.Under(format.SummaryKey))
+	last, _, lerr := c.get(ctx, r.Job+"/"+format.LastKey)
+	if cantTell(err) || cantTell(lerr) {
+		return nil, cmp.Or(err, lerr)
+	}
+	rows, h := &format.Summary{}, &format.Hint{}
+	if s, err := format.ParseSummary(raw, r.Place); err == nil {
+		rows = s
+	}
+	if l, err := format.ParseHint(last); err == nil && l.Run == r.Run {
+		h = l
+	}
+	for g, n := range b.loose {
+		had := g == h.Generation || slices.ContainsFunc(rows.Rows, func(row format.Row) bool { return row.Generation == g })
+		why, err := c.lostCommit(ctx, b, g, had)
+		if err != nil {
+			return nil, err
+		}
+		if why != nil {
+			skipped = append(skipped, passedOver(r, g, Damaged, why, nil))
+			continue
+		}
+		skipped = append(skipped, passedOver(r, g, Unfinished, fmt.Errorf("%d objects and no commit: it was never finished", n), nil))
+	}
+	return skipped, nil
+}
+
+// lostCommit is the damage where a generation's COMMIT is gone; nil: as far as is known it had none, or it is being deleted. had: a hint names it.
+func (c *Catalog) lostCommit(ctx context.Context, b *book, g replica.Generation, had bool) (why error, err error) {
+	if _, read := b.reads[g]; b.trash[g] || !read && !had {
+		return nil, nil
+	}
+	name := format.Name{Kind: format.CommitKind, Generation: g}
+	err = c.again(ctx, func() error {
+		_, err := c.st.Stat(ctx, b.place.Key(name))
+		return err
+	})
+	switch {
+	case errors.Is(err, store.ErrAbsent):
+		return lying(name.String(), err), nil
+	case cantTell(err):
+		return nil, err
+	}
+	return nil, nil // it has come since the list
 }
 
 // stateOf is the state of a generation that could not be looked at whole.

@@ -367,8 +367,11 @@ func (c *Catalog) Logs(ctx context.Context, job string, most int) (list []format
 	lines := make([]*format.Log, len(keys))
 	err = c.each(ctx, len(keys), func(ctx context.Context, i int) error {
 		b, _, err := c.get(ctx, keys[i])
+		if cantTell(err) {
+			return err
+		}
 		if err != nil {
-			return fatal(err)
+			return nil
 		}
 		lines[i], _ = format.ParseLog(b) // counted below
 		return nil

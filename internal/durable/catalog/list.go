@@ -184,9 +184,9 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 		}
 	}
 	known := make(map[replica.Generation]format.Row)
-	if len(b.commits) > 0 {
+	if len(b.commits)+len(b.loose) > 0 {
 		raw, _, err := c.get(ctx, b.place.Under(format.SummaryKey))
-		if err != nil && !errors.Is(err, store.ErrAbsent) {
+		if cantTell(err) {
 			return nil, err
 		}
 		if s, err := format.ParseSummary(raw, b.place); err == nil {
@@ -217,7 +217,9 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 			switch {
 			case errors.Is(err, store.ErrAbsent):
 				l.State, l.Why = Deleting, "its commit went while it was listed"
-			case err != nil && !errors.Is(err, format.ErrCorrupt) && !errors.Is(err, format.ErrNewer):
+			case unread(err):
+				l.State, l.Why = Unreadable, err.Error()
+			case cantTell(err):
 				return err
 			case err != nil:
 				l.State, l.Why = Damaged, err.Error()
@@ -234,14 +236,24 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 		}
 		return nil
 	})
-	for g, n := range b.loose {
-		state := Unfinished
-		if b.trash[g] {
-			state = Deleting
-		}
-		list = append(list, Listed{Run: r, Generation: g, State: state, Objects: n, Row: format.Row{Generation: g}})
+	if err != nil {
+		return list, err
 	}
-	return list, err
+	for g, n := range b.loose {
+		l := Listed{Run: r, Generation: g, State: Unfinished, Objects: n, Row: format.Row{Generation: g}}
+		_, had := known[g]
+		why, err := c.lostCommit(ctx, b, g, had)
+		if err != nil {
+			return nil, err
+		}
+		if b.trash[g] {
+			l.State = Deleting
+		} else if why != nil {
+			l.State, l.Why = Damaged, why.Error()
+		}
+		list = append(list, l)
+	}
+	return list, nil
 }
 
 // whyBad is what a read that failed found.

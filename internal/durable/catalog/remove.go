@@ -286,6 +286,17 @@ func (c *Catalog) storeTime(ctx context.Context, r Run, verb, why string) (time.
 func (c *Catalog) named(ctx context.Context, r Run, all []store.Info) (named map[string]bool, attempts map[replica.Generation]bool, unknown bool, err error) {
 	named, attempts = make(map[string]bool), make(map[replica.Generation]bool)
 	prefix := r.Prefix()
+	for _, info := range all { // who has read it has seen its COMMIT: where that is gone, somebody may bring it back
+		if n := format.ParseName(strings.TrimPrefix(info.Key, prefix)); n.Kind == format.ReadKind {
+			attempts[n.Generation], unknown = true, true
+		}
+	}
+	for _, info := range all {
+		if n := format.ParseName(strings.TrimPrefix(info.Key, prefix)); n.Kind == format.CommitKind {
+			delete(attempts, n.Generation)
+		}
+	}
+	unknown = unknown && len(attempts) > 0
 	for _, info := range all {
 		n := format.ParseName(strings.TrimPrefix(info.Key, prefix))
 		if n.Kind != format.CommitKind {

@@ -17,13 +17,17 @@ import (
 // Run is one run of a job's name.
 type Run struct {
 	format.Place
-	ID replica.JobID // zero where run.json cannot be read; commits say it too
+	ID replica.JobID // zero where none of run.json, claims and commits can be read
 	// Order is the run's among those of the name: whoever begins or takes up a run makes it the last.
 	Order uint64
 	Owner uint32
 	// Claimed is its newest epoch that a fleet has claimed, and Cluster that of the fleet; zero: nobody has, or it was not looked at.
 	Claimed replica.Epoch
 	Cluster replica.ClusterID
+	// Lost is why run.json cannot be read; nil: it can.
+	Lost error
+	// Unsure is why the newest claim cannot be read, where no COMMIT says what it said: the run may come behind others of its name. Nil: nothing is open.
+	Unsure error
 }
 
 // after is the key behind which the next run begins: "0" comes after "/".
@@ -100,45 +104,6 @@ func (c *Catalog) Runs(ctx context.Context, job string) ([]Run, error) {
 	return runs, err
 }
 
-// run reads what a run says of itself, and its newest claim. claims are their names where they were listed before.
-func (c *Catalog) run(ctx context.Context, p format.Place, claims []format.Name) (r Run, err error) {
-	r.Place = p
-	b, _, err := c.get(ctx, p.Under(format.RunKey))
-	if err == nil {
-		if said, err := format.ParseRun(b, p); err == nil {
-			r.ID, r.Order, r.Owner = said.ID, said.Order, said.Owner
-		}
-	} else if !errors.Is(err, store.ErrAbsent) {
-		return r, err
-	}
-	if claims == nil {
-		if claims, err = c.claimNames(ctx, p); err != nil {
-			return r, err
-		}
-	}
-	if len(claims) == 0 || r.ID == (replica.JobID{}) {
-		return r, nil
-	}
-	slices.SortFunc(claims, func(a, b format.Name) int { return cmp.Compare(b.Epoch, a.Epoch) })
-	for _, n := range claims {
-		if n.Epoch < r.Claimed {
-			break
-		}
-		claim, err := c.claim(ctx, r, n)
-		if errors.Is(err, store.ErrAbsent) && n.Fleet != "" {
-			continue // who lost has withdrawn it
-		}
-		if err != nil && !errors.Is(err, format.ErrCorrupt) {
-			return r, err
-		}
-		r.Claimed = n.Epoch
-		if err == nil {
-			r.Order, r.Cluster = max(r.Order, claim.Order), claim.Cluster
-		}
-	}
-	return r, nil
-}
-
 // Begin gives a run its place, or finds the one that it has. A new one is the last of its name.
 func (c *Catalog) Begin(ctx context.Context, said format.Run) (r Run, err error) {
 	defer func() {
@@ -156,6 +121,9 @@ func (c *Catalog) Begin(ctx context.Context, said format.Run) (r Run, err error)
 	last := uint64(0)
 	for _, other := range runs {
 		if other.ID == said.ID {
+			if other.Lost != nil {
+				mend(ctx, c, other, said)
+			}
 			return other, nil
 		}
 		last = max(last, other.Order)
@@ -177,6 +145,11 @@ func (c *Catalog) Begin(ctx context.Context, said format.Run) (r Run, err error)
 		return r, err
 	}
 	other, err := format.ParseRun(there, r.Place)
+	if errors.Is(err, format.ErrCorrupt) { // nothing that can be read is in this directory
+		r.Lost = err
+		mend(ctx, c, r, said)
+		return r, nil
+	}
 	if err == nil && other.ID != said.ID {
 		err = fmt.Errorf("%s is the directory of run %v: begin again in a minute", r.Run, other.ID)
 	}

@@ -266,7 +266,7 @@ func TestAClaimThatIsWithdrawn(t *testing.T) {
 	if err := c.putClaim(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "b", 2}, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := weak(reader).owns(t.Context(), runOf(t, c), fleet); err != nil {
+	if _, err := weak(reader).owns(t.Context(), runOf(t, c), fleet); err != nil {
 		t.Errorf("whose run it is may not commit: %v", err)
 	}
 }

@@ -80,8 +80,9 @@ type Ref struct {
 type Commit struct {
 	Job        string               `json:"job"`
 	Run        replica.JobID        `json:"run"`
-	Cluster    replica.ClusterID    `json:"cluster"` // whose daemons wrote it
-	Owner      uint32               `json:"owner"`   // nobody else's job goes on from it
+	Order      uint64               `json:"order,omitempty"` // the run's among those of the name, as the newest claim had it: it is known without run.json and claims
+	Cluster    replica.ClusterID    `json:"cluster"`         // whose daemons wrote it
+	Owner      uint32               `json:"owner"`           // nobody else's job goes on from it
 	Generation replica.Generation   `json:"generation"`
 	Position   replica.Position     `json:"position"`
 	Write      uint64               `json:"write"` // of the objects that its index names
@@ -231,6 +232,9 @@ func (c *Commit) check() error {
 	if want := (Name{Kind: IndexKind, Generation: c.Generation, Write: c.Write}).String(); c.Index.Key != want || !isHex(c.Index.SHA256, 64) || c.Index.Bytes > MaxDocument {
 		return fmt.Errorf("its index is %q, %d bytes, SHA-256 %.70q; want %s", c.Index.Key, c.Index.Bytes, c.Index.SHA256, want)
 	}
+	if c.Order > maxSpan {
+		return fmt.Errorf("order %d, at most %d", c.Order, int64(maxSpan))
+	}
 	if c.Position.Epoch > replica.MaxEpoch || c.Position.Step > replica.MaxStep || c.Bytes > maxSpan<<20 {
 		return fmt.Errorf("position %v or %d bytes out of range", c.Position, c.Bytes)
 	}
@@ -306,13 +310,13 @@ func ParseRun(b []byte, at Place) (*Run, error) {
 	return &r, nil
 }
 
-// ParseClaim reads the claim of an epoch.
-func ParseClaim(b []byte, run replica.JobID, e replica.Epoch) (*Claim, error) {
+// ParseClaim reads the claim of an epoch of the run at a place. A run's UUID of zeros takes any whose digits are in the place's name.
+func ParseClaim(b []byte, at Place, run replica.JobID, e replica.Epoch) (*Claim, error) {
 	var c Claim
 	if err := unseal("claim", b, &c); err != nil {
 		return nil, err
 	}
-	if c.Run != run || c.Epoch != e || c.Order > maxSpan {
+	if !ofRun(c.Run, at, run) || c.Epoch != e || c.Order > maxSpan {
 		return nil, corrupt("claim: it is of run %v, epoch %d, order %d", c.Run, c.Epoch, c.Order)
 	}
 	return &c, nil

@@ -114,7 +114,7 @@ func FuzzDocuments(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for kind, parse := range map[string]func(b []byte) (any, error){
 			"run":     func(b []byte) (any, error) { return ParseRun(b, place) },
-			"claim":   func(b []byte) (any, error) { return ParseClaim(b, durabletest.Job, 2) },
+			"claim":   func(b []byte) (any, error) { return ParseClaim(b, place, durabletest.Job, 2) },
 			"hint":    func(b []byte) (any, error) { return ParseHint(b) },
 			"summary": func(b []byte) (any, error) { return ParseSummary(b, place) },
 			"pin":     func(b []byte) (any, error) { return ParsePin(b, pin) },

@@ -129,6 +129,8 @@ func Rival(found []Found) (f Found, ok bool) {
 	for _, f := range found {
 		switch {
 		case f.Commit.Run == first.Commit.Run:
+		case f.Run.Unsure != nil: // it may be behind the first
+			return f, true
 		case f.Old() == first.Old() && f.Run.Order >= first.Run.Order:
 			return f, true
 		case f.Old() && !first.Old() && f.At > newest(found, first.Commit.Run):
