@@ -84,6 +84,7 @@ func TestOriginIsKeptUntilTheJobHasBegun(t *testing.T) {
 		for _, step := range []replica.Step{10, 20} {
 			writeGeneration(t, dir, step, 1)
 		}
+		expect(t, 0, []string{"verify", dir + "@20"}) // one that nobody has read pushes nothing out
 		f := runFlags{from: dir + "@10"}
 		if got, err := f.origin(t.Context(), stdio{err: &bytes.Buffer{}}); err != nil || got.Failed != "" {
 			t.Fatalf("%+v, %v", got, err)
