@@ -50,6 +50,7 @@ type Committer struct {
 	disputed []replica.Generation
 	tally    tally  // of the candidate, while it is live
 	told     *waits // since the last event; nil: nobody asked
+	heard    *heard // before the first candidate of the term; nil: nobody is listened to
 }
 
 // pins is what one node answered to the present candidate. Parts add up.
@@ -95,6 +96,7 @@ func (c *Committer) Job(j *replica.Job, nodes map[replica.NodeName]replica.Node)
 		c.failures = min(c.failures, 1) // the slot that they lacked may be free
 	}
 	c.job, c.node = j, nodes
+	c.heard = c.heard.follow(j)
 	c.possible = c.possibleCopies()
 	if committed {
 		c.passed, c.stands, c.failures = map[replica.Rank]replica.Passed{}, map[replica.Rank]replica.Passed{}, 0
@@ -226,6 +228,9 @@ func (c *Committer) counts(h replica.Holder, s replica.Session) bool {
 func (c *Committer) Voided(node replica.NodeName) []Effect {
 	c.forget(node)
 	c.late[node] = 0
+	if c.heard != nil {
+		delete(c.heard.of, node)
+	}
 	for r, p := range c.passed {
 		if p.Holder.Node == node {
 			delete(c.passed, r)
@@ -308,7 +313,7 @@ func (c *Committer) next() []Effect {
 			return append(out, c.propose(cmd)...)
 		}
 	}
-	if !c.live || c.lapsed || c.standing() > 0 {
+	if !c.heard.waits(c.job) && (!c.live || c.lapsed || c.standing() > 0) {
 		out = append(out, c.name()...)
 	}
 	return out
@@ -353,14 +358,21 @@ func (c *Committer) standing() replica.Step {
 	return newest
 }
 
-// name announces the next candidate: a multiple of durable_every that would be passed otherwise (forWrite); else the first step due after the position that ranks will not have passed when they hear of it; or, where
+// name announces the next candidate: the one of an earlier leader that can still be had; else a multiple of durable_every that would be passed otherwise (forWrite); else the first step due after the position that ranks will not have passed when they hear of it; or, where
 // all ranks stand on purpose, the newest that they hold; or, after some rank passed the last one, a later generation that all who passed
 // hold, else one further ahead with each failure until a commit (protocol section 5.1).
 func (c *Committer) name() []Effect {
+	var goesOn replica.Generation
+	if h := c.heard; h != nil {
+		c.lead.sees(h.live(c.job.Epoch))
+		goesOn, c.heard = h.candidate(c.job), nil
+	}
 	step := NextDue(c.job, max(c.job.Position.Step, c.lead.first()-1))
 	c.skipped = 0
 	if s := c.standing(); c.live && s > 0 {
 		step = s
+	} else if !goesOn.IsZero() {
+		step = goesOn.Step
 	} else if c.live && c.lapsed {
 		c.failures++
 		step = c.later()

@@ -113,6 +113,7 @@ func (s *commitSim) elect() {
 	s.queue = nil
 	s.term++
 	s.leader = NewCommitter(s.term, 0)
+	s.leader.Listen()
 	s.do(s.leader.Job(s.at(), s.state.View().Nodes))
 }
 
@@ -245,8 +246,30 @@ func (s *commitSim) free(n *simNode) {
 	}
 }
 
+// reports is a daemon's account of the job, which it repeats to each leader until that has named a candidate.
+func (s *commitSim) reports(n *simNode) {
+	j := s.at()
+	r := replica.NodeReport{Job: s.job, Holder: replica.Holder{Node: n.name, Incarnation: 1}, Session: n.session, Epoch: j.Epoch,
+		Ranks: []replica.RankReport{{Rank: n.rank, Incarnation: j.Ranks[n.rank].Incarnation, Live: replica.PackWord(j.Epoch, n.step, replica.Idle)}}}
+	if n.cand.Position.Step > j.Position.Step {
+		r.Candidate = n.cand.Generation
+	}
+	for p, list := range map[replica.Part][]PlaceState{replica.OfGroup(j.Layout.Groups[n.rank]): n.slots, replica.OfRank(n.rank): n.ring} {
+		for _, pl := range list {
+			if pl.State == replica.SlotSealed {
+				r.Parts = append(r.Parts, replica.Held{Part: p, Generation: pl.Generation, Rank: n.rank})
+			}
+		}
+	}
+	leader := s.leader
+	s.deliver(func() { s.do(leader.Reported(r)) })
+}
+
 // answer is what a daemon says about the candidate it obeys.
 func (s *commitSim) answer(n *simNode) {
+	if s.leader.heard != nil {
+		s.reports(n)
+	}
 	j, c := s.at(), n.cand
 	if c.N == 0 {
 		return

@@ -58,6 +58,11 @@ func (c *Committer) waits() *waits {
 		w.say("the outcome of a proposal")
 	case c.refused:
 		w.say("news after a refused proposal")
+	case c.heard.waits(c.job):
+		for _, n := range c.heard.silent(c.job, maxWaits) {
+			w.say("node %s: no report to this leader yet, which names a candidate once it has heard where the ranks are", n)
+			w.nodes = append(w.nodes, n)
+		}
 	case c.live:
 		for i := range c.tally.parts {
 			if !c.tally.parts[i].whole {

@@ -136,6 +136,9 @@ type NodeReport struct {
 	SinceMS uint64   `json:"since_ms,omitempty" cbor:"22,keyasint,omitempty"`
 	// Lacks is what copies of ranks here lack, by their own word: also of processes that have ended, while a generation of theirs may be written.
 	Lacks []Lacks `json:"lacks,omitempty" cbor:"28,keyasint,omitempty"`
+	// Candidate is the generation that the node pins, or pushes, for the newest candidate that it has heard of and that is not committed yet. A new leader
+	// goes on with it.
+	Candidate Generation `json:"candidate,omitzero" cbor:"31,keyasint,omitempty"`
 	// Bad lists the copies here that failed their digest since the job last ran, and were given up.
 	Bad []Held `json:"bad,omitempty" cbor:"11,keyasint,omitempty"`
 	// BadDisk lists the durable parts that failed their digest when this node read them for the newest plan.

@@ -51,9 +51,27 @@ func (c *candidacy) repeat() {
 // awaited tells whether there is a candidate that the leader of the job waits for.
 func (c *candidacy) awaited(job *replica.Job) bool { return room.Awaited(c.candidate, job) }
 
-// outdated tells whether a copy is pinned for another candidate.
+// outdated tells whether a copy is pinned for a candidate of another generation. One that the next leader names again keeps its pin until it is
+// pinned for that.
 func (c *candidacy) outdated(l holding.Copy) bool {
-	return l.Info.PinN != 0 && (l.Info.PinTerm != c.candidate.Term || l.Info.PinN != c.candidate.N)
+	return l.Info.PinN != 0 && l.Info.Generation != c.candidate.Generation
+}
+
+// goesOnWith is the generation that a new leader is to name again: that of the candidate, or where this daemon has heard of none the newest that the
+// daemon before it has pinned. Zero: nothing waits for a commit.
+func (c *candidacy) goesOnWith(job *replica.Job, parts []holding.Copy) (g replica.Generation) {
+	if c.candidate.N != 0 {
+		if c.awaited(job) {
+			g = c.candidate.Generation
+		}
+		return g
+	}
+	for _, l := range parts {
+		if p := l.Info.Generation; l.Info.PinN != 0 && p.Epoch == job.Epoch && p.Step > job.Position.Step && p.Compare(g) > 0 {
+			g = p
+		}
+	}
+	return g
 }
 
 // owes tells whether a copy is to be pinned for the candidate and reported.

@@ -34,6 +34,7 @@ func TestCandidacyPins(t *testing.T) {
 		l              holding.Copy
 		owes, outdated bool
 	}{
+		"pinned for the same one of the leader before": {copyOf(replica.OfRank(0), 6, 0, false, 1), true, false},
 		"its own":                  {copyOf(replica.OfRank(0), 6, 0, false, 0), true, false},
 		"pinned before a new link": {copyOf(replica.OfRank(0), 6, 0, false, 2), true, false},
 		"pinned for an older one":  {copyOf(replica.OfRank(0), 5, 0, false, 1), false, true},
@@ -118,5 +119,31 @@ func TestACommitWaitsThroughCandidatesThatLapse(t *testing.T) {
 	}
 	if got := c.waitsFrom(replica.Position{Epoch: 3, Step: 10}); !got.Equal(at(112)) { // the news of a commit came behind the candidate
 		t.Errorf("since %v", got.Unix())
+	}
+}
+
+// What the next leader is to name again: the candidate, or, where the daemon has started since, what the one before it has pinned.
+func TestCandidacyGoesOn(t *testing.T) {
+	pinned := func(s replica.Step, n uint64) holding.Copy {
+		return holding.Copy{Info: shm.Info{Generation: fixture.Gen(3, s), PinTerm: 9, PinN: n}}
+	}
+	job := fixture.Job() // at step 5 of epoch 3
+	for name, c := range map[string]struct {
+		candidate replica.Candidate
+		parts     []holding.Copy
+		want      replica.Generation
+	}{
+		"nothing is named":                            {},
+		"a candidate":                                 {candidate: fixture.Candidate(2, 6), want: fixture.Gen(3, 6)},
+		"a candidate that is committed":               {candidate: fixture.Candidate(2, 5)},
+		"a candidate, and a pin of an older one":      {candidate: fixture.Candidate(2, 8), parts: []holding.Copy{pinned(6, 1)}, want: fixture.Gen(3, 8)},
+		"pins that the daemon before made":            {parts: []holding.Copy{pinned(5, 1), pinned(7, 3), pinned(6, 2), pinned(9, 0)}, want: fixture.Gen(3, 7)},
+		"pins that the daemon before made, committed": {parts: []holding.Copy{pinned(5, 1)}},
+	} {
+		cy := newCandidacy()
+		cy.candidate = c.candidate
+		if got := cy.goesOnWith(job, c.parts); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
 	}
 }

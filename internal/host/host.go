@@ -60,6 +60,8 @@ type Config struct {
 	Ways func(replica.Node) []string
 	// TCPLanes is how many lanes over TCP there are to each holder; 0: Dial knows QUIC alone.
 	TCPLanes int
+	// SlowestPush is mover.Config.Slowest.
+	SlowestPush float64
 	// Hears tells whether a node's newest probe was answered; missing: none was.
 	Hears func(replica.NodeName) bool
 	// Learn takes in revocations that the leader tells of; missing: nobody does.
@@ -216,7 +218,7 @@ func New(c Config) *Host {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
 	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
-	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(push.Ended{Pushed: p}) }})
+	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Slowest: c.SlowestPush, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(push.Ended{Pushed: p}) }})
 	m.asking = account.NewPace(m.cfg.PerUser.Requests)
 	m.desk = desk.New(deskOwner{m}, m.log)
 	m.adoption = adoption.New(rooms{m}, m.log, m.self.Boot, m.cfg.Timing.HangFirst)

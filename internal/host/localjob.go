@@ -120,6 +120,7 @@ func (h *Host) report(lj *localJob) {
 	}
 	if lj.job.Phase == replica.Open {
 		lj.bad, lj.badDisk = nil, nil
+		r.Candidate = lj.goesOnWith(lj.job, lj.parts())
 	}
 	r.Lacks = lj.lacks.Report()
 	r.Bad, r.BadDisk = slices.Clone(lj.bad), slices.Clone(lj.badDisk)

@@ -688,3 +688,56 @@ func TestASlotIsFreeOnceItsPushHasEnded(t *testing.T) {
 	}
 	d.until("its slot", func() bool { return lr.arena.Word(slot(1)).State() == replica.SlotFree })
 }
+
+// TestACandidateOutlivesItsLeader: the next leader names it again, in another term. No pin is let go meanwhile, and the part is answered anew.
+func TestACandidateOutlivesItsLeader(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	d.both(lr.arena, 0, fixture.Gen(3, 5))
+	d.both(lr.arena, 1, fixture.Gen(3, 6))
+	d.live(lr, 3, 8, replica.Idle)
+	d.leaderSays(fixture.Candidate(1, 6))
+	d.says()
+	d.report(lj)
+	if r := fixture.Only[replica.NodeReport](d.says()); len(r) != 1 || r[0].Candidate != fixture.Gen(3, 6) {
+		t.Fatalf("reported %+v, want the candidate (3,6)", r)
+	}
+	lj.repeat() // a link to the next leader
+	again := fixture.Candidate(1, 6)
+	again.Term++
+	d.leaderSays(again)
+	for p, pin := range pins(t, lr.arena) {
+		if pin != [2]uint64{again.Term, 1} {
+			t.Errorf("%v is pinned for %v", p, pin)
+		}
+	}
+	if got := partsOf(fixture.Only[replica.Pinned](d.says())); len(got) != 2 || len(pins(t, lr.arena)) != 2 {
+		t.Errorf("answered %+v, pinned %v", got, pins(t, lr.arena))
+	}
+}
+
+// TestAPushAheadOfTheNewsComesAgain: a mirror whose link to the leader is slow hears of a candidate after its maker has pushed it. It has no place yet, and
+// says "not yet": a refusal would have the leader move the mirror.
+func TestAPushAheadOfTheNewsComesAgain(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	a := d.mirrorOf(lj, replica.OfGroup(0), 1, true)
+	for i, s := range []replica.Step{5, 6, 7, 8} {
+		d.seal(a, slot(i), fixture.Gen(3, s), uint64(s))
+	}
+	a.Hold(slot(2)) // by transfers
+	a.Hold(slot(3))
+	d.leaderSays(fixture.Candidate(1, 6))
+	for step, why := range map[replica.Step]error{9: transfer.ErrNotYet, 4: holding.ErrNoPlace} {
+		man, _ := manifestFor(a, slot(0), fixture.Gen(3, step), 9)
+		if _, _, err := d.takePlace(lj, a, man); !errors.Is(err, holding.ErrNoPlace) || errors.Is(err, transfer.ErrNotYet) != (why == transfer.ErrNotYet) {
+			t.Errorf("step %d: %v, want %v", step, err, why)
+		}
+	}
+	d.leaderSays(fixture.Candidate(2, 9))
+	man, _ := manifestFor(a, slot(0), fixture.Gen(3, 9), 9)
+	if _, _, err := d.takePlace(lj, a, man); err != nil {
+		t.Errorf("once it is the candidate: %v", err)
+	}
+}

@@ -436,8 +436,15 @@ func (h *Host) takePlace(lj *localJob, arena *holding.Arena, manifest replica.Ma
 			h.breakOff(arena, idle)
 			err = fmt.Errorf("%w: %w", transfer.ErrNotYet, err)
 		}
+	case errors.Is(err, holding.ErrNoPlace) && kind == shm.Slot && lj.ahead(manifest.Generation):
+		err = fmt.Errorf("%w: node %s has not heard that %v is the candidate: %w", transfer.ErrNotYet, h.self.Name, manifest.Generation, err)
 	}
 	return p, s, err
+}
+
+// ahead tells whether a generation may be a candidate that this node has not heard of: its link to the leader may be slower than the pusher's.
+func (lj *localJob) ahead(g replica.Generation) bool {
+	return lj.job.Phase == replica.Open && g.Epoch == lj.job.Epoch && g.Compare(lj.job.Committed) > 0 && g.Compare(lj.candidate.Generation) > 0
 }
 
 // breakOff ends transfers into an arena whose parts nothing needs any more. Chunks under way are waited for, beside the host.

@@ -221,6 +221,7 @@ func (n *numbered) by(l *Leader) {
 // lead is the soft state of a job of which nothing is known yet.
 func (l *Leader) lead() *ledJob {
 	led := &ledJob{committer: lock.NewCommitter(l.term, l.numbered.candidate), reports: map[replica.NodeName]replica.NodeReport{}, notes: map[string]string{}}
+	led.committer.Listen()
 	var looks time.Duration
 	if l.store != nil {
 		looks = durable.LookEvery(l.store.URL())
@@ -229,8 +230,12 @@ func (l *Leader) lead() *ledJob {
 	return led
 }
 
-// commitLook is how often committers are asked again without an event.
-const commitLook = 200 * time.Millisecond
+const (
+	// commitLook is how often committers are asked again without an event.
+	commitLook = 200 * time.Millisecond
+	// listenFor is how long a new leader waits for the reports of ranks' nodes before it names a candidate without them.
+	listenFor = 10 * time.Second
+)
 
 type (
 	leaderLinkUp   struct{ *nodeLink }
@@ -715,7 +720,11 @@ func (l *Leader) tick(ctx context.Context) {
 	for id, led := range l.jobs {
 		if again && led.job.Phase == replica.Open { // an outcome that stayed unknown brings no event of its own
 			began := l.now()
-			l.commitEffects(ctx, id, led, led.committer.Look())
+			effects := led.committer.Look()
+			if now-l.since >= listenFor {
+				effects = append(effects, led.committer.Limit()...)
+			}
+			l.commitEffects(ctx, id, led, effects)
 			l.timed(led.job, "commit", began)
 		}
 		if again {

@@ -306,6 +306,7 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case replica.NodeReport:
 		if led := l.jobs[m.Job]; led != nil && led.job.Phase != replica.Ended && m.Holder == from.node.Holder() && m.Session == from.node.Session {
 			led.reports[name] = m
+			l.commitEffects(ctx, m.Job, led, led.committer.Reported(m))
 			l.recoverStep(ctx, m.Job, led, recovery.Report{NodeReport: m})
 			l.fenced(led)
 			l.parting(ctx, led)

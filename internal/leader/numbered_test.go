@@ -31,6 +31,9 @@ func TestALeaderAgainInItsTerm(t *testing.T) {
 	leads := func(yes bool) {
 		log.leads = yes
 		c.refresh(t.Context(), true)
+		if led := c.jobs[job.ID]; led != nil {
+			c.listens(t.Context(), led)
+		}
 	}
 	write := func(value string) (rendezvous.Write, rendezvous.Result) {
 		w := rendezvous.Write{Op: rendezvous.Set, Key: "k", Value: []byte(value), By: rendezvous.Token{Rank: 1}}

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"context"
 	"testing"
 
 	"github.com/replicad/replicad/internal/control"
@@ -16,10 +17,19 @@ func pinner(t *testing.T) (c *chair, led *ledJob, n1, n2 *nodeLink) {
 	n1, n2 = c.node("n1", 11), c.node("n2", 22)
 	led = c.knows(fixture.Job())
 	c.commitEffects(t.Context(), fixture.JobID, led, led.committer.Job(led.job, c.view.Nodes))
+	c.listens(t.Context(), led)
 	if led.candidate.N == 0 {
 		t.Fatal("no candidate is named")
 	}
 	return c, led, n1, n2
+}
+
+// listens has the leader hear a first report of each node that ranks are on, which knows of no candidate: it names one of its own then.
+func (l *Leader) listens(ctx context.Context, led *ledJob) {
+	for _, claim := range led.job.Ranks {
+		n := l.view.Nodes[claim.Node]
+		l.commitEffects(ctx, led.job.ID, led, led.committer.Reported(replica.NodeReport{Job: led.job.ID, Epoch: led.job.Epoch, Holder: n.Holder(), Session: n.Session}))
+	}
 }
 
 // pinned is all that the node of a rank pins of the candidate.

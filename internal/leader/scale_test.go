@@ -134,6 +134,7 @@ func newScale(t testing.TB, world, group int) *scale {
 	slices.Sort(s.names)
 	s.drain(s.names...)
 	s.lead.Follow(t.Context(), log.State())
+	s.lead.l.listens(t.Context(), s.lead.l.jobs[job.ID])
 	s.drain(s.names...)
 	for r, c := range job.Ranks {
 		rank, group := replica.Rank(r), replica.OfGroup(job.Layout.Groups[r])

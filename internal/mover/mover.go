@@ -25,6 +25,10 @@ type Config struct {
 	// TCPLanes is how many lanes over TCP a fetch opens to each holder, beside the one over QUIC, and a push of a large part at most to its
 	// mirror; where the node has more addresses than that, one to each. 0: everything goes over QUIC.
 	TCPLanes int
+	// Slowest is how many bytes a second a push has to get on by; one that takes longer for all of its bytes, and some seconds more, is given up, and
+	// another mirror is found. A stream that stalls ends much sooner. 0: 4 MiB. Above it a push is never given up for its slowness alone: several
+	// that share a link of 1 Gbit/s would all be, and nothing would be committed any more.
+	Slowest float64
 	// Parts is what this node serves, for fetches from itself: two ranks of a group on one node.
 	Parts transfer.Store
 	Disk  Disk // nil: no durable tier here
@@ -63,6 +67,9 @@ type Mover struct {
 func New(c Config) *Mover {
 	if c.Ways == nil {
 		c.Ways = func(context.Context, replica.NodeName) []string { return nil }
+	}
+	if c.Slowest == 0 {
+		c.Slowest = 4 << 20
 	}
 	m := &Mover{cfg: c, pushers: map[track]*pusher{}, turns: map[replica.NodeName]chan struct{}{}}
 	m.life, m.end = context.WithCancel(context.Background())

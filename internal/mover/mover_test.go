@@ -382,7 +382,7 @@ func TestPushThatHangsIsGivenUp(t *testing.T) {
 		began := time.Now()
 		m.Push(Line{Node: "n2", Job: p.man.Job, Rank: 1}, Push{Key: p.key(), From: p}, never)
 		next(t, told, context.DeadlineExceeded)
-		if took := time.Since(began); took > 2*pushLimit(p.man.Bytes) { // each of two tries
+		if took := time.Since(began); took > 2*m.pushLimit(p.man.Bytes) { // each of two tries
 			t.Errorf("given up after %v", took)
 		}
 	})
@@ -654,7 +654,9 @@ func (p *slowPart) ReadChunk(i int, dst []byte) ([]byte, error) {
 
 // A shard of gigabytes takes longer than a small part may.
 func TestPushLimit(t *testing.T) {
-	if small, large := pushLimit(1<<20), pushLimit(64<<30); small > 4*time.Second || large < 1000*time.Second {
+	m := New(Config{})
+	defer m.Close()
+	if small, large := m.pushLimit(1<<20), m.pushLimit(64<<30); small > 4*time.Second || large < 1000*time.Second {
 		t.Errorf("a push of 1 MiB may take %v, one of 64 GiB %v", small, large)
 	}
 }

@@ -189,7 +189,7 @@ func (pu *pusher) send(ctx context.Context, over transfer.Transport, p Push) err
 				return context.Cause(ctx)
 			}
 		}
-		ctx, cancel := context.WithTimeout(ctx, pushLimit(bytes))
+		ctx, cancel := context.WithTimeout(ctx, pu.m.pushLimit(bytes))
 		defer cancel()
 		sent, began := from.sent.Load(), time.Now()
 		before.Store(sent)
@@ -263,12 +263,7 @@ const (
 	tcpRest = 30 * time.Second
 )
 
-// pushSlowest is the pace in bytes a second below which a push is given up, for another mirror to be found. A stream that stalls ends much
-// sooner. Above it a push is never given up for its slowness alone: several that share a link of 1 Gbit/s would all be, and nothing
-// would be committed any more.
-const pushSlowest = 4 << 20
-
 // pushLimit is how long a push of so many bytes may take.
-func pushLimit(bytes uint64) time.Duration {
-	return 3*time.Second + time.Duration(float64(bytes)/pushSlowest*float64(time.Second))
+func (m *Mover) pushLimit(bytes uint64) time.Duration {
+	return 3*time.Second + time.Duration(float64(bytes)/m.cfg.Slowest*float64(time.Second))
 }

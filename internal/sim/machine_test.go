@@ -156,7 +156,7 @@ func (m *machine) serve() {
 	if disk != nil {
 		writes, shelf = disk, disk
 	}
-	d.host = host.New(host.Config{Daemon: &c, Cluster: m.w.cluster, Self: d.self, Journal: log, Audit: audit, Sessions: d, Processes: m.w, Keeper: kept, Dial: d.dial, Hears: d.hears, Store: writes, Spool: d.spool()})
+	d.host = host.New(host.Config{Daemon: &c, Cluster: m.w.cluster, Self: d.self, Journal: log, Audit: audit, Sessions: d, Processes: m.w, Keeper: kept, Dial: d.dial, Hears: d.hears, Store: writes, Spool: d.spool(), SlowestPush: m.w.slowest})
 	if err := d.host.Adopt(); err != nil {
 		m.w.t.Errorf("node %s: %v", m.name, err)
 		return
@@ -205,7 +205,7 @@ type pacedUpload struct {
 }
 
 func (u pacedUpload) Part(ctx context.Context, i int, b []byte) error {
-	u.d.pause(time.Duration(float64(len(b)) / weights * float64(u.d.m.w.writes)))
+	u.d.pause(time.Duration(float64(len(b)) / float64(u.d.m.w.weights) * float64(u.d.m.w.writes)))
 	return u.Upload.Part(ctx, i, b)
 }
 

@@ -19,6 +19,7 @@ type network struct {
 	pace  float64 // bytes a second, of a node each way; 0: as many as there are
 
 	mu   sync.Mutex // guards the rest
+	sent uint64     // bytes between all of them, over paced connections
 	cuts map[way]cut
 	open map[way][]net.Conn    // by who opened them
 	busy map[port]time.Time    // until when
@@ -143,6 +144,7 @@ func (n *network) reserve(w way, bytes int) time.Time {
 	if n.pace == 0 {
 		return now
 	}
+	n.sent += uint64(bytes)
 	long := time.Duration(float64(bytes) / n.pace * float64(time.Second))
 	through := now
 	for _, p := range []port{{w.from, false}, {w.to, true}} {

@@ -19,6 +19,7 @@ type shape struct {
 	groups          []replica.GroupID
 	slots           int
 	cadence         uint32
+	weights         uint64 // bytes of a group's part: whole lines of 64, as an arena lays them out
 	frozen          bool
 	warm            bool            // processes are there in no time
 	pass            time.Duration   // of a forward and backward pass, at least
@@ -32,7 +33,7 @@ type shape struct {
 func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
 
 func drawShape(rng *rand.Rand) shape {
-	s := shape{hosts: pick(rng, 3, 3, 4, 5), world: uint32(2 + rng.IntN(3)), frozen: rng.IntN(3) == 0, warm: rng.IntN(2) == 0, cadence: pick[uint32](rng, 0, 0, 2, 5, 9)}
+	s := shape{weights: 10048, hosts: pick(rng, 3, 3, 4, 5), world: uint32(2 + rng.IntN(3)), frozen: rng.IntN(3) == 0, warm: rng.IntN(2) == 0, cadence: pick[uint32](rng, 0, 0, 2, 5, 9)}
 	s.trainers = min(s.hosts, 2+rng.IntN(2))
 	s.slots = pick(rng, 2, 2, 2, 3, 4)
 	s.pass = pick(rng, 10*time.Millisecond, 40*time.Millisecond, 250*time.Millisecond, time.Second)
@@ -121,7 +122,7 @@ func (s shape) pace() float64 {
 	if s.takes == 0 {
 		return 0
 	}
-	return weights / s.takes.Seconds()
+	return float64(s.weights) / s.takes.Seconds()
 }
 
 // timing is a daemon's, with less patience than the defaults where those are made for imports of minutes.

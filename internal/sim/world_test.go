@@ -37,6 +37,7 @@ type world struct {
 	regions []replica.Region
 	wanted  atomic.Uint32 // the moment that the script waits for
 	sights  chan sight
+	slowest float64      // bytes a second of a push that is not given up; 0: as by default
 	slow    atomic.Int64 // nanoseconds, at most, until a daemon links to the next leader, as on a machine whose cores are taken
 
 	mu        sync.Mutex    // guards what follows
@@ -65,7 +66,7 @@ type world struct {
 }
 
 // The sizes of a rank's regions, in bytes: whole lines of 64, as an arena lays them out.
-const weights, private, frozen = 10048, 128, 6016
+const private, frozen = 128, 6016
 
 // at is a moment of a rank: rank and step, or epoch.
 type at struct {
@@ -88,7 +89,7 @@ func newWorld(t *testing.T, ctx context.Context, seed uint64, dir string) *world
 		t.Fatal(err)
 	}
 	w.regions = []replica.Region{
-		{Name: "weight", DType: replica.F32, Shape: []uint64{weights / 4}, Bytes: weights},
+		{Name: "weight", DType: replica.F32, Shape: []uint64{w.weights / 4}, Bytes: w.weights},
 		{Name: "rng", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{private}, Bytes: private},
 	}
 	if w.frozen {
@@ -233,7 +234,7 @@ func (w *world) Group(pid int) (int, error) { return pid, nil }
 
 // content is what a part has at a step of a job without faults.
 func (w *world) content(p replica.Part, s replica.Step) []byte {
-	n := weights
+	n := int(w.weights)
 	switch p.Kind {
 	case replica.PrivatePart:
 		n = private
