@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -66,9 +67,10 @@ type book struct {
 	dropped atomic.Uint64
 	own     atomic.Pointer[[]byte] // this node's meta, encoded
 
-	mu      sync.Mutex // guards members, said, and the events' order
+	mu      sync.Mutex // guards members, hosts, said, and the events' order
 	said    meta       // what own is the encoding of
 	members map[replica.NodeName]entry
+	hosts   map[netip.Addr]int // how many members are there
 	events  chan Event
 }
 
@@ -78,7 +80,7 @@ type entry struct {
 }
 
 func newBook(self replica.NodeName, l *log.Logger) *book {
-	return &book{self: self, log: l, members: make(map[replica.NodeName]entry), events: make(chan Event, maxEvents)}
+	return &book{self: self, log: l, members: make(map[replica.NodeName]entry), hosts: make(map[netip.Addr]int), events: make(chan Event, maxEvents)}
 }
 
 // NotifyAlive implements memberlist.AliveDelegate: a node that does not say who it is in our form is no member. One that
@@ -103,6 +105,7 @@ func (b *book) forgetLocked() bool {
 	for name, e := range b.members {
 		if !e.Alive {
 			delete(b.members, name)
+			b.movedLocked(e.Addr, "")
 			return true
 		}
 	}
@@ -130,10 +133,42 @@ func (b *book) alive(n *memberlist.Node) {
 	defer b.mu.Unlock()
 	old := b.members[e.Name]
 	b.members[e.Name] = e
+	b.movedLocked(old.Addr, e.Addr)
 	old.Keys = e.Keys // a change of keys alone is no event
 	if !m.leaving && (!old.Alive || old.Member != e.Member) {
 		b.pushLocked(Event{e.Name, Alive, e.Incarnation})
 	}
+}
+
+// movedLocked keeps count of the members at each address: is is empty for one that is forgotten, was for one that is new.
+func (b *book) movedLocked(was, is string) {
+	if was == is {
+		return
+	}
+	if a := hostOf(was); b.hosts[a] > 1 {
+		b.hosts[a]--
+	} else {
+		delete(b.hosts, a)
+	}
+	if a := hostOf(is); a.IsValid() {
+		b.hosts[a]++
+	}
+}
+
+// has tells whether a member is at an address, or was when it was seen last.
+func (b *book) has(a netip.Addr) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.hosts[a] > 0
+}
+
+// hostOf is the address of a host:port; not valid where that is a name.
+func hostOf(addr string) netip.Addr {
+	p, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return p.Addr().Unmap().WithZone("")
 }
 
 // NotifyLeave implements memberlist.EventDelegate: for deaths too. memberlist does not tell the two apart here; the node's

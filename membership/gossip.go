@@ -9,9 +9,11 @@ import (
 	"log"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -36,6 +38,8 @@ type Config struct {
 	Seeds       []string    // host:port of some other nodes' gossip; forgotten partitions heal only through them
 	QUICAddr    string      // host:port of this node's endpoint, as others dial it
 	Logger      *log.Logger // nil: none; see NewLogger
+
+	change func(*memberlist.Config) // of tests, which may have many members on a small machine; nil: nothing
 }
 
 const (
@@ -96,6 +100,7 @@ type Gossip struct {
 	book *book
 	ring *memberlist.Keyring
 	list *memberlist.Memberlist
+	ways *transport
 
 	life  context.Context // ends with Close
 	end   context.CancelFunc
@@ -121,14 +126,15 @@ func Start(cfg Config) (*Gossip, error) {
 	if err != nil {
 		return nil, err
 	}
-	if conf.Transport, err = listen(conf); err != nil {
-		if strings.Contains(err.Error(), "address already in use") { // memberlist drops the cause
+	if g.ways, err = listen(conf, g.near); err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
 			return nil, fmt.Errorf("gossip address %s is in use (UDP or TCP): another daemon or program has it: stop that one or configure another address: %w", cfg.Addr, err)
 		}
 		return nil, fmt.Errorf("gossip on %s: %w", cfg.Addr, err)
 	}
+	conf.Transport = g.ways
 	if g.list, err = memberlist.Create(conf); err != nil {
-		return nil, errors.Join(fmt.Errorf("gossip on %s: %w", cfg.Addr, err), conf.Transport.Shutdown())
+		return nil, errors.Join(fmt.Errorf("gossip on %s: %w", cfg.Addr, err), g.ways.Shutdown())
 	}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.close = sync.OnceValue(func() error { return g.shutdown(true) })
@@ -171,6 +177,9 @@ func (g *Gossip) settings() (*memberlist.Config, error) {
 	c.DelegateProtocolMin, c.DelegateProtocolMax, c.DelegateProtocolVersion = 1, 1, 1
 	c.Delegate, c.Events, c.Alive, c.Conflict = g.book, g.book, g.book, g.book
 	c.Logger, c.LogOutput = g.cfg.Logger, nil
+	if g.cfg.change != nil {
+		g.cfg.change(c)
+	}
 	return c, nil
 }
 
@@ -224,6 +233,14 @@ func (g *Gossip) Dropped() uint64 { return g.book.dropped.Load() }
 
 // Members is everybody known, by name, this node included; those that are not Alive too.
 func (g *Gossip) Members() []Member { return g.book.list() }
+
+// near tells whether an address is a member's or a seed's.
+func (g *Gossip) near(a netip.Addr) bool {
+	return g.book.has(a) || slices.ContainsFunc(g.cfg.Seeds, func(s string) bool { return hostOf(s) == a })
+}
+
+// Warnings say what is wrong at the gossip port.
+func (g *Gossip) Warnings() []string { return g.ways.warnings() }
 
 // Addr is the gossip address under which others reach this node.
 func (g *Gossip) Addr() string { return g.list.LocalNode().Address() }

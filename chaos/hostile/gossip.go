@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
@@ -77,8 +78,8 @@ func gossipLoris(ctx context.Context, a *attack) error {
 	if err != nil {
 		return err
 	}
-	head = binary.BigEndian.AppendUint32(head, 1<<31-1)
-	return each(ctx, 100, 100, func(int) error {
+	return each(ctx, 100, 100, func(i int) error {
+		head := binary.BigEndian.AppendUint32(head[:len(head):len(head)], []uint32{1<<31 - 1, 60 << 10}[i%2])
 		c, err := a.tcp(ctx)
 		if err != nil {
 			return err
@@ -96,6 +97,46 @@ func gossipLoris(ctx context.Context, a *attack) error {
 		}
 		return fmt.Errorf("a stream that brings a byte at a time is still open after %v", hangUpWithin)
 	})
+}
+
+// gossipBulk is as fast as the machine is: what is announced comes, as noise.
+func gossipBulk(ctx context.Context, a *attack) error {
+	head, err := a.labelled(gossipEncrypt)
+	if err != nil {
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, 4*a.Hold)
+	defer cancel()
+	noise := make([]byte, 1<<20)
+	_, _ = rand.Read(noise) // never fails
+	const conns, sources = 100, 25
+	err = each(within, conns, conns, func(i int) error {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 201, 7, byte(1+i%sources))}}
+		size := []int{len(noise), 20 << 20}[i/sources%2]
+		b := append(binary.BigEndian.AppendUint32(head[:len(head):len(head)], uint32(size)), noise...)
+		for within.Err() == nil {
+			c, err := d.DialContext(within, "tcp", a.victim.GossipAddr)
+			if err != nil {
+				continue // its queue is full
+			}
+			a.count("connections", 1)
+			for sent, ok := 0, true; ok && sent < size; {
+				n, err := c.Write(b)
+				sent, ok = sent+n, err == nil
+			}
+			_, err = ends(c, hangUpWithin)
+			c.Close()
+			if err != nil {
+				return fmt.Errorf("a stream of noise: %w", err)
+			}
+			a.count("hung up", 1)
+		}
+		return nil
+	})
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return nil // it was as long as it should be
+	}
+	return err
 }
 
 func gossipUnkeyed(ctx context.Context, a *attack) error {

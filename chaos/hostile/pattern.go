@@ -34,6 +34,8 @@ type Pattern struct {
 	Long  bool   `json:"-"`    // it may last for up to 9 times what others do
 	At    place  `json:"-"`
 
+	Most uint64 `json:"-"` // what a daemon may need beyond what it has idle, in bytes; 0: a quarter of that, and the budget of who misbehaves
+
 	Relinks bool `json:"-"` // a node's daemon is restarted beside it, again and again
 
 	act func(context.Context, *attack) error
@@ -79,7 +81,8 @@ var All = []Pattern{
 	{Name: "probe-replay", Who: Stranger, Does: "one recorded probe, again and again", Must: "answer with no more bytes than came", act: probeReplay},
 	{Name: "gossip-garbage", Who: Stranger, Does: "datagrams at the gossip port, with and without the cluster's label", Must: "drop them", Brief: true, act: gossipGarbage},
 	{Name: "gossip-silent", Long: true, Who: Stranger, Does: "400 TCP connections to the gossip port that say nothing", Must: "hang up within seconds", act: gossipSilent},
-	{Name: "gossip-loris", Who: Stranger, Does: "TCP connections that announce 2 GiB and send a byte at a time", Must: "hang up, and allocate nothing for what is announced", act: gossipLoris},
+	{Name: "gossip-loris", Who: Stranger, Does: "TCP connections that announce 2 GiB or 60 KiB and send a byte at a time", Must: "hang up, and allocate nothing for what is announced", act: gossipLoris},
+	{Name: "gossip-bulk", Long: true, Who: Stranger, Most: 32 << 20, Does: "100 TCP connections at once from 25 addresses to the gossip port, each with 1 or 20 MiB of noise that it announces as an encrypted message", Must: "read 8 at a time and 4 MiB in all, hang up on each", act: gossipBulk},
 	{Name: "gossip-unkeyed", Who: Stranger, Does: "exchanges of state that are not encrypted", Must: "refuse each, and take nobody in", act: gossipUnkeyed},
 
 	{Name: "alpn", Who: Peer, Does: "connections of a protocol that no daemon speaks", Must: "refuse in the handshake", act: alpn},

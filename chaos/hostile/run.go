@@ -418,6 +418,9 @@ func (r *runner) one(ctx context.Context, p Pattern) (o Outcome, err error) {
 			return o, err
 		}
 		limit := r.idle[d.node]*5/4 + budget[p.Who]
+		if p.Most > 0 {
+			limit = r.idle[d.node] + p.Most
+		}
 		if peak > limit {
 			bad("%s had %d MiB resident: %d MiB idle, limit %d MiB", d.node, peak>>20, r.idle[d.node]>>20, limit>>20)
 		}

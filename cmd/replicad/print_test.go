@@ -50,6 +50,7 @@ func TestStatusOfHostileTexts(t *testing.T) {
 		}
 		s.Leaving, s.Certificate, s.DurableSilent = text, text, text
 		s.NoLink = []control.NoLink{{Node: "b", Why: text}}
+		s.Warnings = []string{text}
 		var b strings.Builder
 		if err := printStatus(&b, s); err != nil {
 			t.Fatal(err)

@@ -56,6 +56,9 @@ func printStatus(w io.Writer, s control.Status) error {
 	if len(s.GossipUnknown) > 0 {
 		printf(t, "gossip key\tunknown of %v: their daemons answer, and their gossip is not heard: do they have the gossip.key that the others have?\n", s.GossipUnknown)
 	}
+	for _, text := range s.Warnings {
+		printf(t, "warning\t%s\n", text)
+	}
 	if s.LateMS > lateFrom {
 		printf(t, "cores\ttaken by others: this daemon waited up to %d ms for one within the last 20 s: commits come later, and with %d ms leaders change\n", s.LateMS, 2*lateFrom)
 	}

@@ -34,6 +34,8 @@ type Status struct {
 	GossipKeys []GossipKeyStatus `json:"gossip_keys"`
 	// GossipUnknown are registered nodes whose daemons answer and of whose gossip keys this node hears nothing: they are in no list of GossipKeys.
 	GossipUnknown []replica.NodeName `json:"gossip_unknown,omitempty"`
+	// Warnings say what is wrong at this daemon's ports and limits, and what to do about it.
+	Warnings []string `json:"warnings,omitempty"`
 	// LateMS is how long this daemon, a voter, waited for a core at the worst within the last 20 s, in milliseconds.
 	LateMS int64 `json:"late_ms,omitempty"`
 	// Leaving is why this daemon, which was asked to end, waits. Empty: it was not asked, or does not wait.

@@ -33,10 +33,6 @@ func (g *GossipLog) Line(level, text string) {
 // gossipSays is a line of memberlist's as people should read it; loud is false for what needs nobody's eyes.
 func gossipSays(text string) (says string, loud bool) {
 	switch {
-	case strings.HasPrefix(text, `discarding stream with unacceptable label "":`):
-		// memberlist takes a connection that closed without a byte for one without a label. A peer that was paused or starved closes
-		// like that: its deadline had passed when it came to write. Another cluster's node always has a label.
-		return text + ": it closed before it said anything, or is no daemon's", false
 	case strings.Contains(text, "UDP probes failed"):
 		return strings.Replace(text, "network may be misconfigured", "one of the two hosts is short of CPU, or datagrams to gossip_addr are dropped; if this goes on, open its port for UDP", 1), true
 	case strings.Contains(text, "decrypt"), strings.Contains(text, "label"):

@@ -832,6 +832,7 @@ func (d *daemon) baseStatus() control.Status {
 	}
 	s.Revoked, s.PassedOver = revokedStatus(d.id), d.trust.passedOver()
 	if d.gossip != nil {
+		s.Warnings = d.gossip.Warnings()
 		s.GossipKeys = gossipKeyStatus(d.id.GossipKeys(), d.cfg.Node, d.gossip.Members())
 	}
 	if d.cons != nil {
