@@ -14,7 +14,6 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -148,10 +147,7 @@ func TestWhoAnswersShowsTheKey(t *testing.T) {
 // TestManyNodesJoin: as many nodes as a large cluster has start at once and know one seed: it takes all of them in. Streams alone carry it here:
 // datagrams of so many nodes would take all of a small machine.
 func TestManyNodesJoin(t *testing.T) {
-	nodes := 200
-	if racing.On {
-		nodes = 60
-	}
+	const nodes = 200
 	quiet := func(c *memberlist.Config) { c.ProbeInterval, c.GossipInterval, c.PushPullInterval = 0, 0, 0 }
 	seed := startPeer(t, Config{Name: "seed", Incarnation: 1, Addr: "127.0.5.1:0", change: quiet})
 	var all sync.WaitGroup

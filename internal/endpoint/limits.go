@@ -29,6 +29,7 @@ const (
 	maxTCPConns   = 1024             // in all: half a gigabyte of buffers at the worst
 	maxTCPPerPeer = 64               // of one node: some for each of its ranks
 	maxShaking    = 256              // handshakes under way
+	shakingBytes  = 32 << 10         // of a handshake, from the other end: a chain of certificates has three or four
 	userTimeout   = 5 * time.Second  // bytes that the peer's kernel does not acknowledge
 	acceptPause   = time.Second / 10 // after an accept that failed
 	lingerFor     = time.Second / 2  // for the peer to read why it was refused

@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -98,6 +99,8 @@ type recordConn struct {
 	// exact keeps crypto/tls from reading beyond a record: plain text may follow. Until the handshake has told what does.
 	exact bool
 	rest  int // of the present record
+	// unknown is how many bytes more may come before it is known who sends them; once it is, r has a larger buffer.
+	unknown int
 
 	mu   sync.Mutex // crypto/tls may answer a KeyUpdate from the goroutine that reads
 	held bool       // a Write of TCPConn's collects records
@@ -106,7 +109,27 @@ type recordConn struct {
 
 func newRecordConn(raw net.Conn) *recordConn {
 	tune(raw)
-	return &recordConn{Conn: raw, r: bufio.NewReaderSize(raw, recordBuffer), exact: true}
+	c := &recordConn{Conn: raw, exact: true, unknown: shakingBytes}
+	c.r = bufio.NewReader(unknownReader{c})
+	return c
+}
+
+// unknownReader reads what somebody sends of whom nothing is known.
+type unknownReader struct{ c *recordConn }
+
+func (u unknownReader) Read(b []byte) (int, error) {
+	if u.c.unknown == 0 {
+		return 0, fmt.Errorf("a handshake of more than %d bytes", shakingBytes)
+	}
+	n, err := u.c.Conn.Read(b[:min(len(b), u.c.unknown)])
+	u.c.unknown -= n
+	return n, err
+}
+
+// known says that the handshake has told who is at the other end. What was read ahead comes first.
+func (c *recordConn) known() {
+	ahead, _ := c.r.Peek(c.r.Buffered())
+	c.r = bufio.NewReaderSize(io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), c.Conn), recordBuffer)
 }
 
 func (c *recordConn) Read(b []byte) (int, error) {
@@ -237,6 +260,7 @@ func (e *Endpoint) admitTCP(ctx context.Context, raw net.Conn, config *tls.Confi
 		_ = raw.Close()
 		return nil, err
 	}
+	records.known()
 	state := secured.ConnectionState()
 	conn := &TCPConn{Conn: secured, ep: e, records: records, inbound: true}
 	if !slices.Contains(config.NextProtos, state.NegotiatedProtocol) {
@@ -339,6 +363,7 @@ func (e *Endpoint) DialTCP(ctx context.Context, addr string, want replica.NodeNa
 	records := newRecordConn(raw)
 	conn := &TCPConn{Conn: tls.Client(records, config), ep: e, records: records}
 	if err = conn.HandshakeContext(ctx); err == nil {
+		records.known()
 		_, conn.peer, err = e.cfg.PeerName(conn.ConnectionState())
 	}
 	if err == nil && want != "" && conn.peer != want {

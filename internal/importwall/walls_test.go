@@ -34,6 +34,7 @@ var walls = map[string]wall{
 	"rng":                    {1, []string{"replica"}, nil},
 	"internal/wire":          {1, []string{"replica"}, []string{"github.com/cespare/xxhash/v2", "github.com/fxamacker/cbor/v2"}},
 	"internal/unixsock":      {1, []string{}, []string{"golang.org/x/sys/unix"}},
+	"internal/threads":       {1, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/want":          {1, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/audit":         {1, []string{}, nil},
 	"internal/atomicfile":    {1, []string{}, nil},

@@ -41,6 +41,7 @@ import (
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/spool"
+	"github.com/replicad/replicad/internal/threads"
 	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -105,6 +106,10 @@ func Run(ctx context.Context, cfg *config.Config, opt Options) error {
 	}
 	if err := session.CheckDescriptors(); err != nil {
 		log.Failed("descriptors", string(cfg.Node), err.Error())
+	}
+	threads.Make(threads.Reserve)
+	if why := threads.Warning(); why != "" {
+		log.Failed("threads", string(cfg.Node), why)
 	}
 	for _, w := range cfg.Warnings() {
 		log.Warn(w)
@@ -818,6 +823,9 @@ func (c linkConn) Close() error {
 func (d *daemon) baseStatus() control.Status {
 	s := control.Status{Version: d.opt.Version, Cluster: d.id.Cluster, Node: d.self.Name, Incarnation: d.self.Incarnation, Session: d.self.Session, Jobs: []control.JobStatus{}, Nodes: []control.NodeStatus{},
 		NoLink: d.unlinked.Now(time.Now()), Refused: d.refused.Now(time.Now())}
+	if why := threads.Warning(); why != "" {
+		s.Warnings = append(s.Warnings, why)
+	}
 	if why := d.stays.Load(); why != nil {
 		s.Leaving = *why
 	}
@@ -832,7 +840,7 @@ func (d *daemon) baseStatus() control.Status {
 	}
 	s.Revoked, s.PassedOver = revokedStatus(d.id), d.trust.passedOver()
 	if d.gossip != nil {
-		s.Warnings = d.gossip.Warnings()
+		s.Warnings = append(s.Warnings, d.gossip.Warnings()...)
 		s.GossipKeys = gossipKeyStatus(d.id.GossipKeys(), d.cfg.Node, d.gossip.Members())
 	}
 	if d.cons != nil {
