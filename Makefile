@@ -34,7 +34,7 @@ SKIP       ?= -m 'not long'
 PURE       := .*/replicad/(replica|lock|recovery|rng|internal/durable/retain)
 # Tested with and without the race detector: long enumerations run each case without it, and each seventh under it (internal/racing). Some values of the
 # largest size that is allowed take thirty times as long under it: their files leave it out.
-TWICE      := ./internal/sim ./transfer $(addprefix ./internal/,durable/catalog consensus leader node desk checkpoint)
+TWICE      := ./internal/sim ./transfer $(addprefix ./internal/,durable/catalog consensus franchise leader node desk checkpoint)
 # The race detector has each program sleep for a second behind main, for goroutines that nobody waited for. Ours are waited for (internal/leakcheck), and
 # tests start thousands of programs.
 export GORACE ?= atexit_sleep_ms=0

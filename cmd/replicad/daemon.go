@@ -32,8 +32,10 @@ func newDaemon(std stdio) *cobra.Command {
 			"If no keeper answers on keeper_socket, the daemon starts one. The keeper holds the memory of the ranks\n" +
 			"and stays when the daemon ends. Where the keeper is a service of its own, give --wait-keeper: otherwise\n" +
 			"the two race for the socket at boot.\n\n" +
-			"Start a new cluster with --bootstrap, once, on one or all of its voters. A voter whose log is empty\n" +
-			"refuses to vote without that flag: it has lost its disk, and comes back under a new name:\n\n" +
+			"Start a new cluster with --bootstrap on one or all of its voters. The cluster begins once all of them\n" +
+			"are up and none has a log. The flag may stay: a voter whose log is lost, or older than what it\n" +
+			"promised, never begins a second history. The next leader sends it the log and lets it vote again.\n\n" +
+			"To replace a voter by another node:\n\n" +
 			"  1. replicad voter remove OLD\n" +
 			"  2. name the node among the voters of its own configuration, and start it with --join\n" +
 			"  3. replicad voter add NEW ADDR",
@@ -64,7 +66,7 @@ func newDaemon(std stdio) *cobra.Command {
 	}
 	t.addFlags(cmd)
 	cmd.Flags().BoolVar(&waitKeeper, "wait-keeper", false, "wait for a keeper that something else starts, for example a service, and start none")
-	cmd.Flags().BoolVar(&bootstrap, "bootstrap", false, "start a new cluster with the configured voters (only the very first time)")
+	cmd.Flags().BoolVar(&bootstrap, "bootstrap", false, "a new cluster may begin here, with the configured voters, if none of them has a log")
 	cmd.Flags().BoolVar(&join, "join", false, "new voter with an empty log: wait until replicad voter add has added it")
 	cmd.MarkFlagsMutuallyExclusive("bootstrap", "join")
 	cmd.MarkFlagsMutuallyExclusive("dev", "join")

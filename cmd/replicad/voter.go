@@ -19,11 +19,11 @@ The node's own configuration must name it among the voters, with the same ADDR. 
 with --join, and waits until it is added. The leader asks the node at ADDR and sends it the log; the
 node votes once it has the log. If it does not answer, or does not catch up in time, nothing changes.
 
-Never use the name of a voter again that has lost its log.`,
+A voter that has lost its log needs no such order: start its daemon again.`,
 		order: func(args []string) control.Order {
 			return control.Order{Verb: control.AddVoter, Node: replica.NodeName(args[0]), Addr: args[1]}
 		}}
-	remove := &ask{use: "remove NAME", short: "Remove a voter for good: it lost its disk, or goes away", args: 1, long: `Remove a voter for good.
+	remove := &ask{use: "remove NAME", short: "Remove a voter for good", args: 1, long: `Remove a voter for good.
 
 From then on the majority is counted without it. The order is refused where the remaining voters have no
 majority that answers. The name must never vote again: a node that comes back in its place needs another

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc64"
+	"sync"
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/replicad/replicad/internal/franchise"
 )
 
 // Neither bbolt's pages nor raft's entries have a checksum: a flipped type makes of a command that ended a job a note that changes
@@ -36,6 +39,10 @@ type checkedLog struct {
 	from   uint64     // the first index whose entry must have a checksum
 	broken chan error // capacity 1: what was found damaged after the start
 	writes writes     // how the newest ended
+
+	markMu   sync.Mutex // guards both
+	mark     franchise.Mark
+	promised func(franchise.Mark) // nil: nobody is to know
 }
 
 // checkLog compares the stable store's checksums, and gives it them where it has none yet.
@@ -46,7 +53,7 @@ func checkLog(store *raftboltdb.BoltStore, path string) (*checkedLog, error) {
 		return l, l.adopt()
 	}
 	l.from = from
-	for _, key := range stableKeys {
+	for _, key := range append([][]byte{eraKey, boundKey}, stableKeys...) {
 		if _, getErr := l.Get(key); getErr != nil && !errors.Is(getErr, raftboltdb.ErrKeyNotFound) {
 			err = errors.Join(err, getErr)
 		}
@@ -151,7 +158,12 @@ func (l *checkedLog) StoreLogs(entries []*raft.Log) error {
 		s.Extensions = sumOfEntry(e)
 		sealed[i] = &s
 	}
-	return l.BoltStore.StoreLogs(sealed)
+	if err := l.BoltStore.StoreLogs(sealed); err != nil || len(sealed) == 0 {
+		return err
+	}
+	last := entries[len(entries)-1]
+	l.setMark(func(m *franchise.Mark) { m.Index, m.LastTerm = last.Index, last.Term })
+	return nil
 }
 
 // Get implements raft.StableStore.
@@ -170,7 +182,13 @@ func (l *checkedLog) Get(key []byte) ([]byte, error) {
 // Set implements raft.StableStore.
 func (l *checkedLog) Set(key, value []byte) error {
 	sealed := append([]byte(nil), value...)
-	return l.writes.wroteValue(l.BoltStore.Set(key, append(sealed, sumOf(key, value)...)))
+	if err := l.writes.wroteValue(l.BoltStore.Set(key, append(sealed, sumOf(key, value)...))); err != nil {
+		return err
+	}
+	if string(key) == string(stableKeys[0]) && len(value) == 8 {
+		l.setMark(func(m *franchise.Mark) { m.Term = binary.BigEndian.Uint64(value) })
+	}
+	return nil
 }
 
 // GetUint64 implements raft.StableStore.

@@ -23,8 +23,9 @@ type Config struct {
 	Addr      string // host:port of this node's endpoint, as the other voters dial it
 	Dir       string // on a local disk that keeps what it has synced: the log is what this node promised
 	Voters    []Voter
-	Bootstrap bool // this start creates the cluster: an empty log begins with Voters. Left on, a voter that lost its disk votes twice in a term
-	Join      bool // this node is new: it waits with an empty log until the leader's AddVoter. Harm as of Bootstrap, if its name was a voter's
+	Bootstrap bool   // a cluster of Voters may begin here, if the log is empty and all others answer that theirs is too. It may be left on
+	Join      bool   // this node is new: it waits with an empty log until the leader's AddVoter
+	Memory    Memory // outlives this process, and a log that is lost or put back; nil: none
 	Layer     StreamLayer
 	Cluster   replica.ClusterID
 	Logger    hclog.Logger // nil: none; see NewLogger

@@ -18,6 +18,8 @@ var (
 	ErrBusy = errors.New("leader is busy")
 	// ErrEmptyLog: this voter has no log. What it promised before is lost, so it must not vote under its old name.
 	ErrEmptyLog = errors.New("empty raft log")
+	// ErrOldLog: this only voter's log is older than what it has promised.
+	ErrOldLog = errors.New("an old raft log was put back")
 	// ErrForeignDir: the data directory belongs to another cluster or node.
 	ErrForeignDir = errors.New("raft directory of another cluster or node")
 	// ErrCorrupt: the data directory can't be read.

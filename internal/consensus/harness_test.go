@@ -104,11 +104,30 @@ type trio struct {
 	wrap  func(name replica.NodeName, l raft.LogStore) raft.LogStore
 	tune  func(*Config)
 	nodes map[replica.NodeName]*Node
+	kept  map[replica.NodeName]*testMemory // what keepers hold; a voter without one has a new keeper at each start
+}
+
+// testMemory is a Memory in memory.
+type testMemory struct {
+	mu sync.Mutex // guards b
+	b  [MemoryBytes]byte
+}
+
+func (m *testMemory) ReadAt(b []byte, off int64) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return copy(b, m.b[off:]), nil
+}
+
+func (m *testMemory) WriteAt(b []byte, off int64) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return copy(m.b[off:], b), nil
 }
 
 func newTrio(t testing.TB) *trio {
 	mem := newMemNet()
-	c := &trio{t: t, dir: t.TempDir(), names: []replica.NodeName{"n1", "n2", "n3"}, nodes: make(map[replica.NodeName]*Node)}
+	c := &trio{t: t, dir: t.TempDir(), names: []replica.NodeName{"n1", "n2", "n3"}, nodes: make(map[replica.NodeName]*Node), kept: map[replica.NodeName]*testMemory{}}
 	c.addr = func(name replica.NodeName) string { return string(name) + ":7000" }
 	c.layer = func(name replica.NodeName) StreamLayer { return mem.layer(c.addr(name)) }
 	c.wrap = func(_ replica.NodeName, l raft.LogStore) raft.LogStore { return l }
@@ -126,6 +145,9 @@ func (c *trio) config(name replica.NodeName) Config {
 	}
 	for _, v := range c.names {
 		cfg.Voters = append(cfg.Voters, Voter{v, c.addr(v)})
+	}
+	if m := c.kept[name]; m != nil {
+		cfg.Memory = m
 	}
 	c.tune(&cfg)
 	return cfg

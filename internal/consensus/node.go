@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/replicad/replicad/internal/franchise"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -24,6 +26,16 @@ type Node struct {
 	streams *streams
 	store   *checkedLog
 	dog     *watchdog
+	ballot  *ballot
+
+	life     uint64             // a number of this start
+	kept     remembered         // what the memory had of this voter
+	knows    bool               // it had anything
+	opened   raft.Configuration // of the log as it was opened
+	stands   atomic.Pointer[Standing]
+	taken    chan struct{} // capacity 1: this voter was invited
+	wanted   chan struct{} // capacity 1: a voter has to be invited
+	changing chan struct{} // capacity 1: held while voters are changed
 
 	notify  chan bool                 // raft's leadership edges; raft blocks if watch does not drain it
 	seen    chan raft.Observation     // changes of leader, as followers see them; dropped when full, for one says it all
@@ -62,6 +74,8 @@ func start(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 		return nil, err
 	}
 	n.tasks.Go(n.watch)
+	n.tasks.Go(n.settle)
+	n.tasks.Go(n.readmitting)
 	n.tasks.Go(n.keepPace)
 	return n, nil
 }
@@ -80,7 +94,9 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 	n := &Node{
 		cfg: cfg, store: store, streams: newStreams(cfg.Layer),
 		began: time.Now(), pace: pace{heartbeat: cfg.Heartbeat, election: cfg.Election}, notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), changes: make(chan struct{}, 1), marks: make(chan *mark, 1),
+		life: rand.Uint64(), taken: make(chan struct{}, 1), wanted: make(chan struct{}, 1), changing: make(chan struct{}, 1),
 	}
+	n.kept, n.knows = recall(cfg.Memory, cfg.ID, cfg.Cluster)
 	n.dog = newWatchdog(cfg.WatchdogAfter, n.Late)
 	n.ctx, n.end = context.WithCancel(context.Background())
 	n.proposals, n.upkeep = newGate(n.ctx, maxProposals), newGate(n.ctx, maxUpkeep)
@@ -95,24 +111,23 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 
 	path := filepath.Join(cfg.Dir, logFile)
 	err = guarded(path, func() error {
-		has, err := raft.HasExistingState(store, store, snaps)
-		if err != nil {
+		if err := store.loadMark(snaps); err != nil {
 			return damaged(path, err)
 		}
-		if !has && !cfg.Bootstrap && !cfg.Join {
-			return fmt.Errorf("%w: %s: if node %q voted before, its promises are lost with its log: %s; if the cluster is new, start it with --bootstrap",
-				ErrEmptyLog, cfg.Dir, cfg.ID, remedy(cfg.ID))
+		if n.opened, err = membersOf(store, snaps); err != nil {
+			return damaged(path, err)
 		}
 		log, err := raft.NewLogCache(logCache, watchedLog{wrap(store), n.dog, &store.writes})
 		if err != nil {
 			return err
 		}
-		if !has && cfg.Bootstrap {
+		began := franchise.Judge(n.own(n.kept, n.knows, false, false), nil).Do == franchise.Begin
+		if began { // there is nobody to ask
 			if err := n.bootstrap(log, store, snaps); err != nil {
 				return fmt.Errorf("bootstrap in %s: %w", cfg.Dir, err)
 			}
 		}
-		return n.run(log, store, snaps)
+		return n.run(log, store, snaps, began)
 	})
 	if err != nil {
 		n.end()
@@ -122,25 +137,27 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 }
 
 func (n *Node) bootstrap(log raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore) error {
-	var c raft.Configuration
-	for _, v := range n.cfg.Voters {
-		c.Servers = append(c.Servers, raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(v.Name), Address: raft.ServerAddress(v.Addr)})
-	}
 	_, inert := raft.NewInmemTransport(raft.ServerAddress(n.cfg.Addr))
-	return raft.BootstrapCluster(n.cfg.raft(nil), log, stable, snaps, inert, c)
+	return raft.BootstrapCluster(n.cfg.raft(nil), log, stable, snaps, inert, n.first())
 }
 
-func (n *Node) run(log raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore) error {
+func (n *Node) run(log raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore, began bool) error {
 	trans := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		ServerAddressProvider: n, Logger: n.cfg.Logger, Stream: n.streams, MaxPool: maxPooled, Timeout: ioTimeout,
 		MaxRPCsInFlight: 1, // no pipelining: it costs latency at our few entries a second
 	})
+	n.ballot = newBallot(n, trans)
+	n.store.tell(n.ballot.promised)
 	defer func() {
 		if n.raft == nil { // also where raft panics: see guarded
 			_ = trans.Close() // the first error is the one to know
+			n.ballot.stop()
 		}
 	}()
-	r, err := raft.NewRaft(n.cfg.raft(n.notify), n.fsm, log, stable, snaps, trans)
+	if err := n.admit(began); err != nil {
+		return err
+	}
+	r, err := raft.NewRaft(n.cfg.raft(n.notify), n.fsm, log, stable, snaps, n.ballot)
 	if err != nil {
 		return fmt.Errorf("raft in %s: %w", n.cfg.Dir, err)
 	}
@@ -233,9 +250,14 @@ func (n *Node) State() lock.View { return *n.fsm.view.Load() }
 // Changes is poked after each entry that changed anything, and when leadership changes here or elsewhere.
 func (n *Node) Changes() <-chan struct{} { return n.changes }
 
-func (n *Node) poke() {
+func (n *Node) poke() { n.nudge(n.changes) }
+
+// readmit has the leader look for voters that have to be taken in.
+func (n *Node) readmit() { n.nudge(n.wanted) }
+
+func (n *Node) nudge(c chan struct{}) {
 	select {
-	case n.changes <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -252,6 +274,7 @@ func (n *Node) shutdown() error {
 	// What raft has committed it also applies and answers, unless it is shut down in between: give it the time.
 	proposals, upkeep := n.proposals.collect(0, n.cfg.Election), n.upkeep.collect(0, n.cfg.Election)
 	err := n.raft.Shutdown().Error() // closes the transport, and with it the streams
+	n.ballot.stop()
 	// raft drops, unanswered, what its FSM's queue holds at shutdown. Nobody but its goroutine waits for such an answer.
 	n.proposals.collect(proposals, n.cfg.Election)
 	n.upkeep.collect(upkeep, n.cfg.Election)

@@ -155,29 +155,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 	})
 }
 
-func TestEmptyLogIsRefused(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		c := newTrio(t)
-		cfg := c.config("n1")
-		cfg.Layer = c.layer("n1")
-		_, err := Start(cfg)
-		wantError(t, err, ErrEmptyLog, cfg.Dir, `"n1"`, "new name", "bootstrap")
-
-		// A voter that lost its disk does not come back under its name.
-		c.startAll(true)
-		c.propose("w1")
-		c.stop("n2")
-		if err := os.RemoveAll(c.config("n2").Dir); err != nil {
-			t.Fatal(err)
-		}
-		cfg = c.config("n2")
-		cfg.Layer = c.layer("n2")
-		_, err = Start(cfg)
-		wantError(t, err, ErrEmptyLog)
-	})
-}
-
-// TestJoin: what a voter that lost its disk does instead.
+// TestJoin: a voter is replaced by another node.
 func TestJoin(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := newTrio(t).startAll(true)

@@ -59,6 +59,9 @@ func Recover(cfg Config) (Kept, error) {
 		if err := log.StoreLog(&raft.Log{Index: k.Index + 1, Term: k.Term, Type: raft.LogCommand, Data: data}); err != nil {
 			return err
 		}
+		if err := log.SetUint64(eraKey, uint64(k.State.Era+1)); err != nil { // what this voter promised before is of another history
+			return err
+		}
 		alone := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: raft.ServerID(cfg.ID), Address: raft.ServerAddress(cfg.Addr)}}}
 		_, inert := raft.NewInmemTransport(raft.ServerAddress(cfg.Addr))
 		return raft.RecoverCluster(cfg.raft(nil), offlineFSM(cfg), log, log, snaps, inert, alone)

@@ -61,7 +61,7 @@ func (s Standing) String() string {
 // FailedStart is the standing of a voter whose Start failed.
 func FailedStart(err error) Standing {
 	remedy := "see what the error names, and start the daemon again"
-	if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrForeignDir) {
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrForeignDir) || errors.Is(err, ErrOldLog) {
 		remedy = "" // the error has it
 	}
 	return Standing{Kind: Failed, Why: err.Error(), Remedy: remedy}
@@ -77,6 +77,9 @@ func (n *Node) Standing() Standing {
 	}
 	if n.dog.stuck() {
 		return Standing{Kind: Failed, Why: fmt.Sprintf("a write of its log in %s does not return", n.cfg.Dir), Remedy: "check the disk of state_dir"}
+	}
+	if s := n.stands.Load(); s != nil && !s.Votes() {
+		return *s
 	}
 	return n.seated()
 }

@@ -63,6 +63,10 @@ func target(name replica.NodeName, addr string) raft.ServerAddress {
 }
 
 func (s *streams) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	return s.dial(s.life, to, timeout)
+}
+
+func (s *streams) dial(ctx context.Context, to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	name, addr, ok := strings.Cut(string(to), "@")
 	if !ok {
 		return nil, fmt.Errorf("dial voter at %q: its name is not known", to)
@@ -73,7 +77,7 @@ func (s *streams) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(s.life, timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := s.layer.Dial(ctx, addr, replica.NodeName(name))
 	if err != nil {

@@ -45,19 +45,27 @@ func (n *Node) AddVoter(ctx context.Context, v Voter) error {
 	fail := func(err error) error { return fmt.Errorf("add voter %q at %s: %w", v.Name, v.Addr, err) }
 	a := n.newAsker()
 	defer a.close()
-	if err := n.mayJoin(a, v); err != nil {
+	if err := n.turn(ctx); err != nil {
 		return fail(err)
 	}
-	if err := a.majority(append(n.Voters(), v)); err != nil {
+	defer n.endTurn()
+	got, err := n.mayJoin(a, v)
+	if err != nil {
+		return fail(err)
+	}
+	if err := a.majority(append(n.Voters(), v), v.Name); err != nil {
 		return fail(err)
 	}
 	id, addr := raft.ServerID(v.Name), raft.ServerAddress(v.Addr)
-	err := n.await(ctx, "let it have the log", func(d time.Duration) error { return n.raft.AddNonvoter(id, addr, 0, d).Error() })
+	err = n.await(ctx, "let it have the log", func(d time.Duration) error { return n.raft.AddNonvoter(id, addr, 0, d).Error() })
+	if err == nil && !got.Votes && !got.Learns {
+		err = n.invite(ctx, a, v, got, false)
+	}
 	if err == nil {
 		err = n.caughtUp(ctx, a, v)
 	}
 	if err == nil {
-		err = a.majority(append(n.Voters(), v))
+		err = a.majority(append(n.Voters(), v), v.Name)
 	}
 	if err != nil {
 		return fail(errors.Join(err, n.takeOut(ctx, v)))
@@ -65,6 +73,7 @@ func (n *Node) AddVoter(ctx context.Context, v Voter) error {
 	if err := n.await(ctx, "let it vote", func(d time.Duration) error { return n.raft.AddVoter(id, addr, 0, d).Error() }); err != nil {
 		return fail(err)
 	}
+	a.awaitVote(ctx, v)
 	return nil
 }
 
@@ -81,11 +90,15 @@ func (n *Node) takeOut(ctx context.Context, v Voter) error {
 // RemoveVoter takes a voter out for good: its name must not be used again. It is refused where the others would have no majority that
 // answers.
 func (n *Node) RemoveVoter(ctx context.Context, name replica.NodeName) error {
+	if err := n.turn(ctx); err != nil {
+		return fmt.Errorf("remove voter %q: %w", name, err)
+	}
+	defer n.endTurn()
 	named := func(v Voter) bool { return v.Name == name }
 	if voters := n.Voters(); slices.ContainsFunc(voters, named) {
 		a := n.newAsker()
 		defer a.close()
-		if err := a.majority(slices.DeleteFunc(voters, named)); err != nil {
+		if err := a.majority(slices.DeleteFunc(voters, named), ""); err != nil {
 			return fmt.Errorf("remove voter %q: %w", name, err)
 		}
 	}
@@ -99,18 +112,18 @@ func (n *Node) remove(ctx context.Context, name replica.NodeName) error {
 }
 
 // mayJoin refuses a node that is not there, not the one that is named, or not new.
-func (n *Node) mayJoin(a *asker, v Voter) error {
+func (n *Node) mayJoin(a *asker, v Voter) (answered, error) {
 	if i := slices.IndexFunc(n.cfg.Voters, func(c Voter) bool { return c.Name == v.Name }); i >= 0 && n.cfg.Voters[i].Addr != v.Addr {
-		return fmt.Errorf("the configuration of the leader, node %s, has it at %s, and that counts: give that address, or correct it there", n.cfg.ID, n.cfg.Voters[i].Addr)
+		return answered{}, fmt.Errorf("the configuration of the leader, node %s, has it at %s, and that counts: give that address, or correct it there", n.cfg.ID, n.cfg.Voters[i].Addr)
 	}
-	h, err := a.ask(v)
+	h, err := a.ask(v, nil)
 	switch {
 	case err != nil:
-		return fmt.Errorf("it does not answer: %w: its configuration must name %s, and it with that addr, among the voters, and its daemon run with --join", err, n.cfg.ID)
+		return h, fmt.Errorf("it does not answer: %w: its configuration must name %s, and it with that addr, among the voters, and its daemon run with --join", err, n.cfg.ID)
 	case (h.last > 0 || h.term > 0) && !slices.Contains(n.Joining(), v):
-		return fmt.Errorf("it has a log already, up to entry %d in term %d, so it is no new voter: stop its daemon, move its Raft directory away and start it with --join, under a new name if this one has voted before", h.last, h.term)
+		return h, fmt.Errorf("it has a log already, up to entry %d in term %d, so it is no new voter: stop its daemon, move its Raft directory away and start it with --join, under a new name if this one has voted before", h.last, h.term)
 	}
-	return nil
+	return h, nil
 }
 
 // caughtUp waits until a node has all that was committed, and what was added meanwhile took it less than an election.
@@ -120,7 +133,7 @@ func (n *Node) caughtUp(ctx context.Context, a *asker, v Voter) error {
 	for {
 		began, goal := time.Now(), n.raft.CommitIndex()
 		for {
-			h, err := a.ask(v)
+			h, err := a.ask(v, nil)
 			if err == nil && h.last >= goal {
 				break
 			}
@@ -142,26 +155,14 @@ type asker struct {
 	trans *raft.NetworkTransport
 }
 
-// heard is the end of a node's log.
-type heard struct{ term, last uint64 }
-
 func (n *Node) newAsker() *asker {
-	layer := &dialOnly{streams: n.streams, closed: make(chan struct{})}
+	layer := &dialOnly{streams: n.streams, life: n.ctx, closed: make(chan struct{})}
 	return &asker{n, raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Logger: n.cfg.Logger, Stream: layer, MaxPool: 1, Timeout: askTimeout, MaxRPCsInFlight: 1})}
 }
 
 func (a *asker) close() {
 	a.trans.CloseStreams()
 	_ = a.trans.Close() // it has no error
-}
-
-// ask sends what a leader sends, of term 0: raft's main loop answers it with the end of its log, and does nothing, as for any leader of
-// the past; one without a log takes this node for the leader, which it is.
-func (a *asker) ask(v Voter) (heard, error) {
-	q := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(a.n.cfg.ID), Addr: a.trans.EncodePeer(raft.ServerID(a.n.cfg.ID), a.trans.LocalAddr())}}
-	var r raft.AppendEntriesResponse
-	err := a.trans.AppendEntries(raft.ServerID(v.Name), target(v.Name, v.Addr), &q, &r)
-	return heard{r.Term, r.LastLog}, err
 }
 
 // MajorityWithout fails unless a majority of the voters answers now without that one, which goes on counting as one.
@@ -173,7 +174,7 @@ func (n *Node) MajorityWithout(name replica.NodeName) error {
 	}
 	a := n.newAsker()
 	defer a.close()
-	silent := a.silent(others)
+	silent := a.silent(others, "")
 	if answer := len(others) - len(silent); 2*answer <= len(voters) {
 		text := fmt.Sprintf("without %s %d of the %d voters answer, and without a majority the cluster commits nothing", name, answer, len(voters))
 		if len(silent) > 0 {
@@ -185,16 +186,16 @@ func (n *Node) MajorityWithout(name replica.NodeName) error {
 }
 
 // majority fails unless most of the voters that would be answer now, this node among them.
-func (a *asker) majority(voters []Voter) error {
-	silent := a.silent(voters)
+func (a *asker) majority(voters []Voter, joins replica.NodeName) error {
+	silent := a.silent(voters, joins)
 	if answer := len(voters) - len(silent); 2*answer <= len(voters) {
 		return fmt.Errorf("of the %d voters that there would be %d answer, and without a majority the cluster would never commit again: first bring back %s", len(voters), answer, strings.Join(silent, ", "))
 	}
 	return nil
 }
 
-// silent names the voters that do not answer now, and why.
-func (a *asker) silent(voters []Voter) (silent []string) {
+// silent names the voters that do not answer now, or do not vote, and why; of the one that joins an answer is enough.
+func (a *asker) silent(voters []Voter, joins replica.NodeName) (silent []string) {
 	errs := make([]error, len(voters))
 	var asked sync.WaitGroup
 	for i, v := range voters {
@@ -205,7 +206,11 @@ func (a *asker) silent(voters []Voter) (silent []string) {
 			if to := a.n.addrOf(raft.ServerID(v.Name)); to != "" {
 				v.Addr = to
 			}
-			_, errs[i] = a.ask(v)
+			got, err := a.ask(v, nil)
+			if err == nil && !got.Votes && v.Name != joins {
+				err = errors.New("it answers, and does not vote yet: see replicad status there")
+			}
+			errs[i] = err
 		})
 	}
 	asked.Wait()
@@ -220,8 +225,28 @@ func (a *asker) silent(voters []Voter) (silent []string) {
 // dialOnly is streams for a second transport: it dials, and leaves what comes in to raft's.
 type dialOnly struct {
 	*streams
+	life   context.Context // with it the streams that it dialed end
 	closed chan struct{}
 	once   sync.Once
+}
+
+func (d *dialOnly) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	conn, err := d.dial(d.life, to, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return &askStream{conn, context.AfterFunc(d.life, func() { conn.Close() })}, nil
+}
+
+// askStream ends with the node: nobody waits then for an answer.
+type askStream struct {
+	net.Conn
+	stop func() bool
+}
+
+func (s *askStream) Close() error {
+	s.stop()
+	return s.Conn.Close()
 }
 
 func (d *dialOnly) Accept() (net.Conn, error) {

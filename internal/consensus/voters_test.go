@@ -110,6 +110,15 @@ func TestJoiningGoesOn(t *testing.T) {
 		if err := lead.raft.AddNonvoter(raft.ServerID(v.Name), raft.ServerAddress(v.Addr), 0, patience).Error(); err != nil {
 			t.Fatal(err)
 		}
+		a := lead.newAsker()
+		defer a.close()
+		got, err := a.ask(v, nil)
+		if err == nil {
+			err = lead.invite(within(t), a, v, got, false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		c.awaitNode("w1")
 		if joining := lead.Joining(); !slices.Contains(joining, v) {
 			t.Fatalf("joining: %v", joining)

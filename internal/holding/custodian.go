@@ -30,6 +30,9 @@ type Custodian struct {
 	lost   bool                // no keeper holds what is parked
 }
 
+// PromiseKey is where a keeper holds what its node's voter has promised.
+const PromiseKey = "voter's promises"
+
 // Vault is the part of shm.Keeper that the custodian needs; calls may take seconds.
 type Vault interface {
 	Put(key string, f *os.File) error

@@ -72,6 +72,10 @@ func (h *Host) Adopt() error {
 	kept := adoption.Kept{Listed: list.Arenas}
 	for _, key := range slices.Sorted(maps.Keys(files)) {
 		f := files[key]
+		if key == holding.PromiseKey { // the voter's: a further keeper is to have it too
+			h.custody.Holds(key, f)
+			continue
+		}
 		if desk.Records(key) {
 			if h.desk.Adopt(key, f) {
 				h.custody.Holds(key, f)

@@ -524,8 +524,32 @@ func (d *daemon) openNetwork() (err error) {
 	return nil
 }
 
-// openRaft starts the voter. One whose log does not open, or is empty though the cluster exists, runs as a client: sessions
-// and the data plane start without it.
+// memory is what the keeper holds of this voter's promises, so that an old log that is put back is found out. Nil: there is none, and the others are asked.
+func (d *daemon) memory() consensus.Memory {
+	files, err := d.keeper.All()
+	f := files[holding.PromiseKey]
+	delete(files, holding.PromiseKey)
+	for _, other := range files { // the host takes its own back
+		_ = other.Close()
+	}
+	if err == nil && f == nil {
+		if f, err = shm.NewScrap(holding.PromiseKey, consensus.MemoryBytes); err == nil {
+			err = d.keeper.Put(holding.PromiseKey, f)
+		}
+	}
+	if err != nil {
+		d.log.Failed("raft", "the keeper does not remember what this voter promises", err.Error())
+		if f != nil {
+			_ = f.Close()
+		}
+		return nil
+	}
+	d.onClose(func() { _ = f.Close() })
+	return f
+}
+
+// openRaft starts the voter. One whose log does not open runs as a client: sessions and the data plane start without it. One whose log is empty, or older
+// than what it promised, runs without a vote until a leader has taken it in.
 func (d *daemon) openRaft() error {
 	c := d.cfg
 	if !c.IsVoter() {
@@ -540,7 +564,7 @@ func (d *daemon) openRaft() error {
 	d.layer = newRaftLayer(d.endpoint, d.paths, c.Addr, names)
 	d.endpoint.Handle(endpoint.Raft, d.layer.accept)
 	var err error
-	d.cons, err = consensus.Start(consensus.Config{ID: c.Node, Addr: c.Addr, Dir: filepath.Join(c.StateDir, "raft"), Voters: voters, Bootstrap: d.opt.Bootstrap, Join: d.opt.Join, Layer: d.layer, Cluster: d.id.Cluster,
+	d.cons, err = consensus.Start(consensus.Config{ID: c.Node, Addr: c.Addr, Dir: filepath.Join(c.StateDir, "raft"), Voters: voters, Bootstrap: d.opt.Bootstrap, Join: d.opt.Join, Memory: d.memory(), Layer: d.layer, Cluster: d.id.Cluster,
 		Heartbeat: c.Raft.Heartbeat, Election: c.Raft.Election, Lease: c.Raft.Lease, WatchdogAfter: c.Raft.Watchdog,
 		Logger: consensus.NewLogger(d.log.Raft)})
 	if err != nil {

@@ -7,12 +7,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
-// TestVoterWithoutItsLog: a voter that lost its disk does not vote again under its name, says what to do, and serves as a
-// client meanwhile; the other two go on.
-func TestVoterWithoutItsLog(t *testing.T) {
-	t.Parallel()
+// trio starts three voters.
+func trio(t *testing.T) *cluster {
+	t.Helper()
 	c := newCluster(t, "n1", "n2", "n3")
 	for _, n := range c.nodes {
 		n.launch()
@@ -20,19 +20,61 @@ func TestVoterWithoutItsLog(t *testing.T) {
 	for _, n := range c.nodes {
 		n.daemon.await("linked", nil)
 	}
+	return c
+}
+
+// loseLog loses the log of a voter whose daemon does not run.
+func (n *node) loseLog() {
+	n.t.Helper()
+	if err := os.RemoveAll(filepath.Join(n.cfg.StateDir, "raft")); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// TestVoterWithoutItsLog: a voter that lost its disk comes back under its name, with --bootstrap left in its unit, and its vote is a vote.
+func TestVoterWithoutItsLog(t *testing.T) {
+	t.Parallel()
+	c := trio(t)
+	l := c.nodes[0].run("job", 1, rankSpec{Pace: 20 * time.Millisecond}, "--min-copies", "1")
+	l.await("step", fields{"step": 5})
 	lost := c.nodes[2]
 	lost.die()
-	if err := os.RemoveAll(filepath.Join(lost.cfg.StateDir, "raft")); err != nil {
-		t.Fatal(err)
-	}
+	lost.loseLog()
+	lost.flags = []string{"--bootstrap"}
 	lost.launch()
-	f := lost.daemon.await("failed", fields{"what": "raft", "subject": "this voter runs as a client"})
-	contains(t, f.text, lost.cfg.StateDir, "new name")
-	lost.daemon.await("linked", nil)
-	c.nodes[0].run("job", 1, rankSpec{}).await("step", fields{"step": 5})
-	s := lost.statusWhen(func(s status) bool { return linked(s) && len(s.Nodes) == 3 })
-	if s.Leader == "n3" {
-		t.Errorf("status: %+v", s)
+	lost.daemon.await("raft", fields{"text": "this voter votes again"})
+	c.nodes[1].die() // without the third one's vote and log nothing is committed now
+	at := c.nodes[0].statusWhen(func(s status) bool { return s.Leader != "" && s.Leader != "n2" }).job("job").Position.Step
+	c.nodes[0].statusWhen(func(s status) bool { return s.job("job").Position.Step > at+5 })
+}
+
+// TestBootstrapLeftInTheUnit: n2 is down, n1 and n3 commit, n3's disk is lost and it starts with --bootstrap, n2 comes back: no history but the first.
+// With n1 all goes on.
+func TestBootstrapLeftInTheUnit(t *testing.T) {
+	t.Parallel()
+	c := trio(t)
+	n1, n2, n3 := c.nodes[0], c.nodes[1], c.nodes[2]
+	n2.die()
+	l := n1.run("job", 1, rankSpec{Pace: 20 * time.Millisecond}, "--min-copies", "1")
+	l.await("step", fields{"step": 5})
+	at := n1.statusWhen(func(s status) bool { return s.job("job").Position.Step > 5 }).job("job").Position.Step
+	n3.die()
+	n1.daemon.kill()
+	n3.loseLog()
+	for _, n := range []*node{n2, n3} {
+		n.flags = []string{"--bootstrap"}
+		n.launch()
+	}
+	n3.daemon.awaitText(0, "this voter learns: its log is empty")
+	if code, out := n2.verb("voter", "list"); code != 0 || !strings.Contains(out, "no leader answers") {
+		t.Errorf("voter list without a leader: code %d, %s", code, out)
+	}
+	n1.flags = []string{"--bootstrap"}
+	n1.serve()
+	n3.daemon.await("raft", fields{"text": "this voter votes again"})
+	s := n1.statusWhen(func(s status) bool { return s.job("job").Position.Step > at })
+	if len(s.Jobs) != 1 {
+		t.Errorf("jobs: %+v", s.Jobs)
 	}
 }
 

@@ -20,6 +20,8 @@ const (
 	KindSnapshot Kind = 2 // of the replicated state machine
 	KindManifest Kind = 3 // a replica.Manifest
 	KindDigest   Kind = 4 // an entry of the replicated log: what the state is at an earlier one, for voters to compare
+	KindBallot   Kind = 5 // what voters ask each other, and answer, beside Raft
+	KindPromise  Kind = 6 // what a voter has promised, in memory that its keeper holds
 
 	FirstTransfer   Kind = 16 // 16..31
 	FirstControl    Kind = 32 // 32..63
