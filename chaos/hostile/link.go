@@ -51,6 +51,7 @@ type welcome struct {
 	Term    uint64           `cbor:"5,keyasint"`
 	Era     replica.Era      `cbor:"6,keyasint"`
 	Refused bool             `cbor:"7,keyasint,omitempty"`
+	Raft    body             `cbor:"8,keyasint"`
 }
 
 // life is the incarnation under which mallory registers: the same in all patterns.

@@ -30,6 +30,7 @@ func printStatus(w io.Writer, s control.Status) error {
 	printf(t, "cluster\t%v\n", s.Cluster)
 	printf(t, "asked\t%s (incarnation %d, session %d, %s)\n", s.Node, s.Incarnation, s.Session, s.Version)
 	printf(t, "leader\t%s (term %d)\n", leader, s.Term)
+	printVoters(t, s)
 	if s.Adopting {
 		printf(t, "adopting\tthis daemon is still taking back the arenas of its ranks\n")
 	}
@@ -84,11 +85,15 @@ func printStatus(w io.Writer, s control.Status) error {
 	printf(t, "\nNODE\tSTATE\tROLE\tSESSION\tADDRESS\n")
 	for _, n := range s.Nodes {
 		role := "client"
-		if n.Voter {
-			role = "voter"
-		}
-		if n.Name == s.Leader {
+		switch {
+		case n.Name == s.Leader:
 			role = "leader"
+		case slices.ContainsFunc(s.Voters, func(v control.VoterStatus) bool { return v.Name == n.Name && v.Joining }):
+			role = "learner"
+		case n.Voter && !n.Votes && whyNoVote(s, n.Name) != "":
+			role = "voter, does not vote"
+		case n.Voter:
+			role = "voter"
 		}
 		state := n.State
 		if n.Revoked {
@@ -103,6 +108,38 @@ func printStatus(w io.Writer, s control.Status) error {
 		printJob(t, s, j)
 	}
 	return t.Flush()
+}
+
+// printVoters names the voters that do not vote, and what that means for the next loss.
+func printVoters(t io.Writer, s control.Status) {
+	for _, v := range s.Voters {
+		if v.Joining {
+			printf(t, "learner %s\t%s\n", v.Name, cmp.Or(v.Why, "it has the log and no vote yet"))
+		} else if why := whyNoVote(s, v.Name); why != "" {
+			printf(t, "voter %s\tdoes not vote: %s\n", v.Name, why)
+		}
+	}
+	votes, of := control.Quorum(s.Voters)
+	switch {
+	case s.Leader == "" && of > 1:
+		printf(t, "votes\t%d of the %d voters are known here to be able to vote, and a leader needs %d that reach each other\n", votes, of, of/2+1)
+	case s.Leader != "" && of > 2 && votes < of && 2*(votes-1) <= of && slices.ContainsFunc(s.Voters, func(v control.VoterStatus) bool { return whyNoVote(s, v.Name) != "" }):
+		printf(t, "votes\t%d of the %d voters vote: the loss of one of them stops commits\n", votes, of)
+	}
+}
+
+// whyNoVote says why a voter does not vote; empty: it does, or nothing is known of it though there is a leader.
+func whyNoVote(s control.Status, name replica.NodeName) string {
+	for _, v := range s.Voters {
+		switch {
+		case v.Name != name || v.Votes || v.Joining:
+		case v.Why != "":
+			return v.Why
+		case s.Leader == "":
+			return "nothing is known of it here: run replicad status on that node"
+		}
+	}
+	return ""
 }
 
 // accountText says what a user has of what it may have. Where no leader answers only what this node counts is known.

@@ -68,6 +68,7 @@ const (
 	kindSpool       wire.Kind = 118
 	kindSpooled     wire.Kind = 119
 	kindSaid        wire.Kind = 120
+	kindStanding    wire.Kind = 121
 	kindTurn        wire.Kind = 125
 	kindAgents      wire.Kind = 126
 	kindRound       wire.Kind = 127
@@ -111,6 +112,7 @@ var table = []row{
 	message[CopyReport](kindCopy, ToLeader),
 	message[SpoolReport](kindSpooled, ToLeader),
 	message[AgentsReport](kindAgents, ToLeader),
+	message[Standing](kindStanding, ToLeader),
 
 	handshake[Welcome](KindWelcome, ToNode),
 	handshake[Beat](KindBeat, ToNode),   // the leader is there

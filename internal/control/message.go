@@ -14,6 +14,8 @@ type Hello struct {
 	Node    replica.Node      `cbor:"2,keyasint"`
 	// Running are the claims that the daemon serves now; see replica.RegisterNode.
 	Running []replica.Running `cbor:"3,keyasint,omitempty"`
+	// Raft is the daemon's part in Raft, now; a Standing says what changes.
+	Raft Standing `cbor:"4,keyasint"`
 }
 
 // Welcome answers a hello. Leader is set where the answerer does not lead: try there. Refused tells that asking again changes nothing
@@ -26,6 +28,8 @@ type Welcome struct {
 	Term    uint64           `cbor:"5,keyasint"`
 	Era     replica.Era      `cbor:"6,keyasint"`
 	Refused bool             `cbor:"7,keyasint,omitempty"`
+	// Raft is the answerer's part in Raft, where it does not lead: without a leader nobody else says so.
+	Raft Standing `cbor:"8,keyasint"`
 }
 
 // NotLeader is the Reason of who does not lead.

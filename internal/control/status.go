@@ -43,7 +43,10 @@ type Status struct {
 	// DurableSilent is why this node makes no calls to its durable_dir: its file system did not answer. Empty: it did.
 	DurableSilent string       `json:"durable_silent,omitempty"`
 	Nodes         []NodeStatus `json:"nodes"`
-	Jobs          []JobStatus  `json:"jobs"`
+	// Voters are the nodes in Raft's present configuration, by name, and which of them vote: the leader's word, or where none answers what this node
+	// knows by itself.
+	Voters []VoterStatus `json:"voters,omitempty"`
+	Jobs   []JobStatus   `json:"jobs"`
 	// NoLink says why each voter takes no link of this node, Refused whose links this voter does not take, and why.
 	NoLink  []NoLink `json:"no_link,omitempty"`
 	Refused []NoLink `json:"refused,omitempty"`
@@ -119,8 +122,9 @@ type ScrubStatus struct {
 type NodeStatus struct {
 	Name    replica.NodeName `json:"name"`
 	Addr    string           `json:"addr"`
-	Voter   bool             `json:"voter"`
-	State   string           `json:"state"` // "alive", "unobserved" (daemon down, host up), "silent", "unknown"
+	Voter   bool             `json:"voter"`           // it has a vote in Raft's present configuration
+	Votes   bool             `json:"votes,omitempty"` // and can give it now, as far as it is known
+	State   string           `json:"state"`           // "alive", "unobserved" (daemon down, host up), "silent", "unknown"
 	Session replica.Session  `json:"session"`
 	Revoked bool             `json:"revoked,omitempty"` // the leader has seen no certificate of it that is good
 }
@@ -155,8 +159,8 @@ type JobStatus struct {
 	// share. They count on nothing of the nodes in Silent. Empty before the first commit.
 	Losses []LossStatus       `json:"losses,omitempty" cbor:"21,keyasint"`
 	Silent []replica.NodeName `json:"silent,omitempty" cbor:"22,keyasint"`
-	// Odds count the ways to lose one, two and three nodes at once, beyond those in Silent, of the nodes that hold a part of Committed: after how many
-	// of them memory alone would have every committed step. Empty while the job is not open.
+	// Odds count the ways to lose one, two and three nodes at once, beyond those in Silent, of the nodes that hold a part of Committed or vote: after how many
+	// of them memory alone would have every committed step, with a majority of the voters. Empty while the job is not open.
 	Odds []OddsStatus `json:"odds,omitempty" cbor:"27,keyasint"`
 	// Offers says how many processes the launchers of each node could still start for this job.
 	Offers []OfferStatus `json:"offers,omitempty" cbor:"23,keyasint"`
@@ -320,6 +324,8 @@ type LeaderStatus struct {
 	Revoked []replica.NodeName `json:"revoked,omitempty" cbor:"3,keyasint"` // registered nodes of which it has seen no certificate that is good
 
 	Accounts []AccountStatus `json:"accounts,omitempty" cbor:"4,keyasint"`
+	// Voters are the nodes in Raft's present configuration, by name.
+	Voters []VoterStatus `json:"voters,omitempty" cbor:"5,keyasint,omitempty"`
 }
 
 // AccountStatus is what a user has of what all users share, and may have. Sessions and requests are those of the node that was asked.

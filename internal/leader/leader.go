@@ -18,6 +18,7 @@ import (
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader/agents"
 	"github.com/replicad/replicad/internal/leader/durable"
+	"github.com/replicad/replicad/internal/leader/voters"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -64,6 +65,8 @@ type Config struct {
 	Operators func(certificate, message, signature []byte, now time.Time) (name string, epoch replica.CertEpoch, err error)
 	// Learn takes in what the log revokes.
 	Learn func([]replica.Revocation) (news []replica.Revocation)
+	// Standing is this daemon's own part in Raft.
+	Standing func() control.Standing
 	// Newest is the newest epoch that was seen of a name's certificates; 0: none.
 	Newest func(replica.Role, string) replica.CertEpoch
 }
@@ -102,6 +105,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Learn == nil {
 		c.Learn = func([]replica.Revocation) []replica.Revocation { return nil }
+	}
+	if c.Standing == nil {
+		c.Standing = func() control.Standing { return control.Standing{State: control.Votes} }
 	}
 	if c.Newest == nil {
 		c.Newest = func(replica.Role, string) replica.CertEpoch { return 0 }
@@ -153,6 +159,7 @@ type Leader struct {
 	again      rereading
 	leaving    map[replica.NodeName]*leaving // whose daemons were asked to end
 	strays     strays
+	voters     voters.Book
 	waiting    []waitingProposal // for a slot, in order
 	ahead      []waitingProposal // operators': for a slot before these
 	turned     []proposalOutcome // refused for want of a place in waiting; told when the event at hand is over
@@ -172,7 +179,8 @@ type waitingProposal struct {
 type nodeLink struct {
 	*control.Link
 	node   replica.Node
-	orders sync.Map // by id of an order under way, the func(OperatorReply) that is told what becomes of it
+	raft   control.Standing // as its hello said
+	orders sync.Map         // by id of an order under way, the func(OperatorReply) that is told what becomes of it
 }
 
 // ledJob is the soft state of one job.
@@ -397,6 +405,7 @@ func (l *Leader) resign(why error) {
 	l.endReread()
 	l.challenges.forget()
 	l.strays = newStrays()
+	l.voters.Forget()
 	l.kv = rendezvous.New(0, 0)
 	l.view, l.told, l.whole, l.followed = lock.View{}, 0, wholeState{}, 0
 	l.active = false
@@ -716,6 +725,7 @@ func (l *Leader) tick(ctx context.Context) {
 		l.looked = now
 		l.tellLeaving(ctx)
 		l.lookForStrays()
+		sayVoters(l)
 	}
 	for id, led := range l.jobs {
 		if again && led.job.Phase == replica.Open { // an outcome that stayed unknown brings no event of its own

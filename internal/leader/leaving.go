@@ -59,6 +59,7 @@ func (l *Leader) tellLeaving(ctx context.Context) {
 func (l *Leader) stays(ctx context.Context, node replica.NodeName, v *leaving) string {
 	c := durable.Cluster{
 		Voters: voterNames(l.cons.Voters()),
+		Mute:   l.voters.Mute,
 		Linked: func(n replica.NodeName) bool { return l.links[n] != nil },
 		// The probes of a leader that is new may not have begun.
 		Answers: func(n replica.NodeName) bool { return l.now()-l.since < leaveLinks || l.cfg.Answers(n) },

@@ -39,7 +39,7 @@ func (l *Leader) Serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 	}
 	name, addr, _, self := l.cons.Leadership()
 	if !self {
-		control.WriteWelcome(conn, control.Welcome{Reason: control.NotLeader, Leader: name, Address: addr}) //nolint:errcheck // the node asks the next voter
+		control.WriteWelcome(conn, control.Welcome{Reason: control.NotLeader, Leader: name, Address: addr, Raft: l.cfg.Standing().Fit()}) //nolint:errcheck // the node asks the next voter
 		return
 	}
 	out, err := l.register(ctx, h.Node, h.Running)
@@ -54,7 +54,7 @@ func (l *Leader) Serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 	}
 	l.cfg.Refused.Linked(h.Node.Holder())
 	conn.SetDeadline(time.Time{})
-	n := &nodeLink{Link: control.NewLink(conn, control.ToNode), node: h.Node}
+	n := &nodeLink{Link: control.NewLink(conn, control.ToNode), node: h.Node, raft: h.Raft}
 	n.Full = func(of any) { l.log.LeftOut(string(peer), of) }
 	l.post(leaderLinkUp{n})
 	var beside sync.WaitGroup
@@ -268,6 +268,7 @@ func (l *Leader) linkUp(ctx context.Context, n *nodeLink) {
 		l.lost(ctx, n.node.Name) // what was sent on it may not have arrived: an offer would be waited for until claim_timeout
 	}
 	l.links[n.node.Name] = n
+	l.voters.Heard(n.node.Name, n.raft)
 	delete(l.leaving, n.node.Name) // a daemon that ends says so on each link
 	l.spools.up(n.node.Name, n.Link)
 	l.agentsLinked(n.node.Name)
@@ -348,6 +349,8 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		l.unreached(ctx, name, m)
 	case control.PushReport:
 		l.pushes(name, m)
+	case control.Standing:
+		l.voters.Heard(name, m)
 	case control.UnheardAnswer:
 		l.unheard(name, m)
 	case control.AskView:
@@ -410,7 +413,7 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 			return // the asker says what it knows itself
 		}
 		jobs, finish := l.status()
-		st := control.LeaderStatus{Jobs: jobs, Steps: l.steps.status(), Revoked: l.revokedNodes(), Accounts: l.accounts()}
+		st := control.LeaderStatus{Jobs: jobs, Steps: l.steps.status(), Revoked: l.revokedNodes(), Accounts: l.accounts(), Voters: votersNow(l)}
 		l.work.Go(func() { // thousands of ranks take a while to be written
 			finish()
 			from.Send(control.StatusReply{ID: m.ID, Status: st.Fit()})

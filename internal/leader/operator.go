@@ -283,7 +283,7 @@ func (l *Leader) changeVoters(ctx context.Context, from *nodeLink, m control.Ord
 	joins := slices.ContainsFunc(joining, func(v consensus.Voter) bool { return v.Name == m.Node })
 	switch {
 	case m.Verb == control.Voters:
-		from.answer(m.ID, control.OperatorReply{Text: l.votersText(voters, joining)})
+		from.answer(m.ID, control.OperatorReply{Text: votersText(l)})
 		return
 	case m.Verb == control.AddVoter && (replica.CheckName(string(m.Node)) != nil || m.Addr == ""):
 		from.answer(m.ID, control.Refusal(fmt.Sprintf("voter %q at %q: want a node's name and the addr of its configuration", m.Node, m.Addr)))
@@ -326,20 +326,4 @@ func (l *Leader) changeVoters(ctx context.Context, from *nodeLink, m control.Ord
 			from.answer(m.ID, control.OperatorReply{Text: text})
 		}
 	})
-}
-
-// votersText lists who votes, and who is on the way there.
-func (l *Leader) votersText(voters, joining []consensus.Voter) string {
-	leads, _, _, _ := l.cons.Leadership()
-	text := "VOTER\tADDRESS"
-	for _, v := range voters {
-		text += fmt.Sprintf("\n%s\t%s", v.Name, v.Addr)
-		if v.Name == leads {
-			text += "\tleads"
-		}
-	}
-	for _, v := range joining {
-		text += fmt.Sprintf("\n%s\t%s\thas the log and no vote: add it again, or remove it", v.Name, v.Addr)
-	}
-	return text
 }

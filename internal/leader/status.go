@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/leader/voters"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -76,7 +77,7 @@ func (l *Leader) losses() []namedLoss {
 	return out
 }
 
-// silent are the nodes that are counted on for nothing, and who votes.
+// silent are the nodes that are counted on for nothing, who has a vote, and who does not give it.
 func (l *Leader) silent() recovery.Loss {
 	var out recovery.Loss
 	for _, n := range slices.Sorted(maps.Keys(l.view.Nodes)) {
@@ -84,9 +85,8 @@ func (l *Leader) silent() recovery.Loss {
 			out.Absent = append(out.Absent, n)
 		}
 	}
-	for _, v := range l.cons.Voters() {
-		out.Voters = append(out.Voters, v.Name)
-	}
+	table := votersNow(l)
+	out.Voters, out.Mute = voters.Voters(table), voters.Mute(table)
 	return out
 }
 

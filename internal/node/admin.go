@@ -224,7 +224,7 @@ func (a *admin) status(ctx context.Context) control.Status {
 			if name == a.self {
 				state = "alive"
 			}
-			st.Nodes = append(st.Nodes, control.NodeStatus{Name: name, Addr: n.Addr, Voter: n.Voter, State: state, Session: n.Session})
+			st.Nodes = append(st.Nodes, control.NodeStatus{Name: name, Addr: n.Addr, State: state, Session: n.Session})
 		}
 		if own.Holding.UnderWay > 0 {
 			st.Network.HeldTo, st.Network.HeldWhy = own.Holding.Limit, own.Holding.Why
@@ -237,10 +237,14 @@ func (a *admin) status(ctx context.Context) control.Status {
 	reply, _ := a.host.Ask(ctx, statusTimeout, func(id uint64) any { return control.StatusRequest{ID: id} })
 	if said, ok := reply.(control.StatusReply); ok {
 		leads := said.Status
-		st.Jobs, st.Steps, st.Accounts = leads.Jobs, &leads.Steps, leads.Accounts
+		st.Jobs, st.Steps, st.Accounts, st.Voters = leads.Jobs, &leads.Steps, leads.Accounts, leads.Voters
 		for i := range st.Nodes {
 			st.Nodes[i].Revoked = slices.Contains(leads.Revoked, st.Nodes[i].Name)
 		}
+	}
+	for i := range st.Nodes {
+		at := slices.IndexFunc(st.Voters, func(v control.VoterStatus) bool { return v.Name == st.Nodes[i].Name && !v.Joining })
+		st.Nodes[i].Voter, st.Nodes[i].Votes = at >= 0, at >= 0 && st.Voters[at].Votes
 	}
 	if a.users != nil {
 		here := a.users()

@@ -42,6 +42,9 @@ type linker struct {
 	dial   dialer
 	post   func(host.Event)       // blocks; false once the host has ended
 	failed func(voterAddr, error) // why a voter took no link, other than that it does not lead
+	// raft is this daemon's part in Raft, heard takes in what a voter that does not lead says of its own; nil: nobody asks.
+	raft  func() control.Standing
+	heard func(replica.NodeName, control.Standing)
 }
 
 type voterAddr struct {
@@ -176,6 +179,9 @@ func (k *linker) once(ctx context.Context, target voterAddr, patience time.Durat
 		return control.Welcome{}, fmt.Errorf("link to %s: %w", target.name, err)
 	}
 	if !w.OK {
+		if k.heard != nil && w.Reason == control.NotLeader {
+			k.heard(target.name, w.Raft)
+		}
 		return w, nil
 	}
 	conn.SetDeadline(time.Time{})
@@ -185,6 +191,9 @@ func (k *linker) once(ctx context.Context, target voterAddr, patience time.Durat
 	var looking sync.WaitGroup
 	defer looking.Wait() // it ends with the link
 	looking.Go(func() { k.leaveFormer(l, target.name, w.Term) })
+	if k.raft != nil {
+		looking.Go(func() { keepTelling(l, hello.Raft, k.raft) })
+	}
 	var in control.Decoder
 	err = l.Run(ctx, func(kind wire.Kind, body []byte) error {
 		quiet.Stop() // what takes its time from here on is this node

@@ -93,6 +93,8 @@ type daemon struct {
 	closers  []func()
 
 	stays    atomic.Pointer[string] // why this daemon, which was asked to end, waits; nil: it does not
+	diskFull atomic.Pointer[string] // why this voter's log takes nothing more; nil: it has room
+	said     control.Standings      // by voters that do not lead, of their own part in Raft
 	unlinked control.NoLinks        // why no voter takes a link of this node, while it has none
 	refused  control.NoLinks        // the nodes whose links this one refused
 }
@@ -591,20 +593,13 @@ func (d *daemon) standing() (consensus.Standing, bool) {
 // votersText is what this node alone can tell of who votes, while no leader answers.
 func (d *daemon) votersText() string {
 	text, of := "VOTER\tADDRESS", "this node's configuration"
-	var voters []consensus.Voter
-	if d.cons != nil {
-		voters, of = d.cons.Voters(), "this node's own log"
+	if d.cons != nil && len(d.cons.Voters()) > 0 {
+		of = "this node's own log"
 	}
-	if len(voters) == 0 {
-		of = "this node's configuration"
-		for _, v := range d.cfg.Voters {
-			voters = append(voters, consensus.Voter{Name: v.Name, Addr: v.Addr})
-		}
-	}
-	for _, v := range voters {
+	for _, v := range d.votersKnown() {
 		text += fmt.Sprintf("\n%s\t%s", v.Name, v.Addr)
-		if st, votes := d.standing(); votes && v.Name == d.cfg.Node && !st.Votes() {
-			text += "\t" + st.String()
+		if v.Why != "" {
+			text += "\tdoes not vote: " + v.Why
 		}
 	}
 	return text + "\nno leader answers: this is of " + of + ", and may be older than what the others have"
@@ -629,7 +624,7 @@ func (d *daemon) build() error {
 			shelf = d.store
 		}
 		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Node: d.self.Name, Timing: c.Timing, Tier: shelf, Encrypts: len(c.DurableRecipients) > 0, DurableWriters: c.DurableWriters, PerUser: c.PerUser, Reread: leader.RereadConfig{Every: c.RereadEvery, Rate: uint64(c.RereadRate)}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
-			Answers: d.prober.answers, Hears: d.prober.hears, Quiet: d.prober.quiet, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch})
+			Answers: d.prober.answers, Hears: d.prober.hears, Quiet: d.prober.quiet, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch, Standing: d.raftWord})
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)
 	st, gate := d.host.Parts(), transfer.NewGate(maxServes, maxServesPerPeer, maxRequestsPerPeer)
@@ -695,6 +690,7 @@ func (d *daemon) run(stop context.Context) error {
 		d.proves(ctx)
 		return nil
 	})
+	start("disk", d.watchDisk)
 	start("endpoint", d.endpoint.Run)
 	start("sessions", d.sessions.Run)
 	start("gossip", d.gossip.Run)
@@ -764,9 +760,9 @@ func (d *daemon) speak(ctx context.Context) error {
 	defer served.Wait()
 	hello := func() (control.Hello, bool) {
 		running, ok := d.host.Running(ctx)
-		return control.Hello{Cluster: d.id.Cluster, Node: d.self, Running: running}, ok
+		return control.Hello{Cluster: d.id.Cluster, Node: d.self, Running: running, Raft: d.raftWord()}, ok
 	}
-	k := &linker{hello: hello, self: d.raftLeader, dial: d.linkDialer(ctx, &served), failed: d.linkFailed}
+	k := &linker{hello: hello, self: d.raftLeader, dial: d.linkDialer(ctx, &served), failed: d.linkFailed, raft: d.raftWord, heard: func(n replica.NodeName, s control.Standing) { d.said.Add(n, s, time.Now()) }}
 	k.post = func(ev host.Event) {
 		if _, up := ev.(host.LinkUp); up {
 			d.unlinked.Clear()
@@ -863,6 +859,7 @@ func (d *daemon) baseStatus() control.Status {
 		s.Certificate = err.Error()
 	}
 	s.Revoked, s.PassedOver = revokedStatus(d.id), d.trust.passedOver()
+	s.Voters = d.votersKnown()
 	if d.gossip != nil {
 		s.Warnings = append(s.Warnings, d.gossip.Warnings()...)
 		s.GossipKeys = gossipKeyStatus(d.id.GossipKeys(), d.cfg.Node, d.gossip.Members())

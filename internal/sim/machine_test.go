@@ -334,7 +334,7 @@ func (d *daemon) link(to replica.NodeName) {
 	defer l.Close(nil)
 	near.SetDeadline(time.Now().Add(control.LinkHandshake))
 	running, ok := d.host.Running(d.ctx)
-	if !ok || control.WriteHello(near, control.Hello{Cluster: d.m.w.cluster, Node: d.self, Running: running}) != nil {
+	if !ok || control.WriteHello(near, control.Hello{Cluster: d.m.w.cluster, Node: d.self, Running: running, Raft: control.Standing{State: control.Votes}}) != nil {
 		return
 	}
 	w, err := control.ReadWelcome(near)

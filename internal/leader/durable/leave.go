@@ -10,6 +10,7 @@ import (
 // Cluster is who is there when a daemon is asked to end.
 type Cluster struct {
 	Voters  []replica.NodeName
+	Mute    func(replica.NodeName) bool // a voter that is there and does not vote; nil: none
 	Linked  func(replica.NodeName) bool // to the leader
 	Answers func(replica.NodeName) bool // its daemon is there, and may link yet
 	Leaves  func(replica.NodeName) bool // its daemon was told that it may end
@@ -36,12 +37,12 @@ func (c Cluster) stays(n replica.NodeName) bool { return c.Linked(n) && !c.Leave
 func (c Cluster) lacks(job *replica.Job, there func(replica.NodeName) bool) string {
 	var away []replica.NodeName
 	for _, v := range c.Voters {
-		if !there(v) {
+		if !there(v) || c.Mute != nil && c.Mute(v) {
 			away = append(away, v)
 		}
 	}
 	if 2*len(away) >= len(c.Voters) {
-		return fmt.Sprintf("voters %v of %v are away", away, c.Voters)
+		return fmt.Sprintf("voters %v of %v are away or do not vote", away, c.Voters)
 	}
 	for _, p := range job.Parts {
 		if !slices.ContainsFunc(p.Holders, func(h replica.Holder) bool { return there(h.Node) && c.Life(h.Node) == h.Incarnation }) {
