@@ -1,9 +1,12 @@
 package replica
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // Cut is the beginning of a text for people, at most max bytes of it and without what is no UTF-8: no reader of a message, a log entry or a
@@ -19,6 +22,25 @@ func Line(s string, max int) string {
 		}
 		return ' '
 	}, Cut(s, max))
+}
+
+// PrintedJSON is JSON with the same values, of printed characters and line ends alone: what else is in its texts is escaped.
+func PrintedJSON(b []byte) []byte {
+	clean := func(r rune) bool { return r == '\n' || unicode.IsPrint(r) }
+	if bytes.IndexFunc(b, func(r rune) bool { return !clean(r) }) < 0 {
+		return b
+	}
+	out := make([]byte, 0, 2*len(b))
+	for _, r := range string(b) {
+		if clean(r) {
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		for _, u := range utf16.Encode([]rune{r}) {
+			out = fmt.Appendf(out, `\u%04x`, u)
+		}
+	}
+	return out
 }
 
 // Listed joins items to at most limit bytes, and says how many more there are.

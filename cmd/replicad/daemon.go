@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/node"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
@@ -82,7 +83,7 @@ func startKeeper(ctx context.Context, c *config.Config, wait bool, stderr io.Wri
 	if err != nil || pid == 0 {
 		return func() {}, err
 	}
-	log := zerolog.New(stderr).With().Str("time", time.Now().Format(time.RFC3339Nano)).Logger()
+	log := zerolog.New(journal.Printed(stderr)).With().Str("time", time.Now().Format(time.RFC3339Nano)).Logger()
 	log.Info().Str("event", "keeper_started").Int("pid", pid).Str("socket", c.KeeperSocket).Msg("no keeper answered, so one was started; it stays when the daemon ends and holds the ranks' memory until it gets SIGTERM")
 	return func() {
 		if err := endKeeper(pid, c.KeeperSocket); err != nil {

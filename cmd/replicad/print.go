@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
-	"unicode/utf16"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -56,18 +54,6 @@ func writeJSON(w io.Writer, v any) error {
 	if err != nil {
 		return err
 	}
-	var out strings.Builder
-	for _, r := range string(b) {
-		switch {
-		case r == '\n' || unicode.IsPrint(r):
-			out.WriteRune(r)
-		default: // inside a text: all else that JSON has is printed
-			for _, u := range utf16.Encode([]rune{r}) {
-				fmt.Fprintf(&out, `\u%04x`, u)
-			}
-		}
-	}
-	out.WriteByte('\n')
-	_, err = io.WriteString(w, out.String())
+	_, err = w.Write(append(replica.PrintedJSON(b), '\n'))
 	return err
 }

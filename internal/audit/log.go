@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/replicad/replicad/replica"
 )
 
 const (
@@ -145,6 +147,7 @@ func (l *Log) write(e entry) error {
 		next.Format = format
 	}
 	b, err := json.Marshal(next)
+	b = replica.PrintedJSON(b) // it is read in terminals, too
 	if err == nil {
 		_, err = l.file.Write(append(b, '\n'))
 	}

@@ -37,7 +37,7 @@ var walls = map[string]wall{
 	"internal/unixsock":      {1, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/threads":       {1, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/want":          {1, []string{}, []string{"golang.org/x/sys/unix"}},
-	"internal/audit":         {1, []string{}, nil},
+	"internal/audit":         {1, []string{"replica"}, nil},
 	"internal/atomicfile":    {1, []string{}, nil},
 	"internal/manners":       {1, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/store": {1, []string{}, nil},

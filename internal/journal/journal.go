@@ -34,12 +34,27 @@ const keptLags = 1024
 // stamped guards the format of the lines' time, which the library has for all of a process.
 var stamped sync.Once
 
+// printed is where lines go. A log is read in terminals too.
+type printed struct{ w io.Writer }
+
+// Printed writes lines of JSON so that no text of theirs can move a terminal's cursor or turn the order of its letters: names, reasons and labels
+// come from ranks, launchers, other nodes and stores.
+func Printed(w io.Writer) io.Writer { return printed{w} }
+
+func (p printed) Write(line []byte) (int, error) {
+	if _, err := p.w.Write(replica.PrintedJSON(line)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
 // New writes a journal of a node to w, at the level that the configuration names.
 func New(w io.Writer, c config.Log, node replica.NodeName) (*Journal, error) {
 	lv, err := zerolog.ParseLevel(c.Level)
 	if err != nil {
 		return nil, fmt.Errorf("log level %q: %w", c.Level, err)
 	}
+	w = Printed(w)
 	stamped.Do(func() { zerolog.TimeFieldFormat = time.RFC3339Nano })
 	to := func(w io.Writer) zerolog.Logger {
 		return zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()
