@@ -254,17 +254,17 @@ type MarkedReport struct {
 	Number     uint64             `cbor:"5,keyasint,omitempty"`
 }
 
-// SpoolOrder asks a node what its spool holds of a job's durable writes that died with their daemons; Name is the job's. With Number it has the
-// node write what it holds of one of them.
+// SpoolOrder asks a node what its spool holds of a job's durable writes that died with their daemons; Name is the job's. With Parts it has the
+// node write those of one generation, out of whichever notes have them.
 type SpoolOrder struct {
 	ID         uint64             `cbor:"1,keyasint"` // of the question
 	Name       string             `cbor:"2,keyasint"`
 	Job        replica.JobID      `cbor:"3,keyasint,omitempty"`
 	Generation replica.Generation `cbor:"4,keyasint,omitempty"`
-	Number     uint64             `cbor:"5,keyasint,omitempty"` // that it had; 0: nothing is written
 	As         uint64             `cbor:"6,keyasint,omitempty"` // the number that its objects get
 	Fleet      string             `cbor:"7,keyasint,omitempty"` // that claims Epoch of the run
 	Epoch      replica.Epoch      `cbor:"8,keyasint,omitempty"`
+	Parts      []replica.PartRoot `cbor:"9,keyasint,omitempty"` // without holders
 }
 
 // SpoolReport is the answer to a SpoolOrder, whole.
@@ -295,9 +295,11 @@ type Leaving struct {
 	Goes bool `cbor:"1,keyasint,omitempty"`
 }
 
-// MayLeave says why a daemon is to wait before it ends; empty: it may.
+// MayLeave says why a daemon is to wait before it ends; empty: it may. With Keep what is committed is not written, and nobody else is known to have
+// it: the daemon leaves what it holds of it in its spool.
 type MayLeave struct {
-	Why string `cbor:"1,keyasint"`
+	Why  string `cbor:"1,keyasint"`
+	Keep bool   `cbor:"2,keyasint,omitempty"`
 }
 
 // EndRequest asks to end a job: the process of a rank has ended in a way that a new one would only repeat.

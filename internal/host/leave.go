@@ -3,83 +3,92 @@ package host
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
 )
 
-// leaveQuiet is how long a daemon that was asked to end waits for a word of a leader: without one nothing is written either.
-const leaveQuiet = 10 * time.Second
+const (
+	// leaveQuiet is how long a daemon that was asked to end waits for a word of a leader: without one nothing is written to the store either.
+	leaveQuiet = 10 * time.Second
+	// leaveLays is how long it waits for one before it lays what it holds of what is committed down in its spool. It does so in any case once half of
+	// the time that it has to end is over: the store may be slow.
+	leaveLays = 3 * time.Second
+)
 
-// leaveAsked has the leader asked whether this node's daemon may end. Why it is to wait goes to words, an empty text once it may.
-type leaveAsked struct{ words chan string }
+// leaveAsked has the leader asked whether this node's daemon may end. Its words go to words.
+type leaveAsked struct{ words chan control.MayLeave }
 
 // leaving is the end of this daemon.
 type leaving struct {
-	words chan string // why it is to wait before it ends, which it was asked to; nil: it was not
-	goes  bool        // it ends, whatever a leader says now
+	words chan control.MayLeave // whether it may end, which it was asked to; nil: it was not
+	goes  bool                  // it ends, whatever a leader says now
 }
 
 // Leave returns once this node's daemon may end: nothing is to be written to the durable tier that can't be without it; or when ctx ends, or no
-// leader says anything. wait hears why it waits, as often as that changes, and that it was given up, with what is not on disk. No leader counts on
-// the daemon from then on.
+// leader says anything. wait hears why it waits, as often as that changes, and that it was given up, with what is not in the store, and where it is. No
+// leader counts on the daemon from then on.
 func (h *Host) Leave(ctx context.Context, wait func(why string)) {
-	words := make(chan string, 1)
+	words := make(chan control.MayLeave, 1)
 	h.Post(leaveAsked{words})
-	quiet := time.NewTimer(leaveQuiet)
+	quiet, lays := time.NewTimer(leaveQuiet), time.NewTimer(leaveLays)
 	defer quiet.Stop()
-	for last := ""; ; {
+	defer lays.Stop()
+	half := time.NewTimer(grace(ctx) / 2)
+	defer half.Stop()
+	down := newLaying(h)
+	defer down.end()
+	last, over := "", ""
+	for {
 		select {
-		case why := <-words:
-			if why == "" {
+		case m := <-words:
+			if m.Why == "" && !m.Keep {
+				down.drop(ctx)
 				return
 			}
-			if why != last {
-				wait(why)
+			if m.Why == "" {
+				over = "it may end"
+				down.begin(ctx)
+				break
 			}
-			last = why
+			if m.Why != last {
+				wait(m.Why)
+			}
+			last, over = m.Why, ""
 			quiet.Reset(leaveQuiet)
+			lays.Reset(leaveLays)
+		case <-lays.C:
+			down.begin(ctx)
+		case <-half.C:
+			down.begin(ctx)
+		case <-down.done():
+			down.take()
 		case <-quiet.C:
-			wait("no leader has answered for " + leaveQuiet.String() + ": it is not waited for any longer" + h.goesWithout(ctx))
-			return
+			over = "no leader has answered for " + leaveQuiet.String() + ": it is not waited for any longer"
+			down.begin(ctx)
 		case <-ctx.Done():
-			if without := h.goesWithout(ctx); last+without != "" {
+			down.end()
+			if without := down.without(ctx); last+without != "" {
 				wait("it ends all the same, though this is not over: " + cmp.Or(last, "no leader has answered") + without)
 			}
 			return
 		}
-	}
-}
-
-// goesWithout has the daemon end without a leader's consent, and says what is not on disk by then, as far as is known here.
-func (h *Host) goesWithout(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveQuiet) // a host that hangs must not hold up the end
-	defer cancel()
-	var p parting
-	if !h.ask(ctx, &p) || len(p.owed) == 0 {
-		return ""
-	}
-	return "; NOT on disk: " + strings.Join(p.owed, ", ") + "; memory has that for as long as the keepers run: start the daemons again"
-}
-
-// parting has the daemon end, whatever a leader says. owed is what is not on disk.
-type parting struct{ owed []string }
-
-func (p *parting) serve(h *Host) {
-	for _, lj := range h.jobs {
-		if lj.job.Undurable() {
-			p.owed = append(p.owed, fmt.Sprintf("step %d of job %s", lj.job.Committed.Step, lj.job.Name))
+		if over != "" && !down.under() {
+			if without := down.without(ctx); without != "" || last != "" || over[0] == 'n' {
+				wait(over + without)
+			}
+			return
 		}
 	}
-	slices.Sort(p.owed)
-	if !h.informed {
-		p.owed = []string{"what jobs have committed, unless it was written before (no leader has told this daemon of any)"}
+}
+
+// grace is how long a context lasts.
+func grace(ctx context.Context) time.Duration {
+	at, ok := ctx.Deadline()
+	if !ok {
+		return 24 * time.Hour
 	}
-	h.leaving.goes = true
-	h.send(control.Leaving{Goes: true})
+	return time.Until(at)
 }
 
 // leaves asks the leader, where there is anything to ask. A daemon that no leader has told of the jobs yet can't know whether there is: it may have
@@ -111,5 +120,5 @@ func (h *Host) mayLeave(m control.MayLeave) {
 	case <-h.leaving.words:
 	default:
 	}
-	h.leaving.words <- m.Why
+	h.leaving.words <- m
 }

@@ -62,7 +62,7 @@ func TestDaemonThatGoesGreetsNobody(t *testing.T) {
 			r.serve(d.Host)
 			return !r.goes
 		}
-		d.handle(leaveAsked{make(chan string, 1)})
+		d.handle(leaveAsked{make(chan control.MayLeave, 1)})
 		asked := fixture.Only[control.Leaving](d.says())
 		if len(asked) != 1 || asked[0].Goes == owes || greets() != owes {
 			t.Errorf("something is to be written: %v; the leader is told %+v, and another would be greeted: %v", owes, asked, greets())
@@ -82,7 +82,7 @@ func TestDaemonThatGoesGreetsNobody(t *testing.T) {
 func TestDaemonIsAskedToEndBeforeItKnowsTheJobs(t *testing.T) {
 	d := newRig(t)
 	d.informed = false
-	d.handle(leaveAsked{make(chan string, 1)})
+	d.handle(leaveAsked{make(chan control.MayLeave, 1)})
 	if said := fixture.Only[control.Leaving](d.says()); len(said) != 1 || said[0].Goes || d.leaving.goes {
 		t.Errorf("it says %+v, and goes: %v", said, d.leaving.goes)
 	}
@@ -91,7 +91,7 @@ func TestDaemonIsAskedToEndBeforeItKnowsTheJobs(t *testing.T) {
 	if said := fixture.Only[control.Leaving](d.says()); len(said) != 1 || !said[0].Goes || !d.leaving.goes {
 		t.Errorf("it says %+v, and goes: %v", said, d.leaving.goes)
 	}
-	if len(p.owed) != 1 || !strings.Contains(p.owed[0], "no leader has told this daemon of any") {
+	if len(p.owed) != 1 || !strings.Contains(p.owed[0], "NOT on disk: what jobs have committed, unless it was written before (no leader has told this daemon of any") {
 		t.Errorf("it leaves %q", p.owed)
 	}
 }

@@ -64,10 +64,11 @@ func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
 	h.retain(lj)
 }
 
-// answerCandidate pins what is held sealed of the candidate and says so, or says that a rank has passed it.
+// answerCandidate pins what is held sealed of the candidate and says so, or says that a rank has passed it. A daemon that goes does not: what is
+// committed once it has looked would be in no spool.
 func (h *Host) answerCandidate(lj *localJob) {
 	c := lj.candidate
-	if h.link == nil || !lj.awaited(lj.job) {
+	if h.link == nil || h.leaving.goes || !lj.awaited(lj.job) {
 		return
 	}
 	var fresh []replica.Held

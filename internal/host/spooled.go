@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -23,7 +25,7 @@ func (h *Host) spools(o control.SpoolOrder) {
 		}
 		left, passed := writer.LeftBehind(ctx, h.spool, h.self.Name, h.cluster)
 		left = slices.DeleteFunc(left, func(n *tier.Spooled) bool { return n.Job != o.Name })
-		if o.Number > 0 {
+		if len(o.Parts) > 0 {
 			r.Wrote, r.Failed = h.finishSpooled(ctx, o, left)
 			return r
 		}
@@ -57,15 +59,22 @@ func told(left []*tier.Spooled) (list [][]byte) {
 	return list
 }
 
-// finishSpooled writes the objects of one write.
+// finishSpooled writes the parts that the leader wants of one generation, object by object.
 func (h *Host) finishSpooled(ctx context.Context, o control.SpoolOrder, left []*tier.Spooled) (wrote []replica.Stored, failed string) {
-	var why []string
-	for _, n := range left {
-		if n.ID != o.Job || n.Generation != o.Generation || n.Number != o.Number {
-			continue
+	objects := map[string][]writer.Pick{}
+	for _, p := range o.Parts {
+		at, ok := writer.PickOf(left, o.Job, o.Generation, p)
+		if !ok {
+			return nil, fmt.Sprintf("%v of generation %v is not in the spool any more", p.Part, o.Generation)
 		}
+		name := tier.ObjectOf(h.self.Name, p.Part)
+		objects[name] = append(objects[name], at)
+	}
+	var why []string
+	for _, name := range slices.Sorted(maps.Keys(objects)) {
+		n := objects[name][0].Note
 		a := tier.Attempt{Name: n.Job, Job: n.ID, Owner: n.Owner, Began: n.Began, Cluster: h.cluster, Fleet: o.Fleet, Epoch: o.Epoch, Generation: n.Generation, Number: o.As}
-		s, err := writer.Finish(ctx, writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}, a, n)
+		s, err := writer.Finish(ctx, writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}, a, name, objects[name])
 		if err != nil {
 			why = append(why, err.Error())
 			continue

@@ -99,7 +99,7 @@ var walls = map[string]wall{
 	"internal/host/push":     {5, []string{"replica", "lock", "internal/control", "internal/holding", "internal/host/room", "internal/manners", "internal/mover", "internal/shm", "transfer"}, nil},
 	"internal/host/restore":  {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/shm"}, nil},
 	"internal/host/scrub":    {5, []string{"replica", "internal/control", "internal/holding", "internal/host/room", "internal/shm"}, nil},
-	"internal/host/writer":   {5, []string{"replica", "recovery", "internal/durable/tier", "internal/control", "internal/holding", "internal/host/room", "internal/shm", "internal/spool"}, nil},
+	"internal/host/writer":   {5, []string{"replica", "lock", "recovery", "internal/durable/tier", "internal/control", "internal/holding", "internal/host/room", "internal/shm", "internal/spool"}, nil},
 
 	"internal/leader/agents": {3, []string{"replica", "internal/wire"}, nil},
 	"internal/leader/reread": {3, []string{"replica"}, nil},

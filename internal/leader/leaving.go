@@ -14,6 +14,7 @@ import (
 
 const (
 	leaveSaid  = time.Second     // a daemon that waits hears so often that it does
+	leaveMore  = 2 * time.Second // for further daemons to be asked to end, before one goes because others stay
 	leaveTries = 3               // writes that fail before daemons stop to wait for one
 	leaveLinks = 5 * time.Second // for the nodes to link to a new leader, which does not know yet who is there
 	leaveLast  = 5 * time.Second // for the daemons that were told to end to do so before the leader's does
@@ -21,6 +22,7 @@ const (
 
 // leaving is a node whose daemon was asked to end.
 type leaving struct {
+	at     time.Duration                        // when this leader heard of it
 	owed   map[replica.JobID]replica.Generation // by job, what is to be on disk before it ends: fixed when that was first found
 	told   string                               // why it waits, as it was told last
 	toldAt time.Duration
@@ -32,7 +34,7 @@ type leaving struct {
 
 // leaves takes the word of a daemon that it was asked to end, or goes.
 func (l *Leader) leaves(ctx context.Context, from *nodeLink, m control.Leaving) {
-	l.leaving[from.node.Name] = &leaving{goes: m.Goes, owed: map[replica.JobID]replica.Generation{}, lacks: map[replica.JobID]bool{}}
+	l.leaving[from.node.Name] = &leaving{at: l.now(), goes: m.Goes, owed: map[replica.JobID]replica.Generation{}, lacks: map[replica.JobID]bool{}}
 	l.tellLeaving(ctx)
 }
 
@@ -50,9 +52,23 @@ func (l *Leader) tellLeaving(ctx context.Context) {
 		why := l.stays(ctx, name, v)
 		if v.goes = why == ""; v.goes || why != v.told || l.now()-v.toldAt >= leaveSaid {
 			v.told, v.toldAt = why, l.now()
-			n.Send(control.MayLeave{Why: why})
+			n.Send(control.MayLeave{Why: why, Keep: v.goes && keeps(v, l.jobs)})
 		}
 	}
+}
+
+// keeps tells whether a daemon that ends is to leave in its spool what is committed: what is owed is not written, or more was committed since, and the
+// daemons that have it end as well.
+func keeps(v *leaving, jobs map[replica.JobID]*ledJob) bool {
+	if len(v.lacks) > 0 {
+		return true
+	}
+	for id := range v.owed {
+		if led := jobs[id]; led != nil && led.job.Undurable() {
+			return true
+		}
+	}
+	return false
 }
 
 // stays says why the daemon of a node is to wait before it ends; empty: it may.
@@ -64,6 +80,7 @@ func (l *Leader) stays(ctx context.Context, node replica.NodeName, v *leaving) s
 		// The probes of a leader that is new may not have begun.
 		Answers: func(n replica.NodeName) bool { return l.now()-l.since < leaveLinks || l.cfg.Answers(n) },
 		Leaves:  func(n replica.NodeName) bool { o := l.leaving[n]; return o != nil && o.goes },
+		Asked:   func(n replica.NodeName) bool { return l.leaving[n] != nil },
 		Life:    func(n replica.NodeName) replica.NodeIncarnation { return l.view.Nodes[n].Incarnation },
 	}
 	for id, led := range l.jobs {
@@ -82,6 +99,8 @@ func (l *Leader) stays(ctx context.Context, node replica.NodeName, v *leaving) s
 				return fmt.Sprintf("daemons that write step %d of job %s are to link to the leader: %s", job.Committed.Step, job.Name, lacks)
 			} else if lacks != "" && c.Holds(job, node) {
 				l.goesWithout(led, node, v, job.Committed, fmt.Sprintf("and nobody writes it (%s)", lacks))
+			} else if lacks == "" && job.Undurable() && l.now()-v.at < leaveMore { // words of others may be on their way: they count on each other then
+				return fmt.Sprintf("whether the other nodes, which have step %d of job %s too, are asked to end as well shows within %v", job.Committed.Step, job.Name, leaveMore)
 			}
 			continue
 		}
@@ -110,7 +129,7 @@ func (l *Leader) goesWithout(led *ledJob, node replica.NodeName, v *leaving, owe
 		return
 	}
 	v.lacks[led.job.ID] = true
-	text := fmt.Sprintf("step %d is NOT on disk %s; the daemon of node %s, which was asked to end, ends without it; memory has that step for as long as the keepers run: start the daemons again", owed.Step, why, node)
+	text := fmt.Sprintf("step %d is NOT on disk %s; the daemon of node %s, which was asked to end, ends without it; memory has that step for as long as the keepers run: start the daemons again. Each daemon leaves what it has of it in its spool as it ends, where replicad run --resume looks too", owed.Step, why, node)
 	l.log.Failed("durable", "the last write of job "+led.job.Name, text)
 	l.tell(led.job.ID, "warning: "+text)
 }

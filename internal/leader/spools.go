@@ -110,11 +110,20 @@ func (s *spools) nodes() []replica.NodeName {
 
 // ask asks nodes the same, and waits for their answers. Who does not answer in time has failed.
 func (s *spools) ask(ctx context.Context, nodes []replica.NodeName, o control.SpoolOrder, most time.Duration) map[replica.NodeName]control.SpoolReport {
+	orders := map[replica.NodeName]control.SpoolOrder{}
+	for _, n := range nodes {
+		orders[n] = o
+	}
+	return s.askEach(ctx, orders, most)
+}
+
+// askEach asks each node something of its own.
+func (s *spools) askEach(ctx context.Context, orders map[replica.NodeName]control.SpoolOrder, most time.Duration) map[replica.NodeName]control.SpoolReport {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	out := map[replica.NodeName]control.SpoolReport{}
 	waits := map[uint64]asking{}
-	for _, n := range nodes {
+	for n, o := range orders {
 		id, a, link := s.asks(n)
 		if link == nil {
 			out[n] = control.SpoolReport{Failed: fmt.Sprintf("node %s has no link to the leader", n)}
@@ -153,26 +162,107 @@ func (s *spools) asks(n replica.NodeName) (id uint64, a asking, link sender) {
 	return s.last, a, link
 }
 
-// spooledWrite is what spools hold of one durable write.
+// spooledWrite is what spools hold of one generation, by whichever durable writes: parts with the same root are the same.
 type spooledWrite struct {
 	*tier.Spooled // of one of its objects
+	roots         []tier.Rooted
+	lost          []replica.Part // that no note has, of parts whose roots nobody knows
+	differ        []replica.Part // of whose root two notes say different things
 	nodes         map[replica.NodeName][]*tier.Spooled
 }
 
-// newestSpooled is the write with the newest position; nil: there is none. It takes in what nodes say, which may be anything.
-func newestSpooled(left map[replica.NodeName][]*tier.Spooled, may func(*tier.Spooled) bool) (newest *spooledWrite) {
-	for _, node := range slices.Sorted(maps.Keys(left)) {
+// spooledWrites lists what may be finished, the newest position first. It takes in what nodes say, which may be anything. job is the record of the job
+// that is there; nil: of none.
+func spooledWrites(left map[replica.NodeName][]*tier.Spooled, may func(*tier.Spooled) bool, job *replica.Job) (list []*spooledWrite) {
+	nodes := slices.Sorted(maps.Keys(left))
+	for _, node := range nodes {
 		for _, n := range left[node] {
-			switch {
-			case !may(n):
-			case newest == nil || newerSpooled(n, newest.Spooled) > 0:
-				newest = &spooledWrite{n, map[replica.NodeName][]*tier.Spooled{node: {n}}}
-			case newerSpooled(n, newest.Spooled) == 0 && n.ID == newest.ID && slices.Equal(n.Roots, newest.Roots):
-				newest.nodes[node] = append(newest.nodes[node], n)
+			if !may(n) {
+				continue
+			}
+			same := func(o *tier.Spooled) bool {
+				return o.ID == n.ID && o.Generation == n.Generation && o.Said.Position == n.Said.Position
+			}
+			w := rootsBy(n, left, nodes, same, job)
+			if w == nil || slices.ContainsFunc(list, func(o *spooledWrite) bool { return same(o.Spooled) && slices.Equal(o.roots, w.roots) }) {
+				continue
+			}
+			for _, node := range nodes {
+				for _, o := range left[node] {
+					if same(o) && w.binds(o) {
+						if w.nodes[node] = append(w.nodes[node], o); o.Number > w.Number {
+							w.Spooled = o
+						}
+					}
+				}
+			}
+			list = append(list, w)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *spooledWrite) int { return newerSpooled(b.Spooled, a.Spooled) })
+	return list
+}
+
+// rootsBy has the roots of a note's generation: by the job's record, by the note itself, or where no node has left all of them, by what each has left of
+// one that some node knew to be committed: a commit wants the same root of all copies. nil: nobody knew.
+func rootsBy(n *tier.Spooled, left map[replica.NodeName][]*tier.Spooled, nodes []replica.NodeName, same func(*tier.Spooled) bool, job *replica.Job) *spooledWrite {
+	w := &spooledWrite{Spooled: n, nodes: map[replica.NodeName][]*tier.Spooled{}}
+	switch {
+	case job != nil && job.ID == n.ID && job.Committed == n.Generation:
+		for _, p := range job.Parts {
+			w.roots = append(w.roots, tier.Rooted{Part: p.Part, Root: p.Root})
+		}
+		return w
+	case !n.Loose:
+		w.roots = n.Roots
+		return w
+	}
+	committed := false
+	have := map[replica.Part]replica.Digest{}
+	for _, node := range nodes {
+		for _, o := range left[node] {
+			if !same(o) {
+				continue
+			}
+			if !o.Loose {
+				return nil // that one says
+			}
+			committed = committed || !o.Candidate
+			for _, r := range o.Roots {
+				if was, ok := have[r.Part]; ok && was != r.Root && !slices.Contains(w.differ, r.Part) {
+					w.differ = append(w.differ, r.Part)
+				}
+				have[r.Part] = r.Root
 			}
 		}
 	}
-	return newest
+	if !committed {
+		return nil
+	}
+	for _, p := range partsOf(n.Said.Layout) {
+		if root, ok := have[p]; ok {
+			w.roots = append(w.roots, tier.Rooted{Part: p, Root: root})
+		} else {
+			w.lost = append(w.lost, p)
+		}
+	}
+	return w
+}
+
+// partsOf lists the parts of each generation of a job.
+func partsOf(l replica.Layout) (list []replica.Part) {
+	for g := range l.NumGroups() {
+		list = append(list, replica.OfGroup(replica.GroupID(g)))
+	}
+	for r := range l.World {
+		list = append(list, replica.OfRank(replica.Rank(r)))
+	}
+	return list
+}
+
+// binds tells whether a note has no other root than the write.
+func (w *spooledWrite) binds(n *tier.Spooled) bool {
+	return !slices.ContainsFunc(n.Roots, func(r tier.Rooted) bool { return !slices.Contains(w.roots, r) })
 }
 
 func newerSpooled(a, b *tier.Spooled) int {
@@ -180,22 +270,31 @@ func newerSpooled(a, b *tier.Spooled) int {
 	return cmp.Or(cmp.Compare(p.Epoch, q.Epoch), cmp.Compare(p.Step, q.Step), a.Generation.Compare(b.Generation), cmp.Compare(a.Number, b.Number))
 }
 
-// lacking is the first part of the generation that no spool has.
-func (w *spooledWrite) lacking() (p replica.Part, is bool) {
-	have := map[replica.Part]bool{}
-	for _, list := range w.nodes {
-		for _, n := range list {
-			for _, p := range n.Parts {
-				have[p] = true
+// shares says which node is to write which parts: each one that has it and as little as others, of those that have not failed. An error says what is
+// lacking.
+func (w *spooledWrite) shares(failed map[replica.NodeName]string) (by map[replica.NodeName][]replica.PartRoot, err error) {
+	if len(w.differ) > 0 {
+		return nil, fmt.Errorf("nodes have different roots of %v", w.differ[0])
+	}
+	lacks := func(p replica.Part) error { return fmt.Errorf("no node that is linked has %v of it", p) }
+	if len(w.lost) > 0 {
+		return nil, lacks(w.lost[0])
+	}
+	by = map[replica.NodeName][]replica.PartRoot{}
+	for _, r := range w.roots {
+		var to replica.NodeName
+		for _, node := range slices.Sorted(maps.Keys(w.nodes)) {
+			has := slices.ContainsFunc(w.nodes[node], func(n *tier.Spooled) bool { return slices.Contains(n.Parts, r.Part) })
+			if has && failed[node] == "" && (to == "" || len(by[node]) < len(by[to])) {
+				to = node
 			}
 		}
-	}
-	for _, r := range w.Roots {
-		if !have[r.Part] {
-			return r.Part, true
+		if to == "" {
+			return nil, lacks(r.Part)
 		}
+		by[to] = append(by[to], replica.PartRoot{Part: r.Part, Root: r.Root})
 	}
-	return p, false
+	return by, nil
 }
 
 // frozen finds the frozen parts that the write binds in the files of generations of its run.
@@ -284,26 +383,29 @@ func (l *Leader) finishSpooled(ctx context.Context, name string, job *replica.Jo
 		return "" // who asked the spools finds it so
 	}
 	may := mayFinish(found, job)
-	w := newestSpooled(left, may)
-	for began := l.now(); w != nil && l.now()-began < spoolJoin && ctx.Err() == nil; { // its nodes may be about to link
-		if _, is := w.lacking(); !is {
+	list := spooledWrites(left, may, job)
+	for began := l.now(); len(list) > 0 && l.now()-began < spoolJoin && ctx.Err() == nil; { // nodes of the newest may be about to link
+		if _, err := list[0].shares(nil); err == nil {
 			break
 		}
 		select {
 		case <-time.After(spoolAgain):
 		case <-ctx.Done():
 		}
-		w = newestSpooled(l.inSpools(ctx, name), may)
+		list = spooledWrites(l.inSpools(ctx, name), may, job)
 	}
-	if w == nil {
-		return ""
-	}
-	if err := l.finishes(ctx, w, found, skipped, job); err != nil {
+	for _, w := range list {
+		err := l.finishes(ctx, w, found, skipped, job)
+		if err == nil {
+			l.log.Note2(job, "resume", fmt.Sprintf("step %d of job %s is finished from the spools of %s", w.Said.Position.Step, name, w.who()))
+			return passed
+		}
 		l.log.Failed("durable", fmt.Sprintf("finish step %d of job %s from the spools", w.Said.Position.Step, name), err.Error())
-		return fmt.Sprintf("warning: step %d lies in the spools of %s and can't be used: %v", w.Said.Position.Step, w.who(), err)
+		if passed == "" {
+			passed = fmt.Sprintf("warning: step %d lies in the spools of %s and can't be used: %v", w.Said.Position.Step, w.who(), err)
+		}
 	}
-	l.log.Note2(job, "resume", fmt.Sprintf("step %d of job %s is finished from the spools of %s", w.Said.Position.Step, name, w.who()))
-	return ""
+	return passed
 }
 
 // mayFinish tells what may be finished: of a job that is there what it may go on from, of one that is to be opened what is newer in the newest run.
@@ -342,10 +444,7 @@ func (l *Leader) inSpools(ctx context.Context, name string) map[replica.NodeName
 
 // finishes has a write finished and committed.
 func (l *Leader) finishes(ctx context.Context, w *spooledWrite, found []tier.Found, skipped []tier.Skipped, job *replica.Job) error {
-	if p, is := w.lacking(); is {
-		return fmt.Errorf("no node that is linked has %v of it", p)
-	}
-	objects, err := w.frozen(found)
+	frozen, err := w.frozen(found)
 	if err != nil {
 		return err
 	}
@@ -355,20 +454,42 @@ func (l *Leader) finishes(ctx context.Context, w *spooledWrite, found []tier.Fou
 	} else {
 		a.Fleet, a.Epoch = l.cons.State().Fleet, behind(w, found, skipped)
 	}
-	o := control.SpoolOrder{Name: w.Job, Job: w.ID, Generation: w.Generation, Number: w.Number, As: a.Number, Fleet: a.Fleet, Epoch: a.Epoch}
-	nodes := slices.Sorted(maps.Keys(w.nodes))
-	reports := l.spools.ask(ctx, nodes, o, spoolFinish)
-	for _, n := range nodes {
-		if r := reports[n]; r.Failed != "" {
-			return fmt.Errorf("node %s: %s", n, r.Failed)
-		}
-		objects = append(objects, reports[n].Wrote...)
+	objects, err := l.writesSpooled(ctx, w, &a)
+	if err != nil {
+		return err
 	}
+	objects = append(frozen, objects...)
 	roots := map[replica.Part]replica.Digest{}
-	for _, r := range w.Roots {
+	for _, r := range w.roots {
 		roots[r.Part] = r.Root
 	}
 	return l.store.Commit(ctx, a, w.said(), roots, objects)
+}
+
+// writesSpooled has the nodes write the parts. What one of them can't write, because it was damaged in its spool, another one may have.
+func (l *Leader) writesSpooled(ctx context.Context, w *spooledWrite, a *tier.Attempt) (objects []replica.Stored, err error) {
+	failed := map[replica.NodeName]string{}
+	for ; ; a.Number++ {
+		by, lacks := w.shares(failed)
+		if lacks != nil && err != nil {
+			return nil, err
+		} else if lacks != nil {
+			return nil, lacks
+		}
+		orders := map[replica.NodeName]control.SpoolOrder{}
+		for n, parts := range by {
+			orders[n] = control.SpoolOrder{Name: w.Job, Job: w.ID, Generation: w.Generation, As: a.Number, Fleet: a.Fleet, Epoch: a.Epoch, Parts: parts}
+		}
+		objects, err = nil, nil
+		for n, r := range l.spools.askEach(ctx, orders, spoolFinish) {
+			if objects = append(objects, r.Wrote...); r.Failed != "" {
+				failed[n], err = r.Failed, fmt.Errorf("node %s: %s", n, r.Failed)
+			}
+		}
+		if err == nil {
+			return objects, nil
+		}
+	}
 }
 
 // behind is an epoch behind all that the run has had, as far as anybody here knows.

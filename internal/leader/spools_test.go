@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func (n *spooling) Send(m any) {
 	r := control.SpoolReport{ID: o.ID}
 	for _, s := range n.holds {
 		switch {
-		case o.Number == 0:
+		case len(o.Parts) == 0:
 			b, err := s.Seal()
 			if err != nil {
 				n.c.t.Error(err)
@@ -41,13 +42,16 @@ func (n *spooling) Send(m any) {
 			r.Left = append(r.Left, b)
 		case n.wrong != "":
 			r.Failed = n.wrong
-		default:
-			a := tier.Attempt{Name: s.Job, Job: s.ID, Cluster: s.Cluster, Fleet: o.Fleet, Epoch: o.Epoch, Generation: o.Generation, Number: o.As}
+		case s.Generation == o.Generation:
+			a := tier.Attempt{Name: s.Job, Job: s.ID, Cluster: s.Cluster, Fleet: o.Fleet, Epoch: o.Epoch, Generation: s.Generation, Number: o.As}
 			_, _, objects, err := n.c.objects(a)
 			if err != nil {
 				r.Failed = err.Error()
 			}
-			n.as, r.Wrote = append(n.as, a), objects[:len(s.Parts)]
+			n.as = append(n.as, a)
+			for _, p := range o.Parts {
+				r.Wrote = append(r.Wrote, objects[slices.Index(bothParts, p.Part)])
+			}
 		}
 	}
 	go n.c.spools.answer(n.name, r)
@@ -154,12 +158,25 @@ func TestWhatIsSpooledAndCannotBeUsed(t *testing.T) {
 	}
 }
 
-// The newest position of what may be finished counts, with all nodes that hold parts of that very write.
-func TestNewestSpooled(t *testing.T) {
+// The newest position of what may be finished counts, with all that any node has of that generation: by whichever write it was spooled, and whether or
+// not the node had heard of the commit.
+func TestSpooledWrites(t *testing.T) {
 	roots := []tier.Rooted{{Part: bothParts[0], Root: replica.Digest{1}}, {Part: bothParts[1], Root: replica.Digest{2}}}
 	of := func(step replica.Step, number uint64, parts ...replica.Part) *tier.Spooled {
-		return &tier.Spooled{Generation: fixture.Gen(1, step), Number: number, Parts: parts, Roots: roots, Said: tier.Said{Position: replica.Position(fixture.Gen(1, step))}}
+		return &tier.Spooled{Generation: fixture.Gen(1, step), Number: number, Parts: parts, Roots: roots, Said: tier.Said{Position: replica.Position(fixture.Gen(1, step)), Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}}}
 	}
+	loose := func(step replica.Step, of1 tier.Rooted) *tier.Spooled {
+		n := of(step, 9, of1.Part)
+		n.Loose, n.Roots = true, []tier.Rooted{of1}
+		return n
+	}
+	cand := func(step replica.Step, of1 tier.Rooted) *tier.Spooled {
+		n := loose(step, of1)
+		n.Candidate = true
+		return n
+	}
+	bad := tier.Rooted{Part: bothParts[0], Root: replica.Digest{7}}
+	record := &replica.Job{Committed: fixture.Gen(1, 6), Parts: []replica.PartRoot{{Part: bothParts[0], Root: roots[0].Root}, {Part: bothParts[1], Root: roots[1].Root}}}
 	any := func(*tier.Spooled) bool { return true }
 	unlike := of(6, 2, bothParts[1])
 	unlike.Roots = roots[:1]
@@ -168,23 +185,77 @@ func TestNewestSpooled(t *testing.T) {
 		may  func(*tier.Spooled) bool
 		want string
 	}{
-		"nothing":          {nil, any, "none"},
-		"two nodes":        {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts[0])}, "b": {of(6, 2, bothParts[1]), of(4, 1, bothParts...)}}, any, "6 of a, b"},
-		"tried again":      {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts...)}, "b": {of(6, 3, bothParts[1])}}, any, "6 of b, lacks group 0"},
-		"may not":          {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts...), of(4, 1, bothParts...)}}, func(n *tier.Spooled) bool { return n.Generation.Step < 5 }, "4 of a"},
-		"one that differs": {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts[0])}, "b": {unlike}}, any, "6 of a, lacks private 0"},
+		"nothing":                           {nil, any, ""},
+		"two nodes":                         {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts[0])}, "b": {of(6, 2, bothParts[1]), of(4, 1, bothParts...)}}, any, "6 of a, b: a group 0, b private 0; 4 of b: b group 0 private 0"},
+		"tried again":                       {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts...)}, "b": {of(6, 3, bothParts[1])}}, any, "6 of a, b: a group 0, b private 0"},
+		"may not":                           {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts...), of(4, 1, bothParts...)}}, func(n *tier.Spooled) bool { return n.Generation.Step < 5 }, "4 of a: a group 0 private 0"},
+		"one that differs":                  {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts[0])}, "b": {unlike}}, any, "6 of a, b: a group 0, b private 0; 6 of b: no node that is linked has group 0 of it"},
+		"one had not heard of the commit":   {map[replica.NodeName][]*tier.Spooled{"a": {cand(6, roots[0]), of(4, 1, bothParts[0])}, "b": {of(6, 3, bothParts[1])}}, any, "6 of a, b: a group 0, b private 0; 4 of a: no node that is linked has private 0 of it"},
+		"nobody had heard of it":            {map[replica.NodeName][]*tier.Spooled{"a": {cand(6, roots[0])}, "b": {cand(6, roots[1])}}, any, ""},
+		"nobody knows all roots":            {map[replica.NodeName][]*tier.Spooled{"a": {cand(6, roots[0])}, "b": {loose(6, roots[1])}}, any, "6 of a, b: a group 0, b private 0"},
+		"nor has all parts":                 {map[replica.NodeName][]*tier.Spooled{"b": {loose(6, roots[1])}}, any, "6 of b: no node that is linked has group 0 of it"},
+		"and they differ":                   {map[replica.NodeName][]*tier.Spooled{"a": {loose(6, roots[0]), loose(6, roots[1])}, "b": {loose(6, bad)}}, any, "6 of a, b: nodes have different roots of group 0"},
+		"the record says":                   {map[replica.NodeName][]*tier.Spooled{"a": {cand(6, roots[0])}, "b": {cand(6, roots[1])}, "c": {loose(6, bad)}}, nil, "6 of a, b: a group 0, b private 0"},
+		"a candidate that was not the same": {map[replica.NodeName][]*tier.Spooled{"a": {cand(6, bad)}, "b": {of(6, 3, bothParts[1])}}, any, "6 of b: no node that is linked has group 0 of it"},
 	} {
-		got := "none"
-		if w := newestSpooled(x.left, x.may); w != nil {
-			got = fmt.Sprintf("%d of %s", w.Generation.Step, w.who())
-			if p, is := w.lacking(); is {
-				got += fmt.Sprintf(", lacks %v", p)
-			}
+		var got []string
+		var job *replica.Job
+		if x.may == nil {
+			x.may, job = any, record
 		}
-		if got != x.want {
-			t.Errorf("%s: %s, want %s", what, got, x.want)
+		for _, w := range spooledWrites(x.left, x.may, job) {
+			by, err := w.shares(nil)
+			text := fmt.Sprintf("%d of %s: %v", w.Generation.Step, w.who(), err)
+			if err == nil {
+				var each []string
+				for _, n := range slices.Sorted(maps.Keys(by)) {
+					e := string(n)
+					for _, p := range by[n] {
+						e += " " + p.Part.String()
+					}
+					each = append(each, e)
+				}
+				text = fmt.Sprintf("%d of %s: %s", w.Generation.Step, w.who(), strings.Join(each, ", "))
+			}
+			got = append(got, text)
+		}
+		if strings.Join(got, "; ") != x.want {
+			t.Errorf("%s: %q, want %q", what, strings.Join(got, "; "), x.want)
 		}
 	}
+}
+
+// What is damaged in one node's spool another one writes, and where the newest can't be had at all the one before is finished, with a word of both.
+func TestSpoolsHelpEachOther(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		for what, x := range map[string]struct {
+			spoil func(n1, n2 *spooling)
+			goes  replica.Step
+			says  string
+		}{
+			"one is damaged": {func(n1, _ *spooling) { n1.wrong = "chunk 3: digest differs" }, 6, ""},
+			"the newest lacks a part": {func(n1, n2 *spooling) {
+				older := n1.c.holding("n2", fixture.Gen(1, 5), bothParts...)
+				n1.c.spools.up("n2", n2)
+				n1.holds[0].Parts, n2.holds[0].Parts = bothParts[:1], bothParts[:1]
+				n2.holds = append(n2.holds, older.holds...)
+			}, 5, "step 6 lies in the spools of n1, n2 and can't be used: no node that is linked has private 0 of it"},
+		} {
+			c := newChair(t)
+			c.shelf()
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+			n1 := c.holding("n1", fixture.Gen(1, 6), bothParts...)
+			same := *n1.holds[0]
+			same.Node = "n2"
+			n2 := &spooling{c: c, name: "n2", holds: []*tier.Spooled{&same}}
+			c.spools.up("n2", n2)
+			x.spoil(n1, n2)
+			a := c.adoptable(t.Context(), nil, askToResume)
+			if a.refused != "" || a.command.Durable != fixture.Gen(1, x.goes) || !strings.Contains(strings.Join(a.news, "; "), x.says) {
+				t.Errorf("%s: adopts %v, says %q (refused: %q)", what, a.command.Durable, a.news, a.refused)
+			}
+		}
+	})
 }
 
 // Nobody waits for a node that has gone or is silent, and an answer of another node counts for nothing.

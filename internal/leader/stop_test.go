@@ -109,8 +109,13 @@ func TestDaemonsThatAreAskedToEnd(t *testing.T) {
 		return words[len(words)-1].Why
 	}
 	c.message(t.Context(), n2, control.Leaving{})
+	if why := says(n2); !strings.Contains(why, "whether the other nodes, which have step 5 of job job too, are asked to end as well shows within 2s") {
+		t.Errorf("n1 has everything and votes, and n2 is told: %q", why)
+	}
+	c.pass(leaveMore)
+	c.tellLeaving(t.Context())
 	if why := says(n2); why != "" {
-		t.Errorf("n1 has everything and votes, and n2 is told: %s", why)
+		t.Errorf("n1 has everything and votes, and was not asked to end: n2 is told: %s", why)
 	}
 	c.message(t.Context(), n1, control.Leaving{})
 	if why := says(n1); !strings.Contains(why, "step 5 of job job is written") {
@@ -131,6 +136,38 @@ func TestDaemonsThatAreAskedToEnd(t *testing.T) {
 	c.tellLeaving(t.Context())
 	if why := says(n1); why != "" {
 		t.Errorf("n2 has gone, and the leader's daemon is told: %s", why)
+	}
+}
+
+// Daemons that are asked to end at once count on none of each other: each waits for the write, whoever was first, and so does one whose word comes
+// a moment later. It used to be told at once that it may, since the others stayed; of those, none was left over where one lost the lead.
+func TestDaemonsThatAreAskedToEndTogether(t *testing.T) {
+	for _, later := range []time.Duration{0, leaveMore - time.Millisecond} {
+		c := newChair(t)
+		c.cons = threeVoters{c.cons}
+		nodes := []*nodeLink{c.node("n1", 11), c.node("n2", 22), c.node("n3", 33)}
+		led := c.knows(fixture.Changed(fixture.Job(), writesToDisk))
+		for i, n := range nodes {
+			if i == 1 {
+				c.pass(later)
+			}
+			c.message(t.Context(), n, control.Leaving{})
+		}
+		c.pass(leaveSaid + leaveMore)
+		c.tellLeaving(t.Context())
+		for _, n := range nodes {
+			words := fixture.Only[control.MayLeave](told(t, n))
+			if len(words) == 0 || !strings.Contains(words[len(words)-1].Why, "step 5 of job job is written") {
+				t.Errorf("%v later: %s is told %+v", later, n.node.Name, words)
+			}
+		}
+		c.knows(fixture.Changed(led.job, func(j *replica.Job) { j.Durable = j.Committed }))
+		c.tellLeaving(t.Context())
+		for _, n := range nodes[1:] {
+			if words := fixture.Only[control.MayLeave](told(t, n)); len(words) != 1 || words[0] != (control.MayLeave{}) {
+				t.Errorf("%v later: it is on disk, and %s is told %+v", later, n.node.Name, words)
+			}
+		}
 	}
 }
 
@@ -180,7 +217,7 @@ func TestDaemonsDoNotWaitForWhatFails(t *testing.T) {
 		switch {
 		case answers && (!waits(words) || len(warned) > 0):
 			t.Errorf("n2 has no link and answers, which alone has a part, and n1 is told %+v", said)
-		case !answers && (len(words) != 1 || words[0].Why != "" || len(warned) != 1 || !strings.Contains(warned[0].Text, "step 5 is NOT on disk and nobody writes it (the nodes that hold")):
+		case !answers && (len(words) != 1 || words[0].Why != "" || !words[0].Keep || len(warned) != 1 || !strings.Contains(warned[0].Text, "step 5 is NOT on disk and nobody writes it (the nodes that hold")):
 			t.Errorf("n2 is away, which alone has a part, and n1 is told %+v", said)
 		}
 		if !answers {
@@ -208,6 +245,7 @@ func TestADaemonThatGoesIsNotCountedOn(t *testing.T) {
 	n1, n2 := c.node("n1", 11), c.node("n2", 22)
 	c.node("n3", 33)
 	c.knows(fixture.Changed(fixture.Job(), writesToDisk))
+	c.since = c.now() - leaveLinks
 	c.message(t.Context(), n2, control.Leaving{Goes: true})
 	if words := fixture.Only[control.MayLeave](told(t, n2)); len(words) != 0 {
 		t.Errorf("it is told %+v", words)
@@ -221,6 +259,9 @@ func TestADaemonThatGoesIsNotCountedOn(t *testing.T) {
 	defer far.Close()
 	c.linkUp(t.Context(), &nodeLink{Link: control.NewLink(near, control.ToNode), node: n2.node})
 	c.message(t.Context(), n1, control.Leaving{})
+	told(t, n1)
+	c.pass(leaveMore)
+	c.tellLeaving(t.Context())
 	if words := fixture.Only[control.MayLeave](told(t, n1)); len(words) != 1 || words[0].Why != "" {
 		t.Errorf("n2 has started again, and n1 is told %+v", words)
 	}

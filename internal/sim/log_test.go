@@ -31,6 +31,7 @@ type raft struct {
 	led    *voter           // the last one that was elected
 	term   uint64
 	stands time.Time // when the next one stands; zero: nobody is missed
+	mute   bool      // nobody is elected any more
 }
 
 // copied is the state as far as a log was applied.
@@ -136,7 +137,7 @@ func (r *raft) miss(now time.Time) {
 	if r.stands.IsZero() {
 		r.stands = now.Add(lease + r.below(1100*time.Millisecond))
 	}
-	if now.Before(r.stands) {
+	if r.mute || now.Before(r.stands) {
 		return
 	}
 	may := slices.DeleteFunc(slices.Clone(r.voters), func(v replica.NodeName) bool { return !r.majority(v) })
@@ -189,12 +190,20 @@ func (r *raft) depose() {
 	r.leader = ""
 }
 
+// silence has the leader fall, and nobody be elected after it.
+func (r *raft) silence() {
+	r.depose()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mute = true
+}
+
 // handOver has another voter lead at once, if one may.
 func (r *raft) handOver() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	may := slices.DeleteFunc(slices.Clone(r.voters), func(v replica.NodeName) bool { return v == r.leader || !r.majority(v) })
-	if len(may) == 0 {
+	if len(may) == 0 || r.mute {
 		return
 	}
 	if v := r.runs[r.leader]; v != nil {

@@ -211,15 +211,20 @@ func (u pacedUpload) Part(ctx context.Context, i int, b []byte) error {
 
 // spool is what durable writes go through on every other machine; nil: they hold their slots. The directory of an episode is in memory, if it can be.
 func (d *daemon) spool() *spool.Spool {
-	if d.m.w.durable == 0 || d.m.w.dice("spool of "+string(d.m.name), 0).rng.IntN(2) == 0 {
+	if d.m.w.durable == 0 || !d.m.w.spooled && d.m.w.dice("spool of "+string(d.m.name), 0).rng.IntN(2) == 0 {
 		return nil
 	}
-	s, err := spool.Open(d.ctx, spool.Config{Dir: filepath.Join(d.m.w.disk, "..", "spool"), Owner: d.m.name, Epoch: d.life(), Most: 1 << 30})
+	s, err := d.m.w.openSpool(d.ctx, d.m.name, d.life())
 	if err != nil {
 		d.m.w.t.Error(err)
 		return nil
 	}
 	return s
+}
+
+// openSpool opens the spool of a machine for one life of its daemon.
+func (w *world) openSpool(ctx context.Context, n replica.NodeName, life uint64) (*spool.Spool, error) {
+	return spool.Open(ctx, spool.Config{Dir: filepath.Join(w.disk, "..", "spool"), Owner: n, Epoch: life, Most: 1 << 30})
 }
 
 // life is a number that no two daemons of a cluster have in common.

@@ -3,12 +3,15 @@ package sim
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/replicad/replicad/internal/bubble"
+	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
@@ -82,6 +85,112 @@ func shutDown(t *testing.T, seed uint64) {
 			w.save(t)
 		}
 	})
+}
+
+// TestAllDaemonsAreAskedToEndWithoutALeader: the leader falls for good at each moment around SIGTERM of all daemons, which are asked in each order. What
+// was committed last, whether or not each daemon has heard of it, is in the store or whole in the spools, where a resume puts it together. It used to be in
+// memory alone.
+func TestAllDaemonsAreAskedToEndWithoutALeader(t *testing.T) {
+	moments := []time.Duration{-50 * time.Millisecond, 0, 20 * time.Millisecond, 300 * time.Millisecond, 2050 * time.Millisecond, 2500 * time.Millisecond}
+	const orders = 6
+	for i := 0; i < len(moments)*orders; i += racing.Stride {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			shutDownMute(t, *seed+uint64(i), i%orders, moments[i/orders])
+		})
+	}
+}
+
+// shutDownMute asks all daemons to end in the n-th order, and has the leader fall some time after the first was.
+func shutDownMute(t *testing.T, seed uint64, order int, falls time.Duration) {
+	dir, err := os.MkdirTemp(quick(), "sim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	for drawShape(rand.New(rand.NewPCG(seed, 1))).frozen { // its frozen part would have to be in the store already
+		seed += 1000
+	}
+	bubble.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		w := newWorld(t, ctx, seed, dir)
+		w.durable, w.pass, w.spooled = 1_000_000, 100*time.Millisecond, true
+		go w.raft.elect(ctx)
+		for _, n := range w.names {
+			w.machines[n].start()
+		}
+		rng := w.dice("operator", 0)
+		for j := w.now(); j == nil || j.Committed.Step < j.Start()+5; j = w.now() {
+			time.Sleep(rng.below(time.Second))
+		}
+		time.Sleep(time.Second)
+		var ends sync.WaitGroup
+		ends.Go(func() {
+			time.Sleep(50*time.Millisecond + falls)
+			w.tracef("the leader falls, for good")
+			w.raft.silence()
+		})
+		time.Sleep(50 * time.Millisecond)
+		for k, i := range permuted(len(w.names), order) {
+			ends.Go(func() {
+				time.Sleep(time.Duration(k) * 10 * time.Millisecond)
+				w.machines[w.names[i]].term()
+			})
+		}
+		ends.Wait()
+		if j := w.now(); j.Durable != j.Committed {
+			if lacks := w.spools(ctx, j); lacks != "" {
+				w.failf("all daemons have ended, and step %d is neither in the store nor in the spools: %s", j.Committed.Step, lacks)
+			}
+		}
+		for _, n := range w.names {
+			w.machines[n].crash()
+		}
+		cancel()
+		if w.failed > 0 || *all {
+			w.save(t)
+		}
+	})
+}
+
+// permuted is the n-th order of so many, of its last three places at least.
+func permuted(of, n int) (list []int) {
+	rest := make([]int, of)
+	for i := range rest {
+		rest[i] = i
+	}
+	for len(rest) > 0 {
+		i := n % len(rest)
+		n /= len(rest)
+		list, rest = append(list, rest[i]), slices.Delete(rest, i, i+1)
+	}
+	return list
+}
+
+// spools says what the next lives of the daemons do not find in their spools of what a job has committed; empty: nothing.
+func (w *world) spools(ctx context.Context, job *replica.Job) string {
+	have := map[replica.Part]bool{}
+	for _, n := range w.names {
+		sp, err := w.openSpool(ctx, n, 1)
+		if err != nil {
+			return err.Error()
+		}
+		left, passed := writer.LeftBehind(ctx, sp, n, w.cluster)
+		for _, why := range passed {
+			w.tracef("%s: passes over %s", n, why)
+		}
+		for _, p := range job.Parts {
+			if _, ok := writer.PickOf(left, job.ID, job.Committed, p); ok {
+				have[p.Part] = true
+			}
+		}
+	}
+	for _, p := range job.Parts {
+		if !have[p.Part] {
+			return fmt.Sprintf("no spool has %v", p.Part)
+		}
+	}
+	return ""
 }
 
 // term is SIGTERM of the machine's daemon: it returns when the daemon has ended, which takes a moment once it may.

@@ -27,6 +27,7 @@ type world struct {
 	ctx      context.Context
 	cluster  replica.ClusterID
 	raft     *raft
+	spooled  bool   // each machine has a spool
 	disk     string // the directory of the durable tier
 	names    []replica.NodeName
 	machines map[replica.NodeName]*machine

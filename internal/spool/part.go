@@ -58,6 +58,17 @@ func (p *Part) Append(ctx context.Context, b []byte) error {
 	return nil
 }
 
+// Sync has what was appended reach the disk.
+func (p *Part) Sync(ctx context.Context) error {
+	if p.disk == nil {
+		return nil
+	}
+	if err := within(ctx, p.disk.Sync); err != nil {
+		return fmt.Errorf("spool %s: %w", p.path, err)
+	}
+	return nil
+}
+
 // ReadAt reads bytes that were appended. After an error b must not be used again.
 func (p *Part) ReadAt(ctx context.Context, b []byte, off uint64) error {
 	if p.disk == nil {

@@ -24,7 +24,11 @@ type Spooled struct {
 	Roots      []Rooted           `json:"roots"`  // of the generation, all of them
 	Frozen     []Rooted           `json:"frozen"` // that its parts bind
 	Said       Commit             `json:"said"`   // what COMMIT says beside its files
-	Pieces     []SpoolPiece       `json:"pieces,omitempty"`
+	// Loose: the node did not know the roots of the generation, and Roots are those of what it held.
+	Loose bool `json:"loose,omitempty"`
+	// Candidate: it had not heard that the generation is committed either.
+	Candidate bool         `json:"candidate,omitempty"`
+	Pieces    []SpoolPiece `json:"pieces,omitempty"`
 }
 
 // Rooted is a part and its root.

@@ -23,6 +23,9 @@ type discard struct {
 // that one did is on its way, the store knows better.
 func (r *Room) leave(now time.Time, v room.JobView, j *job, but uint64) {
 	for _, w := range j.writes {
+		if w.Generation == v.Job.Durable {
+			w.goes()
+		}
 		if w.Number == but || !w.begun || w.Generation == v.Job.Durable {
 			continue
 		}

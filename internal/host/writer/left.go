@@ -97,40 +97,55 @@ func noteIn(l spool.Left) (*tier.Spooled, error) {
 
 // whole tells whether every part is there with its size. Whether its bytes are good their reading says.
 func whole(ctx context.Context, sp *spool.Spool, n *tier.Spooled) error {
-	_, shut, err := open(ctx, sp, n)
-	if err == nil {
+	for i := range n.Pieces {
+		_, shut, err := open(ctx, sp, Pick{n, i})
+		if err != nil {
+			return err
+		}
 		shut()
 	}
-	return err
+	return nil
 }
 
-// open opens the parts of a write that died.
-func open(ctx context.Context, sp *spool.Spool, n *tier.Spooled) (parts []tier.Part, shut func(), err error) {
-	var files []*spool.LeftPart
-	shut = func() {
-		for _, f := range files {
-			_ = f.Close() // it was read
+// Pick is a part in the spool, by its place in a note.
+type Pick struct {
+	Note *tier.Spooled
+	At   int
+}
+
+// PickOf finds a part of a generation in notes.
+func PickOf(left []*tier.Spooled, id replica.JobID, g replica.Generation, p replica.PartRoot) (Pick, bool) {
+	for _, n := range left {
+		if n.ID != id || n.Generation != g {
+			continue
 		}
-	}
-	for i, piece := range n.Pieces {
-		p, err := n.Packed(i)
-		if err != nil {
-			shut()
-			return nil, nil, err
-		}
-		part := tier.Part{Manifest: p.Manifest, Regions: p.Regions, Read: func(int, []byte) ([]byte, error) { return nil, fmt.Errorf("it has no chunks") }}
-		if p.Manifest.Bytes > 0 {
-			f, err := sp.OpenLeft(ctx, piece.File, p.Manifest.Bytes)
-			if err != nil {
-				shut()
-				return nil, nil, err
+		for i, part := range n.Parts {
+			if root, _ := n.Root(part); part == p.Part && root == p.Root {
+				return Pick{n, i}, true
 			}
-			files = append(files, f)
-			part.Read = readLeft(ctx, f, piece.File, p.Manifest)
 		}
-		parts = append(parts, part)
 	}
-	return parts, shut, nil
+	return Pick{}, false
+}
+
+// open opens a part of a write that died.
+func open(ctx context.Context, sp *spool.Spool, at Pick) (part tier.Part, shut func(), err error) {
+	shut = func() {}
+	piece := at.Note.Pieces[at.At]
+	p, err := at.Note.Packed(at.At)
+	if err != nil {
+		return part, shut, err
+	}
+	part = tier.Part{Manifest: p.Manifest, Regions: p.Regions, Read: func(int, []byte) ([]byte, error) { return nil, fmt.Errorf("it has no chunks") }}
+	if p.Manifest.Bytes > 0 {
+		f, err := sp.OpenLeft(ctx, piece.File, p.Manifest.Bytes)
+		if err != nil {
+			return part, shut, err
+		}
+		shut = func() { _ = f.Close() } // it was read
+		part.Read = readLeft(ctx, f, piece.File, p.Manifest)
+	}
+	return part, shut, nil
 }
 
 // readLeft reads the chunks of a part, each held against its digest.
@@ -151,22 +166,24 @@ func readLeft(ctx context.Context, f *spool.LeftPart, file string, man replica.M
 	}
 }
 
-// Finish writes an object whose write died with its daemon.
-func Finish(ctx context.Context, to Tier, a tier.Attempt, n *tier.Spooled) (replica.Stored, error) {
-	parts, shut, err := open(ctx, to.Spool, n)
-	if err != nil {
-		return replica.Stored{}, err
-	}
-	defer shut()
-	for i := range parts {
-		read := parts[i].Read
-		parts[i].Read = func(i int, dst []byte) ([]byte, error) {
+// Finish writes an object of parts whose writes died with their daemon.
+func Finish(ctx context.Context, to Tier, a tier.Attempt, object string, picks []Pick) (replica.Stored, error) {
+	var parts []tier.Part
+	for _, at := range picks {
+		p, shut, err := open(ctx, to.Spool, at)
+		if err != nil {
+			return replica.Stored{}, err
+		}
+		defer shut()
+		read := p.Read
+		p.Read = func(i int, dst []byte) ([]byte, error) {
 			b, err := read(i, dst)
 			if err == nil {
 				err = to.Rate.wait(ctx, len(b))
 			}
 			return b, err
 		}
+		parts = append(parts, p)
 	}
-	return to.Store.Write(ctx, a, n.Object, nil, parts...)
+	return to.Store.Write(ctx, a, object, nil, parts...)
 }

@@ -35,6 +35,7 @@ type Write struct {
 
 	note   *tier.Spooled // for who finishes the write, should this daemon die; nil: nobody could
 	kept   []*spool.Part // note and parts of an object that is written, until the others of the generation are
+	laid   atomic.Int32  // whether note and parts are whole in the spool, and stay there
 	pieces []*piece
 	store  string       // names it, for people
 	moved  atomic.Int64 // all that Run has read, from memory and from the spool, and all that the store has taken
@@ -114,7 +115,7 @@ func (w *Write) Run(ctx context.Context, to Tier, ails func(what string)) (repli
 			spooled = append(spooled, l.copy.into)
 		}
 	}
-	defer func() { remove(ctx, spooled) }()
+	defer func() { w.unspool(ctx, spooled) }()
 	if err != nil {
 		return replica.Stored{}, err
 	}
@@ -123,7 +124,11 @@ func (w *Write) Run(ctx context.Context, to Tier, ails func(what string)) (repli
 		spooled = append(spooled, note)
 	}
 	var copied sync.WaitGroup
-	copied.Go(func() { w.spools(ctx, lines) })
+	copied.Go(func() {
+		if w.spools(ctx, lines) == nil && note != nil {
+			w.laid.CompareAndSwap(inPart, inSpool)
+		}
+	})
 	var frozen *tier.Part
 	parts := make([]tier.Part, len(lines))
 	for i, l := range lines {
@@ -167,8 +172,15 @@ func (w *Write) Kept() bool { return len(w.kept) > 0 }
 func (w *Write) Release(ctx context.Context) {
 	select {
 	case <-w.stop:
-		remove(ctx, w.kept)
+		w.unspool(ctx, w.kept)
 	case <-ctx.Done():
+	}
+}
+
+// unspool removes what the write had in the spool, unless a daemon that ends counts on it.
+func (w *Write) unspool(ctx context.Context, parts []*spool.Part) {
+	if len(parts) > 0 && w.removes() {
+		remove(ctx, parts)
 	}
 }
 
@@ -205,8 +217,7 @@ func (w *Write) lines(ctx context.Context, sp *spool.Spool) (lines []line, err e
 }
 
 // spools copies one piece after the other into the spool.
-func (w *Write) spools(ctx context.Context, lines []line) {
-	var failed error
+func (w *Write) spools(ctx context.Context, lines []line) (failed error) {
 	for _, l := range lines {
 		switch {
 		case l.copy == nil:
@@ -218,6 +229,7 @@ func (w *Write) spools(ctx context.Context, lines []line) {
 			}
 		}
 	}
+	return failed
 }
 
 // reads gives the store the chunks of a piece.

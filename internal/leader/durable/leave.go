@@ -14,13 +14,15 @@ type Cluster struct {
 	Linked  func(replica.NodeName) bool // to the leader
 	Answers func(replica.NodeName) bool // its daemon is there, and may link yet
 	Leaves  func(replica.NodeName) bool // its daemon was told that it may end
+	Asked   func(replica.NodeName) bool // its daemon was asked to end, and waits or goes
 	Life    func(replica.NodeName) replica.NodeIncarnation
 }
 
 // Needed tells whether what a job has committed can be written while the daemon of a node is there, and can't once it has ended: the nodes
-// that stay lack a part of it, or are too few to agree on anything.
+// that stay lack a part of it, or are too few to agree on anything. A node whose daemon was asked to end does not stay: where all are asked at once,
+// each is needed.
 func (c Cluster) Needed(job *replica.Job, node replica.NodeName) bool {
-	return job.Undurable() && c.Lacks(job) == "" && c.lacks(job, func(n replica.NodeName) bool { return n != node && c.stays(n) }) != ""
+	return job.Undurable() && c.Lacks(job) == "" && c.lacks(job, func(n replica.NodeName) bool { return n != node && c.stays(n) && !c.Asked(n) }) != ""
 }
 
 // Lacks says why what a job has committed can't be written by the nodes that are there and stay; empty: it can.
