@@ -61,20 +61,24 @@ func told(left []*tier.Spooled) (list [][]byte) {
 
 // finishSpooled writes the parts that the leader wants of one generation, object by object.
 func (h *Host) finishSpooled(ctx context.Context, o control.SpoolOrder, left []*tier.Spooled) (wrote []replica.Stored, failed string) {
-	objects := map[string][]writer.Pick{}
+	objects, frozen := map[string][]writer.Pick{}, map[string]*writer.Pick{} // a frozen part goes with its group's
 	for _, p := range o.Parts {
 		at, ok := writer.PickOf(left, o.Job, o.Generation, p)
 		if !ok {
 			return nil, fmt.Sprintf("%v of generation %v is not in the spool any more", p.Part, o.Generation)
 		}
 		name := tier.ObjectOf(h.self.Name, p.Part)
+		if p.Part.Kind == replica.FrozenPart {
+			frozen[name] = &at
+			continue
+		}
 		objects[name] = append(objects[name], at)
 	}
 	var why []string
 	for _, name := range slices.Sorted(maps.Keys(objects)) {
 		n := objects[name][0].Note
 		a := tier.Attempt{Name: n.Job, Job: n.ID, Owner: n.Owner, Began: n.Began, Cluster: h.cluster, Fleet: o.Fleet, Epoch: o.Epoch, Generation: n.Generation, Number: o.As}
-		s, err := writer.Finish(ctx, writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}, a, name, objects[name])
+		s, err := writer.Finish(ctx, writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}, a, name, frozen[name], objects[name])
 		if err != nil {
 			why = append(why, err.Error())
 			continue

@@ -169,6 +169,7 @@ type spooledWrite struct {
 	lost          []replica.Part // that no note has, of parts whose roots nobody knows
 	differ        []replica.Part // of whose root two notes say different things
 	nodes         map[replica.NodeName][]*tier.Spooled
+	frozen        map[uint32]tier.Rooted // by group, what its part binds and the store does not have
 }
 
 // spooledWrites lists what may be finished, the newest position first. It takes in what nodes say, which may be anything. job is the record of the job
@@ -262,7 +263,9 @@ func partsOf(l replica.Layout) (list []replica.Part) {
 
 // binds tells whether a note has no other root than the write.
 func (w *spooledWrite) binds(n *tier.Spooled) bool {
-	return !slices.ContainsFunc(n.Roots, func(r tier.Rooted) bool { return !slices.Contains(w.roots, r) })
+	return !slices.ContainsFunc(n.Roots, func(r tier.Rooted) bool {
+		return r.Part.Kind != replica.FrozenPart && !slices.Contains(w.roots, r)
+	})
 }
 
 func newerSpooled(a, b *tier.Spooled) int {
@@ -284,8 +287,7 @@ func (w *spooledWrite) shares(failed map[replica.NodeName]string) (by map[replic
 	for _, r := range w.roots {
 		var to replica.NodeName
 		for _, node := range slices.Sorted(maps.Keys(w.nodes)) {
-			has := slices.ContainsFunc(w.nodes[node], func(n *tier.Spooled) bool { return slices.Contains(n.Parts, r.Part) })
-			if has && failed[node] == "" && (to == "" || len(by[node]) < len(by[to])) {
+			if w.has(node, r) && failed[node] == "" && (to == "" || len(by[node]) < len(by[to])) {
 				to = node
 			}
 		}
@@ -293,12 +295,25 @@ func (w *spooledWrite) shares(failed map[replica.NodeName]string) (by map[replic
 			return nil, lacks(r.Part)
 		}
 		by[to] = append(by[to], replica.PartRoot{Part: r.Part, Root: r.Root})
+		if f, is := w.frozen[r.Part.Index]; is && r.Part.Kind == replica.ReplicatedPart {
+			by[to] = append(by[to], replica.PartRoot{Part: f.Part, Root: f.Root})
+		}
 	}
 	return by, nil
 }
 
-// frozen finds the frozen parts that the write binds in the files of generations of its run.
-func (w *spooledWrite) frozen(found []tier.Found) (list []replica.Stored, err error) {
+// has tells whether a node's spool has a part, and what it binds that the store does not have.
+func (w *spooledWrite) has(node replica.NodeName, r tier.Rooted) bool {
+	lies := func(r tier.Rooted) bool {
+		return slices.ContainsFunc(w.nodes[node], func(n *tier.Spooled) bool { return slices.Contains(n.Parts, r.Part) && slices.Contains(n.Roots, r) })
+	}
+	f, binds := w.frozen[r.Part.Index]
+	return lies(r) && (!binds || r.Part.Kind != replica.ReplicatedPart || lies(f))
+}
+
+// thaws finds the frozen parts that the write binds in the files of generations of its run. What is not there a spool is to have.
+func (w *spooledWrite) thaws(found []tier.Found) (list []replica.Stored, err error) {
+	w.frozen = map[uint32]tier.Rooted{}
 	seen := map[tier.Rooted]bool{}
 	for _, notes := range w.nodes {
 		for _, n := range notes {
@@ -309,13 +324,28 @@ func (w *spooledWrite) frozen(found []tier.Found) (list []replica.Stored, err er
 				seen[r] = true
 				s, ok := frozenIn(found, w.ID, r)
 				if !ok {
-					return nil, fmt.Errorf("the frozen part of group %d is not in the store", r.Part.Index)
+					w.frozen[r.Part.Index] = r
+					if !slices.ContainsFunc(slices.Collect(maps.Keys(w.nodes)), func(n replica.NodeName) bool {
+						return w.has(n, tier.Rooted{Part: replica.OfGroup(replica.GroupID(r.Part.Index)), Root: w.rootOf(r.Part.Index)})
+					}) {
+						return nil, fmt.Errorf("the frozen part of group %d is not in the store", r.Part.Index)
+					}
+					continue
 				}
 				list = append(list, s)
 			}
 		}
 	}
 	return list, nil
+}
+
+// rootOf is the root of a group's part.
+func (w *spooledWrite) rootOf(group uint32) replica.Digest {
+	i := slices.IndexFunc(w.roots, func(r tier.Rooted) bool { return r.Part.Kind == replica.ReplicatedPart && r.Part.Index == group })
+	if i < 0 {
+		return replica.Digest{}
+	}
+	return w.roots[i].Root
 }
 
 func frozenIn(found []tier.Found, run replica.JobID, r tier.Rooted) (s replica.Stored, ok bool) {
@@ -444,7 +474,7 @@ func (l *Leader) inSpools(ctx context.Context, name string) map[replica.NodeName
 
 // finishes has a write finished and committed.
 func (l *Leader) finishes(ctx context.Context, w *spooledWrite, found []tier.Found, skipped []tier.Skipped, job *replica.Job) error {
-	frozen, err := w.frozen(found)
+	frozen, err := w.thaws(found)
 	if err != nil {
 		return err
 	}

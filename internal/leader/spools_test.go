@@ -189,7 +189,7 @@ func TestSpooledWrites(t *testing.T) {
 		"two nodes":                         {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts[0])}, "b": {of(6, 2, bothParts[1]), of(4, 1, bothParts...)}}, any, "6 of a, b: a group 0, b private 0; 4 of b: b group 0 private 0"},
 		"tried again":                       {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts...)}, "b": {of(6, 3, bothParts[1])}}, any, "6 of a, b: a group 0, b private 0"},
 		"may not":                           {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts...), of(4, 1, bothParts...)}}, func(n *tier.Spooled) bool { return n.Generation.Step < 5 }, "4 of a: a group 0 private 0"},
-		"one that differs":                  {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts[0])}, "b": {unlike}}, any, "6 of a, b: a group 0, b private 0; 6 of b: no node that is linked has group 0 of it"},
+		"one that differs":                  {map[replica.NodeName][]*tier.Spooled{"a": {of(6, 2, bothParts[0])}, "b": {unlike}}, any, "6 of a, b: no node that is linked has private 0 of it; 6 of b: no node that is linked has group 0 of it"},
 		"one had not heard of the commit":   {map[replica.NodeName][]*tier.Spooled{"a": {cand(6, roots[0]), of(4, 1, bothParts[0])}, "b": {of(6, 3, bothParts[1])}}, any, "6 of a, b: a group 0, b private 0; 4 of a: no node that is linked has private 0 of it"},
 		"nobody had heard of it":            {map[replica.NodeName][]*tier.Spooled{"a": {cand(6, roots[0])}, "b": {cand(6, roots[1])}}, any, ""},
 		"nobody knows all roots":            {map[replica.NodeName][]*tier.Spooled{"a": {cand(6, roots[0])}, "b": {loose(6, roots[1])}}, any, "6 of a, b: a group 0, b private 0"},

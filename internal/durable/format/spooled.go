@@ -102,7 +102,7 @@ func (s *Spooled) Packed(i int) (*Packed, error) {
 	}
 	want, _ := s.Root(s.Parts[i])
 	p := &o.Parts[0]
-	if len(o.Parts) != 1 || p.Manifest.Part != s.Parts[i] || p.Manifest.Root != want || p.Manifest.Job != s.ID || p.Manifest.Generation != s.Generation {
+	if len(o.Parts) != 1 || p.Manifest.Part != s.Parts[i] || p.Manifest.Root != want || p.Manifest.Job != s.ID || p.Manifest.Generation != s.Generation && s.Parts[i].Kind != replica.FrozenPart {
 		return nil, corrupt("spooled: %s holds %v of generation %v with root %v, want %v of %v with %v", s.Pieces[i].File, p.Manifest.Part, p.Manifest.Generation, p.Manifest.Root, s.Parts[i], s.Generation, want)
 	}
 	return p, nil

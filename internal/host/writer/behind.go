@@ -97,22 +97,42 @@ func (r *Room) behind(now time.Time, b *Behind, v room.JobView, plan replica.Dur
 		if _, held := v.Find(nil, s.Part, is.Generation, s.Root); !held {
 			continue
 		}
-		w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Object: tier.ObjectOf(node, s.Part), Parts: []replica.Part{s.Part}, store: r.owner.Store(), seenAt: now, toldAt: now, stop: make(chan struct{}), turn: make(chan struct{})}
-		err := r.owner.Undurable()
-		if err == nil {
-			err = w.hold(now, r.owner, v, s)
-		}
-		if err == nil && w.pieces[0].frozen != nil && v.Job.Durable.IsZero() {
-			err = errors.New("the frozen part that it binds was never written")
-			w.end(now)
-		}
-		if err != nil {
-			b.Failed[is] = err
+		r.lays(now, b, v, s, loose, candidate)
+	}
+	if v.Job.Durable.IsZero() { // else what is frozen was written with that
+		r.freezes(now, b, v, candidate, known)
+	}
+}
+
+// lays holds a part that is to be laid down.
+func (r *Room) lays(now time.Time, b *Behind, v room.JobView, s replica.Shard, loose, candidate bool) {
+	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Object: tier.ObjectOf(r.owner.Self().Node, s.Part), Parts: []replica.Part{s.Part}, store: r.owner.Store(), seenAt: now, toldAt: now, stop: make(chan struct{}), turn: make(chan struct{})}
+	err := r.owner.Undurable()
+	if err == nil {
+		err = w.hold(now, r.owner, v, s)
+	}
+	if err != nil {
+		b.Failed[w.Is()] = err
+		return
+	}
+	w.note = w.noteOf(r.owner, v)
+	w.note.Loose, w.note.Candidate = loose, candidate
+	if s.Part.Kind == replica.FrozenPart {
+		w.note.Roots = append(w.note.Roots, tier.Rooted{Part: s.Part, Root: s.Root})
+	}
+	b.Writes = append(b.Writes, w)
+}
+
+// freezes lays down the frozen parts that groups' parts here bind: no generation in the store has them yet.
+func (r *Room) freezes(now time.Time, b *Behind, v room.JobView, candidate bool, known func(Laid) bool) {
+	seen := map[replica.Part]bool{}
+	for _, at := range v.Copies() {
+		is := Laid{v.Job.ID, v.Job.Writer.Generation, replica.Part{Kind: replica.FrozenPart, Index: at.Held.Part.Index}}
+		if at.Held.Generation != is.Generation || at.Held.Part.Kind != replica.ReplicatedPart || at.Info.FrozenRoot.IsZero() || seen[is.Part] || known(is) {
 			continue
 		}
-		w.note = w.noteOf(r.owner, v)
-		w.note.Loose, w.note.Candidate = loose, candidate
-		b.Writes = append(b.Writes, w)
+		seen[is.Part] = true
+		r.lays(now, b, v, replica.Shard{Part: is.Part, Root: at.Info.FrozenRoot}, true, candidate)
 	}
 }
 

@@ -85,7 +85,7 @@ func TestWhatADaemonLeavesBehind(t *testing.T) {
 		if !ok || !at.Note.Loose || len(at.Note.Roots) != 2 || at.Note.Said.Position != n.job.Position {
 			t.Fatalf("%v: %v, %+v", p.Part, ok, at.Note)
 		}
-		if _, err := Finish(t.Context(), Tier{Store: to, Spool: next}, tier.Attempt{Job: n.job.ID, Generation: gen5, Number: 77}, "x", []Pick{at}); err != nil {
+		if _, err := Finish(t.Context(), Tier{Store: to, Spool: next}, tier.Attempt{Job: n.job.ID, Generation: gen5, Number: 77}, "x", nil, []Pick{at}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -97,6 +97,50 @@ func TestWhatADaemonLeavesBehind(t *testing.T) {
 	}
 	if left, _ := LeftBehind(t.Context(), next, "n1", fixture.Cluster); len(left) != 0 {
 		t.Errorf("%d are left of what was dropped", len(left))
+	}
+}
+
+// What is frozen is laid down too, where no generation in the store has it, and written with the part that binds it.
+func TestAFrozenPartIsLeftBehind(t *testing.T) {
+	for _, written := range []bool{false, true} {
+		n := newNode(t, 2)
+		n.arena = roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, true), Slots: 2})
+		frozen := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Frozen}, fixture.Gen(1, 0), replica.Digest{})
+		info := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Slot}, gen5, frozen.Root)
+		n.job = fixture.Changed(n.job, func(j *replica.Job) {
+			j.Options.DurableEvery, j.Committed, j.Position = 100, gen5, replica.Position(gen5)
+			if written {
+				j.Durable = fixture.Gen(3, 4)
+			}
+		})
+		b := n.room.Behind(n.now, n.view(), unknown)
+		if want := map[bool]int{false: 2, true: 1}[written]; len(b.Writes) != want || len(b.Failed) != 0 {
+			t.Fatalf("something was written: %v; to be laid down are %d, failed %v", written, len(b.Writes), b.Failed)
+		}
+		dir := t.TempDir()
+		sp := spoolIn(t, dir, 31)
+		for _, w := range b.Writes {
+			if err := w.Lay(t.Context(), sp); err != nil {
+				t.Fatal(err)
+			}
+		}
+		next := spoolIn(t, dir, 99)
+		left, passed := LeftBehind(t.Context(), next, "n1", fixture.Cluster)
+		group, ok := PickOf(left, n.job.ID, gen5, replica.PartRoot{Part: replica.OfGroup(0), Root: info.Root})
+		ice, has := PickOf(left, n.job.ID, gen5, replica.PartRoot{Part: replica.Part{Kind: replica.FrozenPart}, Root: frozen.Root})
+		if !ok || has == written || len(passed) != 0 || len(group.Note.Frozen) != 1 {
+			t.Fatalf("something was written: %v; found are %v, %v, passed over %q", written, ok, has, passed)
+		}
+		if written {
+			continue
+		}
+		to := &store{goOn: make(chan struct{}, 1000)}
+		for range 1000 {
+			to.goOn <- struct{}{}
+		}
+		if _, err := Finish(t.Context(), Tier{Store: to, Spool: next}, tier.Attempt{Job: n.job.ID, Generation: gen5, Number: 77}, "group-0", &ice, []Pick{group}); err != nil || uint64(len(to.got)) != frozen.Bytes+info.Bytes {
+			t.Errorf("it is written with %v, %d bytes", err, len(to.got))
+		}
 	}
 }
 

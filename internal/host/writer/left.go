@@ -166,15 +166,17 @@ func readLeft(ctx context.Context, f *spool.LeftPart, file string, man replica.M
 	}
 }
 
-// Finish writes an object of parts whose writes died with their daemon.
-func Finish(ctx context.Context, to Tier, a tier.Attempt, object string, picks []Pick) (replica.Stored, error) {
-	var parts []tier.Part
-	for _, at := range picks {
-		p, shut, err := open(ctx, to.Spool, at)
-		if err != nil {
-			return replica.Stored{}, err
+// Finish writes an object of parts whose writes died with their daemon, and the frozen part that a group's binds; nil: the store has that.
+func Finish(ctx context.Context, to Tier, a tier.Attempt, object string, frozen *Pick, picks []Pick) (replica.Stored, error) {
+	var shuts []func()
+	defer func() {
+		for _, shut := range shuts {
+			shut()
 		}
-		defer shut()
+	}()
+	paced := func(at Pick) (tier.Part, error) {
+		p, shut, err := open(ctx, to.Spool, at)
+		shuts = append(shuts, shut)
 		read := p.Read
 		p.Read = func(i int, dst []byte) ([]byte, error) {
 			b, err := read(i, dst)
@@ -183,7 +185,22 @@ func Finish(ctx context.Context, to Tier, a tier.Attempt, object string, picks [
 			}
 			return b, err
 		}
+		return p, err
+	}
+	var parts []tier.Part
+	for _, at := range picks {
+		p, err := paced(at)
+		if err != nil {
+			return replica.Stored{}, err
+		}
 		parts = append(parts, p)
 	}
-	return to.Store.Write(ctx, a, object, nil, parts...)
+	if frozen == nil {
+		return to.Store.Write(ctx, a, object, nil, parts...)
+	}
+	f, err := paced(*frozen)
+	if err != nil {
+		return replica.Stored{}, err
+	}
+	return to.Store.Write(ctx, a, object, &f, parts...)
 }

@@ -80,7 +80,7 @@ func (w *Write) hold(now time.Time, owner Owner, v room.JobView, s replica.Shard
 	}
 	p := &piece{slot: slot, regions: at.Arena.Geometry().Regions, bytes: int64(slot.Manifest().Bytes)}
 	w.pieces = append(w.pieces, p)
-	if at.Info.FrozenRoot.IsZero() {
+	if at.Info.FrozenRoot.IsZero() || s.Part.Kind == replica.FrozenPart {
 		return nil
 	}
 	f, ok := v.Find(at.Arena, replica.Part{Kind: replica.FrozenPart, Index: s.Part.Index}, w.Generation, at.Info.FrozenRoot)

@@ -352,7 +352,7 @@ func TestAWriteThatDiedIsFinished(t *testing.T) {
 				to.goOn <- struct{}{}
 			}
 			a := tier.Attempt{Job: list[0].ID, Generation: gen5, Number: 77}
-			s, err := Finish(t.Context(), Tier{Store: to, Spool: sp}, a, list[0].Object, []Pick{{list[0], 0}})
+			s, err := Finish(t.Context(), Tier{Store: to, Spool: sp}, a, list[0].Object, nil, []Pick{{list[0], 0}})
 			if !errors.Is(err, c.failed) || err == nil && (s.Key != "group-0" || !bytes.Equal(to.got, make([]byte, n.write.pieces[0].slot.Manifest().Bytes))) {
 				t.Errorf("it is written with %v, as %+v, %d bytes", err, s, len(to.got))
 			}
