@@ -127,9 +127,13 @@ type Config struct {
 	// a recovery needs the copy; 0 (never) or 1MiB to 64GiB, default 64MiB, which takes about 3 per cent of a core. Too high: it takes memory bandwidth
 	// from training; never: a bad copy is found only when it is to be loaded or sent, when it may be the last.
 	ScrubRate Bytes `yaml:"scrub_rate"`
-	// RereadRate is how many bytes a second of the durable tier the leader reads again and holds against their digests: each generation soon after it
-	// was written, and each RereadEvery; 0 (never) or 1MiB to 64GiB, default 64MiB. Too high: it takes the disk from durable writes and from other
-	// users of it; never: what rots on the disk is found out when it is the last resort, and retention counts on what nobody has read.
+	// ReadbackRate is how many bytes a second of the durable tier the leader reads back of what was just written, and holds against their digests; 1MiB to
+	// 64GiB, default 1GiB. It begins with the commit. Nothing older is deleted before, and the next durable write is put off while two of a run are unread.
+	// Too low: durable writes come as seldom as they can be read; too high: it takes the disk and the network from training on the leader's node.
+	ReadbackRate Bytes `yaml:"readback_rate"`
+	// RereadRate is how many bytes a second of the durable tier the leader reads again and holds against their digests, each generation
+	// each RereadEvery; 0 (never) or 1MiB to 64GiB, default 64MiB. Too high: it takes the disk from durable writes and from other
+	// users of it; never: what rots on the disk later is found out when it is the last resort.
 	RereadRate Bytes `yaml:"reread_rate"`
 	// RereadEvery is how long after a generation was read it is read again, 1m to 8760h, default 168h. Too short: it reads all the time; too long: a
 	// disk has longer to lose both of two generations.
@@ -282,6 +286,7 @@ func Default() Config {
 		DurableWriters: DefaultDurableWriters,
 		KeepRuns:       3,
 		ScrubRate:      64 << 20,
+		ReadbackRate:   1 << 30,
 		RereadRate:     64 << 20,
 		RereadEvery:    7 * 24 * time.Hour,
 		DonorRate:      Auto,
@@ -315,6 +320,7 @@ func (c Config) WithDefaults() *Config {
 	setDefault(&out.DurableWriters, d.DurableWriters)
 	setDefault(&out.KeepRuns, d.KeepRuns)
 	setDefault(&out.ScrubRate, d.ScrubRate)
+	setDefault(&out.ReadbackRate, d.ReadbackRate)
 	setDefault(&out.RereadRate, d.RereadRate)
 	setDefault(&out.RereadEvery, d.RereadEvery)
 	setDefault(&out.DonorRate, d.DonorRate)

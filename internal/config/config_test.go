@@ -121,6 +121,7 @@ func TestEachBadField(t *testing.T) {
 		{"durable keep", func(c *Config) { c.DurableKeep.Last = -1 }, "durable_keep", "-1"},
 		{"durable writers", func(c *Config) { c.DurableWriters = -1 }, "durable_writers", "-1"},
 		{"keep runs", func(c *Config) { c.KeepRuns = -1 }, "keep_runs", "-1"},
+		{"readback rate", func(c *Config) { c.ReadbackRate = 1 << 10 }, "readback_rate", "1KiB"},
 		{"reread rate", func(c *Config) { c.RereadRate = 1 << 10 }, "reread_rate", "1KiB"},
 		{"reread every", func(c *Config) { c.RereadEvery = time.Second }, "reread_every", "1s"},
 		{"donor rate", func(c *Config) { c.DonorRate = "1MiB" }, "donor_rate", `"1MiB"`},

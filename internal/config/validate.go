@@ -285,6 +285,9 @@ func (c *Config) checkLimits(v *faults) {
 	if c.SpoolMemory != 0 && (c.SpoolMemory < 1<<20 || c.SpoolMemory > 64<<40) {
 		v.add("spool_memory", c.SpoolMemory.String(), "0 (none) or 1MiB to 64TiB", "in less no part has room, and more than a host has gets processes killed")
 	}
+	if c.ReadbackRate < 1<<20 || c.ReadbackRate > 64<<30 {
+		v.add("readback_rate", c.ReadbackRate.String(), "1MiB to 64GiB, in a second", "nothing is deleted before what is newer was read back, so that too low a rate puts durable writes off; too high a one takes the disk and the network from training")
+	}
 	if c.RereadRate != 0 && (c.RereadRate < 1<<20 || c.RereadRate > 64<<30) {
 		v.add("reread_rate", c.RereadRate.String(), "0 (never) or 1MiB to 64GiB, in a second", "too low a rate takes weeks to read the durable tier once, too high a one takes the disk from durable writes")
 	}

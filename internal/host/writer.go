@@ -62,8 +62,6 @@ func (h *Host) doWrite(e writer.Effect) {
 		h.writeMarker(e)
 	case writer.Answer:
 		h.send(e.MarkedReport)
-	case writer.Prune:
-		h.prune(e.Mark)
 	}
 }
 
@@ -109,18 +107,7 @@ func (h *Host) writeMarker(m writer.Mark) {
 			return is
 		}
 		said()
-		return writer.Settled{Mark: m}
-	})
-}
-
-// prune removes what is not kept of a job's generations, beside the host.
-func (h *Host) prune(m writer.Mark) {
-	keep := h.cfg.DurableKeep
-	h.spawn(func(ctx context.Context) Event {
-		if err := h.store.Prune(ctx, m.Name, m.Job, m.Said.Lineage, keep); err != nil {
-			h.log.Failed("durable", "prune job "+m.Name, err.Error())
-		}
-		return writer.Pruned{Job: m.Job}
+		return nil
 	})
 }
 
@@ -137,7 +124,6 @@ type Tier interface {
 	Discard(ctx context.Context, a tier.Attempt, objects []string) error
 	// Hangs says which call was given up and has not returned; nil: none.
 	Hangs() error
-	Prune(ctx context.Context, name string, id replica.JobID, lineage replica.Lineage, keep replica.Keep) error
 }
 
 // Cluster is the node's.

@@ -11,14 +11,17 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/tier"
+	"github.com/replicad/replicad/internal/leader/durable"
 	"github.com/replicad/replicad/internal/leader/reread"
 	"github.com/replicad/replicad/replica"
 )
 
-// RereadConfig says how durable generations are read again.
+// RereadConfig says how durable generations are read, and which of a job's stay.
 type RereadConfig struct {
-	Every time.Duration // 0: they are not
-	Rate  uint64        // bytes a second; 0: they are not
+	Back  uint64        // bytes a second, of what nobody has read since it was written; 0: nothing is read
+	Every time.Duration // is what was read read again; 0: it is not
+	Rate  uint64        // bytes a second, of that; 0: it is not
+	Keep  replica.Keep
 }
 
 // rereading is the room that says which durable generation is read again, and what this leader does for it. Run owns it.
@@ -34,19 +37,25 @@ type rereading struct {
 type rereadLearned struct {
 	room *reread.Room
 	ev   reread.Event
-	// Of the end of a read: what was read, and what was wrong.
-	of  reread.Lying
-	err error
+	err  error // of a read
 }
 
 // beginReread begins with a leadership.
 func (l *Leader) beginReread(ctx context.Context) {
-	if l.store == nil || l.cfg.Reread.Every == 0 || l.cfg.Reread.Rate == 0 {
+	if l.store == nil || l.cfg.Reread.Back == 0 {
 		return
 	}
-	now := time.Now()
-	l.again = rereading{room: reread.New(now, l.cfg.Reread.Every), wake: now}
+	now, every := time.Now(), l.cfg.Reread.Every
+	if l.cfg.Reread.Rate == 0 {
+		every = 0
+	}
+	l.again = rereading{room: reread.New(now, every), wake: now}
 	l.again.ctx, l.again.cancel = context.WithCancel(ctx)
+	for _, led := range l.jobs {
+		if led.job != nil {
+			l.wrote(nil, led.job)
+		}
+	}
 }
 
 // endReread ends with it. What was read by half the next leader reads whole.
@@ -63,6 +72,9 @@ func (l *Leader) rereadLearns(ev reread.Event) {
 		now := time.Now()
 		l.again.room.Learn(now, ev)
 		l.again.wake = now
+		for id, led := range l.jobs { // the next write of a job waits for what is unread
+			led.durable.Learn(l.now(), durable.Unread{Generations: l.again.room.Unread(id)})
+		}
 	}
 }
 
@@ -84,9 +96,13 @@ func (l *Leader) rereads() {
 		case reread.List:
 			l.rereadBeside(func(ctx context.Context) rereadLearned { return rereadLearned{ev: l.lying(ctx, e.Name)} })
 		case reread.Read:
+			var job *replica.Job
+			if led := l.jobs[e.Job]; led != nil {
+				job = led.job
+			}
 			l.rereadBeside(func(ctx context.Context) rereadLearned {
-				err := l.readAgain(ctx, e.Lying)
-				return rereadLearned{ev: reread.Ended{Of: e.Lying, Refused: err != nil && !tier.IsDamage(err) && !errors.Is(err, catalog.ErrNone)}, of: e.Lying, err: err}
+				err := l.readAgain(ctx, e, job)
+				return rereadLearned{ev: reread.Ended{Read: e, Refused: err != nil && !tier.IsDamage(err) && !errors.Is(err, catalog.ErrNone)}, err: err}
 			})
 		}
 	}
@@ -119,19 +135,23 @@ func (l *Leader) rereadEnded(ev rereadLearned) {
 		return
 	}
 	l.rereadLearns(ev.ev)
-	if _, read := ev.ev.(reread.Ended); read && ev.err == nil {
-		l.log.Note2(nil, "durable_read", fmt.Sprintf("generation %v of job %q was read back and is good", ev.of.Generation, ev.of.Name))
+	of, read := ev.ev.(reread.Ended)
+	if read && ev.err == nil {
+		l.log.Note2(nil, "durable_read", fmt.Sprintf("generation %v of job %q was read back and is good", of.Generation, of.Name))
 	}
 	if ev.err == nil || errors.Is(ev.err, context.Canceled) || errors.Is(ev.err, catalog.ErrNone) {
 		return // retention may have deleted it since it was listed
 	}
-	where := path.Join(ev.of.Name, ev.of.Job.String(), format.StepName(ev.of.Generation))
+	where := path.Join(of.Name, of.Job.String(), format.StepName(of.Generation))
 	l.log.Skipped(nil, where, ev.err.Error())
-	led := l.jobs[ev.of.Job]
-	if !tier.IsDamage(ev.err) || led == nil || led.job.Durable == ev.of.Generation {
-		return // of the newest the next look at it says so
+	led, why := l.jobs[of.Job], replica.Line(tier.Plain(ev.err), maxWrong)
+	switch {
+	case led == nil:
+	case !tier.IsDamage(ev.err) && of.Back:
+		l.tell(of.Job, fmt.Sprintf("warning: the durable generation of step %d could not be read back, and pushes no older one out; it is tried again: %s", of.Generation.Step, why))
+	case tier.IsDamage(ev.err) && led.job.Durable != of.Generation: // of the newest the next look at it says so
+		l.tell(of.Job, fmt.Sprintf("warning: the durable generation of step %d, which is kept, failed a read and counts for nothing: %s", of.Generation.Step, why))
 	}
-	l.tell(ev.of.Job, fmt.Sprintf("warning: the durable generation of step %d, which is kept, failed a read and counts for nothing: %s", ev.of.Generation.Step, replica.Line(tier.Plain(ev.err), maxWrong)))
 }
 
 // lying lists what lies of a name in the durable tier, or of all names.
@@ -166,14 +186,24 @@ func (l *Leader) lying(ctx context.Context, name string) reread.Listed {
 	return ev
 }
 
-// readAgain reads a generation from the disk, at the configured rate.
-func (l *Leader) readAgain(ctx context.Context, of reread.Lying) error {
-	f, err := l.store.Look(ctx, of.Name, of.Job, of.Generation)
-	if err != nil {
-		return err
-	}
+// readAgain reads a generation from the disk, at the configured rate. Where that was the first time since a job wrote it, and it is good, it is what others may
+// go for: what the job keeps no more is removed before the next is written.
+func (l *Leader) readAgain(ctx context.Context, of reread.Read, job *replica.Job) error {
 	p := pacer{rate: l.cfg.Reread.Rate}
-	return l.store.ReadBack(ctx, f, tier.How{Cold: true, Pace: p.pace})
+	if of.Back {
+		p.rate = l.cfg.Reread.Back
+	}
+	how := tier.How{Cold: true, Back: of.Back, Pace: p.pace}
+	f, err := l.store.Look(ctx, of.Name, of.Job, of.Generation)
+	if err == nil {
+		err = l.store.ReadBack(ctx, f, how)
+	}
+	if err == nil && of.Back && job != nil {
+		if perr := l.store.Prune(ctx, tier.Retention{Name: of.Name, Job: of.Job, Lineage: job.Lineage, Keep: l.cfg.Reread.Keep, Read: of.Generation, How: how}); perr != nil {
+			l.log.Failed("durable", "prune job "+of.Name, perr.Error())
+		}
+	}
+	return err
 }
 
 // pacer holds readers to so many bytes a second together.

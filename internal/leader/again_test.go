@@ -64,16 +64,18 @@ func TestDurableGenerationsAreReadAgain(t *testing.T) {
 	}
 	c.writes("other", replica.ClusterID{9}, replica.JobID{9}, fixture.Gen(1, 5))
 	rotten(t, dir, "step-00000004.e1/group-0.w1.safetensors")
-	c.cfg.Reread = RereadConfig{Every: time.Hour, Rate: 64 << 30}
+	c.cfg.Reread = RereadConfig{Back: 64 << 30, Every: time.Hour, Rate: 64 << 30, Keep: replica.Keep{Last: 3}}
 	led := c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Durable = fixture.Gen(1, 6) }))
 	n1 := c.node("n1", 11)
+	led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Phase = replica.Closed })
 	c.beginReread(t.Context())
+	c.again.room.Learn(time.Now(), reread.Busy{Is: true})
 	c.rereadsAll()
 	if got := c.state(6); got != "unread" {
 		t.Errorf("right after it began to lead: %s", got)
 	}
 	c.early()
-	led.job = fixture.Changed(led.job, func(j *replica.Job) { j.Phase = replica.Closed })
+	c.again.busy = false
 	c.rereadsAll()
 	if got := c.state(6); got != "unread" {
 		t.Errorf("while a job recovers: %s", got)
@@ -100,9 +102,9 @@ func TestDurableGenerationsAreReadAgain(t *testing.T) {
 	if c.rereads(); c.again.room != nil {
 		t.Error("a leader that leads no more reads")
 	}
-	c.cfg.Reread.Rate = 0
+	c.cfg.Reread.Back = 0
 	if c.beginReread(t.Context()); c.again.room != nil {
-		t.Error("reread_rate 0 reads")
+		t.Error("a rate of 0 reads")
 	}
 }
 
@@ -113,7 +115,7 @@ func TestWhatIsDeletedMeanwhileIsNoDamage(t *testing.T) {
 	for _, step := range []replica.Step{4, 6} {
 		c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, step))
 	}
-	c.cfg.Reread = RereadConfig{Every: time.Hour, Rate: 64 << 30}
+	c.cfg.Reread = RereadConfig{Back: 64 << 30, Every: time.Hour, Rate: 64 << 30, Keep: replica.Keep{Last: 3}}
 	c.knows(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Durable = fixture.Gen(1, 6) }))
 	n1 := c.node("n1", 11)
 	c.beginReread(t.Context())
@@ -183,7 +185,7 @@ func TestListThatFails(t *testing.T) {
 	if n := c.log.Count("list what is to be read again"); n != 1 {
 		t.Errorf("%d lines in the log", n)
 	}
-	if err := c.readAgain(t.Context(), reread.Lying{Name: "job", Job: fixture.JobID, Generation: fixture.Gen(1, 2)}); !errors.Is(err, catalog.ErrNone) {
+	if err := c.readAgain(t.Context(), reread.Read{Lying: reread.Lying{Name: "job", Job: fixture.JobID, Generation: fixture.Gen(1, 2)}}, nil); !errors.Is(err, catalog.ErrNone) {
 		t.Errorf("of what is gone: %v", err)
 	}
 }

@@ -35,6 +35,8 @@ type Tier interface {
 	Find(ctx context.Context, name string, id replica.JobID) (found []tier.Found, skipped []tier.Skipped, err error)
 	Holds(ctx context.Context, name string, id replica.JobID, g replica.Generation) (since time.Time, err error)
 	ReadBack(ctx context.Context, f tier.Found, how tier.How) error
+	// Prune removes what is not kept of a job's generations.
+	Prune(ctx context.Context, of tier.Retention) error
 	// Names lists the names that have runs, List the generations of one and when each was read, whether or not their files are there, and Look looks
 	// at one of them.
 	Names(ctx context.Context) ([]string, error)

@@ -198,9 +198,13 @@ func sizeText(n uint64) string {
 	return fmt.Sprintf("%d GiB", uint64(math.Round(float64(n)/(1<<30))))
 }
 
-// wrote has a generation read back that was just written.
+// wrote has a generation read back that was just written, or that another leader may not have read back.
 func (l *Leader) wrote(was, is *replica.Job) {
-	if was != nil && is.Durable != was.Durable {
-		l.rereadLearns(reread.Wrote{Name: is.Name})
+	switch {
+	case is.Durable.IsZero() || was != nil && is.Durable == was.Durable:
+	case was == nil:
+		l.rereadLearns(reread.Leads{Name: is.Name})
+	default:
+		l.rereadLearns(reread.Wrote{Lying: reread.Lying{Name: is.Name, Job: is.ID, Generation: is.Durable}})
 	}
 }

@@ -623,7 +623,7 @@ func (d *daemon) build() error {
 		if d.store != nil {
 			shelf = d.store
 		}
-		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Node: d.self.Name, Timing: c.Timing, Tier: shelf, Encrypts: len(c.DurableRecipients) > 0, DurableWriters: c.DurableWriters, PerUser: c.PerUser, Reread: leader.RereadConfig{Every: c.RereadEvery, Rate: uint64(c.RereadRate)}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
+		d.leader = leader.New(leader.Config{Log: d.cons, Cluster: d.id.Cluster, Node: d.self.Name, Timing: c.Timing, Tier: shelf, Encrypts: len(c.DurableRecipients) > 0, DurableWriters: c.DurableWriters, PerUser: c.PerUser, Reread: leader.RereadConfig{Back: uint64(c.ReadbackRate), Every: c.RereadEvery, Rate: uint64(c.RereadRate), Keep: c.DurableKeep}, Journal: d.log, Audit: d.audit, Refused: &d.refused,
 			Answers: d.prober.answers, Hears: d.prober.hears, Quiet: d.prober.quiet, Token: c.JobToken, Operators: d.id.CheckOperator, Learn: d.trust.learn, Newest: d.newestEpoch, Standing: d.raftWord})
 	}
 	d.endpoint.Handle(endpoint.Control, d.serveControl)

@@ -293,6 +293,7 @@ func (c *Catalog) doubt(r Run, n format.Name) {
 	defer c.mu.Unlock()
 	delete(c.frozen, r.Key(n))
 	c.suspect[r.Key(n)] = true
+	clear(c.backed)
 }
 
 // whole tells whether an object has the bytes that its file should have: by the checksum that the store made when it got them, or, where

@@ -15,17 +15,26 @@ import (
 )
 
 const (
-	// grace is how old an object must be, by the store's times, that no commit names, for Sweep to remove it. Prune is called by the writer of a
+	// grace is how old an object must be, by the store's times, that no commit names, for Sweep to remove it. Prune is called behind a
 	// commit: what a write has left that began since is younger, and another fleet has no epoch of the run.
 	grace = catalog.LeastGrace
 	// sweepEvery lies between two sweeps of a run: each reads all its commits.
 	sweepEvery = 6 * time.Hour
 )
 
-// Prune removes what the rule of package retain lets go of a job's generations, of which it keeps what keep says, and of those of former runs of
-// its name. The writer of a commit calls it. lineage is the job's: what a run went on from stays until newer
-// generations were read back.
-func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage replica.Lineage, keep replica.Keep) error {
+// Retention is what a job's generations are kept by.
+type Retention struct {
+	Name    string // of the job
+	Job     replica.JobID
+	Lineage replica.Lineage // what the run went on from stays until newer generations were read back
+	Keep    replica.Keep
+	Read    replica.Generation // that was just read back, and is good; zero: none was
+	How     How                // to read one back before others go for it, where that one is another
+}
+
+// Prune removes what the rule of package retain lets go of a job's generations, and of those of former runs of its name. Who has read one back calls it.
+func (t *Tier) Prune(ctx context.Context, of Retention) error {
+	name, id, keep := of.Name, of.Job, of.Keep
 	if bad := keep.Faults(); len(bad) > 0 {
 		return fmt.Errorf("prune durable generations of job %s: %s %s: want %s", name, cmp.Or(bad[0].Field, "keep"), bad[0].Value, bad[0].Want)
 	}
@@ -39,13 +48,19 @@ func (t *Tier) Prune(ctx context.Context, name string, id replica.JobID, lineage
 	}
 	list = ofCluster(list, id)
 	var errs []error
-	gens := t.judged(ctx, list, id, lineage, keep.Best.Metric)
+	gens := t.judged(ctx, list, id, of.Lineage, keep.Best.Metric)
 	policy := retain.For(keep, t.settings.KeepRuns)
 	policy.AllFormerRuns = t.settings.KeepRuns == 0
 	verdicts, err := retain.DecideSeen(gens, policy, retain.Eyes{
 		Look: func(i int) (retain.State, error) { return t.lookAt(ctx, &list[i], gens[i].State) },
-		Read: func(i int) (retain.State, error) { return t.readAt(ctx, &list[i]) },
+		Read: func(i int) (retain.State, error) {
+			if l := list[i]; l.Run.ID == id && l.Generation == of.Read {
+				return retain.Good, nil
+			}
+			return t.readAt(ctx, &list[i], of.How)
+		},
 	})
+	t.letGo(ctx) // of what was read: this daemon's own leases are no reason to keep anything
 	if err != nil {
 		return fmt.Errorf("prune durable generations of job %s: %w", name, err)
 	}
@@ -72,10 +87,10 @@ func (t *Tier) lookAt(ctx context.Context, l *Listed, is retain.State) (retain.S
 }
 
 // readAt reads one whole that others are to go for, and records what that found.
-func (t *Tier) readAt(ctx context.Context, l *Listed) (retain.State, error) {
+func (t *Tier) readAt(ctx context.Context, l *Listed, how How) (retain.State, error) {
 	f, err := t.look(ctx, l.Run.Job, l.Run.ID, l.Generation)
 	if err == nil {
-		err = t.ReadBack(ctx, f, How{Cold: true})
+		err = t.ReadBack(ctx, f, how)
 	}
 	return t.found(ctx, l, retain.Good, err)
 }

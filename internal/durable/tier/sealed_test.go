@@ -69,7 +69,7 @@ func TestEncrypted(t *testing.T) {
 	if _, err := r.ReadChunk(0, nil); err != nil {
 		t.Error(err)
 	}
-	if err := plain.tier.Prune(t.Context(), name, durabletest.Job, plain.line, replica.Keep{Last: 1}); err != nil {
+	if err := plain.tier.Prune(t.Context(), Retention{Name: name, Job: durabletest.Job, Lineage: plain.line, Keep: replica.Keep{Last: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	without.wants("30 good")

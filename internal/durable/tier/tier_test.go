@@ -121,7 +121,7 @@ func (f *fleet) writes(keep int, steps ...replica.Step) {
 		if err := f.tries(step); err != nil {
 			f.t.Fatal(err)
 		}
-		if err := f.tier.Prune(f.t.Context(), name, f.of.Job, f.line, replica.Keep{Last: keep}); err != nil {
+		if err := f.tier.Prune(f.t.Context(), Retention{Name: name, Job: f.of.Job, Lineage: f.line, Keep: replica.Keep{Last: keep}}); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -542,7 +542,7 @@ func TestRulesOfKeeping(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := tier.Prune(t.Context(), name, f.of.Job, f.line, k); err != nil {
+		if err := tier.Prune(t.Context(), Retention{Name: name, Job: f.of.Job, Lineage: f.line, Keep: k}); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.ReplaceAll(strings.ReplaceAll(f.lies(), " good", ""), ",", ""); got != want {
@@ -553,7 +553,7 @@ func TestRulesOfKeeping(t *testing.T) {
 		}
 	}
 	tier, _ := inMemory(t, Settings{})
-	if err := tier.Prune(t.Context(), name, durabletest.Job, nil, replica.Keep{}); err == nil {
+	if err := tier.Prune(t.Context(), Retention{Name: name, Job: durabletest.Job, Lineage: nil, Keep: replica.Keep{}}); err == nil {
 		t.Error("a rule that keeps nothing is taken")
 	}
 }
@@ -992,7 +992,7 @@ func TestAStrippedOneIsPassedOver(t *testing.T) {
 	if err := tier.ReadBack(t.Context(), at, How{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := tier.Prune(t.Context(), name, f.of.Job, f.line, replica.Keep{Last: 1}); err != nil {
+	if err := tier.Prune(t.Context(), Retention{Name: name, Job: f.of.Job, Lineage: f.line, Keep: replica.Keep{Last: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	if found, _, err := tier.Find(t.Context(), name, f.of.Job); err != nil || len(found) != 1 {
@@ -1021,7 +1021,7 @@ func TestALookBeforeAnythingGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.wants("20 good, 10 good")
-	if err := tier.Prune(t.Context(), name, f.of.Job, f.line, replica.Keep{Last: 1}); err != nil {
+	if err := tier.Prune(t.Context(), Retention{Name: name, Job: f.of.Job, Lineage: f.line, Keep: replica.Keep{Last: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	f.wants("20 damaged, 10 good")
@@ -1071,7 +1071,7 @@ func TestNoAnswerDeletesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	refuses.Store(true)
-	if err := tier.Prune(t.Context(), name, f.of.Job, f.line, replica.Keep{Last: 1}); !errors.Is(err, store.ErrRefused) {
+	if err := tier.Prune(t.Context(), Retention{Name: name, Job: f.of.Job, Lineage: f.line, Keep: replica.Keep{Last: 1}}); !errors.Is(err, store.ErrRefused) {
 		t.Errorf("pruned with %v", err)
 	}
 	refuses.Store(false)

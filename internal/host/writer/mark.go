@@ -31,16 +31,6 @@ func (r *Room) answer(m Mark, failed string, fenced bool) {
 	r.effects = append(r.effects, Answer{control.MarkedReport{Job: m.Job, Generation: m.Generation, Number: m.Number, Failed: failed, Fenced: fenced}})
 }
 
-// prune has removed what is not kept, for one generation of a job at a time. Where a store takes long over it, the newest one's turn is next.
-func (r *Room) prune(id replica.JobID) {
-	j := r.job(id)
-	if j.pruning || j.prune == nil {
-		return
-	}
-	r.effects = append(r.effects, Prune{*j.prune})
-	j.pruning, j.prune = true, nil
-}
-
 // said is what the commit of a job's durable write says beside its files.
 func said(job *replica.Job, o control.MarkerOrder) tier.Said {
 	geometries, recipe := laidOut(job)

@@ -72,10 +72,6 @@ type (
 		Failed string
 		Fenced bool
 	}
-	// Settled says that nothing more is written of a Mark whose generation exists.
-	Settled struct{ Mark Mark }
-	// Pruned is the end of a Prune.
-	Pruned struct{ Job replica.JobID }
 	// Turned says that this node may give the store its part of a durable write.
 	Turned struct{ control.WriteTurn }
 	// Discarded is the end of a Discard.
@@ -89,8 +85,6 @@ func (Ailing) event()    {}
 func (Returned) event()  {}
 func (Ordered) event()   {}
 func (Marked) event()    {}
-func (Settled) event()   {}
-func (Pruned) event()    {}
 func (Turned) event()    {}
 func (Discarded) event() {}
 func (Linked) event()    {}
@@ -118,8 +112,6 @@ type (
 	}
 	// Answer tells the leader what became of a marker.
 	Answer struct{ control.MarkedReport }
-	// Prune has removed, beside the owner, what is not kept of a job's generations.
-	Prune struct{ Mark }
 )
 
 func (Report) effect()  {}
@@ -128,7 +120,6 @@ func (Freed) effect()   {}
 func (Mark) effect()    {}
 func (Discard) effect() {}
 func (Answer) effect()  {}
-func (Prune) effect()   {}
 
 // Room is a node's durable writes. It belongs to one goroutine.
 type Room struct {
@@ -146,8 +137,6 @@ type job struct {
 	turn     uint64                         // the newest durable write that it was this node's turn to write
 	said     map[string]control.ShardReport // how they ended
 	discards discards
-	pruning  bool
-	prune    *Mark // whose turn it is to prune after that; nil: none's
 }
 
 // New returns a room that has written nothing.
@@ -181,16 +170,6 @@ func (r *Room) Learn(now time.Time, ev Event) {
 		r.mark(ev.MarkerOrder)
 	case Marked:
 		r.answer(ev.Mark, ev.Failed, ev.Fenced)
-	case Settled:
-		if _, ok := r.owner.Job(ev.Mark.Job); ok {
-			r.job(ev.Mark.Job).prune = &ev.Mark
-			r.prune(ev.Mark.Job)
-		}
-	case Pruned:
-		if j := r.jobs[ev.Job]; j != nil {
-			j.pruning = false
-			r.prune(ev.Job)
-		}
 	case Linked:
 		for _, j := range r.jobs {
 			for _, s := range j.said {

@@ -163,8 +163,6 @@ func (n *node) step() (got []string) {
 			got = append(got, fmt.Sprintf("discard %v of write %d", e.Objects, e.Number))
 		case Answer:
 			got = append(got, strings.TrimSuffix(fmt.Sprintf("answer %v, write %d: %s", e.Generation, e.Number, e.Failed), ": "))
-		case Prune:
-			got = append(got, fmt.Sprintf("prune after write %d", e.Number))
 		}
 	}
 	return got
@@ -256,7 +254,7 @@ func TestAMarkerIsOrdered(t *testing.T) {
 	n.wants(0, "mark (3,5), write 1, of 2 parts with 2 objects")
 }
 
-// The leader hears of a generation as soon as it exists. What is not kept is removed for one at a time, and for the newest next.
+// The leader hears of a generation as soon as it exists, or why it does not.
 func TestWhatFollowsAMarker(t *testing.T) {
 	n := begun(t, 2)
 	mark := func(number uint64) Mark {
@@ -264,16 +262,6 @@ func TestWhatFollowsAMarker(t *testing.T) {
 	}
 	n.room.Learn(n.now, Marked{Mark: mark(1)})
 	n.wants(0, "answer (3,5), write 1")
-	n.room.Learn(n.now, Settled{mark(1)})
-	n.wants(0, "prune after write 1")
-	for number := uint64(2); number < 4; number++ { // the store takes long over that
-		n.room.Learn(n.now, Settled{mark(number)})
-		n.wants(0)
-	}
-	n.room.Learn(n.now, Pruned{n.job.ID})
-	n.wants(0, "prune after write 3")
-	n.room.Learn(n.now, Pruned{n.job.ID})
-	n.wants(0)
 	n.room.Learn(n.now, Marked{Mark: mark(4), Failed: "no disk", Fenced: true})
 	n.wants(0, "answer (3,5), write 4: no disk")
 }

@@ -45,6 +45,8 @@ type (
 	Said struct{ control.SaidReport }
 	// Unknown says that nobody knows whether the end of a write was applied.
 	Unknown struct{ End replica.EndDurable }
+	// Unread is what of the job's run was written, and waits to be read back, the oldest first.
+	Unread struct{ Generations []replica.Generation }
 	// Seen is the end of a Look; Why is nil where the generation is there.
 	Seen struct {
 		Generation replica.Generation
@@ -59,6 +61,7 @@ func (Shard) event()   {}
 func (Marked) event()  {}
 func (Said) event()    {}
 func (Unknown) event() {}
+func (Unread) event()  {}
 func (Seen) event()    {}
 
 // Effect is something that the owner has to do.
@@ -113,6 +116,7 @@ type Room struct {
 	write   write
 	path    path
 	pace    pace
+	back    back
 
 	triedAt    time.Duration      // when a write was last proposed, failed, or was found to be gone
 	asked      replica.Generation // is to be written at once; zero: nothing was asked for, or it is done
@@ -152,6 +156,8 @@ func (r *Room) Learn(now time.Duration, ev Event) {
 		r.said(ev)
 	case Unknown:
 		r.write.unended = &ev.End
+	case Unread:
+		r.back.learn(now, ev.Generations)
 	case Seen:
 		r.seen(now, ev)
 	}
@@ -162,6 +168,7 @@ func (r *Room) Step(now time.Duration) []Effect {
 	if r.job != nil {
 		r.look(now)
 		if r.job.Writer == nil {
+			r.sayBack(now)
 			r.begin(now)
 		} else {
 			r.writing(now)
@@ -187,6 +194,10 @@ func (r *Room) Next() (at time.Duration, ok bool) {
 	case r.job.Writer != nil:
 		sooner(r.write.movedAt + absence)
 		if t, ok := r.nextTurn(); ok {
+			sooner(t)
+		}
+	case r.putOff(r.beginAt()):
+		if t, ok := r.back.next(); ok {
 			sooner(t)
 		}
 	case r.wanted(r.beginAt()):
@@ -224,7 +235,7 @@ func (r *Room) Pace(now time.Duration) string {
 	if r.job == nil || r.job.Options.DurableEvery == 0 || r.job.Phase == replica.Ended {
 		return ""
 	}
-	return r.pace.text(now, r.job.Options)
+	return r.pace.text(now, r.job.Options) + r.back.text(now)
 }
 
 // Failures is how many writes in a row have failed. Of a job whose writes have ended for good there are more than anybody waits for.

@@ -231,6 +231,14 @@ func (s *stage) run(line string) error {
 			ev.Why = errors.New(rest)
 		}
 		s.learns(ev)
+	case "unread": // steps that wait to be read back
+		var ev Unread
+		for i := range args {
+			ev.Generations = append(ev.Generations, at(i))
+		}
+		s.learns(ev)
+	case "blind": // the leader has no durable tier
+		s.room.looks = 0
 	case "away":
 		s.away[replica.NodeName(args[0])] = true
 	case "parted":

@@ -74,6 +74,7 @@ func (r *Room) over(now time.Duration) {
 			r.tell("durable writes work again: step %d is written", r.job.Durable.Step)
 		}
 		r.failed, r.failing, r.ailing, r.why, r.path.absent = 0, 0, false, "", replica.Generation{}
+		r.sayBlind()
 		r.path.lookAt = now
 	default:
 		r.failedOnce(now)
@@ -104,8 +105,11 @@ func (r *Room) failedOnce(now time.Duration) {
 	r.failed++
 }
 
-// wanted tells whether a write is due.
-func (r *Room) wanted(now time.Duration) bool {
+// wanted tells whether a write is due, and not put off.
+func (r *Room) wanted(now time.Duration) bool { return r.due(now) && !r.putOff(now) }
+
+// due tells whether a write is due.
+func (r *Room) due(now time.Duration) bool {
 	j := r.job
 	if r.fenced || j.Committed.IsZero() || j.Committed == j.Durable || j.Phase != replica.Open && j.Phase != replica.Closed {
 		return false
@@ -165,8 +169,9 @@ func (r *Room) begin(now time.Duration) {
 
 // sayPassed tells people, once, that something else than the multiple is written.
 func (r *Room) sayPassed() {
+	defer func() { r.back.late = false }()
 	j, every := r.job, r.job.Options.DurableSteps()
-	if every == 0 || r.saidPassed || r.failed > 0 || j.Phase != replica.Open || !r.asked.IsZero() || lock.IsMultiple(j, j.Committed.Step) || !lock.DurableDue(j, j.Durable) {
+	if every == 0 || r.saidPassed || r.back.late || r.failed > 0 || j.Phase != replica.Open || !r.asked.IsZero() || lock.IsMultiple(j, j.Committed.Step) || !lock.DurableDue(j, j.Durable) {
 		return
 	}
 	r.saidPassed = true

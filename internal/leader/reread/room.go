@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	firstList = 30 * time.Second // after the leader began to lead: jobs come back first
+	firstList = 30 * time.Second // after the leader began to lead: jobs come back first, and theirs is listed at once
 	listEvery = time.Hour        // between two lists of the whole directory
 	listAgain = 10 * time.Minute // after one that failed
 	readAgain = 10 * time.Minute // after a read that the disk refused, twice as long after the next, up to the period
-	settled   = 10 * time.Second // after a durable write: the writer's job goes first
+	backAgain = time.Hour        // at most, where nobody has read it since it was written
 	busyMost  = 10 * time.Minute // for which a job that recovers is waited for: one may wait for its launchers for days
 )
 
@@ -45,11 +45,13 @@ type (
 		All    []Lying
 		Failed bool // the directory could not be listed: what is known stands
 	}
-	// Wrote says that a durable generation of a name was finished.
-	Wrote struct{ Name string }
+	// Wrote says that a durable generation was finished.
+	Wrote struct{ Lying }
+	// Leads says that a job of a name is led, which has written before.
+	Leads struct{ Name string }
 	// Ended is the end of a Read. Refused: the disk did not let it be read, or somebody broke it off.
 	Ended struct {
-		Of      Lying
+		Read
 		Refused bool
 	}
 	// Busy says whether some job recovers or opens.
@@ -58,6 +60,7 @@ type (
 
 func (Listed) event() {}
 func (Wrote) event()  {}
+func (Leads) event()  {}
 func (Ended) event()  {}
 func (Busy) event()   {}
 
@@ -67,8 +70,12 @@ type Effect interface{ effect() }
 type (
 	// List has what lies of a name listed, or of all names where it is empty; Listed is its end.
 	List struct{ Name string }
-	// Read has a generation read whole, from the disk and not from what the kernel remembers of it; Ended is its end.
-	Read struct{ Lying }
+	// Read has a generation read whole, from the disk and not from what the kernel remembers of it; Ended is its end. Back: nobody has read it since
+	// it was written.
+	Read struct {
+		Lying
+		Back bool
+	}
 )
 
 func (List) effect() {}
@@ -82,21 +89,32 @@ type refused struct {
 
 // Room says what is to be read again.
 type Room struct {
-	every time.Duration // 0: nothing is
+	every time.Duration // 0: what was read is not read again
 
 	lying   map[key]Lying
 	refused map[key]refused
-	wrote   map[string]time.Time // names to be listed, and when
-	listAt  time.Time            // when all names are listed next
+	leads   map[string]bool // names to be listed now
+	listAt  time.Time       // when all names are listed next
 	listing bool
-	reading bool
+	listsAt time.Time // when the list under way, or the last one, was begun
+	reading [2]bool   // by way
 	freeAt  time.Time // until when a job that recovers is waited for; zero: none does
 	at      time.Time // of the newest Step
 }
 
-// New returns a room that has each generation read again after a period; 0: none is.
+// ways are what is read beside each other: 1 is what nobody has read since it was written.
+var ways = [2]bool{false, true}
+
+func way(back bool) int {
+	if back {
+		return 1
+	}
+	return 0
+}
+
+// New returns a room that has each generation read again after a period; 0: none is, and each is read back once.
 func New(now time.Time, every time.Duration) *Room {
-	return &Room{every: every, lying: map[key]Lying{}, refused: map[key]refused{}, wrote: map[string]time.Time{}, listAt: now.Add(firstList), at: now}
+	return &Room{every: every, lying: map[key]Lying{}, refused: map[key]refused{}, leads: map[string]bool{}, listAt: now.Add(firstList), at: now}
 }
 
 // Learn takes an event in.
@@ -105,9 +123,11 @@ func (r *Room) Learn(now time.Time, ev Event) {
 	case Listed:
 		r.listed(now, ev)
 	case Wrote:
-		if _, waits := r.wrote[ev.Name]; !waits {
-			r.wrote[ev.Name] = now.Add(settled)
-		}
+		ev.Written, ev.Read = now, time.Time{}
+		r.lying[ev.key()] = ev.Lying
+		delete(r.refused, ev.key())
+	case Leads:
+		r.leads[ev.Name] = true
 	case Ended:
 		r.ended(now, ev)
 	case Busy:
@@ -127,13 +147,23 @@ func (r *Room) listed(now time.Time, ev Listed) {
 		}
 		return
 	}
-	for k := range r.lying {
+	was := map[key]Lying{}
+	for k, l := range r.lying {
 		if ev.Name == "" || k.name == ev.Name {
 			delete(r.lying, k)
+			was[k] = l
 		}
 	}
 	for _, l := range ev.All {
+		if known := was[l.key()].Read; known.After(l.Read) && !known.Before(r.listsAt) { // it was read while the list was made
+			l.Read = known
+		}
 		r.lying[l.key()] = l
+	}
+	for k, l := range was { // it may have been written while the list was made
+		if _, there := r.lying[k]; !there && l.Written.After(r.listsAt) {
+			r.lying[k] = l
+		}
 	}
 	for k := range r.refused {
 		if _, there := r.lying[k]; !there {
@@ -144,10 +174,14 @@ func (r *Room) listed(now time.Time, ev Listed) {
 
 // ended takes the end of a read in. What was damaged was read, too: its mark says so, and it is read again after the period.
 func (r *Room) ended(now time.Time, ev Ended) {
-	r.reading = false
-	k := ev.Of.key()
+	r.reading[way(ev.Back)] = false
+	k := ev.key()
 	if ev.Refused {
-		wait := min(max(2*r.refused[k].wait, readAgain), max(r.every, readAgain))
+		most := max(r.every, readAgain)
+		if ev.Back {
+			most = backAgain
+		}
+		wait := min(max(2*r.refused[k].wait, readAgain), most)
 		r.refused[k] = refused{now.Add(wait), wait}
 		return
 	}
@@ -161,18 +195,20 @@ func (r *Room) ended(now time.Time, ev Ended) {
 // Step returns what is to be done.
 func (r *Room) Step(now time.Time) (out []Effect) {
 	r.at = now
-	if r.every == 0 {
-		return nil
-	}
 	if !r.listing {
 		if name, due := r.toList(now); due {
-			r.listing = true
+			r.listing, r.listsAt = true, now
 			out = append(out, List{name})
 		}
 	}
-	if next, due := r.first(now); due && !r.reading && !r.listing && !now.Before(r.freeAt) {
-		r.reading = true
-		out = append(out, Read{next})
+	for _, back := range ways {
+		if r.reading[way(back)] || r.listing && !back || now.Before(r.freeAt) {
+			continue
+		}
+		if next, due := r.first(now, back); due {
+			r.reading[way(back)] = true
+			out = append(out, Read{next, back})
+		}
 	}
 	return out
 }
@@ -181,22 +217,22 @@ func (r *Room) Step(now time.Time) (out []Effect) {
 func (r *Room) toList(now time.Time) (name string, due bool) {
 	if !now.Before(r.listAt) {
 		r.listAt = now.Add(listEvery)
-		clear(r.wrote)
+		clear(r.leads)
 		return "", true
 	}
-	for n, at := range r.wrote {
-		if !now.Before(at) && (!due || n < name) {
+	for n := range r.leads {
+		if !due || n < name {
 			name, due = n, true
 		}
 	}
-	delete(r.wrote, name)
+	delete(r.leads, name)
 	return name, due
 }
 
-// first is the generation that is to be read first, of those that are due.
-func (r *Room) first(now time.Time) (first Lying, due bool) {
+// first is the generation that is to be read first, of those of a way that are due.
+func (r *Room) first(now time.Time, back bool) (first Lying, due bool) {
 	for k, l := range r.lying {
-		if at := r.dueAt(k, l); at.After(now) || due && !before(l, first) {
+		if at, ok := r.dueAt(k, l); l.Read.IsZero() != back || !ok || at.After(now) || due && !before(l, first) {
 			continue
 		}
 		first, due = l, true
@@ -204,16 +240,27 @@ func (r *Room) first(now time.Time) (first Lying, due bool) {
 	return first, due
 }
 
-// dueAt is when a generation is to be read.
-func (r *Room) dueAt(k key, l Lying) time.Time {
-	var at time.Time
+// dueAt is when a generation is to be read; false: it was, and nothing is read again.
+func (r *Room) dueAt(k key, l Lying) (at time.Time, ok bool) {
 	if !l.Read.IsZero() {
 		at = l.Read.Add(r.every)
 	}
 	if until := r.refused[k].until; until.After(at) {
 		at = until
 	}
-	return at
+	return at, l.Read.IsZero() || r.every > 0
+}
+
+// Unread lists the generations of a job that were written and wait for their reading, the oldest first: those are not among them that the disk did not
+// let be read.
+func (r *Room) Unread(job replica.JobID) (list []replica.Generation) {
+	for k, l := range r.lying {
+		if _, refused := r.refused[k]; k.job == job && l.Read.IsZero() && !refused {
+			list = append(list, k.generation)
+		}
+	}
+	slices.SortFunc(list, replica.Generation.Compare)
+	return list
 }
 
 // before tells whether a generation is to be read before another: those that nobody has read, the newest first, and then by when they were read.
@@ -230,9 +277,6 @@ func before(a, b Lying) bool {
 
 // Next is when Step has something to do, whatever happens.
 func (r *Room) Next() (at time.Time, ok bool) {
-	if r.every == 0 {
-		return at, false
-	}
 	sooner := func(t time.Time) {
 		if !ok || t.Before(at) {
 			at, ok = t, true
@@ -240,18 +284,20 @@ func (r *Room) Next() (at time.Time, ok bool) {
 	}
 	if !r.listing {
 		sooner(r.listAt)
-		for _, t := range r.wrote {
-			sooner(t)
+		if len(r.leads) > 0 {
+			sooner(r.at)
 		}
 	}
-	if !r.reading && !r.listing {
-		for k, l := range r.lying {
-			due := r.dueAt(k, l)
-			if due.Before(r.freeAt) {
-				due = r.freeAt
-			}
-			sooner(due)
+	for k, l := range r.lying {
+		back := l.Read.IsZero()
+		due, ok := r.dueAt(k, l)
+		if !ok || r.reading[way(back)] || r.listing && !back {
+			continue
 		}
+		if due.Before(r.freeAt) {
+			due = r.freeAt
+		}
+		sooner(due)
 	}
 	return at, ok
 }

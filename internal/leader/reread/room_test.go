@@ -30,13 +30,14 @@ type house struct {
 	gone  bool // it can't be listed
 	said  []string
 
-	reading *Read
-	until   time.Time
+	reading map[bool]*Read // by whether nobody has read it before
+	until   map[bool]time.Time
 }
 
 func newHouse() *house {
 	began := time.Unix(1e9, 0)
-	return &house{room: New(began, week), now: began, began: began, takes: time.Minute, disk: map[replica.Step]time.Time{}, read: map[replica.Step]time.Time{}}
+	return &house{room: New(began, week), now: began, began: began, takes: time.Minute, disk: map[replica.Step]time.Time{}, read: map[replica.Step]time.Time{},
+		reading: map[bool]*Read{}, until: map[bool]time.Time{}}
 }
 
 func (h *house) say(format string, args ...any) {
@@ -46,19 +47,23 @@ func (h *house) say(format string, args ...any) {
 // writes puts a generation on the disk.
 func (h *house) writes(step replica.Step) {
 	h.disk[step] = h.now
-	h.room.Learn(h.now, Wrote{name})
+	delete(h.read, step)
+	h.room.Learn(h.now, Wrote{Lying{Name: name, Generation: replica.Generation{Epoch: 1, Step: step}}})
 }
 
 // step carries out what the room wants.
 func (h *house) step() {
 	for {
-		if h.reading != nil && !h.now.Before(h.until) {
-			of := *h.reading
-			h.reading = nil
+		for _, back := range ways {
+			of := h.reading[back]
+			if of == nil || h.now.Before(h.until[back]) {
+				continue
+			}
+			h.reading[back] = nil
 			if !h.deaf {
 				h.read[of.Generation.Step] = h.now
 			}
-			h.room.Learn(h.now, Ended{of.Lying, h.deaf})
+			h.room.Learn(h.now, Ended{*of, h.deaf})
 		}
 		did := h.room.Step(h.now)
 		if len(did) == 0 {
@@ -69,8 +74,12 @@ func (h *house) step() {
 			case List:
 				h.list(e.Name)
 			case Read:
-				h.say("read %d", e.Generation.Step)
-				h.reading, h.until = &e, h.now.Add(h.takes)
+				how := map[bool]string{true: "read %d back", false: "read %d again"}[e.Back]
+				h.say(how, e.Generation.Step)
+				if h.reading[e.Back] != nil {
+					h.say("reads two at once")
+				}
+				h.reading[e.Back], h.until[e.Back] = &e, h.now.Add(h.takes)
 			}
 		}
 	}
@@ -90,8 +99,10 @@ func (h *house) pass(d time.Duration) {
 	for {
 		h.step()
 		next, ok := h.room.Next()
-		if h.reading != nil && (!ok || h.until.Before(next)) {
-			next, ok = h.until, true
+		for _, back := range ways {
+			if h.reading[back] != nil && (!ok || h.until[back].Before(next)) {
+				next, ok = h.until[back], true
+			}
 		}
 		if !ok || next.After(end) {
 			h.now = end
@@ -112,19 +123,19 @@ func (h *house) check(t *testing.T, want ...string) {
 	h.said = nil
 }
 
-// What was never read comes first, the newest of it; then what was read longest ago, when its week is over. One at a time.
+// What was never read is read back, the newest of it first; beside it what was read longest ago, when its week is over. One at a time of each.
 func TestOrder(t *testing.T) {
 	h := newHouse()
 	h.disk[10], h.disk[20], h.disk[30] = h.now.Add(-3*time.Hour), h.now.Add(-2*time.Hour), h.now.Add(-time.Hour)
 	h.disk[5], h.read[5] = h.now.Add(-400*time.Hour), h.now.Add(-week+time.Hour)
 	h.disk[6], h.read[6] = h.now.Add(-400*time.Hour), h.now.Add(-week-time.Hour)
 	h.pass(2 * time.Hour)
-	h.check(t, "30s read 30", "1m30s read 20", "2m30s read 10", "3m30s read 6", "1h0m0s read 5")
+	h.check(t, "30s read 6 again", "30s read 30 back", "1m30s read 20 back", "2m30s read 10 back", "1h0m0s read 5 again")
 	h.pass(week)
-	h.check(t, "168h1m30s read 30", "168h2m30s read 20", "168h3m30s read 10", "168h4m30s read 6", "169h1m0s read 5")
+	h.check(t, "168h1m30s read 30 again", "168h2m30s read 6 again", "168h3m30s read 20 again", "168h4m30s read 10 again", "169h1m0s read 5 again")
 }
 
-// What was just written is read soon, and no sooner than its writer is done with it; what is removed is not read.
+// What was just written is read back at once, while a list is made too; what is removed is not read.
 func TestWritten(t *testing.T) {
 	h := newHouse()
 	h.pass(time.Minute)
@@ -133,11 +144,53 @@ func TestWritten(t *testing.T) {
 		delete(h.disk, replica.Step(10*(i-1)))
 		h.pass(5 * time.Minute)
 	}
-	h.check(t, "1m10s read 10", "6m10s read 20", "11m10s read 30", "16m10s read 40")
+	h.check(t, "1m0s read 10 back", "6m0s read 20 back", "11m0s read 30 back", "16m0s read 40 back")
 	delete(h.disk, 30)
 	delete(h.disk, 40)
 	h.pass(2 * week)
 	h.check(t)
+}
+
+// Another leader has what a job has written listed at once, and reads back what the one before has not.
+func TestAnotherLeader(t *testing.T) {
+	h := newHouse()
+	h.disk[10], h.disk[20] = h.now, h.now
+	h.room.Learn(h.now, Leads{name})
+	h.pass(time.Second)
+	h.check(t, "0s read 20 back")
+	if got := h.room.Unread(replica.JobID{}); fmt.Sprint(got) != "[(1,10) (1,20)]" {
+		t.Errorf("unread are %v", got)
+	}
+	h.pass(2 * time.Minute)
+	h.check(t, "1m0s read 10 back")
+	if got := h.room.Unread(replica.JobID{}); len(got) != 0 {
+		t.Errorf("unread are %v", got)
+	}
+}
+
+// A list that was begun before a read ended, or before something was written, says nothing of it.
+func TestListOfBefore(t *testing.T) {
+	began := time.Unix(1e9, 0)
+	r := New(began, week)
+	one, two := Lying{Name: name, Generation: replica.Generation{Epoch: 1, Step: 10}}, Lying{Name: name, Generation: replica.Generation{Epoch: 1, Step: 20}}
+	r.Learn(began, Wrote{one})
+	if out := r.Step(began); len(out) != 1 || out[0].(Read).Generation != one.Generation || !out[0].(Read).Back {
+		t.Fatalf("it wants %v", out)
+	}
+	at := began.Add(firstList)
+	if out := r.Step(at); len(out) != 1 || out[0] != (List{}) {
+		t.Fatalf("it wants %v", out)
+	}
+	at = at.Add(time.Second)
+	r.Learn(at, Ended{Read: Read{one, true}})
+	r.Learn(at, Wrote{two})
+	if out := r.Step(at); len(out) != 1 || out[0].(Read).Generation != two.Generation {
+		t.Fatalf("it wants %v", out)
+	}
+	r.Learn(at, Listed{All: []Lying{one}})
+	if out := r.Step(at); len(out) != 0 || len(r.Unread(replica.JobID{})) != 1 {
+		t.Errorf("it wants %v; unread are %v", out, r.Unread(replica.JobID{}))
+	}
 }
 
 // While a job recovers no read begins, for ten minutes: it may wait for its launchers for days. One that has begun goes on: it is held to its
@@ -149,31 +202,32 @@ func TestBusy(t *testing.T) {
 	h.room.Learn(h.now, Busy{true})
 	h.pass(5 * time.Minute)
 	h.room.Learn(h.now, Busy{true}) // another one recovers as well
-	h.check(t, "30s read 20")
+	h.check(t, "30s read 20 back")
 	h.room.Learn(h.now, Busy{false})
 	h.pass(time.Minute)
-	h.check(t, "5m40s read 10")
-	h.disk[30] = h.now
+	h.check(t, "5m40s read 10 back")
 	h.room.Learn(h.now, Busy{true})
-	h.room.Learn(h.now, Wrote{name})
+	h.writes(30)
 	h.pass(time.Hour)
-	h.check(t, "16m40s read 30")
+	h.check(t, "16m40s read 30 back")
 }
 
-// A disk that refuses is asked again, more and more rarely; others are read meanwhile.
+// A disk that refuses is asked again, more and more rarely; others are read meanwhile, and the next write does not wait for what can't be read.
 func TestRefused(t *testing.T) {
 	h := newHouse()
 	h.disk[10], h.deaf = h.now, true
+	h.pass(4 * time.Hour)
+	h.check(t, "30s read 10 back", "11m30s read 10 back", "32m30s read 10 back", "1h13m30s read 10 back", "2h14m30s read 10 back", "3h15m30s read 10 back")
+	if got := h.room.Unread(replica.JobID{}); len(got) != 0 {
+		t.Errorf("unread are %v", got)
+	}
+	h.deaf = false
 	h.pass(2 * time.Hour)
-	h.check(t, "30s read 10", "11m30s read 10", "32m30s read 10", "1h13m30s read 10")
+	h.check(t, "4h16m30s read 10 back")
+	h.deaf = true
 	h.pass(4 * week)
 	if n := len(h.said); n < 6 || n > 14 {
 		t.Errorf("in four weeks it is tried %d times", n)
-	}
-	h.said, h.deaf = nil, false
-	h.pass(week + time.Hour)
-	if len(h.said) == 0 || len(h.said) > 2 {
-		t.Errorf("once it answers: %v", h.said)
 	}
 }
 
@@ -186,10 +240,10 @@ func TestUnlisted(t *testing.T) {
 	h.check(t)
 	h.gone = false
 	h.pass(10 * time.Minute)
-	h.check(t, "10m30s read 10")
+	h.check(t, "10m30s read 10 back")
 	h.gone = true
 	h.pass(week)
-	h.check(t, "168h11m30s read 10")
+	h.check(t, "168h11m30s read 10 again")
 }
 
 // A list that takes long is not begun again, and what falls due meanwhile is listed once it is over.
@@ -200,7 +254,7 @@ func TestListIsUnderWay(t *testing.T) {
 	if out := r.Step(at); len(out) != 1 || out[0] != (List{}) {
 		t.Fatalf("it wants %v", out)
 	}
-	r.Learn(at, Wrote{name})
+	r.Learn(at, Leads{name})
 	at = at.Add(3 * listEvery)
 	if out := r.Step(at); len(out) != 0 {
 		t.Errorf("while a list is under way it wants %v", out)
@@ -214,16 +268,13 @@ func TestListIsUnderWay(t *testing.T) {
 	}
 }
 
-// With no period, nothing is ever read.
-func TestNever(t *testing.T) {
-	r := New(time.Unix(1e9, 0), 0)
-	r.Learn(time.Unix(1e9, 0), Wrote{name})
-	if out := r.Step(time.Unix(2e9, 0)); len(out) != 0 {
-		t.Errorf("it wants %v", out)
-	}
-	if at, ok := r.Next(); ok {
-		t.Errorf("it wants to be asked at %v", at)
-	}
+// With no period, each is read back once.
+func TestOnce(t *testing.T) {
+	h := newHouse()
+	h.room = New(h.now, 0)
+	h.writes(10)
+	h.pass(4 * week)
+	h.check(t, "0s read 10 back")
 }
 
 // Whatever is written and removed: nothing is read twice within its period, never two at once, and nothing that lies there stays unread for
@@ -248,7 +299,7 @@ func TestAnyCourse(t *testing.T) {
 				h.room.Learn(h.now, Busy{false})
 			}
 			h.pass(time.Duration(rng.IntN(3000)) * time.Minute)
-			if at, ok := h.room.Next(); ok && !at.After(h.now) && h.reading == nil {
+			if at, ok := h.room.Next(); ok && !at.After(h.now) && h.reading[true] == nil && h.reading[false] == nil {
 				t.Fatalf("seed %d: it wants to be asked at %v, at %v", seed, at, h.now)
 			}
 		}
