@@ -62,6 +62,7 @@ type where struct {
 	run   string           // empty: every one
 	at    *pick            // nil: the newest that is whole
 	mark  error            // why a root's mark cannot be read; nil: none was met that can't
+	bad   map[string]bool  // what a read has found to be damaged, by Where: it is passed over
 	close func()
 }
 
@@ -319,7 +320,7 @@ func (w *where) newest(ctx context.Context) (t tier, f catalog.Found, passed []c
 			if err != nil {
 				return nil, f, nil, err
 			}
-			found = slices.DeleteFunc(found, func(f catalog.Found) bool { return w.run != "" && f.Run.Run != w.run })
+			found = slices.DeleteFunc(found, func(f catalog.Found) bool { return w.run != "" && f.Run.Run != w.run || w.bad[f.Where()] })
 			for _, s := range skipped {
 				if s.State == catalog.Damaged && (w.run == "" || s.Run.Run == w.run) && (len(found) == 0 || s.Run.Run == found[0].Run.Run && s.Generation.Compare(found[0].Generation) > 0) {
 					passed = append(passed, s)

@@ -116,6 +116,9 @@ func (c ckpt) oldestFirst(ctx context.Context, w *where, each, newest func(t tie
 		}
 		for _, f := range slices.Backward(found) {
 			err := each(t, f)
+			if err != nil && c.remembers(ctx, w, f, err) {
+				continue
+			}
 			if gone[f.Job] = errors.Is(err, catalog.ErrNone); err != nil && !gone[f.Job] {
 				return err
 			}

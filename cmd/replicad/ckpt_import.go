@@ -44,7 +44,7 @@ is left out, and said.`,
 			}
 			defer st.Close()
 			into.Moved = c.slow("import").moved
-			done, err := convert.Import(cmd.Context(), args[0], catalog.New(st, catalog.Options{Who: f.name()}), into)
+			done, err := convert.Import(cmd.Context(), args[0], catalog.New(st, catalog.Options{Who: f.name(), Note: func(err error) { printf(c.std.err, "note: %s\n", line(err.Error())) }}), into)
 			if err != nil {
 				return err
 			}

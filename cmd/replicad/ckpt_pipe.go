@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
@@ -71,7 +72,16 @@ func (c ckpt) piped(ctx context.Context, where, job, at, who string, read func(p
 		if err := f.Readable(); err != nil {
 			return err
 		}
-		return read(pipe.Generation{Found: f, Root: t.URL(), Shard: func(ctx context.Context, p replica.Part) (checkpoint.ShardReader, error) {
+		var mu sync.Mutex // requests and answers each meet what is damaged
+		met := func(err error) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if c.remembers(ctx, w, f, err) {
+				err = fmt.Errorf("%w: it counts for nothing from now on, and the newest that is whole is an older one", err)
+			}
+			return err
+		}
+		return read(pipe.Generation{Found: f, Root: t.URL(), Met: met, Shard: func(ctx context.Context, p replica.Part) (checkpoint.ShardReader, error) {
 			return t.OpenShard(ctx, f, p)
 		}})
 	})

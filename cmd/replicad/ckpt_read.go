@@ -32,15 +32,47 @@ func (w *where) again(try func() error) (err error) {
 	return err
 }
 
-// read finds the generation that is meant, and has it read. Where it was deleted meanwhile, read is called again with the next one that is meant.
-func (c ckpt) read(ctx context.Context, w *where, read func(t tier, f catalog.Found) error) error {
-	return w.again(func() error {
-		t, f, err := c.one(ctx, w)
-		if err != nil {
+// read finds the generation that is meant, and has it read. Where it was deleted meanwhile, or read meets damage in it, read is called again with the next one
+// that is meant.
+func (c ckpt) read(ctx context.Context, w *where, read func(t tier, f catalog.Found) error) (err error) {
+	for {
+		var f catalog.Found
+		err = w.again(func() error {
+			var t tier
+			t, f, err = c.one(ctx, w)
+			if err != nil {
+				f.Index = nil
+				return err
+			}
+			return read(t, f)
+		})
+		if err == nil || f.Index == nil || !c.remembers(ctx, w, f, err) || w.at != nil && w.at.stays() {
 			return err
 		}
-		return read(t, f)
-	})
+	}
+}
+
+// remembers records that a read of a generation has met damage, and tells of it, once. False: it was read again and is whole, or its damage is known.
+func (c ckpt) remembers(ctx context.Context, w *where, f catalog.Found, met error) bool {
+	if w.bad[f.Where()] {
+		return false
+	}
+	bad, unrecorded := catalog.Remember(ctx, w.cat, f, met)
+	if bad == nil {
+		return false
+	}
+	if w.bad == nil {
+		w.bad = make(map[string]bool)
+	}
+	w.bad[f.Where()] = true
+	printf(c.std.err, "step %d of %s is damaged, and counts for nothing: %s\n", f.Generation.Step, f.Job, line(catalog.Plain(bad)))
+	switch {
+	case f.Old():
+		printf(c.std.err, "not recorded: it has the layout of older daemons\n")
+	case unrecorded != nil:
+		printf(c.std.err, "not recorded: %s\n", line(unrecorded.Error()))
+	}
+	return true
 }
 
 // leased is read of a generation that is kept meanwhile. refused is told where the store takes no lease; nil: nobody is.

@@ -84,8 +84,11 @@ func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended boo
 		return false, err
 	}
 	mended = mended || wrote && there
-	if bad || mended || finished {
+	switch {
+	case bad || mended || finished:
 		err = to.ReadBack(ctx, f.Run, f.Generation, How{Cold: true}, nil)
+	case !there:
+		err = ReadBackNew(ctx, to, f.Run, f.Generation)
 	}
 	return mended, err
 }
@@ -326,8 +329,11 @@ func (c *Catalog) copyAnew(ctx context.Context, f Found, to *Catalog) error {
 	if err != nil || there {
 		return err
 	}
-	if err := c.writeAnew(ctx, f, to, a); err != nil || !mended {
+	if err := c.writeAnew(ctx, f, to, a); err != nil {
 		return err
+	}
+	if !mended {
+		return ReadBackNew(ctx, to, f.Run, f.Generation)
 	}
 	return to.ReadBack(ctx, f.Run, f.Generation, How{Cold: true}, nil)
 }
@@ -508,8 +514,10 @@ func importOld(ctx context.Context, o *Old, f Found, to *Catalog) error {
 		}
 		files = append(files, w)
 	}
-	_, err = to.Commit(ctx, a, fleet, f.Commit, roots, files)
-	return err
+	if _, err = to.Commit(ctx, a, fleet, f.Commit, roots, files); err != nil {
+		return err
+	}
+	return ReadBackNew(ctx, to, r, f.Generation)
 }
 
 // sameParts tells whether two generations have the same parts, by their roots.

@@ -39,6 +39,7 @@ type How struct {
 	// Back reads back what was just written. What the store computed when it took an object, where that is the whole object's SHA-256, stands for reading
 	// it. Frozen parts that were read so before, and that all generations of a run name, are looked at and not read.
 	Back bool
+	only string // reads one file alone, and its twin; empty: all
 	// Pace is called before so many bytes are used, and takes its time; nil: none.
 	Pace func(ctx context.Context, bytes int) error
 }
@@ -62,6 +63,9 @@ func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(
 	var todo []work
 	var total, done uint64
 	for _, file := range f.Index.Files {
+		if how.only != "" && file.Key != how.only {
+			continue
+		}
 		todo = append(todo, work{file, file.Key})
 		total += file.Bytes
 		if file.Twin != "" {
@@ -99,7 +103,10 @@ func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(
 	if err != nil {
 		return nil, fmt.Errorf("verify generation %v of job %s: %w", f.Generation, f.Job, err)
 	}
-	beside, err := c.verifyKept(ctx, f, how)
+	var beside *Fault
+	if how.only == "" {
+		beside, err = c.verifyKept(ctx, f, how)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("verify generation %v of job %s: %w", f.Generation, f.Job, err)
 	}
@@ -296,7 +303,8 @@ func (c *Catalog) transfer(ctx context.Context, from string, to *Catalog, key st
 			return nil
 		}
 		if got := fmt.Sprintf("%x", h.Sum(nil)); got != file.SHA256 {
-			return fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", from, store.ErrCorrupt, got, file.SHA256)
+			err := fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", from, store.ErrCorrupt, got, file.SHA256)
+			return &damage{file.Key, wholeFile, "SHA-256 differs", err}
 		}
 		return nil
 	})

@@ -40,6 +40,8 @@ type Generation struct {
 	catalog.Found
 	Root  string // the store's URL
 	Shard func(ctx context.Context, part replica.Part) (checkpoint.ShardReader, error)
+	// Met is told of a read that failed, and says what is to be answered; nil: nobody is.
+	Met func(error) error
 }
 
 // Stores opens what requests name.

@@ -153,9 +153,17 @@ func (r *reads) take() error {
 			err = wrong("%.40T: the generation is open: read, or end", req)
 		}
 		if err != nil {
-			r.queue <- answer{request: n, line: failure(err)}
+			r.queue <- answer{request: n, line: failure(r.met(err))}
 		}
 	}
+}
+
+// met tells of a read that failed.
+func (r *reads) met(err error) error {
+	if r.g.Met == nil {
+		return err
+	}
+	return r.g.Met(err)
 }
 
 // ask has the bytes of one read fetched, and queues them.
@@ -246,7 +254,7 @@ func (r *reads) write() (err error) {
 			err = r.s.say(a.line)
 		case a.from.err != nil:
 			broken = a.request
-			err = r.s.say(failure(a.from.err))
+			err = r.s.say(failure(r.met(a.from.err)))
 		default:
 			if err = r.s.say(some{a.n}); err == nil {
 				_, err = r.s.out.Write(a.from.b[a.at : a.at+a.n])

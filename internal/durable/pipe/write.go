@@ -252,6 +252,9 @@ func (w *writing) commit(ctx context.Context, r *commitRequest) (any, error) {
 		}
 	}
 	com, err := w.c.Commit(ctx, a, fleet(r.Fleet), said, roots, files)
+	if err == nil {
+		err = catalog.ReadBackNew(ctx, w.c, a.Run, a.Generation)
+	}
 	if err != nil {
 		return nil, err
 	}

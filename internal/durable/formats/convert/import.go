@@ -253,6 +253,8 @@ func (s *sealed) write(ctx context.Context, cat *catalog.Catalog, into Into, fro
 	said := format.Commit{Owner: into.Owner, Position: replica.Position{Epoch: s.generation.Epoch, Step: s.generation.Step}, Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}},
 		Options: replica.Options{}.WithDefaults(), Lineage: s.shared.Manifest.Lineage, Geometries: []replica.Digest{s.shared.Manifest.Geometry},
 		Provenance: map[string]string{"imported": replica.Line(from, format.MaxText)}}
-	_, err = cat.Commit(ctx, a, fleet, said, roots, []format.Written{group, private})
-	return r.Run, err
+	if _, err = cat.Commit(ctx, a, fleet, said, roots, []format.Written{group, private}); err != nil {
+		return r.Run, err
+	}
+	return r.Run, catalog.ReadBackNew(ctx, cat, r, s.generation)
 }
