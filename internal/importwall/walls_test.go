@@ -128,7 +128,7 @@ var walls = map[string]wall{
 	"internal/durable/memory":      {side, []string{"internal/durable/store"}, nil},
 	"internal/fixture":             {side, []string{"replica", "internal/wire"}, []string{"github.com/cespare/xxhash/v2"}},
 	"internal/journal/journaltest": {side, []string{"internal/config", "internal/journal"}, nil},
-	"internal/leader/leadertest":   {side, []string{"replica", "lock", "internal/config", "internal/control", "internal/fixture", "internal/journal/journaltest", "internal/leader", "internal/wire"}, nil},
+	"internal/leader/leadertest":   {side, []string{"replica", "lock", "internal/config", "internal/consensus", "internal/control", "internal/fixture", "internal/journal/journaltest", "internal/leader", "internal/wire"}, nil},
 	"internal/host/room/roomtest":  {side, []string{"replica", "internal/fixture", "internal/holding", "internal/shm"}, nil},
 	"internal/durable/storetest":   {side, []string{"internal/durable/store"}, []string{"github.com/minio/minio-go/v7"}},
 	"internal/leakcheck":           {side, []string{}, nil},

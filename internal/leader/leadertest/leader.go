@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/journal/journaltest"
@@ -24,6 +25,10 @@ import (
 type refusing struct{ leader.Log }
 
 func (refusing) ID() replica.NodeName { return "n1" }
+func (refusing) Voters() []consensus.Voter {
+	return []consensus.Voter{{Name: "n1", Addr: "n1:7000"}}
+}
+func (refusing) Joining() []consensus.Voter { return nil }
 func (refusing) Leadership() (replica.NodeName, string, uint64, bool) {
 	return "n1", "n1:7000", 7, true
 }
