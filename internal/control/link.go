@@ -52,6 +52,8 @@ func (l *Link) SendFor(of, v any) {
 	m := &waiting{of: of}
 	if o, ok := v.(Offers); ok {
 		m.kind, m.offers = KindOffer, &o
+	} else if kept, ok := v.(KVKept); ok && of != nil {
+		m.kind, m.kept = KindKept, &kept
 	} else {
 		var err error
 		if m.frames, err = Encode(l.to, v); err != nil {

@@ -32,6 +32,7 @@ type waiting struct {
 	of     any // whose it is; nil: nobody's
 	kind   wire.Kind
 	offers *Offers // encoded when it is written: more may be added
+	kept   *KVKept // encoded when it is written: a user's whole rendezvous may wait, and lies in the desk as well
 	frames [][]byte
 }
 
@@ -117,6 +118,13 @@ func (q *queue) take() ([]byte, error) {
 		}
 		if m.offers != nil {
 			frames, err := inPieces(m.kind, *m.offers)
+			if err != nil {
+				return nil, err
+			}
+			m.frames = frames
+		}
+		if m.kept != nil {
+			frames, err := Encode(ToLeader, *m.kept)
 			if err != nil {
 				return nil, err
 			}
