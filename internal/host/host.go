@@ -64,6 +64,8 @@ type Config struct {
 	SlowestPush float64
 	// Hears tells whether a node's newest probe was answered; missing: none was.
 	Hears func(replica.NodeName) bool
+	// NotVoting names the voters that do not vote, with why and the remedy, as far as this daemon knows; missing: it knows of none.
+	NotVoting func() []string
 	// Learn takes in revocations that the leader tells of; missing: nobody does.
 	Learn func([]replica.Revocation) []replica.Revocation
 	Store Tier         // nil: no durable tier here
@@ -111,6 +113,7 @@ type Host struct {
 	dial        func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
 	ways        func(replica.Node) []string
 	hears       func(replica.NodeName) bool
+	notVoting   func() []string // nil: nobody knows of any
 	learn       func([]replica.Revocation) []replica.Revocation
 	store       Tier
 	spool       *spool.Spool
@@ -200,7 +203,7 @@ type request interface {
 }
 
 func New(c Config) *Host {
-	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, learn: c.Learn, store: c.Store, spool: c.Spool, durableRate: writer.NewRate(uint64(c.Daemon.DurableRate)),
+	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, notVoting: c.NotVoting, learn: c.Learn, store: c.Store, spool: c.Spool, durableRate: writer.NewRate(uint64(c.Daemon.DurableRate)),
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse,
 		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{}, shortages: shortages{},
 		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
@@ -644,11 +647,20 @@ func (h *Host) tick() time.Duration {
 	return next
 }
 
-// leaderless tells the log that no leader is heard, once that has lasted longer than an election, and again now and then.
+// leaderless tells the log and, once, the launchers here that no leader is heard, and why, once that has lasted longer than an election, and again now and then.
 func (h *Host) leaderless(now time.Time) {
 	if h.link == nil && now.Sub(h.unlinked) >= noLeaderAfter && (h.saidNoLeader.IsZero() || now.Sub(h.saidNoLeader) >= noLeaderAgain) {
+		var why []string
+		if h.notVoting != nil {
+			why = h.notVoting()
+		}
+		remedy := h.log.NoLeader(now.Sub(h.unlinked), h.cfg.Voters, why)
+		for _, lj := range h.jobs {
+			if h.saidNoLeader.IsZero() && !over(lj.job) {
+				h.noteAll(lj, fmt.Sprintf("warning: no leader for %v: nothing is committed, and no lost rank is replaced; training goes on: %s", now.Sub(h.unlinked).Round(time.Second), remedy))
+			}
+		}
 		h.saidNoLeader = now
-		h.log.NoLeader(now.Sub(h.unlinked), h.cfg.Voters)
 	}
 }
 

@@ -290,14 +290,18 @@ func raftKind(msg string, args []any) string {
 	return msg
 }
 
-// NoLeader says what it means that no leader is heard, and who is needed to have one.
-func (j *Journal) NoLeader(since time.Duration, voters []config.Voter) {
+// NoLeader says what it means that no leader is heard, and which voters do not vote; where none of them is known to, who is needed.
+func (j *Journal) NoLeader(since time.Duration, voters []config.Voter, notVoting []string) (remedy string) {
 	names := make([]string, len(voters))
 	for i, v := range voters {
 		names[i] = string(v.Name)
 	}
-	j.z.Warn().Str("event", "no_leader").Dur("since_ms", since).Strs("voters", names).
-		Str("remedy", fmt.Sprintf("%d of the %d voters must run and reach each other, and this node must reach them", len(voters)/2+1, len(voters))).Msg("no leader: nothing is committed, and no lost rank is replaced; training goes on")
+	remedy = fmt.Sprintf("%d of the %d voters must run and reach each other, and this node must reach them", len(voters)/2+1, len(voters))
+	if len(notVoting) > 0 {
+		remedy = strings.Join(notVoting, "; ")
+	}
+	j.z.Warn().Str("event", "no_leader").Dur("since_ms", since).Strs("voters", names).Str("remedy", remedy).Msg("no leader: nothing is committed, and no lost rank is replaced; training goes on")
+	return remedy
 }
 
 func (j *Journal) LeaderAgain(leader replica.NodeName, after time.Duration) {

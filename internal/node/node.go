@@ -613,7 +613,7 @@ func (d *daemon) build() error {
 	if d.store != nil {
 		disk = d.store
 	}
-	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Return: d.returnToKeeper, Dial: d.dialLane, Ways: d.waysOf, TCPLanes: tcpLanes, Hears: d.prober.hears, Learn: d.trust.learn, Store: disk, Spool: d.spool})
+	d.host = host.New(host.Config{Daemon: c, Cluster: d.id.Cluster, Self: d.self, Journal: d.log, Audit: d.audit, Sessions: d.sessions, Keeper: d.keeper, Return: d.returnToKeeper, Dial: d.dialLane, Ways: d.waysOf, TCPLanes: tcpLanes, Hears: d.prober.hears, NotVoting: func() []string { return notVoting(d.votersKnown()) }, Learn: d.trust.learn, Store: disk, Spool: d.spool})
 	d.prober.host = d.host
 	if err := d.host.Adopt(); err != nil {
 		return err

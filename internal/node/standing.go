@@ -143,10 +143,10 @@ func keepTelling(l *control.Link, said control.Standing, word func() control.Sta
 	}
 }
 
-// notVoting names the voters of a list that do not vote, with why and the remedies; those of which nothing is known are left out.
+// notVoting names the voters of a list that say that they do not vote, with why and the remedies; those of which nothing is heard are left out.
 func notVoting(list []control.VoterStatus) (out []string) {
 	for _, v := range list {
-		if !v.Votes && !v.Joining && v.Why != "" {
+		if !v.Votes && !v.Joining && v.Why != "" && v.State != "away" {
 			out = append(out, fmt.Sprintf("%s does not vote: %s", v.Name, v.Why))
 		}
 	}

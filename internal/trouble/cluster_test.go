@@ -177,7 +177,14 @@ type status struct {
 
 	DurableSilent string `json:"durable_silent"`
 
-	Nodes      []struct{ Name, State string }
+	Nodes []struct {
+		Name, State string
+		Voter       bool
+	}
+	Voters []struct {
+		Name, State, Why string
+		Votes            bool
+	}
 	GossipKeys []struct {
 		Fingerprint string
 		Missing     []string

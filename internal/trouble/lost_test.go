@@ -35,7 +35,12 @@ func TestADeadNodeIsLost(t *testing.T) {
 	n1.run("job", 1, rankSpec{}).await("step", fields{"step": 5})
 	n2.die()
 	n1.statusWhen(func(s status) bool {
-		return slices.ContainsFunc(s.Nodes, func(n struct{ Name, State string }) bool { return n.Name == "n2" && n.State != "alive" })
+		return slices.ContainsFunc(s.Nodes, func(n struct {
+			Name, State string
+			Voter       bool
+		}) bool {
+			return n.Name == "n2" && n.State != "alive"
+		})
 	})
 	if code, out := call(t, "node", "lost", "n2", "--why", "burnt", "--config", n1.File); code != 0 {
 		t.Errorf("code %d:\n%s", code, out)
