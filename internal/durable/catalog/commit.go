@@ -157,9 +157,14 @@ func (c *Catalog) there(ctx context.Context, r Run, w *format.Written) error {
 			c.doubt(r, format.ParseName(key))
 			return err
 		}
-		if info.Size != int64(w.File.Bytes) || info.Checksum != "" && info.Checksum != w.File.SHA256 {
+		if info.Size != int64(w.File.Bytes) {
+			err = fmt.Errorf("%s: %w: %d bytes; its writer said %d", key, store.ErrCorrupt, info.Size, w.File.Bytes)
+		} else if info.Checksum != "" && info.Checksum != w.File.SHA256 { // a doubt: it may be of something else than all of the bytes
+			err = c.whole(ctx, r.Under(key), w.File, true)
+		}
+		if err != nil {
 			c.doubt(r, format.ParseName(key))
-			return fmt.Errorf("%s: %w: %d bytes, SHA-256 %s; its writer said %d, %s", key, store.ErrCorrupt, info.Size, info.Checksum, w.File.Bytes, w.File.SHA256)
+			return err
 		}
 	}
 	if w.Object != nil {

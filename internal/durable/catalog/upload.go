@@ -120,8 +120,8 @@ func (c *Catalog) mine(ctx context.Context, info store.Info, size int64, sum [32
 	if info.Size != size {
 		return false, nil
 	}
-	if info.Checksum != "" {
-		return info.Checksum == fmt.Sprintf("%x", sum), nil
+	if info.Checksum == fmt.Sprintf("%x", sum) {
+		return true, nil
 	}
 	for off, want := range map[int64][]byte{0: first, size - int64(len(last)): last} {
 		got := make([]byte, len(want))

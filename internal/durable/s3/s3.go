@@ -262,11 +262,20 @@ func (s *Store) head(ctx context.Context, key string) (store.Info, error) {
 	if err != nil {
 		return store.Info{}, err
 	}
-	return store.Info{Key: key, Size: info.Size, Modified: info.LastModified, Version: store.Version(info.ETag), Checksum: wholeSum(info.ChecksumSHA256)}, nil
+	return store.Info{Key: key, Size: info.Size, Modified: info.LastModified, Version: store.Version(info.ETag), Checksum: wholeSum(info)}, nil
 }
 
-// wholeSum is a checksum of a whole object as the store's callers have it.
-func wholeSum(base string) string {
+// wholeSum is the SHA-256 of a whole object, as far as the store has it: of what was put in parts it is the digest of the parts' digests, unless the store
+// says otherwise. Some servers leave out that it is one, and the number of parts behind it.
+func wholeSum(info minio.ObjectInfo) string {
+	if strings.Contains(info.ETag, "-") && info.ChecksumMode != minio.ChecksumFullObjectMode.String() {
+		return ""
+	}
+	return sumOf(info.ChecksumSHA256)
+}
+
+// sumOf is a SHA-256 as the store's callers have it.
+func sumOf(base string) string {
 	b, err := base64.StdEncoding.DecodeString(base)
 	if err != nil || len(b) != sha256.Size { // "...-3" is a digest of three parts' digests
 		return ""

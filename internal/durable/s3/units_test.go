@@ -128,3 +128,22 @@ func TestAbsentIsSaidByTheStore(t *testing.T) {
 		}
 	}
 }
+
+// TestWholeSum: of what was put in parts a checksum is of the parts' checksums, whether or not the server says so.
+func TestWholeSum(t *testing.T) {
+	sum := "tdyYHzW7cq0qQ5mVqlKnCOXL9cmLBGVzBsPgHvXcXAE="
+	for what, c := range map[string]struct {
+		etag, sum, mode string
+		whole           bool
+	}{
+		"put at once":            {"0f343b0931126a20f133d67c2b018a3b", sum, "", true},
+		"in parts, and said":     {"0f343b0931126a20f133d67c2b018a3b-3", sum + "-3", "COMPOSITE", false},
+		"in parts, and not said": {"0f343b0931126a20f133d67c2b018a3b-1", sum, "", false},
+		"in parts, of all":       {"0f343b0931126a20f133d67c2b018a3b-3", sum, "FULL_OBJECT", true},
+		"no digest":              {"0f343b0931126a20f133d67c2b018a3b", "AAAA", "", false},
+	} {
+		if got := wholeSum(minio.ObjectInfo{ETag: c.etag, ChecksumSHA256: c.sum, ChecksumMode: c.mode}); (got != "") != c.whole {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+}

@@ -145,7 +145,7 @@ func (u *upload) complete(ctx context.Context) error {
 		r.StatusCode = http.StatusInternalServerError
 		err = r
 	}
-	if err == nil && info.ChecksumSHA256 != "" && info.ChecksumSHA256 != u.composite() && wholeSum(info.ChecksumSHA256) == "" {
+	if err == nil && info.ChecksumSHA256 != "" && info.ChecksumSHA256 != u.composite() && sumOf(info.ChecksumSHA256) == "" {
 		return &remote.Failure{Class: remote.Refused, Text: "the store has another checksum of its parts", Err: store.ErrCorrupt}
 	}
 	return err
