@@ -97,6 +97,9 @@ type CreateReply struct {
 	ID      uint64 `cbor:"1,keyasint"`
 	Refused string `cbor:"2,keyasint"`
 	Retry   bool   `cbor:"3,keyasint"` // the log has not answered, or had no room: ask again
+	// Waits: the answer is yet to come, and the launcher is to wait: Refused is empty, Text what it prints, if anything.
+	Waits bool   `cbor:"4,keyasint,omitempty"`
+	Text  string `cbor:"5,keyasint,omitempty"`
 }
 
 // Tell is something that the launchers of a job print.

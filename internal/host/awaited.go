@@ -62,7 +62,7 @@ func (h *Host) sayWhoIsAwaited(lj *localJob) {
 			since := l.starts.of(r).since
 			text := h.whyAwaited(lj, l, r, &since)
 			if waited := time.Since(since); text != "" && l.starts.say(r, waited, h.cfg.Timing.Claim) {
-				h.note(l, lj.job, fmt.Sprintf("rank %d: "+text, r, waited.Round(time.Second)))
+				l.note(lj.job.Epoch, fmt.Sprintf("rank %d: "+text, r, waited.Round(time.Second)))
 			}
 		}
 	}

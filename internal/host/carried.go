@@ -75,7 +75,7 @@ func (h *Host) carries(ev carriedNow) {
 			h.log.Note2(lj.job, "keep_file", text)
 		}
 		if l := h.launchers[peer]; l != nil {
-			h.note(l, lj.job, text)
+			l.note(lj.job.Epoch, text)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func (l *launcher) offers(h *Host, lj *localJob) {
 		return
 	}
 	if text := lj.carried.Offer(l.peer.ID(), l.kept); text != "" {
-		h.note(l, lj.job, text)
+		l.note(lj.job.Epoch, text)
 	}
 	l.kept = nil
 }
@@ -102,7 +102,7 @@ func (l *launcher) withdraws() {
 // sayUnkept tells a launcher that ends when its files were not kept.
 func (h *Host) sayUnkept(l *launcher, job *replica.Job) {
 	if lj := h.jobs[job.ID]; lj != nil && lj.carried.Waits(l.peer.ID()) && !l.hello.Spare {
-		h.note(l, job, "--keep-file: this daemon has written no part of a durable generation of the job so far, and the files go with the first: where none follows, they are not kept")
+		l.note(job.Epoch, "--keep-file: this daemon has written no part of a durable generation of the job so far, and the files go with the first: where none follows, they are not kept")
 	}
 }
 

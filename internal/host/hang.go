@@ -73,7 +73,7 @@ func (h *Host) killHung(lj *localJob) {
 		h.log.RankNote(lj.job, lr.rank, f.Kind.String(), "killed: "+f.Detail)
 		for _, l := range h.launchers {
 			if l.accepted && l.hello.Job == lj.job.Name && l.runs(lr.rank) {
-				h.note(l, lj.job, fmt.Sprintf("rank %d: killed, %v: %s", lr.rank, f.Kind, f.Detail))
+				l.note(lj.job.Epoch, fmt.Sprintf("rank %d: killed, %v: %s", lr.rank, f.Kind, f.Detail))
 			}
 		}
 		h.kill(lj, lr)

@@ -462,7 +462,9 @@ func (h *Host) leaderSays(msg any) {
 	case control.ClaimReply:
 		h.claimReplied(msg)
 	case control.CreateReply:
-		if l := h.creates[msg.ID]; l != nil {
+		if l := h.creates[msg.ID]; l != nil && msg.Waits {
+			l.note(0, msg.Text)
+		} else if l != nil {
 			delete(h.creates, msg.ID)
 			if h.launchers[l.peer.ID()] != l {
 				break // it is gone

@@ -20,7 +20,7 @@ func (h *Host) sayIdle(job *replica.Job, l *launcher, now time.Time) {
 	}
 	l.idle = time.Time{}
 	if len(l.starts) == 0 {
-		h.note(l, job, whyIdle(job, int(l.hello.Capacity), l.hello.Spare))
+		l.note(job.Epoch, whyIdle(job, int(l.hello.Capacity), l.hello.Spare))
 	}
 }
 

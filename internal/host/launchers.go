@@ -217,7 +217,7 @@ func (h *Host) serveLauncher(l *launcher) {
 		h.acceptLauncher(l, job)
 		if differ := otherOptions(l.createRequest(0).Options, job.Options); len(differ) > 0 {
 			text := fmt.Sprintf("warning: job %q runs already, and these flags have no effect on it: %s; end the job first to change them", job.Name, strings.Join(differ, ", "))
-			h.note(l, job, text)
+			l.note(job.Epoch, text)
 		}
 	}
 	h.sayBegun(l, job)
@@ -459,7 +459,7 @@ func (h *Host) killStuck() {
 				why := fmt.Sprintf("killed, since it had not attached after %v (timing.start of this node's configuration)", limit)
 				l.starts.refused(r, why, false)
 				h.log.RankNote(lj.job, r, "stuck", why)
-				h.note(l, lj.job, fmt.Sprintf("rank %d: %s; it is started again", r, why))
+				l.note(lj.job.Epoch, fmt.Sprintf("rank %d: %s; it is started again", r, why))
 				l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 			}
 		}
@@ -479,9 +479,9 @@ func (h *Host) heardOf(lj *localJob, r replica.Rank) bool {
 	return false
 }
 
-// note has a launcher print something.
-func (h *Host) note(l *launcher, job *replica.Job, text string) {
-	l.peer.Send(wire.RankHeader{Type: wire.MRunNote, Epoch: job.Epoch}, wire.Refused{Text: text}.Append(nil)) //nolint:errcheck // a dead peer is Gone
+// note has a launcher print something. An empty text tells it that its request is looked after.
+func (l *launcher) note(e replica.Epoch, text string) {
+	l.peer.Send(wire.RankHeader{Type: wire.MRunNote, Epoch: e}, wire.Refused{Text: text}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 }
 
 // tellLaunchers passes on what the leader has to say of their job.

@@ -142,7 +142,7 @@ func (h *Host) giveUpOn(lj *localJob, l *launcher, r replica.Rank, next *launche
 	l.peer.Send(wire.RankHeader{Type: wire.MRunStop, Epoch: lj.job.Epoch}, wire.RunStop{Rank: r, Signal: uint32(syscall.SIGKILL)}.Append(nil)) //nolint:errcheck // a dead peer is Gone
 	text := fmt.Sprintf("the launcher of process %d has not started a process for rank %d, and is stopped or hangs: this one is asked", l.peer.PID(), r)
 	h.log.RankNote(lj.job, r, "launcher", text)
-	h.note(next, lj.job, text)
+	next.note(lj.job.Epoch, text)
 }
 
 // halted tells whether the launcher is stopped by a signal.

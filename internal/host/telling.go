@@ -129,9 +129,9 @@ func (h *Host) sayOrigin(l *launcher, job *replica.Job) {
 	case from == nil || l.hello.Joined != (replica.JobID{}): // it was told when it came first
 	case adopted(job): // --resume has found a state of the job's own: the leader says so
 	case job.Committed.IsZero():
-		h.note(l, job, fmt.Sprintf("from: %v (world %d, now %d)", from, from.World, job.Layout.World))
+		l.note(job.Epoch, fmt.Sprintf("from: %v (world %d, now %d)", from, from.World, job.Layout.World))
 	default:
-		h.note(l, job, fmt.Sprintf("from: the job began with %v, and goes on from its own state since (step %d)", from, job.Position.Step))
+		l.note(job.Epoch, fmt.Sprintf("from: the job began with %v, and goes on from its own state since (step %d)", from, job.Position.Step))
 	}
 }
 
@@ -270,7 +270,7 @@ func (h *Host) endedBy(lj *localJob, l *launcher, x wire.RunExited) {
 func (h *Host) noteAll(lj *localJob, text string) {
 	for _, l := range h.launchers {
 		if l.accepted && !l.done && l.job == lj.job.ID {
-			h.note(l, lj.job, text)
+			l.note(lj.job.Epoch, text)
 		}
 	}
 }
@@ -294,7 +294,7 @@ func (h *Host) sayMemory(lj *localJob, spec shm.Spec) {
 	for _, l := range h.launchers {
 		if l.accepted && !l.done && l.job == lj.job.ID && !l.memory {
 			l.memory = true
-			h.note(l, lj.job, text)
+			l.note(lj.job.Epoch, text)
 		}
 	}
 }

@@ -64,6 +64,7 @@ type agent struct {
 	conn   *net.UnixConn // nil: the daemon is away
 	away   absence       // said once it was there
 	ready  bool          // it was there
+	heard  bool          // the daemon has said that the request is looked after, since the loop has looked
 	joined bool
 	done   bool // the job is over, or the rendezvous
 	closed bool
@@ -94,6 +95,10 @@ func (a *agent) loop(ctx context.Context) (int, error) {
 		case e := <-a.link.events:
 			if err := a.onLink(e); err != nil {
 				return 1, err
+			}
+			if a.heard {
+				a.heard = false
+				patience.Reset(a.opt.Patience)
 			}
 		case line, ok := <-a.lines:
 			if !ok {
@@ -211,7 +216,10 @@ func (a *agent) onMessage(typ uint16, body []byte) error {
 		if err != nil {
 			return err
 		}
-		a.opt.Logf("%s", n.Text)
+		if n.Text != "" {
+			a.opt.Logf("%s", n.Text)
+		}
+		a.heard = true
 	case wire.MRunDone:
 		n, err := wire.ParseRefused(body)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/replicad/replicad/internal/wire"
 )
@@ -17,8 +18,10 @@ func Create(ctx context.Context, o Options) error {
 	}
 	o = o.withDefaults()
 	parent := ctx
-	ctx, cancel := context.WithTimeoutCause(parent, o.Patience, fmt.Errorf("no answer for %v", o.Patience))
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	patience := time.AfterFunc(o.Patience, func() { cancel(fmt.Errorf("no answer for %v", o.Patience)) })
+	defer patience.Stop()
 	o.Capacity, o.Ranks, o.Spare = 0, nil, true // the daemon is to start nothing here
 	l := &link{socket: o.Socket, hello: o.hello(), wait: o.helloWait, events: make(chan linkEvent)}
 	done, end := context.WithCancel(ctx)
@@ -38,12 +41,15 @@ func Create(ctx context.Context, o Options) error {
 				if err != nil {
 					return err
 				}
-				o.Logf("%s", n.Text)
+				if n.Text != "" {
+					o.Logf("%s", n.Text)
+				}
+				patience.Reset(o.Patience)
 				continue
 			case errors.As(e.err, &refused) && refused.Code != wire.CodeAgain:
 				return fmt.Errorf("job %q: %w", o.Job, e.err)
 			}
-			if away == nil || !errors.Is(e.err, context.DeadlineExceeded) { // the last try ends with the patience, which says less than those before
+			if away == nil || !errors.Is(e.err, context.DeadlineExceeded) && !errors.Is(e.err, context.Canceled) { // the last try ends with the patience, which says less than those before
 				away = e.err
 			}
 		case <-ctx.Done():

@@ -192,7 +192,12 @@ func (l *launcher) onMessage(typ uint16, body []byte) error {
 		if err != nil {
 			return err
 		}
-		l.opt.Logf("%s", n.Text)
+		if n.Text != "" {
+			l.opt.Logf("%s", n.Text)
+		}
+		if !l.giveUpAt.IsZero() { // it looks for what the job is to go on from
+			l.giveUpAt = time.Now().Add(l.opt.Patience)
+		}
 	case wire.MRunBegun:
 		if l.opt.Begun != nil {
 			l.opt.Begun()

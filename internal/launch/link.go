@@ -158,6 +158,11 @@ func (l *link) once(ctx context.Context) (up bool, err error) {
 			}
 			continue
 		}
+		if !up { // who asks for the job is looked after
+			if err := conn.SetDeadline(time.Now().Add(l.wait)); err != nil {
+				return false, err
+			}
+		}
 		if h.Type == wire.MRunDone {
 			_, err := wire.ParseRefused(body)
 			l.over = l.over || err == nil

@@ -124,8 +124,8 @@ type adopt struct {
 	news    []string // for the launchers, once there is a job
 }
 
-// adoptPatience is how long a launcher waits for a durable generation to be read whole that a mark says is damaged, before any process is started.
-// A larger one is read on while the processes start, and the search before the plan waits for the same reading.
+// adoptPatience is how long a launcher waits for the newest durable generation to be read whole, which nobody has read back, where one behind it was. A
+// larger one is gone on from as it is: the ranks check what they load.
 const adoptPatience = 8 * time.Second
 
 // adoptable looks for the newest durable generation of a job's name: its UUID, epochs and lineage are taken over (protocol
@@ -141,7 +141,7 @@ func (l *Leader) adoptable(ctx context.Context, from *nodeLink, m control.Create
 	case err != nil:
 		a.refused = fmt.Sprintf("resume job %q from the durable tier: %v", m.Name, err)
 	case newest != nil:
-		if a.refused = l.unfitting(m, found, *newest); a.refused == "" {
+		if a.refused = cmp.Or(l.unfitting(m, found, *newest), lostRun(l.store.URL(), m.Name, skipped, *newest)); a.refused == "" {
 			l.adopts(ctx, &a, found, skipped, *newest)
 			a.news = append(a.news, l.othersNews(m.Name, *newest, newestOf(all, every)))
 		}
@@ -222,6 +222,19 @@ func (l *Leader) unfitting(m control.CreateRequest, found []tier.Found, f tier.F
 	return ""
 }
 
+// lostRun says that a later run of the name has nothing that can be used: an older run does not pass for it. Empty: there is none.
+func lostRun(url, name string, skipped []tier.Skipped, f tier.Found) string {
+	s := searched{skipped: slices.DeleteFunc(slices.Clone(skipped), func(sk tier.Skipped) bool {
+		return sk.Run.ID == f.Commit.Run || sk.Run.Order <= f.Run.Order || sk.Run.Owner != f.Owner
+	})}
+	wrong := s.wrong()
+	if f.Old() || len(wrong) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("resume job %q: no durable generation of its last run, %s/%s, can be used: %s. Bring back what is damaged; or move that directory elsewhere, and resume goes on from the run before, step %d; or leave out --resume to start afresh",
+		name, url, path.Dir(s.skipped[0].Where()), replica.Listed(wrong, maxWrong), f.Position.Step)
+}
+
 // at names where a generation lies.
 func (l *Leader) at(f tier.Found) string { return l.store.URL() + "/" + f.Where() }
 
@@ -235,9 +248,13 @@ func (l *Leader) noneUsable(name string, wrong []string) string {
 // adopts has a job go on from the newest generation of the newest one's job of which nothing says that it is damaged.
 func (l *Leader) adopts(ctx context.Context, a *adopt, found []tier.Found, skipped []tier.Skipped, newest tier.Found) {
 	own := func(f tier.Found) bool { return f.Commit.Run == newest.Commit.Run }
-	wait, cancel := context.WithTimeout(ctx, adoptPatience)
-	defer cancel()
-	s := l.search(ctx, wait, slices.DeleteFunc(slices.Clone(found), func(f tier.Found) bool { return !own(f) }), skipped, own)
+	s := searched{found: slices.DeleteFunc(slices.Clone(found), func(f tier.Found) bool { return !own(f) }), says: a.reads()}
+	s.prove(ctx, l, own)
+	read := s.skipped
+	if s.skipped = slices.Clone(skipped); s.good == nil { // somebody may have brought back what was damaged
+		s.search(ctx, ctx, l, own)
+	}
+	s.skipped = append(s.skipped, read...)
 	for _, sk := range s.skipped {
 		l.log.Skipped(nil, sk.Where(), sk.Reason)
 	}
@@ -258,10 +275,31 @@ func (l *Leader) adopts(ctx context.Context, a *adopt, found []tier.Found, skipp
 	a.command = replica.CreateJob{ID: f.Commit.Run, Epoch: resumed.Epoch, Writes: resumed.Writes, Began: resumed.Began, Lineage: f.Lineage, Condemned: f.Condemned, Durable: f.Generation, Geometries: f.Geometries, Recipe: f.Recipe, Grown: f.Grown, From: f.From}
 	a.request.Owner = f.Owner
 	a.news = []string{l.foreignNews(*f), unusedNews(a.request, *f), lackingNews(*f), plainNews(*f, l.cfg.Encrypts), notesNews(*f, a.request.Notes)}
+	if s.unread {
+		a.news = append(a.news, fmt.Sprintf("warning: nobody has read step %d back since it was written, and to read it now takes too long: its bytes are checked while they are loaded, and where they are damaged the job goes on from the step before", f.Position.Step))
+	}
 	for _, over := range resumed.Over {
 		a.news = append(a.news, takenNews(*f, over))
 	}
 	l.log.Note2(nil, "resume", fmt.Sprintf("job %q goes on from durable generation %v in %s", a.request.Name, f.Generation, l.at(*f)))
+}
+
+// readingTold is how often a launcher prints how far a reading is that it waits for.
+const readingTold = 30 * time.Second
+
+// reads has the launcher hear how a reading goes on that it waits for: it is to give nothing up.
+func (a *adopt) reads() readingSays {
+	var told time.Duration
+	return func(f tier.Found, read uint64, since time.Duration) {
+		r := control.CreateReply{ID: a.request.ID, Waits: true}
+		if told == 0 || since < told || since-told >= readingTold {
+			told = since
+			r.Text = fmt.Sprintf("resume: step %d is read before a process is started, since nobody has read it back since it was written: %s of %s so far", f.Position.Step, sizeText(min(read, f.Bytes)), sizeText(f.Bytes))
+		}
+		if a.from != nil {
+			a.from.SendFor(control.User(a.request.Owner), r)
+		}
+	}
 }
 
 // unusedNews says that a job does not begin with what --from names, since it has a state of its own; empty: nothing was named.

@@ -8,9 +8,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/leader/reread"
 	"github.com/replicad/replicad/recovery"
@@ -19,8 +21,10 @@ import (
 
 // What durable generations can be gone on from is found by looking: at commits, at indexes, whether every file is there with its size, and at the
 // marks of earlier reads. Each rank checks what it loads, byte by byte: a generation of which one finds damage is condemned, and the search goes on to
-// the one before. Reading it whole first would have the bytes leave the store twice, the first time through one node, and the larger the model the later
-// would a job go on (D131). Only what a mark says is damaged is read whole here, where nothing else is left.
+// the one before. That is how each byte leaves the store once (D131).
+//
+// Before a job is opened that is not enough: where nothing can be used no process is to be started. So a generation that nobody has read back, or of which
+// a file was written since, is read whole first (D167); one that was is trusted.
 
 // readings are those of the durable tier under way, by the path of what is read. Its methods may be called from any goroutine.
 type readings struct {
@@ -32,34 +36,53 @@ type readings struct {
 type reading struct {
 	done chan struct{}
 	err  error
+	read atomic.Uint64 // bytes so far
 }
 
-// readBack reads a generation whole, or waits for a reading of it that is under way, until wait ends; the reading goes on until ctx does.
-func (l *Leader) readBack(ctx, wait context.Context, f tier.Found) error {
+// readBack begins to read a generation whole, or joins a reading of it that is under way, which goes on until its ctx ends.
+func (l *Leader) readBack(ctx context.Context, f tier.Found) *reading {
 	l.reads.mu.Lock()
+	defer l.reads.mu.Unlock()
 	r := l.reads.of[f.Where()]
-	if r == nil {
-		r = &reading{done: make(chan struct{})}
-		if l.reads.of == nil {
-			l.reads.of = map[string]*reading{}
-		}
-		l.reads.of[f.Where()] = r
-		l.work.Go(func() {
-			r.err = l.store.ReadBack(ctx, f, tier.How{})
-			l.reads.mu.Lock()
-			delete(l.reads.of, f.Where())
-			l.reads.mu.Unlock()
-			close(r.done)
-		})
+	if r != nil {
+		return r
 	}
-	l.reads.mu.Unlock()
-	select {
-	case <-r.done:
-		return r.err
-	case <-wait.Done():
-		return errPending
+	r = &reading{done: make(chan struct{})}
+	if l.reads.of == nil {
+		l.reads.of = map[string]*reading{}
+	}
+	l.reads.of[f.Where()] = r
+	l.work.Go(func() {
+		r.err = l.store.ReadBack(ctx, f, tier.How{Pace: func(_ context.Context, n int) error {
+			r.read.Add(uint64(n))
+			return nil
+		}})
+		l.reads.mu.Lock()
+		delete(l.reads.of, f.Where())
+		l.reads.mu.Unlock()
+		close(r.done)
+	})
+	return r
+}
+
+// wait waits for a reading until ctx ends, and calls says now and then.
+func (r *reading) wait(ctx context.Context, says func(read uint64, since time.Duration)) error {
+	tick := time.NewTicker(readingSaid)
+	defer tick.Stop()
+	for began := time.Now(); ; {
+		select {
+		case <-r.done:
+			return r.err
+		case <-ctx.Done():
+			return errPending
+		case <-tick.C:
+			says(r.read.Load(), time.Since(began))
+		}
 	}
 }
+
+// readingSaid is how often a launcher hears that its request is looked after: it gives a daemon that says nothing up after 10 s.
+const readingSaid = 3 * time.Second
 
 // errPending: the reading is not over.
 var errPending = errors.New("it is being read")
@@ -69,18 +92,74 @@ type searched struct {
 	found   []tier.Found   // that may be good, the newest first
 	good    *tier.Found    // the newest of those that the job may go on from; nil: there is none
 	skipped []tier.Skipped // what can't be used, with those of what was found that failed a read
+	unread  bool           // nobody has read good whole, and it takes too long to do so now
+	says    readingSays    // hears how readings go on
+}
+
+// readingSays hears now and then how much of a generation was read.
+type readingSays func(f tier.Found, read uint64, since time.Duration)
+
+// trusted tells whether a generation is gone on from without reading it first: somebody has read it whole, and nobody has written to it since.
+func trusted(f tier.Found) bool { return !f.Read.IsZero() && !f.Touched }
+
+// prove looks for the newest generation to open a job from, before a process is started. What is not trusted is read whole: as long as it takes where
+// nothing behind it is trusted, else for adoptPatience, since the ranks check what they load and something can be gone on from in any case. Each reading that
+// ends is marked, so that it is made once.
+func (s *searched) prove(ctx context.Context, l *Leader, own func(tier.Found) bool) {
+	for {
+		i := slices.IndexFunc(s.found, own)
+		if i < 0 {
+			return
+		}
+		f := s.found[i]
+		s.good = &f
+		if trusted(f) {
+			return
+		}
+		err := s.proves(ctx, l, f, slices.ContainsFunc(s.found[i+1:], func(f tier.Found) bool { return own(f) && trusted(f) }))
+		switch {
+		case err == nil:
+			return
+		case errors.Is(err, catalog.ErrNone): // retention has deleted it
+		case tier.IsDamage(err) || errors.Is(err, store.ErrRefused):
+			s.skipped = append(s.skipped, tier.Skipped{Run: f.Run, Generation: f.Generation, State: tier.StateOf(err), Reason: err.Error(), Plain: tier.Plain(err), Whole: &f})
+		default: // nothing is known of it: an older one must not pass for the newest
+			s.unread = true
+			return
+		}
+		s.found, s.good = slices.Delete(s.found, i, i+1), nil
+	}
+}
+
+// proves reads one generation. behind: one behind it is trusted.
+func (s *searched) proves(ctx context.Context, l *Leader, f tier.Found, behind bool) error {
+	wait, reading := ctx, ctx
+	if behind {
+		var end, cancel context.CancelFunc
+		wait, end = context.WithTimeout(ctx, adoptPatience)
+		defer end()
+		reading, cancel = context.WithCancel(ctx)
+		defer cancel() // who loads it would share the store with the reading
+	}
+	return l.readBack(reading, f).wait(wait, func(read uint64, since time.Duration) { s.says(f, read, since) })
 }
 
 // search looks for the newest generation that may be gone on from. Those that a mark says are damaged are read again where nothing else is left:
 // somebody may have brought back what was damaged, and what follows is the end of the job. It waits until wait ends.
 func (l *Leader) search(ctx, wait context.Context, found []tier.Found, skipped []tier.Skipped, may func(tier.Found) bool) searched {
-	s := searched{found: slices.Clone(found), skipped: slices.Clone(skipped)}
+	s := searched{found: slices.Clone(found), skipped: slices.Clone(skipped), says: func(tier.Found, uint64, time.Duration) {}}
+	s.search(ctx, wait, l, may)
+	return s
+}
+
+// search is the leader's, of what is known already.
+func (s *searched) search(ctx, wait context.Context, l *Leader, may func(tier.Found) bool) {
 	if i := slices.IndexFunc(s.found, may); i >= 0 {
 		s.good = &s.found[i]
-		return s
+		return
 	}
 	var marked []tier.Found
-	for _, sk := range skipped {
+	for _, sk := range s.skipped {
 		if sk.Whole != nil && may(*sk.Whole) {
 			marked = append(marked, *sk.Whole)
 		}
@@ -93,7 +172,6 @@ func (l *Leader) search(ctx, wait context.Context, found []tier.Found, skipped [
 		s.skipped = slices.DeleteFunc(s.skipped, func(sk tier.Skipped) bool { return sk.Where() == f.Where() })
 		s.try(ctx, wait, l, f)
 	}
-	return s
 }
 
 // mayGoOn tells of a generation whether a job may go on from it, if its bytes are good.
@@ -105,7 +183,7 @@ func mayGoOn(job *replica.Job) func(tier.Found) bool {
 
 // try reads one generation.
 func (s *searched) try(ctx, wait context.Context, l *Leader, f tier.Found) {
-	err := l.readBack(ctx, wait, f)
+	err := l.readBack(ctx, f).wait(wait, func(read uint64, since time.Duration) { s.says(f, read, since) })
 	switch {
 	case err == nil || errors.Is(err, errPending):
 		s.good = &f

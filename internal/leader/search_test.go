@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/recovery"
@@ -58,17 +60,13 @@ func (c *chair) readBack(g replica.Generation) {
 	}
 }
 
-// A newest generation that is marked as damaged is passed over before the job is opened, whose epochs begin behind it, and recovery is told what to say.
+// A newest generation that is damaged, which nobody has seen, is passed over before the job is opened, whose epochs begin behind it, and recovery is told what to say.
 func TestResumePassesOverWhatIsDamaged(t *testing.T) {
 	c := newChair(t)
 	dir := c.shelf()
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(3, 6))
 	rotten(t, dir, "step-00000006.e3/group-0.w1.safetensors")
-	if a := c.adoptable(t.Context(), nil, askToResume); a.command.Durable != fixture.Gen(3, 6) {
-		t.Fatalf("adopts %v, where nobody has seen any damage", a.command.Durable)
-	}
-	c.readBack(fixture.Gen(3, 6))
 	a := c.adoptable(t.Context(), nil, askToResume)
 	if a.refused != "" || a.command.Durable != fixture.Gen(1, 4) || a.command.Epoch != 3 {
 		t.Fatalf("adopts %v in epoch %d, refused: %q", a.command.Durable, a.command.Epoch, a.refused)
@@ -111,19 +109,87 @@ func (s *counted) ReadBack(ctx context.Context, f tier.Found, how tier.How) erro
 	return s.Tier.ReadBack(ctx, f, how)
 }
 
-// Each byte leaves the store once for a resume: for the rank that loads it. The leader reads nothing whole, at whatever age of what it knows.
+// Each byte leaves the store once for a resume from what was read back: for the rank that loads it. The leader reads nothing whole, at whatever age of what
+// it knows. What nobody has read, or somebody has written to since, is read once before a process is started.
 func TestAResumeReadsNothingTwice(t *testing.T) {
 	c := newChair(t)
-	c.shelf()
+	dir := c.shelf()
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
 	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 6))
 	shelf := &counted{Tier: c.disk, reads: map[string]int{}}
 	c.store = shelf
+	for i, want := range []int{1, 1, 2} { // the first time, and where a file was touched
+		a := c.adoptable(t.Context(), nil, askToResume)
+		c.plannable(a)
+		c.pass(time.Hour)
+		if c.plannable(a); a.command.Durable != fixture.Gen(1, 6) || shelf.reads["step-00000006.e1"] != want || shelf.reads["step-00000004.e1"] != 0 {
+			t.Errorf("adopts %v, read %v, want %d reads of the newest", a.command.Durable, shelf.reads, want)
+		}
+		if soon := time.Now().Add(time.Hour); i == 1 {
+			if err := os.Chtimes(lies(t, dir, "step-00000006.e1/group-0.w1.safetensors"), soon, soon); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A generation that nobody has read, and that is not read within adoptPatience, is gone on from as it is where one behind it was read back: the launcher hears that it
+// waits, and then what is not known. Where none behind it was, the launcher waits until it is read.
+func TestALargeUnreadGenerationIsNotWaitedFor(t *testing.T) {
+	for _, behind := range []bool{true, false} {
+		bubble.Test(t, func(t *testing.T) {
+			c := newChair(t)
+			c.on(memory.New(), fixture.Cluster)
+			defer c.disk.Close()
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+			if behind {
+				c.readBack(fixture.Gen(1, 4))
+			}
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 6))
+			shelf := &counted{Tier: c.disk, reads: map[string]int{}, hold: make(chan struct{})}
+			c.store = shelf
+			n := c.node("n2", 22)
+			over := make(chan adopt, 1)
+			began := time.Now()
+			go func() { over <- c.adoptable(t.Context(), n, askToResume) }()
+			if !behind {
+				time.Sleep(time.Hour)
+				close(shelf.hold)
+			}
+			a := <-over
+			took := time.Since(began)
+			if a.refused != "" || a.command.Durable != fixture.Gen(1, 6) || behind && took != adoptPatience || !behind && took != time.Hour {
+				t.Errorf("behind it a trusted one %v: adopts %v after %v, refused: %q", behind, a.command.Durable, took, a.refused)
+			}
+			if warned := strings.Contains(strings.Join(a.news, ""), "nobody has read step 6 back since it was written"); warned != behind {
+				t.Errorf("behind it a trusted one %v: launchers are told %q", behind, a.news)
+			}
+			said := fixture.Only[control.CreateReply](told(t, n))
+			if len(said) < int(took/readingSaid)-1 || !said[0].Waits || !strings.Contains(said[0].Text, "step 6 is read before a process is started") || said[1].Text != "" {
+				t.Errorf("behind it a trusted one %v: after %v the launcher has heard %d times: %+v", behind, took, len(said), said[:min(2, len(said))])
+			}
+			if behind {
+				close(shelf.hold)
+			}
+			c.work.Wait()
+		})
+	}
+}
+
+// Where the last run of a name has damage alone, an older run does not pass for it.
+func TestALostRunIsNotPassedOver(t *testing.T) {
+	c := newChair(t)
+	dir := c.shelf()
+	c.writes("job", fixture.Cluster, replica.JobID{0x0a}, fixture.Gen(1, 9000))
+	c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, 4))
+	if err := os.Remove(lies(t, dir, "step-00000004.e1/group-0.w1.safetensors")); err != nil {
+		t.Fatal(err)
+	}
 	a := c.adoptable(t.Context(), nil, askToResume)
-	c.plannable(a)
-	c.pass(time.Hour)
-	if c.plannable(a); len(shelf.reads) != 0 {
-		t.Errorf("read %v", shelf.reads)
+	for _, want := range []string{"no durable generation of its last run, ", "step 4: group-0.w1.safetensors: is missing", "move that directory elsewhere", "step 9000"} {
+		if !strings.Contains(a.refused, want) {
+			t.Errorf("adopts %v; %q does not say %q", a.command.Durable, a.refused, want)
+		}
 	}
 }
 

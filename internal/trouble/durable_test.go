@@ -130,39 +130,34 @@ func TestResumePassesOverDamage(t *testing.T) {
 	}
 }
 
-// TestResumeIsRefusedByName: nothing in the durable tier is whole, and reads have found that. The launcher says each file before it starts a process.
+// TestResumeIsRefusedByName: nothing in the durable tier is whole, whether reads have found that, or nobody has read the damage before. The launcher says
+// each file, and starts no process.
 func TestResumeIsRefusedByName(t *testing.T) {
 	t.Parallel()
-	n, want := allDamaged(t)
-	for _, f := range finds(t, n) {
-		if err := open(t, n).ReadBack(t.Context(), f, tier.How{}); !tier.IsDamage(err) {
-			t.Fatal(err)
-		}
-	}
-	n.start()
-	l := n.run("job", 1, rankSpec{}, "--resume")
-	if code := l.exit(); code != 1 {
-		t.Errorf("code %d", code)
-	}
-	l.says(append(want, "no durable generation in file://"+n.cfg.DurableDir+"/job can be used: ")...)
-	if l.saw(func(l line) bool { return l.is("loaded", nil) || strings.Contains(l.text, "starting") }) {
-		t.Errorf("a process was started:\n%s", l.output())
-	}
-}
-
-// TestResumeFindsAllDamaged is the same, where nobody has read the damage before: the loads find it, in one generation after the other, and the launcher
-// says each file as the job ends.
-func TestResumeFindsAllDamaged(t *testing.T) {
-	t.Parallel()
-	n, want := allDamaged(t)
-	n.start()
-	l := n.run("job", 1, rankSpec{}, "--resume")
-	if code := l.exit(); code == 0 {
-		t.Errorf("code %d", code)
-	}
-	l.says(want...)
-	if l.saw(func(l line) bool { return l.is("loaded", nil) }) {
-		t.Errorf("a rank has loaded something:\n%s", l.output())
+	for _, marked := range []bool{false, true} {
+		t.Run(fmt.Sprintf("marked %v", marked), func(t *testing.T) {
+			t.Parallel()
+			n, want := allDamaged(t)
+			for _, f := range finds(t, n) {
+				if !marked {
+					break // marks are as the daemon left them: of before the damage, or none
+				}
+				if err := open(t, n).ReadBack(t.Context(), f, tier.How{}); !tier.IsDamage(err) {
+					t.Fatal(err)
+				}
+			}
+			n.start()
+			l := n.run("job", 1, rankSpec{}, "--resume")
+			if code := l.exit(); code != 1 {
+				t.Errorf("code %d", code)
+			}
+			l.says(append(want, "no durable generation in file://"+n.cfg.DurableDir+"/job can be used: ")...)
+			if l.saw(func(l line) bool {
+				return l.is("loaded", nil) || strings.Contains(l.text, "starting") || strings.Contains(l.text, "the job has ended")
+			}) {
+				t.Errorf("a process was started:\n%s", l.output())
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ package trouble_test
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -50,6 +51,42 @@ func TestAnyFleetGoesOn(t *testing.T) {
 			other.says("another fleet owns the run: n1-", fmt.Sprintf("cluster %s", first.cluster()), "training goes on")
 			other.awaitFrom(other.mark(), "step", nil)
 		})
+	}
+}
+
+// TestAnyFleetGoesOnWithoutRunJSON: a run of whole generations has lost run.json, and its fleet is dead. A fresh one goes on with it, puts the file anew, and
+// another job begins with it.
+func TestAnyFleetGoesOnWithoutRunJSON(t *testing.T) {
+	t.Parallel()
+	first, second := newCluster(t, "n1").nodes[0], newCluster(t, "m1").nodes[0]
+	second.cfg.DurableDir = first.cfg.DurableDir
+	second.write()
+	first.start()
+	l := first.run("job", 1, rankSpec{}, "--durable-every", "5")
+	for range 2 {
+		first.daemon.awaitFrom(first.daemon.mark(), "durable", nil)
+	}
+	id := l.await("loaded", nil).fields["job"]
+	newest := first.daemon.newestDurable()
+	l.kill()
+	first.die()
+	words, err := filepath.Glob(filepath.Join(first.cfg.DurableDir, "job", "*", "run.json"))
+	if err != nil || len(words) != 1 {
+		t.Fatal(words, err)
+	}
+	remove(t, words[0])
+
+	second.start()
+	begun := second.run("new", 1, rankSpec{}, "--from", first.cfg.DurableDir+"/job")
+	begun.awaitText(0, fmt.Sprintf("from: step %d of file://%s/job", newest, first.cfg.DurableDir))
+	begun.kill()
+	other := second.run("job", 1, rankSpec{}, "--resume", "--durable-every", "5")
+	if at := other.await("loaded", fields{"source": "durable", "job": id}); int(at.fields["step"].(float64)) < newest {
+		t.Errorf("it goes on from step %v, and step %d was durable", at.fields["step"], newest)
+	}
+	second.daemon.awaitFrom(second.daemon.mark(), "durable", nil)
+	if size(t, words[0]) == 0 {
+		t.Error("run.json was not put anew")
 	}
 }
 

@@ -188,7 +188,7 @@ func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, 
 			continue
 		}
 		if read, ok := b.reads[f.Generation]; ok {
-			f.Read = time.Unix(read.At, 0)
+			f.Read, f.Touched = time.Unix(read.At, 0), f.newest.After(b.marked[f.Generation]) || b.commits[f.Generation].Modified.After(b.marked[f.Generation])
 			if !read.Good { // it counts for nothing until a read finds it whole
 				skipped = append(skipped, passedOver(r, f.Generation, Damaged, c.whyBad(ctx, r.Place, read), &f))
 				continue
@@ -306,7 +306,13 @@ func (c *Catalog) files(ctx context.Context, f *Found) error {
 			return err
 		}
 	}
+	newest := sizes[f.Commit.Index.Key].Modified
 	for _, file := range x.Files {
+		for _, key := range []string{file.Key, file.Twin} {
+			if at := sizes[key].Modified; at.After(newest) {
+				newest = at
+			}
+		}
 		err := sized(sizes, file.Key, file)
 		if err != nil && file.Twin != "" {
 			err = sized(sizes, file.Twin, file) // either serves
@@ -315,7 +321,7 @@ func (c *Catalog) files(ctx context.Context, f *Found) error {
 			return err
 		}
 	}
-	f.Index, f.locked = x, locked
+	f.Index, f.locked, f.newest = x, locked, newest
 	return nil
 }
 

@@ -56,6 +56,7 @@ type book struct {
 	pins    map[replica.Generation][]Keeper
 	reads   map[replica.Generation]format.Name // the newest of each
 	records []format.Name                      // all reads
+	marked  map[replica.Generation]time.Time   // when the newest read was noted, by the store's times
 	trash   map[replica.Generation]bool
 	loose   map[replica.Generation]int // objects behind the newest commit, by generation
 }
@@ -63,7 +64,7 @@ type book struct {
 // open reads what listing says of the first run behind from, in three ranges of keys; next is where the run after it is looked for, empty
 // where there is none.
 func (c *Catalog) book(ctx context.Context, job, from string) (b *book, next string, err error) {
-	b = &book{commits: make(map[replica.Generation]store.Info), pins: make(map[replica.Generation][]Keeper), reads: make(map[replica.Generation]format.Name),
+	b = &book{commits: make(map[replica.Generation]store.Info), pins: make(map[replica.Generation][]Keeper), reads: make(map[replica.Generation]format.Name), marked: make(map[replica.Generation]time.Time),
 		trash: make(map[replica.Generation]bool), loose: make(map[replica.Generation]int)}
 	newest := ""
 	err = c.list(ctx, job+"/"+format.RunsBegin, from, func(info store.Info) error {
@@ -124,7 +125,7 @@ func (b *book) note(n format.Name, info store.Info) {
 	case format.ReadKind:
 		b.records = append(b.records, n)
 		if was, ok := b.reads[n.Generation]; !ok || n.Outweighs(was) {
-			b.reads[n.Generation] = n
+			b.reads[n.Generation], b.marked[n.Generation] = n, info.Modified
 		}
 	case format.TrashKind:
 		b.trash[n.Generation] = true

@@ -25,7 +25,10 @@ type Found struct {
 	Abandoned bool
 	// Read is when the newest whole read of it ended, which found every byte; zero: nobody has read it.
 	Read time.Time
+	// Touched: a file of it was written after that read, by the store's times: somebody may have changed it.
+	Touched bool
 
+	newest time.Time         // when a file of it was written last, by the store's times
 	locked error             // what Readable says
 	old    *checkpoint.Found // of a directory of the former layout
 }
