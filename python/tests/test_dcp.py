@@ -268,10 +268,15 @@ def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(FAILS, match=r"step-00000001\.e1/group-0\.w1\.safetensors: chunk \d+ at offset \d+: corrupt: digest") as damage:
         load()
     assert isinstance(damage.value.failures[0][0], Corrupt)
+    assert "counts for nothing from now on" in str(damage.value.failures[0][0])
+    dcp.save(state(), storage_writer=Writer(str(tmp_path), "lm", step=0))
+    load()  # an older one that is whole
+    files(tmp_path, "step-00000000*/group-0.*")[0].unlink()
     group.write_bytes(whole[:-1])
     with pytest.raises(FAILS, match=r"no generation that is whole: see `replicad ckpt ls`"):
         load()
     group.write_bytes(whole)
+    subprocess.run([str(cluster.REPLICAD), "ckpt", "verify", f"{tmp_path}/lm@1"], check=True, capture_output=True)  # it was mended
     files(tmp_path, "frozen/group-0-*.a.*")[0].unlink()
     load()
 

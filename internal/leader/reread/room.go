@@ -251,11 +251,17 @@ func (r *Room) dueAt(k key, l Lying) (at time.Time, ok bool) {
 	return at, l.Read.IsZero() || r.every > 0
 }
 
-// Unread lists the generations of a job that were written and wait for their reading, the oldest first: those are not among them that the disk did not
-// let be read.
+// Unread lists the generations of a job that were written behind the newest that was read, and wait for their reading, the oldest first: those are not among
+// them that the disk did not let be read.
 func (r *Room) Unread(job replica.JobID) (list []replica.Generation) {
+	var read replica.Generation
 	for k, l := range r.lying {
-		if _, refused := r.refused[k]; k.job == job && l.Read.IsZero() && !refused {
+		if k.job == job && !l.Read.IsZero() && k.generation.Compare(read) > 0 {
+			read = k.generation
+		}
+	}
+	for k, l := range r.lying {
+		if _, refused := r.refused[k]; k.job == job && l.Read.IsZero() && !refused && k.generation.Compare(read) > 0 {
 			list = append(list, k.generation)
 		}
 	}
