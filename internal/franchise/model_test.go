@@ -332,6 +332,9 @@ func TestEachFate(t *testing.T) {
 		}
 		cases, wrong := explore(n, every)
 		t.Logf("%d voters: %d cases", n, cases)
+		if planted.Unasked {
+			t.Logf("the bug that is planted: %s", wrong)
+		}
 		if planted.Unasked != (wrong != "") {
 			t.Errorf("%d voters, bug planted: %v: %s", n, planted.Unasked, wrong)
 		}
