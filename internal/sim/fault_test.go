@@ -29,15 +29,16 @@ const (
 	bitFlips
 	memoryShort
 	nodeDrained
+	diskEmptied // a voter's node is lost with its log
 	kinds
 )
 
 func (k kind) String() string {
-	return [...]string{"rank killed", "rank stopped", "rank frozen", "exception", "ranks differ", "daemon killed", "daemons killed", "keeper killed", "node lost", "node apart", "pair cut", "one-way cut", "links break", "leader falls", "bit flips", "no memory", "drain"}[k]
+	return [...]string{"rank killed", "rank stopped", "rank frozen", "exception", "ranks differ", "daemon killed", "daemons killed", "keeper killed", "node lost", "node apart", "pair cut", "one-way cut", "links break", "leader falls", "bit flips", "no memory", "drain", "disk emptied"}[k]
 }
 
 // faults are the kinds, as often as they are drawn.
-var faults = []kind{rankKilled, rankKilled, rankKilled, rankFrozen, rankFrozen, rankStopped, rankRaises, rankDissents, daemonKilled, daemonKilled, daemonKilled, daemonsKilled, keeperKilled, keeperKilled, nodeLost, nodeLost, nodeLost, nodeApart, pairCut, oneWayCut, linksBreak, linksBreak, leaderFalls, leaderFalls, bitFlips, memoryShort, nodeDrained}
+var faults = []kind{rankKilled, rankKilled, rankKilled, rankFrozen, rankFrozen, rankStopped, rankRaises, rankDissents, daemonKilled, daemonKilled, daemonKilled, daemonsKilled, keeperKilled, keeperKilled, nodeLost, nodeLost, nodeLost, nodeApart, pairCut, oneWayCut, linksBreak, linksBreak, leaderFalls, leaderFalls, bitFlips, memoryShort, nodeDrained, diskEmptied, diskEmptied}
 
 // fits tells whether a kind can come at a moment at all.
 func (k kind) fits(m moment) bool {
@@ -56,7 +57,7 @@ func (k kind) fits(m moment) bool {
 // strike has a fault happen; false: it can't now.
 func (s *script) strike(a aim) bool {
 	return map[kind]func(sight) bool{rankKilled: s.killRank, rankStopped: s.stopRank, rankFrozen: s.freezeRank, rankRaises: s.raise, rankDissents: s.dissent, daemonKilled: s.killDaemon, daemonsKilled: s.killDaemons, keeperKilled: s.killKeeper,
-		nodeLost: s.crash, nodeApart: s.isolate, pairCut: s.sever, oneWayCut: s.mute, linksBreak: s.hangUp, leaderFalls: s.depose, bitFlips: s.flip, memoryShort: s.starve, nodeDrained: s.drain}[a.kind](a.at)
+		nodeLost: s.crash, nodeApart: s.isolate, pairCut: s.sever, oneWayCut: s.mute, linksBreak: s.hangUp, leaderFalls: s.depose, bitFlips: s.flip, memoryShort: s.starve, nodeDrained: s.drain, diskEmptied: s.emptyDisk}[a.kind](a.at)
 }
 
 // rank picks a process that runs: mostly one that the moment concerns.
@@ -252,6 +253,22 @@ func (s *script) crash(at sight) bool {
 	s.note("node %s is lost, and comes back empty %v later", m.name, long.Round(time.Millisecond))
 	s.crashed = time.Now()
 	m.crash()
+	s.later(long, m.start)
+	return true
+}
+
+// emptyDisk takes a voter away with its disk, where the other two vote.
+func (s *script) emptyDisk(at sight) bool {
+	m := s.machine(at)
+	if up, _ := m.life(); !up || !s.w.votes(m.name) || s.voters() < 3 || !s.losable(m) {
+		return false
+	}
+	long := s.between(time.Second, 40*time.Second)
+	s.uncalm()
+	s.note("node %s is lost with its disk, and comes back empty %v later", m.name, long.Round(time.Millisecond))
+	s.crashed = time.Now()
+	m.crash()
+	s.w.raft.empty(m.name)
 	s.later(long, m.start)
 	return true
 }

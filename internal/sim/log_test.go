@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/consensus"
+	"github.com/replicad/replicad/internal/franchise"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -30,8 +31,9 @@ type raft struct {
 	leader replica.NodeName // the newest that was elected; empty: it fell
 	led    *voter           // the last one that was elected
 	term   uint64
-	stands time.Time // when the next one stands; zero: nobody is missed
-	mute   bool      // nobody is elected any more
+	stands time.Time                 // when the next one stands; zero: nobody is missed
+	mute   bool                      // nobody is elected any more
+	lost   map[replica.NodeName]bool // voters whose log is lost: no vote until a leader has taken them in
 }
 
 // copied is the state as far as a log was applied.
@@ -57,7 +59,7 @@ const (
 )
 
 func newRaft(w *world, voters []replica.NodeName) *raft {
-	r := &raft{w: w, dice: w.dice("log", 0), whole: newCopied(w.cluster), voters: voters, copies: map[replica.NodeName]*copied{}, runs: map[replica.NodeName]*voter{}}
+	r := &raft{w: w, dice: w.dice("log", 0), whole: newCopied(w.cluster), voters: voters, copies: map[replica.NodeName]*copied{}, runs: map[replica.NodeName]*voter{}, lost: map[replica.NodeName]bool{}}
 	for _, v := range voters {
 		r.copies[v] = newCopied(w.cluster)
 	}
@@ -101,11 +103,42 @@ func (r *raft) leave(name replica.NodeName) {
 func (r *raft) majority(of replica.NodeName) bool {
 	n := 0
 	for name := range r.runs {
-		if name == of || !r.w.net.cut(of, name) {
+		if (name == of || !r.w.net.cut(of, name)) && !r.lost[name] {
 			n++
 		}
 	}
-	return r.runs[of] != nil && 2*n > len(r.voters)
+	return r.runs[of] != nil && !r.lost[of] && 2*n > len(r.voters)
+}
+
+// empty loses the log of a voter whose daemon does not run.
+func (r *raft) empty(name replica.NodeName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.copies[name], r.lost[name] = newCopied(r.w.cluster), true
+}
+
+// forgot tells whether a voter has lost its log, and was not taken in.
+func (r *raft) forgot(name replica.NodeName) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lost[name]
+}
+
+// asks has a voter whose log is lost ask the others, as one whose unit has --bootstrap; the rules are the daemon's. r.mu is held.
+func (r *raft) asks(name replica.NodeName) {
+	heard := map[replica.NodeName]franchise.Answer{}
+	for other := range r.runs {
+		if other != name && !r.w.net.cut(name, other) && !r.w.net.cut(other, name) {
+			a := franchise.Answer{Members: r.voters, Forgot: r.lost[other]}
+			if !r.lost[other] {
+				a.Log = franchise.Mark{Term: r.term + 1, LastTerm: r.term + 1, Index: r.copies[other].view.Index + 1}
+			}
+			heard[other] = a
+		}
+	}
+	if d := franchise.Judge(franchise.Own{Name: name, Members: r.voters, Bootstrap: true}, heard); d.Do == franchise.Begin {
+		r.w.failf("voter %s, whose log is lost, begins a history of its own", name)
+	}
 }
 
 // elect runs until ctx ends.
@@ -270,6 +303,9 @@ func (v *voter) falls() {
 // look is what a voter hears at a moment. r.mu is held.
 func (v *voter) look(now time.Time) {
 	r := v.r
+	if r.lost[v.name] {
+		r.asks(v.name)
+	}
 	if v.leads {
 		switch {
 		case r.leader == v.name && r.majority(v.name):
@@ -290,6 +326,10 @@ func (v *voter) look(now time.Time) {
 			v.poke()
 		}
 		return
+	}
+	if r.lost[v.name] && r.majority(r.leader) {
+		delete(r.lost, v.name)
+		r.w.tracef("voter %s is taken in again", v.name)
 	}
 	news := v.believes != r.leader || v.term != r.term
 	v.believes, v.term, v.contact = r.leader, r.term, now

@@ -312,7 +312,7 @@ func (s *script) uncalm() {
 // voters are those whose daemons run.
 func (s *script) voters() (n int) {
 	for _, v := range s.w.raft.voters {
-		if s.w.machines[v].running() != nil {
+		if s.w.machines[v].running() != nil && !s.w.raft.forgot(v) {
 			n++
 		}
 	}
