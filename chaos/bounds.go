@@ -18,7 +18,7 @@ const (
 // limits are the configured time limits that a recovery from a kind of fault may have to wait out; ordinary is that of the others.
 // Ack, claim and resume_grace are 10, 15 and 10 s; a daemon's silence costs daemon_grace, 10 s.
 var limits = map[string]time.Duration{
-	nodeLoss: 35 * time.Second, restoreDaemon: 35 * time.Second, restoreRank: 35 * time.Second,
+	nodeLoss: 35 * time.Second, emptied: 45 * time.Second, restoreDaemon: 35 * time.Second, restoreRank: 35 * time.Second,
 	launcherKill: 25 * time.Second, launcherStop: 25 * time.Second,
 	netPair: 35 * time.Second, netOneWay: 35 * time.Second, netIsolate: 35 * time.Second, netLoss: 35 * time.Second, netDelay: 35 * time.Second,
 	mirrorKill: 25 * time.Second, keeperKill: 25 * time.Second, keeperLater: 25 * time.Second,

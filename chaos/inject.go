@@ -217,6 +217,8 @@ func (r *runner) begin(ctx context.Context, f Fault) (act, error) {
 			return act{}, err
 		}
 		return act{text, func() error { return r.revive(i) }}, nil
+	case emptied:
+		return r.beginEmptied(ctx, f)
 	case busy:
 		a, err := r.beginBusy(f)
 		r.rec.note("FAULT     " + a.text)

@@ -20,6 +20,7 @@ const (
 	leaderStop   = "leader-stop"   // as daemon-stop, of the node that leads
 	mirrorKill   = "mirror"        // as daemon, of a node that holds parts and runs no rank; it stays away for longer
 	nodeLoss     = "node"          // SIGKILL everything on a node and silence its addresses; it comes back empty
+	emptied      = "voter-emptied" // as node, of a voter, whose state_dir is emptied too; it is started again with --bootstrap
 	diskFull     = "disk-full"     // the durable directory has no room
 	diskReadOnly = "disk-readonly" // nothing may be written there
 	diskMoved    = "disk-moved"    // another directory lies in its place
@@ -46,7 +47,7 @@ const (
 
 // Known are the kinds that can be asked for.
 func Known() []string {
-	return []string{rankKill, rankStop, slowStart, heir, launcherKill, launcherStop, daemonKill, daemonStop, leaderKill, leaderStop, mirrorKill, nodeLoss,
+	return []string{rankKill, rankStop, slowStart, heir, launcherKill, launcherStop, daemonKill, daemonStop, leaderKill, leaderStop, mirrorKill, nodeLoss, emptied,
 		diskFull, diskReadOnly, diskMoved, netPair, netOneWay, netIsolate, netLoss, netDelay, keeperKill, keeperLater,
 		pushDaemon, pushRank, captureDaemon, captureRank, restoreDaemon, restoreRank, openingRank, busy}
 }
@@ -76,7 +77,7 @@ var lasts = map[string][2]time.Duration{
 	launcherKill: {100 * time.Millisecond, 3 * time.Second}, launcherStop: {200 * time.Millisecond, 4 * time.Second},
 	daemonKill: {100 * time.Millisecond, 5 * time.Second}, daemonStop: {100 * time.Millisecond, 5 * time.Second},
 	leaderKill: {100 * time.Millisecond, 5 * time.Second}, leaderStop: {100 * time.Millisecond, 5 * time.Second},
-	mirrorKill: {time.Second, 25 * time.Second}, nodeLoss: {1500 * time.Millisecond, 5 * time.Second},
+	mirrorKill: {time.Second, 25 * time.Second}, nodeLoss: {1500 * time.Millisecond, 5 * time.Second}, emptied: {500 * time.Millisecond, 5 * time.Second},
 	diskFull: {2 * time.Second, 6 * time.Second}, diskReadOnly: {2 * time.Second, 6 * time.Second}, diskMoved: {2 * time.Second, 6 * time.Second},
 	netPair: {500 * time.Millisecond, 25 * time.Second}, netOneWay: {500 * time.Millisecond, 25 * time.Second}, netIsolate: {300 * time.Millisecond, 6 * time.Second},
 	netLoss: {time.Second, 5 * time.Second}, netDelay: {time.Second, 5 * time.Second},
@@ -87,12 +88,12 @@ var lasts = map[string][2]time.Duration{
 
 // takesMemory tells whether a kind loses what a node holds: of two such at once neither copy of a part might be left, which no
 // system survives without the disk.
-func takesMemory(kind string) bool { return kind == nodeLoss || kind == keeperKill }
+func takesMemory(kind string) bool { return kind == nodeLoss || kind == emptied || kind == keeperKill }
 
 // alone tells whether a kind has no other one beside it: it waits for a moment of its own.
 func alone(kind string) bool {
 	_, aimed := aims[kind]
-	return aimed || kind == heir || kind == keeperLater || kind == busy
+	return aimed || kind == heir || kind == keeperLater || kind == emptied || kind == busy
 }
 
 // Opening is the fault at the beginning of the i-th job: in every second one, and in each where nothing else is asked for.
@@ -139,7 +140,7 @@ func clash(a, b string) bool {
 
 // startsDaemon tells whether a kind ends a daemon and starts it again.
 func startsDaemon(kind string) bool {
-	return slices.Contains([]string{daemonKill, leaderKill, mirrorKill, nodeLoss}, kind)
+	return slices.Contains([]string{daemonKill, leaderKill, mirrorKill, nodeLoss, emptied}, kind)
 }
 
 // class names what only one fault at a time can have: the disk, the network.
