@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os/user"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
@@ -52,6 +55,9 @@ both read with --identity.`,
 				return err
 			}
 			defer w.close()
+			if err := isNoPart(ctx, args[1]); err != nil {
+				return err
+			}
 			st, err := openStore(ctx, args[1], c.std.err)
 			if err != nil {
 				return err
@@ -101,6 +107,32 @@ both read with --identity.`,
 	cmd.Flags().BoolVar(&anew.decrypt, "decrypt", false, "make a plain copy of what is encrypted")
 	cmd.Flags().StringArrayVar(&anew.recipients, "recipient", nil, "encrypt the copy to this recipient of age; several: to each")
 	return cmd
+}
+
+// isNoPart refuses a target that is a job or a run of a root: the copy would be a root inside of it.
+func isNoPart(ctx context.Context, url string) error {
+	at := url
+	if dir, local := directoryOf(url); local {
+		if abs, err := filepath.Abs(dir); err == nil {
+			at = abs
+		}
+	}
+	for range 2 {
+		above, _, ok := parent(at)
+		if !ok {
+			return nil
+		}
+		st, err := openStore(ctx, above, io.Discard)
+		if err != nil {
+			return nil //nolint:nilerr // it is no root then
+		}
+		marked, err := catalog.New(st, catalog.Options{}).Marked(ctx)
+		if cerr := st.Close(); err == nil && cerr == nil && marked {
+			return coded(exitUsage, fmt.Errorf("%s lies in the root %s: name that one, where the copy keeps its job and run, or a place outside of it", url, above))
+		}
+		at = above
+	}
+	return nil
 }
 
 // oldestFirst calls each with every generation that is whole. The newest is the last: until it is there, what is there is older and whole. Of one that was
@@ -291,6 +323,20 @@ func (r *pruneRow) goes(ctx context.Context, cat *catalog.Catalog, l catalog.Lis
 	return err
 }
 
+// measures refuses to keep generations by a metric that none of them has: a misspelt one would keep nothing.
+func measures(list []catalog.Listed, job string, best replica.Best) error {
+	all := map[string]bool{}
+	for _, l := range list {
+		for name := range l.Row.Metrics {
+			all[name] = true
+		}
+	}
+	if best.N == 0 || len(list) == 0 || all[best.Metric] {
+		return nil
+	}
+	return coded(exitUsage, fmt.Errorf("--best %d --metric %s: no generation of job %s has that metric: they have %s", best.N, best.Metric, job, cmp.Or(replica.Line(strings.Join(sortedKeys(all), ", "), maxLine), "none")))
+}
+
 func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) error {
 	jobs, err := w.jobs(ctx, w.cat)
 	if err != nil {
@@ -310,6 +356,9 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 		}
 		gens, err := judged(ctx, w.cat, list, p.Best.Metric)
 		if err != nil {
+			return err
+		}
+		if err := measures(list, job, p.Best); err != nil {
 			return err
 		}
 		verdicts, err := retain.DecideSeen(gens, retain.For(p.Keep, p.runs), retain.Eyes{

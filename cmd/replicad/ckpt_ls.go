@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,6 +85,9 @@ whole. ` + "`ckpt verify`" + ` reads one.`,
 				}
 				list = []catalog.Listed{l}
 			}
+			if err := w.known(cmd.Context(), list); err != nil {
+				return err
+			}
 			rows := []lsRow{}
 			for _, l := range list {
 				rows = append(rows, rowOf(l))
@@ -94,6 +98,26 @@ whole. ` + "`ckpt verify`" + ` reads one.`,
 			return c.printRows(rows)
 		},
 	}, false)
+}
+
+// known refuses the name of a job that is not there. One that has written nothing yet is.
+func (w *where) known(ctx context.Context, list []catalog.Listed) error {
+	if len(list) > 0 || w.job == "" {
+		return nil
+	}
+	var all []string
+	url := ""
+	for _, t := range w.tiers() {
+		jobs, err := t.Jobs(ctx)
+		if err != nil {
+			return err
+		}
+		all, url = append(all, jobs...), t.URL()
+	}
+	if slices.Contains(all, w.job) {
+		return nil
+	}
+	return fmt.Errorf("%s has no job %q: it has %s", url, w.job, cmp.Or(strings.Join(all, ", "), "none"))
 }
 
 func (c ckpt) printRows(rows []lsRow) error {
@@ -142,6 +166,9 @@ func (c ckpt) log() *cobra.Command {
 		Short: "Print who pinned, copied, deleted and swept what, and why",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if most < 1 {
+				return coded(exitUsage, fmt.Errorf("--lines %d: want 1 or more", most))
+			}
 			w, err := c.find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
@@ -196,6 +223,9 @@ func (c ckpt) wait() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
+			if every <= 0 || most < 0 {
+				return coded(exitUsage, fmt.Errorf("--every %v --timeout %v: want some time between two looks, as 5s, and none or some to give up after", every, most))
+			}
 			if most > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeoutCause(ctx, most, fmt.Errorf("no generation beyond step %d within %v", newer, most))

@@ -335,6 +335,9 @@ func (c ckpt) pin() *cobra.Command {
 		Short: "Keep a generation, for good or for some time",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if long < 0 || long == 0 && cmd.Flags().Changed("for") {
+				return coded(exitUsage, fmt.Errorf("--for %v: want some time, as 36h; left out, the pin is for good", long))
+			}
 			return c.changePin(cmd.Context(), args[0], &f, "pin", why, func(w *where, l catalog.Listed) error {
 				var until time.Time
 				if long > 0 {
