@@ -209,7 +209,7 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 		printf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), l.Text)
 	}
 	if j.AtRisk {
-		printf(t, "at risk\t%d steps since: one more fault may cost them\n", j.Uncommitted)
+		printf(t, "at risk\tone more fault would cost %d steps (committed %d, live %d)\n", j.Uncommitted, j.Position.Step, j.Position.Step+j.Uncommitted)
 	}
 	durable := generation(j.Durable)
 	if j.DurableAgeMS > 0 {

@@ -129,7 +129,7 @@ type NodeStatus struct {
 	Revoked bool             `json:"revoked,omitempty"` // the leader has seen no certificate of it that is good
 }
 
-// JobStatus is one job. The fields from Waiting on come from the leader and are empty elsewhere.
+// JobStatus is one job. The fields from Waiting on come from the leader; elsewhere most are empty.
 type JobStatus struct {
 	Name      string             `json:"name" cbor:"1,keyasint"`
 	ID        replica.JobID      `json:"id" cbor:"2,keyasint"`
@@ -146,7 +146,8 @@ type JobStatus struct {
 	Naming    bool               `json:"naming,omitempty" cbor:"13,keyasint"` // the ranks have not all named their groups yet
 	EndReason string             `json:"end_reason,omitempty" cbor:"14,keyasint"`
 	Waiting   []string           `json:"waiting,omitempty" cbor:"15,keyasint"` // who holds up the next commit or plan, and why
-	// Uncommitted is how many steps the ranks have made since the commit: what one more fault may cost. AtRisk: it is more than usual.
+	// Uncommitted is how many steps the ranks have made since the commit: what one more fault may cost. AtRisk: it is above three cadences.
+	// Where no leader answers the node says both, and in Waiting for how long.
 	Uncommitted replica.Step `json:"uncommitted,omitempty" cbor:"16,keyasint"`
 	AtRisk      bool         `json:"at_risk,omitempty" cbor:"17,keyasint"`
 	// DurableError is why the newest durable write failed, or why what an earlier one wrote is gone.

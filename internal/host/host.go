@@ -624,6 +624,7 @@ func (h *Host) tick() time.Duration {
 		if due {
 			h.lookAtProgress(lj)
 			h.sayWhoIsAwaited(lj)
+			sayExposure(h, lj, time.Now())
 			if h.takenForDead(lj.job) {
 				lj.reported = replica.NodeReport{} // its word of before did not count
 			}

@@ -487,6 +487,7 @@ func (l *launcher) note(e replica.Epoch, text string) {
 // tellLaunchers passes on what the leader has to say of their job.
 func (h *Host) tellLaunchers(news control.Tell) {
 	if lj := h.jobs[news.Job]; lj != nil {
+		lj.exposure.Told(time.Now())
 		h.noteAll(lj, news.Text)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/exposure"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/carried"
 	"github.com/replicad/replicad/internal/host/growth"
@@ -42,6 +43,7 @@ type localJob struct {
 	lacks      lacks.Book                        // what copies of ranks here lack
 	said       remarks.Book                      // what ranks and launchers here say of the job
 	carried    carried.Book                      // files that launchers here give it to carry in the durable tier
+	exposure   exposure.Watch                    // what a fault would cost now
 	outage     *outage                           // that it has not come out of yet; nil: none
 	failures   map[replica.Rank][]failure        // the exceptions of each rank's newest step that had one
 	untaken    map[replica.Rank]*untaken         // offers that no launcher here is known to have taken up

@@ -35,7 +35,9 @@ func (h *Host) Status(ctx context.Context) (st Status, ok bool) {
 func (st *Status) serve(h *Host) {
 	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: h.adoption.Awaiting(), KeeperLost: h.custody.Lost(), Scrubbed: h.scrubber.room.Status(), Nodes: h.nodes, Traffic: h.mover.Traffic(), Holding: h.yielding.pacer.Holding(), Requests: h.asking.Sent()}
 	for _, lj := range h.jobs {
-		st.Jobs = append(st.Jobs, control.StatusOf(lj.job, nil))
+		own := control.StatusOf(lj.job, nil)
+		addExposure(&own, exposed(h, lj, time.Now()))
+		st.Jobs = append(st.Jobs, own)
 		if s, ok := lj.size(); ok {
 			st.Sizes = append(st.Sizes, s)
 		}

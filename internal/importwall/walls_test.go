@@ -35,6 +35,7 @@ var walls = map[string]wall{
 	"internal/franchise":     {1, []string{"replica", "internal/planted"}, nil},
 	"internal/wire":          {1, []string{"replica"}, []string{"github.com/cespare/xxhash/v2", "github.com/fxamacker/cbor/v2"}},
 	"internal/unixsock":      {1, []string{}, []string{"golang.org/x/sys/unix"}},
+	"internal/exposure":      {1, []string{"replica"}, nil},
 	"internal/threads":       {1, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/want":          {1, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/audit":         {1, []string{"replica"}, nil},
@@ -106,8 +107,8 @@ var walls = map[string]wall{
 	"internal/leader/voters": {3, []string{"replica", "internal/control"}, nil},
 
 	"internal/leader/durable": {4, []string{"replica", "lock", "recovery", "internal/control"}, nil},
-	"internal/leader":         {5, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/consensus", "internal/control", "internal/durable/catalog", "internal/durable/format", "internal/durable/tier", "internal/invariant", "internal/journal", "internal/leader/agents", "internal/leader/durable", "internal/leader/reread", "internal/leader/voters", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":           {6, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/control", "internal/desk", "internal/durable/kept", "internal/durable/tier", "internal/holding", "internal/host/adoption", "internal/host/agents", "internal/host/carried", "internal/host/growth", "internal/host/lacks", "internal/host/mirrors", "internal/host/push", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/leader":         {5, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/consensus", "internal/control", "internal/durable/catalog", "internal/durable/format", "internal/durable/tier", "internal/invariant", "internal/exposure", "internal/journal", "internal/leader/agents", "internal/leader/durable", "internal/leader/reread", "internal/leader/voters", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
+	"internal/host":           {6, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/control", "internal/desk", "internal/durable/kept", "internal/durable/tier", "internal/exposure", "internal/holding", "internal/host/adoption", "internal/host/agents", "internal/host/carried", "internal/host/growth", "internal/host/lacks", "internal/host/mirrors", "internal/host/push", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":           {7, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch":         {4, []string{"replica", "internal/preload", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
 	"chaos/cluster":           {4, []string{"replica", "internal/config", "internal/pki"}, []string{"golang.org/x/sys/unix"}},

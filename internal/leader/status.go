@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/exposure"
 	"github.com/replicad/replicad/internal/leader/voters"
+	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -28,7 +30,7 @@ func (l *Leader) status() (out []control.JobStatus, finish func()) {
 				s.Waiting = s.Waiting[len(led.committer.Waiting()):]
 			}
 			s.Waiting = append(s.Waiting, led.recovery.Awaited(l.now())...)
-			s.AtRisk = risky(led.job, s.Uncommitted)
+			s.AtRisk = exposure.Wide(s.Uncommitted, lock.CadenceAt(led.job, led.job.Position.Step+1))
 			s.Commits = led.rhythm.status(led.job)
 			led.guard.status(&s)
 		}

@@ -15,7 +15,7 @@ const (
 	waitSaid  = 2 * time.Second // a commit that some node has answered for so long, and others have not, is logged with their names
 	waitAgain = time.Minute     // once more so often while it waits for the same nodes
 	waitSteps = 3               // times the cadence: a commit that is behind by more is no ordinary one, and status says whom it waits for
-	riskSteps = 10              // times the cadence: beyond as many steps since the commit, what one more fault may cost is said
+	riskSteps = 10              // times the cadence: beyond as many steps since the commit, the log has what one more fault may cost
 )
 
 // waits is since when the commit of a job waits, and what was said of it. Owned by the leader.
