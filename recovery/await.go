@@ -3,6 +3,7 @@ package recovery
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -25,8 +26,8 @@ type waiting struct {
 	why     string // what is said behind it
 }
 
-// never is the until of a wait that the leader does not judge.
-const never time.Duration = -1
+// never is the until of a wait that the leader does not judge. What has lasted since before this leader's clock began has a negative time.
+const never time.Duration = math.MinInt64
 
 // waits lists what the job waits for at a time, in any phase. It changes nothing. Where all that happens is that time passes the leader is not
 // woken, and its own time stands still.
@@ -50,8 +51,8 @@ func (l *Leader) waits(now time.Duration) []waiting {
 
 // waitsForPlan are what the planner waits for but acknowledgements and ranks.
 func (l *Leader) waitsForPlan(in *PlanInput, now time.Duration) (out []waiting) {
-	if l.job.Phase == replica.Opening && l.alone >= 0 {
-		out = append(out, waiting{kind: AwaitLauncher, since: l.alone, until: never})
+	if at, ok := l.Clocks.At(replica.Clock{Kind: clockAlone}); ok && l.job.Phase == replica.Opening && l.unattended() {
+		out = append(out, waiting{kind: AwaitLauncher, since: at, until: never})
 	}
 	if l.capture.asked && now < l.capture.at+l.bound(AwaitCapture) {
 		out = append(out, waiting{kind: AwaitCapture, since: l.capture.at, until: never, what: l.capture.gen.String()})
@@ -89,12 +90,12 @@ func (l *Leader) waitsForNodes(in *PlanInput) (out []waiting) {
 			continue
 		}
 		if rep, ok := in.current(n); ok && rep.Fenced >= l.job.ClosedEpoch {
-			since := max(l.away[n], l.heard[rep.Holder])
-			out = append(out, waiting{kind: AwaitSettle, node: n, since: since, until: since + l.bound(AwaitSettle) + l.copies(rep)})
+			since := settlesSince(l, rep)
+			out = append(out, waiting{kind: AwaitSettle, node: n, since: since, until: notBefore(l.began, since+l.bound(AwaitSettle)+l.copies(rep), l.t.Ack)})
 			continue
 		}
-		since, least := l.missedSince(n)
-		out = append(out, waiting{kind: AwaitAck, node: n, since: since, until: max(since+l.bound(AwaitAck), least), what: fmt.Sprint(l.job.ClosedEpoch)})
+		since := l.missedSince(n)
+		out = append(out, waiting{kind: AwaitAck, node: n, since: since, until: notBefore(l.began, since+l.bound(AwaitAck), l.t.Ack), what: fmt.Sprint(l.job.ClosedEpoch)})
 	}
 	return out
 }
@@ -129,11 +130,13 @@ func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
 		}
 		s := l.signs[rank]
 		all, moved = all && rep.Attached, max(moved, s.at)
+		seen := replica.Clock{Kind: clockSeen, Epoch: j.Epoch, Rank: rank, Of: uint64(s.of)}
 		if rep.Attached && (rep.Stopped && !first || in.sealedInitial(*rep)) || s.of != rep.Incarnation {
+			l.Clocks.endOwn(seen)
 			continue
 		}
 		w := l.forRank(AwaitSeal, rank, rep)
-		w.since, w.until = s.first, never
+		w.since, w.until = min(s.first, l.Clocks.Since(l.now, seen)), never
 		if !rep.Attached { // its daemon was started again, and it does not come back to it: nobody else's doing
 			w.why = "; it is not connected to its daemon"
 		}
@@ -220,11 +223,11 @@ func (l *Leader) waitsForLoads(in *PlanInput, now time.Duration) (out []waiting)
 			out = append(out, l.waitForLoad(in, rank, rep, s))
 		case !here && !named[c.Node]:
 			named[c.Node] = true
-			since, least := max(l.gone[c.Node], l.began), time.Duration(0)
-			if l.stage.found && !l.came[c.Node] {
-				since, least = min(since, l.stageAt()), l.began+l.t.Ack/2
+			since := l.goneAt(c.Node)
+			if _, known := l.Clocks.before(goneClock(c.Node, l.nodes[c.Node])); !known && l.stage.found && !l.came[c.Node] {
+				since = min(since, l.stageAt())
 			}
-			out = append(out, waiting{kind: AwaitDaemon, rank: rank, node: c.Node, since: since, until: max(since+l.bound(AwaitDaemon), least), what: what})
+			out = append(out, waiting{kind: AwaitDaemon, rank: rank, node: c.Node, since: since, until: notBefore(l.began, since+l.bound(AwaitDaemon), l.t.Ack), what: what})
 		}
 	}
 	if len(out) == 0 {
@@ -321,9 +324,9 @@ func (l *Leader) waitsForSteps(in *PlanInput, now time.Duration) (out []waiting)
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(away)) {
-		w := waiting{kind: AwaitNode, node: n, since: max(l.gone[n], l.began), until: never, what: fmt.Sprint(rankList(away[n]))}
+		w := waiting{kind: AwaitNode, node: n, since: l.goneAt(n), until: never, what: fmt.Sprint(rankList(away[n]))}
 		if stuck || l.seatsBesides(in, n) >= len(away[n]) {
-			w.until = w.since + l.bound(AwaitNode)
+			w.until = notBefore(l.began, w.since+l.bound(AwaitNode), min(l.bound(AwaitNode), l.t.Ack))
 		} else {
 			w.why = "; no other node offers processes for them"
 		}
@@ -349,9 +352,9 @@ func (l *Leader) waitsForEnd() []waiting {
 	case !all || l.parting.epoch != l.job.Epoch:
 		return nil
 	case !l.Parted():
-		return []waiting{{kind: AwaitCommit, since: l.parting.at, until: never, what: fmt.Sprint(min(last, held))}}
+		return []waiting{{kind: AwaitCommit, since: partedAt(&l.Clocks, l.now, l.job.Epoch), until: never, what: fmt.Sprint(min(last, held))}}
 	case l.job.Undurable() && !l.writesNoMore:
-		return []waiting{{kind: AwaitWrite, since: l.parting.since, until: never, what: fmt.Sprint(l.job.Committed.Step)}}
+		return []waiting{{kind: AwaitWrite, since: partedAt(&l.Clocks, l.now, l.job.Epoch), until: never, what: fmt.Sprint(l.job.Committed.Step)}}
 	}
 	return nil
 }

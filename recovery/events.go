@@ -94,6 +94,12 @@ type (
 	DurableUnread struct{ Why string }
 	// Regions answers AskRegions.
 	Regions struct{ replica.RegionReport }
+	// Kept is a node's first word to this leader of what the job's clocks read. Nothing has lasted for longer than Most; 0: nobody knows.
+	Kept struct {
+		From   replica.NodeName
+		Ledger replica.Ledger
+		Most   time.Duration
+	}
 	// Outcome says what became of a proposal; nil: applied.
 	Outcome struct {
 		Cmd replica.Command
@@ -129,6 +135,7 @@ func (NodeGone) event()      {}
 func (DurableFound) event()  {}
 func (DurableUnread) event() {}
 func (Regions) event()       {}
+func (Kept) event()          {}
 func (Outcome) event()       {}
 func (Tick) event()          {}
 
@@ -201,6 +208,7 @@ type PlanInput struct {
 	AwaySince map[replica.NodeName]time.Duration
 	Now       time.Duration
 	Grace     time.Duration // holder_grace
+	Least     time.Duration // until then a new leader gives up no holder, which may be on its way to it
 	// Durable holds what a scan of the durable tier found; Scanned tells that one has ended since the epoch was closed.
 	// Unread says why the latest scan could not be made, where none has ended.
 	Durable []DurableGen

@@ -25,35 +25,35 @@ const (
 	partingPaces = 3
 )
 
-// pace is how long commits of an epoch take, from one to the next.
+// pace is when the newest commit of an epoch came.
 type pace struct {
-	epoch   replica.Epoch
-	at      time.Duration // of the newest
-	longest time.Duration
+	epoch replica.Epoch
+	at    time.Duration
 }
 
-func (p *pace) commits(e replica.Epoch, now time.Duration) {
-	if p.epoch == e {
-		p.longest = max(p.longest, now-p.at)
-	} else {
-		p.epoch, p.longest = e, 0
+// commits takes a commit, and how long it took from the one before: more than the bound of AwaitCommit at least asks for is worth knowing.
+func (p *pace) commits(e replica.Epoch, now time.Duration, c *Clocks) {
+	if k := (replica.Clock{Kind: measureSpace, Epoch: e}); p.epoch == e && partingPaces*(now-p.at) > partingGrace {
+		if took := uint64((now - p.at).Milliseconds()); took > c.Measure(k) {
+			c.Set(k, took)
+		}
 	}
-	p.at = now
+	p.epoch, p.at = e, now
 }
 
 // grace is how long the job stays open for its last commit.
 func (l *Leader) grace() time.Duration {
-	if l.pace.epoch != l.job.Epoch {
-		return l.bound(AwaitCommit)
-	}
-	return max(l.bound(AwaitCommit), partingPaces*l.pace.longest)
+	return max(l.bound(AwaitCommit), partingPaces*millis(l.Clocks.Measure(replica.Clock{Kind: measureSpace, Epoch: l.job.Epoch})))
+}
+
+// partedAt is since when all ranks have left.
+func partedAt(c *Clocks, now time.Duration, e replica.Epoch) time.Duration {
+	return c.Since(now, replica.Clock{Kind: clockParted, Epoch: e})
 }
 
 // parting is the end of a job whose ranks have all left.
 type parting struct {
 	epoch replica.Epoch // that they left in; 0: they have not
-	at    time.Duration // when the last one was seen to have left, or the durable writer was done with something older
-	since time.Duration // when the last one was seen to have left
 }
 
 // AllLeft tells whether all ranks have said that they are done.
@@ -65,22 +65,23 @@ func (l *Leader) AllLeft() bool {
 // Parted tells whether all ranks have left and nothing more will be committed: what is then is how the job ends.
 func (l *Leader) Parted() bool {
 	last, held, all := l.parted()
-	return all && (l.job.Position.Step >= min(last, held) || l.parting.epoch == l.job.Epoch && l.now >= l.parting.at+l.grace())
+	return all && (l.job.Position.Step >= min(last, held) || l.parting.epoch == l.job.Epoch && l.now >= partedAt(&l.Clocks, l.now, l.job.Epoch)+l.grace())
 }
 
 // finish ends a job whose ranks have all left, once the newest step that all of them hold is committed and, where the job writes to the
 // durable tier, lies there.
 func (l *Leader) finish() {
+	j := l.job
 	last, held, all := l.parted()
 	if !all {
+		l.Clocks.endOwn(replica.Clock{Kind: clockParted, Epoch: j.Epoch})
 		l.parting = parting{}
 		return
 	}
-	j := l.job
 	if l.parting.epoch != j.Epoch {
-		l.parting = parting{epoch: j.Epoch, at: l.now, since: l.now}
+		l.parting = parting{epoch: j.Epoch}
 	}
-	switch until := l.parting.at + l.grace(); {
+	switch until := partedAt(&l.Clocks, l.now, l.job.Epoch) + l.grace(); {
 	case !l.Parted():
 		l.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be committed", min(last, held)), map[string]string{"why": "last commit"})
 		l.wakeAt(until)
@@ -101,7 +102,7 @@ func (l *Leader) finish() {
 // unwritten tells whether the last commit is still to be written to the durable tier. Writes that fail are tried again for as long as a stopped job
 // stays in memory.
 func (l *Leader) unwritten() bool {
-	j, until := l.job, l.parting.since+l.bound(AwaitReturn)
+	j, until := l.job, partedAt(&l.Clocks, l.now, l.job.Epoch)+l.bound(AwaitReturn)
 	if !j.Undurable() || l.writesNoMore || j.Writer == nil && l.t.Abandoned > 0 && l.now >= until {
 		return false
 	}

@@ -94,6 +94,7 @@ func (l *Leader) grow(in *PlanInput) {
 		return
 	}
 	l.asks.learn(g, l.now)
+	l.asks.at = l.Clocks.Since(l.now, replica.Clock{Kind: clockAsked, Epoch: l.asks.of.Epoch, Rank: replica.Rank(l.asks.count), Of: uint64(l.asks.of.Step)<<32 | uint64(l.asks.ready)})
 	until := l.asks.at + l.bound(AwaitGrowth) + sizeTime(g.bytes)
 	why, late := l.asks.denied(in, g), l.asks.waits(in, g)
 	if why == "" && len(late) > 0 && l.now >= until {

@@ -38,16 +38,15 @@ type Leader struct {
 	failed  map[replica.Generation]map[replica.Incarnation]bool // who could not load it
 	blamed  map[replica.Generation]string                       // to be condemned, and why
 
-	away  map[replica.NodeName]time.Duration // since when missed
-	gone  map[replica.NodeName]time.Duration // when its stream was lost; of those that never had one: nothing
-	began time.Duration                      // negative: not yet
-	alone time.Duration                      // since when the job has neither a launcher nor a process; negative: it has
-	reach reach                              // who can't have parts from whom
-	stage stage                              // where the job is, and since when
-	came  map[replica.NodeName]bool          // this leader has seen them go, or come anew
-	lies  lies
-	meets meets
-	asks  asks // of ranks to grow
+	Clocks Clocks                             // since when what has lasted: the job's
+	away   map[replica.NodeName]time.Duration // since when missed, since this leader began to
+	began  time.Duration                      // negative: not yet
+	reach  reach                              // who can't have parts from whom
+	stage  stage                              // where the job is, and since when
+	came   map[replica.NodeName]bool          // this leader has seen them go, or come anew
+	lies   lies
+	meets  meets
+	asks   asks // of ranks to grow
 
 	shunned shunned // who does not take which part
 	made    furthest
@@ -91,7 +90,7 @@ type Leader struct {
 func NewLeader(job replica.JobID, t Timing) *Leader {
 	l := &Leader{id: job, t: t, budget: DefaultBudget(),
 		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), signs: make(map[replica.Rank]sign), up: make(map[replica.NodeName]bool),
-		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]proposed), away: make(map[replica.NodeName]time.Duration), gone: make(map[replica.NodeName]time.Duration), began: -1, alone: -1, reach: reach{}, came: make(map[replica.NodeName]bool), lies: newLies(), meets: make(meets), lacking: make(map[lack]replica.Rank), asked: make(map[lack]asked),
+		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]proposed), away: make(map[replica.NodeName]time.Duration), began: -1, reach: reach{}, came: make(map[replica.NodeName]bool), lies: newLies(), meets: make(meets), lacking: make(map[lack]replica.Rank), asked: make(map[lack]asked),
 		faultedAt: make(map[replica.Holder]time.Duration), offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1,
 		failed: make(map[replica.Generation]map[replica.Incarnation]bool), blamed: make(map[replica.Generation]string)}
 	return l
@@ -147,13 +146,18 @@ func (l *Leader) learn(ev Event) {
 	case NodeUp:
 		l.up[ev.Holder.Node] = true
 		delete(l.away, ev.Holder.Node) // it is here, and has its time to answer
+		l.Clocks.End(goneClock(ev.Holder.Node, l.nodes[ev.Holder.Node]))
+		if l.came[ev.Holder.Node] {
+			l.Clocks.End(missedClock(l.job, ev.Holder.Node))
+		}
 		l.askAgain(ev.Holder.Node)
-		l.meets.linked(ev.Holder.Node)
+		linkedMeets(l, ev.Holder.Node)
 		l.asks.linked(ev.Holder.Node)
 		l.mirrored = replica.Generation{}
 	case NodeGone:
 		delete(l.up, ev.Node)
-		l.gone[ev.Node] = l.now
+		l.Clocks.End(goneClock(ev.Node, l.nodes[ev.Node]))
+		l.Clocks.Since(l.now, goneClock(ev.Node, l.nodes[ev.Node]))
 		l.came[ev.Node] = true
 		l.reach.gone(ev.Node)
 		l.withdraw(ev.Node)
@@ -163,6 +167,8 @@ func (l *Leader) learn(ev Event) {
 		l.unread, l.scanNext = cmp.Or(ev.Why, "no reason was given"), l.now+scanRetry
 	case Regions:
 		l.learnRegions(ev.RegionReport)
+	case Kept:
+		l.Clocks.Learn(l.now, ev.From, ev.Ledger, ev.Most)
 	case Outcome:
 		l.learnOutcome(ev)
 	case Tick:
@@ -178,9 +184,10 @@ func (l *Leader) learnJob(ev JobChanged) {
 		if was := l.nodes[name]; was.Incarnation != n.Incarnation || was.Session != n.Session {
 			delete(l.away, name)
 			l.reach.renewed(name)
-			l.gone[name] = l.now // its link comes right behind
 			l.lies.renewed(name)
-			l.came[name] = l.came[name] || !first
+			if l.came[name] = l.came[name] || !first; l.came[name] {
+				l.Clocks.End(missedClock(l.job, name))
+			}
 		}
 	}
 	if l.nodes = ev.Nodes; first || l.job.Job != ev.Job {
@@ -197,7 +204,7 @@ func (l *Leader) learnJob(ev JobChanged) {
 	}
 	l.learnStage(first)
 	if l.job.Position.Step > l.committed {
-		l.pace.commits(l.job.Epoch, l.now)
+		l.pace.commits(l.job.Epoch, l.now, &l.Clocks)
 		l.committed, l.recoveries = l.job.Position.Step, nil
 	}
 	if l.job.ClosedEpoch != l.closed || first {
@@ -221,11 +228,15 @@ func (l *Leader) learnJob(ev JobChanged) {
 	for _, f := range l.faults {
 		if f.OfNode() && f.Epoch == l.job.Epoch && !slices.Contains(l.job.Faults, f) {
 			delete(l.away, f.Node) // it has registered again, and has its time to answer: nobody waited for it before
+			l.Clocks.End(missedClock(l.job, f.Node))
 			l.came[f.Node] = true
 		}
 	}
 	l.faults = l.job.Faults
 	if l.job.Phase == replica.Open {
+		if len(l.offers) > 0 {
+			l.Clocks.EndAll(func(k replica.Clock) bool { return k.Kind == clockVacant || k.Kind == clockOffered })
+		}
 		clear(l.offers)
 	}
 }
@@ -255,6 +266,7 @@ func (l *Leader) resetRecovery() {
 	clear(l.lacking)
 	clear(l.asked)
 	clear(l.meets)
+	l.Clocks.forget(l.job.ClosedEpoch)
 	maps.DeleteFunc(l.away, func(n replica.NodeName, _ time.Duration) bool { return l.job.involved(n) }) // they have their time from each fence on
 }
 
@@ -400,7 +412,7 @@ func (l *Leader) input() *PlanInput {
 		return l.in
 	}
 	in := &PlanInput{Job: l.job.Job, rec: l.job, Nodes: l.nodes, Reports: make(map[replica.NodeName]replica.NodeReport), Connected: maps.Clone(l.up),
-		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Durable: l.durable, Scanned: l.scanned, Unread: l.unread, Misfit: l.misfit, Doubted: l.lies.doubted(l.now), Made: l.made}
+		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Least: notBefore(l.began, 0, l.t.HolderGrace), Durable: l.durable, Scanned: l.scanned, Unread: l.unread, Misfit: l.misfit, Doubted: l.lies.doubted(l.now), Made: l.made}
 	for name, n := range l.nodes {
 		if r, ok := l.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
 			in.Reports[name] = r

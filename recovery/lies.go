@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"time"
@@ -98,11 +99,20 @@ func (l *Leader) learnCorrupt(ev Corrupt) {
 		by[ev.From] = make(map[replica.NodeName]wrong)
 	}
 	w, known := by[ev.From][ev.By]
-	if !known || l.now-w.last > liesAgain {
-		w.first = l.now
+	k := lieClock(l.job.Epoch, ev)
+	if known && l.now-w.last > liesAgain {
+		l.Clocks.End(k)
 	}
+	w.first = l.Clocks.Since(l.now, k)
 	w.last = l.now
 	by[ev.From][ev.By] = w
+}
+
+// lieClock is that of wrong bytes of a part which one node was sent by another.
+func lieClock(e replica.Epoch, ev Corrupt) replica.Clock {
+	by := fnv.New64a()
+	by.Write([]byte(ev.By))
+	return replica.Clock{Kind: clockLied, Epoch: e, Node: ev.From, Part: ev.Part, Of: by.Sum64()}
 }
 
 // waitsForGoodCopies are the nodes to which all holders of a planned part have sent wrong bytes, though they find their copies good. Holders have

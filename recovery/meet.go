@@ -23,6 +23,10 @@ type meeting struct {
 
 type putOff struct{ since, last time.Duration }
 
+func meetClock(e replica.Epoch, m meeting) replica.Clock {
+	return replica.Clock{Kind: clockMeeting, Epoch: e, Rank: m.rank, Node: m.node}
+}
+
 func (l *Leader) learnPutOff(ev PutOff) {
 	if l.job == nil || int(ev.Rank) >= len(l.job.Ranks) {
 		return
@@ -32,9 +36,11 @@ func (l *Leader) learnPutOff(ev PutOff) {
 		m.rank = 0
 	}
 	p, known := l.meets[m]
-	if !known || l.now-p.last > putOffAgain {
-		p.since = l.now
+	k := meetClock(l.job.Epoch, m)
+	if known && l.now-p.last > putOffAgain {
+		l.Clocks.End(k)
 	}
+	p.since = l.Clocks.Since(l.now, k)
 	p.last = l.now
 	l.meets[m] = p
 }
@@ -49,20 +55,32 @@ func (l *Leader) waitsAtRendezvous(now time.Duration) (out []waiting) {
 		switch {
 		case now-p.last > putOffAgain:
 		case m.node != "" && l.up[m.node] && l.job.Phase != replica.Closed:
-			out = append(out, waiting{kind: AwaitBring, node: m.node, since: p.since, until: p.since + l.bound(AwaitBring)})
+			out = append(out, waiting{kind: AwaitBring, node: m.node, since: p.since, until: notBefore(l.began, p.since+l.bound(AwaitBring), l.t.Ack)})
 		case m.node == "" && !l.job.vacant(m.rank) && l.nodes[c.Node].Incarnation != c.NodeIncarnation && l.job.Phase != replica.Closed:
-			out = append(out, waiting{kind: AwaitMeeting, rank: m.rank, node: c.Node, since: p.since, until: p.since + l.bound(AwaitMeeting)})
+			out = append(out, waiting{kind: AwaitMeeting, rank: m.rank, node: c.Node, since: p.since, until: notBefore(l.began, p.since+l.bound(AwaitMeeting), l.t.Ack)})
 		}
 	}
 	return out
 }
 
-// linked has a node be waited for anew that can bring what it keeps from now on.
-func (m meets) linked(n replica.NodeName) {
-	maps.DeleteFunc(m, func(of meeting, _ putOff) bool { return of.node == n })
+// linkedMeets has a node be waited for anew that can bring what it keeps from now on. To a new leader each node links anew.
+func linkedMeets(l *Leader, n replica.NodeName) {
+	for m := range l.meets {
+		if m.node == n && l.came[n] {
+			l.Clocks.End(meetClock(l.job.Epoch, m))
+		}
+		if m.node == n {
+			delete(l.meets, m)
+		}
+	}
 }
 
 // forgetMeets drops what is not repeated.
 func (l *Leader) forgetMeets() {
-	maps.DeleteFunc(l.meets, func(_ meeting, p putOff) bool { return l.now-p.last > putOffAgain })
+	maps.DeleteFunc(l.meets, func(m meeting, p putOff) bool {
+		if l.now-p.last > putOffAgain {
+			l.Clocks.End(meetClock(l.job.Epoch, m))
+		}
+		return l.now-p.last > putOffAgain
+	})
 }

@@ -38,8 +38,9 @@ type offering struct {
 
 // withdraw forgets offers to a node whose stream is lost: they may not have arrived.
 func (l *Leader) withdraw(n replica.NodeName) {
-	for _, o := range l.offers {
+	for r, o := range l.offers {
 		if o.node == n {
+			l.Clocks.End(o.offered(r, n))
 			o.node, o.taken = "", false
 		}
 	}
@@ -61,8 +62,12 @@ func (l *Leader) fillRanks() {
 		o := l.offers[rank]
 		if expect := l.job.Ranks[rank].Incarnation; o == nil || o.expect != expect {
 			l.drop(s, rank)
-			o = &offering{expect: expect, since: l.now, again: l.now + l.t.Claim}
+			o = &offering{expect: expect, again: l.now + l.t.Claim}
 			l.offers[rank] = o
+		}
+		o.since = l.Clocks.Since(l.now, o.vacant(rank))
+		if o.node != "" {
+			o.at = l.Clocks.Since(l.now, o.offered(rank, o.node))
 		}
 		if !l.offer(in, s, rank, o) {
 			idle = append(idle, rank)
@@ -78,17 +83,42 @@ func (l *Leader) fillRanks() {
 // drop forgets the search for a rank.
 func (l *Leader) drop(s *seats, r replica.Rank) {
 	if o := l.offers[r]; o != nil {
+		l.Clocks.End(o.vacant(r))
+		o.withdrawn(&l.Clocks, r)
 		s.release(r, o)
 		delete(l.offers, r)
 	}
+}
+
+// vacant is the clock of a rank's vacancy, offered that of its offer to a node.
+func (o *offering) vacant(r replica.Rank) replica.Clock {
+	return replica.Clock{Kind: clockVacant, Rank: r, Of: uint64(o.expect)}
+}
+
+func (o *offering) offered(r replica.Rank, n replica.NodeName) replica.Clock {
+	return replica.Clock{Kind: clockOffered, Rank: r, Node: n, Of: uint64(o.expect)}
+}
+
+// withdrawn has each node that the rank was offered to have its time again.
+func (o *offering) withdrawn(c *Clocks, r replica.Rank) {
+	for n := range o.tried {
+		c.End(o.offered(r, n))
+	}
+	if o.node != "" {
+		c.End(o.offered(r, o.node))
+	}
+	c.endTold(func(k replica.Clock) bool { return k.Kind == clockOffered && k.Rank == r && k.Of == uint64(o.expect) })
 }
 
 // offer makes sure that an offer of the rank is out; false if there is nobody to make it to.
 func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) bool {
 	if o.node == "" {
 		n := l.underWay(in, s, r, o)
-		o.at, o.own = l.now, n != ""
 		s.assign(r, o, n)
+		o.at = l.now
+		if o.own = n != ""; o.own {
+			o.at = l.Clocks.Since(l.now, o.offered(r, n))
+		}
 	}
 	if o.node != "" {
 		patience := l.bound(AwaitStart)
@@ -99,8 +129,10 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 				patience = 0
 			}
 		case o.taken && connected && o.own && o.expect == 0:
+			o.withdrawn(&l.Clocks, r)
+			l.Clocks.End(o.vacant(r))
 			s.release(r, o)
-			*o = offering{since: l.now, again: l.now + l.t.Claim} // its launcher starts it again while the job opens
+			*o = offering{since: l.Clocks.Since(l.now, o.vacant(r)), again: l.now + l.t.Claim} // its launcher starts it again while the job opens
 			l.wakeAt(l.now + launcherPatience)
 			return true
 		case o.taken && connected:
@@ -126,8 +158,13 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 		l.wakeAt(l.now + looksAgain)
 		return true
 	}
-	n, ok := l.pickNode(in, s, r, o)
+	if heard := l.began + launcherPatience; o.since < l.began && l.now < heard {
+		l.wakeAt(heard) // a process for it may run on a node that has not linked to this leader yet
+		return true
+	}
+	n, ok := pickUntried(l, in, s, r, o)
 	if !ok && len(o.tried) > 0 && l.now >= o.again {
+		o.withdrawn(&l.Clocks, r)
 		o.tried = nil // everybody has had a turn
 		n, ok = l.pickNode(in, s, r, o)
 	}
@@ -137,10 +174,27 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 		return l.now < o.since+launcherPatience || o.failed > 0 && l.now < o.again || l.linksSoon(in, l.job.Ranks[r].Node)
 	}
 	s.assign(r, o, n)
-	o.at = l.now
-	l.wakeAt(l.now + l.bound(AwaitStart))
+	o.at = l.Clocks.Since(l.now, o.offered(r, n))
+	l.wakeAt(o.at + l.bound(AwaitStart))
 	l.out = append(l.out, Offer{Rank: r, Expect: o.expect, Node: n})
 	return true
+}
+
+// pickUntried picks a node that has not had its time for the rank, under this leader or an earlier one.
+func pickUntried(l *Leader, in *PlanInput, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
+	for {
+		n, ok := l.pickNode(in, s, r, o)
+		if !ok {
+			return n, ok
+		}
+		if at, offered := l.Clocks.before(o.offered(r, n)); !offered || l.now < at+l.bound(AwaitStart) {
+			return n, ok
+		}
+		if o.tried == nil {
+			o.tried = make(map[replica.NodeName]bool)
+		}
+		o.tried[n] = true
+	}
 }
 
 // pickNode picks the node to offer a rank to: the same node while its process alone is lost; then, in another failure domain
@@ -169,7 +223,7 @@ func (l *Leader) pickNode(in *PlanInput, s *seats, r replica.Rank, o *offering) 
 // process for a rank may be on its way there, and another one elsewhere would be in its way.
 func (l *Leader) linksSoon(in *PlanInput, n replica.NodeName) bool {
 	_, connected := in.current(n)
-	until := max(l.began, l.gone[n]) + launcherPatience
+	until := l.goneAt(n) + launcherPatience
 	if _, known := l.nodes[n]; !known || connected || !l.admissible(n) || l.now >= until {
 		return false
 	}

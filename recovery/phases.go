@@ -32,14 +32,12 @@ func (l *Leader) abandoned() bool {
 	if l.t.Abandoned <= 0 {
 		return false
 	}
+	alone := replica.Clock{Kind: clockAlone}
 	if !l.unattended() {
-		l.alone = -1
+		l.Clocks.End(alone)
 		return false
 	}
-	if l.alone < 0 {
-		l.alone = l.now
-	}
-	if until := l.alone + l.bound(AwaitLauncher); l.now < until {
+	if until := notBefore(l.began, l.Clocks.Since(l.now, alone)+l.bound(AwaitLauncher), l.t.Ack); l.now < until {
 		l.wakeAt(until)
 		return false
 	}
@@ -102,18 +100,67 @@ func (l *Leader) spent() bool {
 // that was silent for ack_timeout before a fault delays no recovery, however many there are.
 func (l *Leader) missed() {
 	in := l.input()
+	l.Clocks.endTold(func(k replica.Clock) bool { return endedClock(l, k) })
 	for n := range l.nodes {
+		if k := goneClock(n, l.nodes[n]); l.up[n] {
+			l.Clocks.End(k)
+		} else {
+			l.Clocks.Since(l.now, k)
+		}
 		if _, ok := in.answered(n); ok {
 			delete(l.away, n)
+			l.Clocks.End(missedClock(l.job, n))
 		} else {
 			l.miss(n)
 		}
 	}
 }
 
+// miss counts from when a node was missed, by this leader: of one that it has not heard yet, by an earlier one too.
 func (l *Leader) miss(n replica.NodeName) {
 	if _, ok := l.away[n]; !ok {
 		l.away[n] = l.now
+	}
+	since := l.Clocks.Since(l.now, missedClock(l.job, n))
+	if !l.up[n] && !l.came[n] {
+		l.away[n] = min(l.away[n], since)
+	}
+}
+
+// goneClock is that of a node which has no link to the leader.
+func goneClock(name replica.NodeName, n replica.Node) replica.Clock {
+	return replica.Clock{Kind: clockGone, Node: name, Of: uint64(n.Incarnation)<<32 ^ uint64(n.Session)}
+}
+
+// missedClock is that of a node which has not answered. One that the job has something recorded on has its time from each fence on.
+func missedClock(job *record, n replica.NodeName) replica.Clock {
+	k := replica.Clock{Kind: clockMissed, Node: n}
+	if job != nil && job.involved(n) {
+		k.Epoch = job.ClosedEpoch
+	}
+	return k
+}
+
+// goneAt is since when a node has had no link to a leader, as far as this one knows.
+func (l *Leader) goneAt(n replica.NodeName) time.Duration {
+	if at, ok := l.Clocks.At(goneClock(n, l.nodes[n])); ok {
+		return at
+	}
+	return l.now
+}
+
+// notBefore is until, unless this leader has just begun: whoever is to be there by then has a third of its time to link first.
+func notBefore(began, until, bound time.Duration) time.Duration { return max(until, began+bound/3) }
+
+// endedClock tells whether a clock that an earlier leader handed out is of something that is over.
+func endedClock(l *Leader, k replica.Clock) bool {
+	switch k.Kind {
+	case clockGone:
+		return l.up[k.Node] || k != goneClock(k.Node, l.nodes[k.Node])
+	case clockVacant, clockOffered:
+		return int(k.Rank) >= len(l.job.Ranks) || !l.job.vacant(k.Rank) || uint64(l.job.Ranks[k.Rank].Incarnation) != k.Of
+	default:
+		return k.Epoch != 0 && k.Epoch < l.job.ClosedEpoch
 	}
 }
 

@@ -320,8 +320,8 @@ func (in *PlanInput) awaited(st stock) (names []replica.NodeName, until time.Dur
 		if !ok {
 			since = in.Now
 		}
-		if in.Now-since < in.Grace {
-			names, until = append(names, n), max(until, since+in.Grace)
+		if ends := max(since+in.Grace, in.Least); in.Now < ends {
+			names, until = append(names, n), max(until, ends)
 		}
 	}
 	return names, until

@@ -81,7 +81,7 @@ func (r reach) renewed(n replica.NodeName) {
 func (l *Leader) absent(n replica.NodeName) bool { return !l.up[n] && l.now >= l.backBy(n) }
 
 func (l *Leader) backBy(n replica.NodeName) time.Duration {
-	return max(l.began, l.gone[n]) + l.t.DaemonGrace
+	return notBefore(l.began, l.goneAt(n)+l.t.DaemonGrace, l.t.DaemonGrace)
 }
 
 // misfit tells whether a node that mirrors a part made on another can't get it: its daemon stays away, or the two are cut off from each other.

@@ -44,7 +44,7 @@ type naming struct {
 func (l *Leader) nameRegions(d *dispute) (text string, done bool) {
 	n := &l.naming
 	if n.gen != d.gen || n.between != d.between {
-		*n = naming{gen: d.gen, between: d.between, until: l.now + l.bound(AwaitRegions)}
+		*n = naming{gen: d.gen, between: d.between}
 	}
 	for i, s := range n.between {
 		if !n.asked[i] && n.said[i] == nil {
@@ -52,6 +52,7 @@ func (l *Leader) nameRegions(d *dispute) (text string, done bool) {
 			l.out = append(l.out, AskRegions{Node: s.holder.Node, Rank: s.held.Rank, Generation: d.gen, Part: d.part, Root: s.held.Root})
 		}
 	}
+	n.until = l.Clocks.Since(l.now, replica.Clock{Kind: clockRegions, Epoch: d.gen.Epoch, Part: d.part, Of: uint64(d.gen.Step)}) + l.bound(AwaitRegions)
 	n.open = false
 	for i, s := range n.between {
 		switch {

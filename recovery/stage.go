@@ -56,12 +56,20 @@ func (l *Leader) faultAt() time.Duration {
 	return l.lastFault
 }
 
-// missedSince is since when an acknowledgement is missed, and the earliest at which that may be held against the node: a new leader gives all
-// nodes time to link. One that this leader has seen go, or come anew, has its own time.
-func (l *Leader) missedSince(n replica.NodeName) (since, least time.Duration) {
+// settlesSince is since when a node that settles has said nothing new of it.
+func settlesSince(l *Leader, rep replica.NodeReport) time.Duration {
+	word := l.heard[rep.Holder] - millis(rep.StillMS)
+	if n := rep.Holder.Node; !l.stage.found || l.came[n] {
+		return max(l.away[n], word)
+	}
+	return max(l.stageAt(), word)
+}
+
+// missedSince is since when an acknowledgement is missed. One that this leader has seen go, or come anew, has its own time.
+func (l *Leader) missedSince(n replica.NodeName) (since time.Duration) {
 	since = l.away[n]
 	if l.stage.found && !l.came[n] {
-		since, least = min(since, l.stageAt()), l.began+l.t.Ack/2
+		since = min(since, l.stageAt())
 	}
-	return since, least
+	return since
 }

@@ -28,6 +28,7 @@ type Watchdog struct {
 	spaces []time.Duration
 	live   replica.Step
 	made   time.Duration // when live last rose
+	rose   bool          // it has, under this leader: the first that is heard of is no step
 
 	gaps  map[gapKey]*gap
 	moved map[replica.Part]bool // its mirror was moved in this epoch
@@ -46,6 +47,7 @@ type Commits struct {
 	// Linked tells whether a node's daemon is heard; Elsewhere which node could mirror a part instead of another one.
 	Linked    func(replica.NodeName) bool
 	Elsewhere func(part replica.Part, from replica.NodeName) (to replica.NodeName, ok bool)
+	Clocks    *Clocks // the job's
 }
 
 // Moving is how far the push of a part to its mirror has come.
@@ -128,7 +130,11 @@ func (w *Watchdog) Look(now time.Duration, c Commits) (news StallNews) {
 		*w = Watchdog{epoch: c.Job.Epoch, step: c.Job.Position.Step, at: now, live: c.Live, made: now}
 		return news
 	}
+	if at, ok := c.Clocks.before(commitClock(c.Job)); ok && c.Job.Position.Step == w.step {
+		w.at = min(w.at, at)
+	}
 	if c.Live > w.live {
+		w.rose = w.rose || w.live > 0
 		w.live, w.made = c.Live, now
 	}
 	if c.Job.Position.Step != w.step {
@@ -137,11 +143,19 @@ func (w *Watchdog) Look(now time.Duration, c Commits) (news StallNews) {
 		} else {
 			w.spaces = append(w.spaces, now-w.at)
 			w.spaces = w.spaces[max(0, len(w.spaces)-stallSpaces):]
+			c.usual(w.spaces)
+		}
+		if len(w.gaps) > 0 || w.stall != nil {
+			c.Clocks.EndAll(func(k replica.Clock) bool { return k.Kind == clockGap || k.Kind == measureStalled })
 		}
 		w.step, w.at, w.gaps, w.stall = c.Job.Position.Step, now, nil, nil
 		return news
 	}
 	w.note(now, c)
+	said := replica.Clock{Kind: measureStalled, Epoch: w.epoch, Of: uint64(w.step)}
+	if steps := c.Clocks.Measure(said); w.stall == nil && steps > 0 { // an earlier leader has said it
+		w.stall = &Stall{Step: w.step, Steps: replica.Step(steps)}
+	}
 	if w.stall == nil && !w.overdue(c) {
 		return news
 	}
@@ -159,11 +173,24 @@ func (w *Watchdog) Look(now time.Duration, c Commits) (news StallNews) {
 	if len(s.Gaps) == 0 {
 		s.Gaps = w.stall.Gaps // what was done about it is under way
 	}
-	news.Stall, news.Say = s, w.stall == nil || len(news.Moves) > 0 || s.Steps >= 2*w.stall.Steps || s.others(w.stall)
-	if news.Say {
+	news.Stall, news.Say = s, w.stall == nil || len(news.Moves) > 0 || s.Steps >= 2*w.stall.Steps || w.stall.Gaps != nil && s.others(w.stall)
+	switch {
+	case news.Say:
 		w.stall = s
+		c.Clocks.Set(said, uint64(max(s.Steps, 1)))
+	case w.stall.Gaps == nil:
+		w.stall.Gaps = s.Gaps
 	}
 	return news
+}
+
+// usual notes the usual time between two commits, where more than stallLeast comes of it.
+func (c Commits) usual(spaces []time.Duration) {
+	k := replica.Clock{Kind: measureSpaces, Epoch: c.Job.Epoch}
+	is := slices.Sorted(slices.Values(spaces))[len(spaces)/2].Round(time.Second)
+	if was := millis(c.Clocks.Measure(k)); stallCadences*max(is, was) > stallLeast && is != was {
+		c.Clocks.Set(k, uint64(is.Milliseconds()))
+	}
 }
 
 // overdue tells whether the job has made steps for so long, and so many, that a commit should have come.
@@ -171,8 +198,10 @@ func (w *Watchdog) overdue(c Commits) bool {
 	limit := stallLeast
 	if n := len(w.spaces); n > 0 {
 		limit = max(limit, stallCadences*slices.Sorted(slices.Values(w.spaces))[n/2])
+	} else {
+		limit = max(limit, stallCadences*millis(c.Clocks.Measure(replica.Clock{Kind: measureSpaces, Epoch: w.epoch})))
 	}
-	return w.live >= w.step+stallCadences*c.Cadence && w.made-w.at >= limit
+	return w.rose && w.live >= w.step+stallCadences*c.Cadence && w.made-w.at >= limit
 }
 
 // note keeps account of what is missing, and since when. A part that its maker has not come to yet is missing in time. What was missing
@@ -193,9 +222,10 @@ func (w *Watchdog) note(now time.Duration, c Commits) {
 			if w.gaps == nil {
 				w.gaps = make(map[gapKey]*gap)
 			}
-			g = &gap{since: now}
+			g = &gap{}
 			w.gaps[k] = g
 		}
+		g.since = c.Clocks.Since(now, replica.Clock{Kind: clockGap, Epoch: w.epoch, Node: k.node, Part: k.part})
 		if g.writes > 0 && now-g.writes < stallQuiet {
 			g.excused = c.Candidate
 		}
@@ -204,7 +234,13 @@ func (w *Watchdog) note(now time.Duration, c Commits) {
 		}
 		seen[k], g.missing, g.candidate = true, m, c.Candidate
 	}
-	maps.DeleteFunc(w.gaps, func(k gapKey, g *gap) bool { return !seen[k] && (g.candidate == c.Candidate || k == gapKey{}) })
+	maps.DeleteFunc(w.gaps, func(k gapKey, g *gap) bool {
+		over := !seen[k] && (g.candidate == c.Candidate || k == gapKey{})
+		if over {
+			c.Clocks.End(replica.Clock{Kind: clockGap, Epoch: w.epoch, Node: k.node, Part: k.part})
+		}
+		return over
+	})
 }
 
 // act says what is done about a part that does not come: its mirror moves, once a part and epoch, where another node can take it. A node

@@ -27,7 +27,7 @@ type kennel struct {
 
 func newKennel(t *testing.T, cadence replica.Step) *kennel {
 	k := &kennel{t: t, job: replica.Job{Phase: replica.Open, Epoch: 3, Position: replica.Position{Epoch: 3, Step: 10}}, away: map[replica.NodeName]bool{}, others: []replica.NodeName{"d"}}
-	k.c = recovery.Commits{Cadence: cadence, Live: 10, Candidate: 10 + cadence,
+	k.c = recovery.Commits{Clocks: new(recovery.Clocks), Cadence: cadence, Live: 10, Candidate: 10 + cadence,
 		Linked: func(n replica.NodeName) bool { return !k.away[n] },
 		Elsewhere: func(_ replica.Part, from replica.NodeName) (replica.NodeName, bool) {
 			i := slices.IndexFunc(k.others, func(n replica.NodeName) bool { return n != from })

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -12,27 +11,19 @@ import (
 // stopped has a job that was stopped end once nothing is left to wait for: it was to end, and what is committed is on disk; or nobody has
 // gone on with it for as long as it stays in memory. A write that is under way is not cut short.
 func (l *Leader) stopped() {
-	j, ends := l.job, l.keptUntil()
+	j, ends, kept := l.job, notBefore(l.began, l.stageAt()+l.bound(AwaitReturn), l.t.Ack), l.t.Abandoned > 0
 	switch {
 	case j.Stop.End && !l.job.Undurable():
 		l.propose(replica.EndJob{Job: l.id, Reason: cmp.Or(j.Stop.Reason, "stopped")})
 	case j.Stop.End && l.writesNoMore:
 		l.propose(replica.EndJob{Job: l.id, Reason: l.forgotten()})
-	case ends < 0:
+	case !kept:
 	case l.now < ends:
 		l.wakeAt(ends)
 	case j.Writer != nil:
 	default:
 		l.propose(replica.EndJob{Job: l.id, Reason: l.forgotten()})
 	}
-}
-
-// keptUntil is when a stopped job ends whatever it still waits for; negative: never.
-func (l *Leader) keptUntil() time.Duration {
-	if l.t.Abandoned <= 0 {
-		return never
-	}
-	return l.stageAt() + l.bound(AwaitReturn)
 }
 
 // forgotten is the reason of a stopped job that ends since nobody went on with it.

@@ -119,7 +119,7 @@ func newOutlook(known *PlanInput) *outlook {
 
 // fresh is the same input for another state of the job, with nothing counted yet.
 func (in *PlanInput) fresh(job *replica.Job) *PlanInput {
-	return &PlanInput{Job: job, Nodes: in.Nodes, Reports: in.Reports, Connected: in.Connected, AwaySince: in.AwaySince, Now: in.Now, Grace: in.Grace, Durable: in.Durable, Scanned: in.Scanned, Unread: in.Unread, Misfit: in.Misfit}
+	return &PlanInput{Job: job, Nodes: in.Nodes, Reports: in.Reports, Connected: in.Connected, AwaySince: in.AwaySince, Now: in.Now, Grace: in.Grace, Least: in.Least, Durable: in.Durable, Scanned: in.Scanned, Unread: in.Unread, Misfit: in.Misfit}
 }
 
 // fenced is the input with the answers that the nodes would give to a fence. Nodes that have answered the fence of this recovery said all that

@@ -57,12 +57,12 @@ func TestEveryWaitHasAnOwner(t *testing.T) {
 // silentCase is one participant that says or does nothing more, in one phase.
 type silentCase struct {
 	name  string
+	kind  recovery.WaitKind
 	phase replica.JobPhase // in which it is waited for
 	named string           // meanwhile
 	over  func(recovery.Timing) time.Duration
 	begin func(*testing.T, *world)
 	fault string // that ends the wait; empty: a plan does
-	anew  bool   // a new leader offers anew
 }
 
 // planned has a job of two ranks on a and b, with a spare, planned after rank 0 was lost, where rank 1 does not load.
@@ -82,26 +82,54 @@ func planned(t *testing.T, w *world, silent func(*process)) {
 // In each phase one participant falls silent: it is named meanwhile, and a fault or a plan ends the wait within its bound, also where the leader
 // changes in the middle.
 func TestNobodyIsWaitedForForEver(t *testing.T) {
+	for _, c := range silentCases() {
+		t.Run(c.name, func(t *testing.T) { c.world(t).silences(t, c) })
+	}
+}
+
+// world is a job of two ranks with a spare, in the wait.
+func (c silentCase) world(t *testing.T) *world {
+	t.Helper()
+	w := newWorld()
+	w.addNode("a", 1, false, nil)
+	w.addNode("b", 1, false, nil)
+	w.create([]replica.GroupID{0, 0}, replica.Options{})
+	w.must(t, w.start(0, "a"))
+	w.must(t, w.start(1, "b"))
+	w.must(t, w.wait(5*time.Second))
+	w.addNode("s", 4, true, nil)
+	w.must(t, w.wait(time.Second))
+	for range 3 {
+		w.must(t, w.step(true))
+	}
+	c.begin(t, w)
+	if j := w.state(); j.Phase != c.phase {
+		t.Fatalf("the job is %v:\n%s", j.Phase, strings.Join(w.said, "\n"))
+	}
+	return w
+}
+
+func silentCases() []silentCase {
 	bound := func(k recovery.WaitKind, more time.Duration) func(recovery.Timing) time.Duration {
 		return func(t recovery.Timing) time.Duration {
 			d, _ := recovery.Waits[k].Bound.Of(t)
 			return d + more
 		}
 	}
-	cases := []silentCase{
-		{name: "planned, rank hangs in rp_load", phase: replica.Planned, named: "rank 1: process 2 on node b was told ", fault: "hang of rank 1", over: bound(recovery.AwaitLoad, 0),
+	return []silentCase{
+		{kind: recovery.AwaitLoad, name: "planned, rank hangs in rp_load", phase: replica.Planned, named: "rank 1: process 2 on node b was told ", fault: "hang of rank 1", over: bound(recovery.AwaitLoad, 0),
 			begin: func(t *testing.T, w *world) { planned(t, w, func(*process) {}) }},
-		{name: "planned, a large rank hangs in rp_load", phase: replica.Planned, named: "rank 1: process 2 on node b was told ", fault: "hang of rank 1", over: bound(recovery.AwaitLoad, 20*time.Minute),
+		{kind: recovery.AwaitLoad, name: "planned, a large rank hangs in rp_load", phase: replica.Planned, named: "rank 1: process 2 on node b was told ", fault: "hang of rank 1", over: bound(recovery.AwaitLoad, 20*time.Minute),
 			begin: func(t *testing.T, w *world) { planned(t, w, func(p *process) { p.loadMS = 20 * 60 * 1000 }) }},
-		{name: "planned, rank is stopped by a signal", phase: replica.Planned, named: "rank 1: process 2 on node b is stopped by a signal (kill -CONT 2)", fault: "hang of rank 1", over: bound(recovery.AwaitLoad, 0),
+		{kind: recovery.AwaitLoad, name: "planned, rank is stopped by a signal", phase: replica.Planned, named: "rank 1: process 2 on node b is stopped by a signal (kill -CONT 2)", fault: "hang of rank 1", over: bound(recovery.AwaitLoad, 0),
 			begin: func(t *testing.T, w *world) {
 				planned(t, w, func(p *process) { p.halted, p.loadMS = true, 20*60*1000 })
 			}},
-		{name: "planned, parts don't come", phase: replica.Planned, named: "rank 1: node b has not got its parts of ", fault: "health of rank 1", over: bound(recovery.AwaitParts, 0),
+		{kind: recovery.AwaitParts, name: "planned, parts don't come", phase: replica.Planned, named: "rank 1: node b has not got its parts of ", fault: "health of rank 1", over: bound(recovery.AwaitParts, 0),
 			begin: func(t *testing.T, w *world) { planned(t, w, func(p *process) { p.starved = true }) }},
-		{name: "planned, daemon away", phase: replica.Planned, named: "node b: its daemon has been away for ", fault: "silent of node b", over: bound(recovery.AwaitDaemon, 0),
+		{kind: recovery.AwaitDaemon, name: "planned, daemon away", phase: replica.Planned, named: "node b: its daemon has been away for ", fault: "silent of node b", over: bound(recovery.AwaitDaemon, 0),
 			begin: func(t *testing.T, w *world) { planned(t, w, func(*process) {}); w.stopDaemon("b") }},
-		{name: "planned, mirrors silent", phase: replica.Planned, named: "has no copy of private ", over: bound(recovery.AwaitMirror, 0),
+		{kind: recovery.AwaitMirror, name: "planned, mirrors silent", phase: replica.Planned, named: "has no copy of private ", over: bound(recovery.AwaitMirror, 0),
 			begin: func(t *testing.T, w *world) {
 				for _, n := range w.names() {
 					w.nodes[n].full = true
@@ -111,116 +139,89 @@ func TestNobodyIsWaitedForForEver(t *testing.T) {
 				}
 				planned(t, w, func(p *process) { p.blocked = false })
 			}},
-		{name: "closed, a node that was offered a rank starts nothing", phase: replica.Closed, anew: true, named: "rank 0: offered to node a ", over: bound(recovery.AwaitStart, 0),
+		{kind: recovery.AwaitStart, name: "closed, a node that was offered a rank starts nothing", phase: replica.Closed, named: "rank 0: offered to node a ", over: bound(recovery.AwaitStart, 0),
 			begin: func(t *testing.T, w *world) {
 				w.on(0).deaf = true
 				w.process("0").alive = false
 				w.on(0).offers++
 				w.must(t, w.wait(time.Second))
 			}},
-		{name: "closed, node silent", phase: replica.Closed, named: "node s: no acknowledgement of the fence of epoch 1 for ", fault: "silent of node s", over: bound(recovery.AwaitAck, 0),
+		{kind: recovery.AwaitAck, name: "closed, node silent", phase: replica.Closed, named: "node s: no acknowledgement of the fence of epoch 1 for ", fault: "silent of node s", over: bound(recovery.AwaitAck, 0),
 			begin: func(t *testing.T, w *world) {
 				w.stopDaemon("s")
 				w.process("0").alive = false
 				w.must(t, w.wait(time.Second))
 			}},
-		{name: "closed, survivor hangs", phase: replica.Closed, named: "rank 1: process 2 on node b runs on, ", fault: "hang of rank 1", over: bound(recovery.AwaitSurvivor, 0),
+		{kind: recovery.AwaitSurvivor, name: "closed, survivor hangs", phase: replica.Closed, named: "rank 1: process 2 on node b runs on, ", fault: "hang of rank 1", over: bound(recovery.AwaitSurvivor, 0),
 			begin: func(t *testing.T, w *world) {
 				w.process("1").stuck = true
 				w.process("0").alive = false
 				w.on(0).offers++
 				w.must(t, w.wait(time.Second))
 			}},
-		{name: "closed, survivor's session is gone", phase: replica.Closed, named: "rank 1: process 2 on node b runs on, ", fault: "hang of rank 1", over: bound(recovery.AwaitSurvivor, 0),
+		{kind: recovery.AwaitSurvivor, name: "closed, survivor's session is gone", phase: replica.Closed, named: "rank 1: process 2 on node b runs on, ", fault: "hang of rank 1", over: bound(recovery.AwaitSurvivor, 0),
 			begin: func(t *testing.T, w *world) {
 				w.process("1").detached = true
 				w.process("0").alive = false
 				w.on(0).offers++
 				w.must(t, w.wait(time.Second))
 			}},
-		{name: "closed, survivor is on its way out", phase: replica.Closed, named: "rank 1: process 2 on node b has been on its way out for ", fault: "hang of rank 1", over: bound(recovery.AwaitEnd, 3*time.Minute),
+		{kind: recovery.AwaitEnd, name: "closed, survivor is on its way out", phase: replica.Closed, named: "rank 1: process 2 on node b has been on its way out for ", fault: "hang of rank 1", over: bound(recovery.AwaitEnd, 3*time.Minute),
 			begin: func(t *testing.T, w *world) {
 				w.process("1").stuck, w.process("1").endingMS = true, 3*60*1000
 				w.process("0").alive = false
 				w.on(0).offers++
 				w.must(t, w.wait(time.Second))
 			}},
-		{name: "closed, survivor on its way out is stopped by a signal", phase: replica.Closed, named: "rank 1: process 2 on node b is stopped by a signal (kill -CONT 2)", fault: "hang of rank 1", over: bound(recovery.AwaitSurvivor, 0),
+		{kind: recovery.AwaitSurvivor, name: "closed, survivor on its way out is stopped by a signal", phase: replica.Closed, named: "rank 1: process 2 on node b is stopped by a signal (kill -CONT 2)", fault: "hang of rank 1", over: bound(recovery.AwaitSurvivor, 0),
 			begin: func(t *testing.T, w *world) {
 				w.process("1").stuck, w.process("1").endingMS, w.process("1").halted = true, 3*60*1000, true
 				w.process("0").alive = false
 				w.on(0).offers++
 				w.must(t, w.wait(time.Second))
 			}},
-		{name: "closed, newcomer hangs", phase: replica.Closed, named: "rank 0: process 3 on node a has attached and has been on its way to rp_join", fault: "hang of rank 0", over: bound(recovery.AwaitJoin, 0),
+		{kind: recovery.AwaitJoin, name: "closed, newcomer hangs", phase: replica.Closed, named: "rank 0: process 3 on node a has attached and has been on its way to rp_join", fault: "hang of rank 0", over: bound(recovery.AwaitJoin, 0),
 			begin: func(t *testing.T, w *world) {
 				d := w.lose(t, 0)
 				w.attach(t, d, 0)
 				w.must(t, w.wait(time.Second))
 			}},
-		{name: "opening, a rank does not seal what it has grown to", phase: replica.Opening, named: "rank 1: process 2 on node b has not sealed step 3 with its new regions for ", fault: "hang of rank 1", over: bound(recovery.AwaitGrown, 0),
+		{kind: recovery.AwaitGrown, name: "opening, a rank does not seal what it has grown to", phase: replica.Opening, named: "rank 1: process 2 on node b has not sealed step 3 with its new regions for ", fault: "hang of rank 1", over: bound(recovery.AwaitGrown, 0),
 			begin: func(t *testing.T, w *world) {
 				w.process("1").unsealing = true
 				w.ask([]replica.Rank{0, 1}, replica.RankGrowth{Geometry: replica.Digest{5}, Prepared: true})
 				w.must(t, w.wait(time.Second))
 			}},
-		{name: "open, daemon away while its host is up", phase: replica.Open, named: "node b: its daemon has been away for ", fault: "silent of node b", over: bound(recovery.AwaitNode, 0),
+		{kind: recovery.AwaitNode, name: "open, daemon away while its host is up", phase: replica.Open, named: "node b: its daemon has been away for ", fault: "silent of node b", over: bound(recovery.AwaitNode, 0),
 			begin: func(t *testing.T, w *world) { w.stopDaemon("b"); w.must(t, w.wait(time.Second)) }},
-		{name: "open, a rank hangs beside one that has left", phase: replica.Open, named: "rank 1: process 2 on node b stands still in step ", fault: "hang of rank 1", over: func(recovery.Timing) time.Duration { return 20 * time.Second },
+		{kind: recovery.AwaitStep, name: "open, a rank hangs beside one that has left", phase: replica.Open, named: "rank 1: process 2 on node b stands still in step ", fault: "hang of rank 1", over: func(recovery.Timing) time.Duration { return 20 * time.Second },
 			begin: func(t *testing.T, w *world) {
 				w.process("0").left = true
 				w.must(t, w.wait(time.Second))
 			}},
-		{name: "open, put off at the rendezvous", phase: replica.Open, named: "node b: has not brought what its ranks left at the rendezvous", fault: "silent of node b", over: bound(recovery.AwaitBring, 0),
+		{kind: recovery.AwaitBring, name: "open, put off at the rendezvous", phase: replica.Open, named: "node b: has not brought what its ranks left at the rendezvous", fault: "silent of node b", over: bound(recovery.AwaitBring, 0),
 			begin: func(*testing.T, *world) {}},
-	}
-	for _, c := range cases {
-		for _, change := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, leader changes: %v", c.name, change), func(t *testing.T) {
-				w := newWorld()
-				w.addNode("a", 1, false, nil)
-				w.addNode("b", 1, false, nil)
-				w.create([]replica.GroupID{0, 0}, replica.Options{})
-				w.must(t, w.start(0, "a"))
-				w.must(t, w.start(1, "b"))
-				w.must(t, w.wait(5*time.Second))
-				w.addNode("s", 4, true, nil)
-				w.must(t, w.wait(time.Second))
-				for range 3 {
-					w.must(t, w.step(true))
-				}
-				c.begin(t, w)
-				if j := w.state(); j.Phase != c.phase {
-					t.Fatalf("the job is %v:\n%s", j.Phase, strings.Join(w.said, "\n"))
-				}
-				w.silences(t, c, change)
-			})
-		}
 	}
 }
 
-// silences lets time pass until the wait has ended, and holds it against the table. Where the leader changes, it does so halfway: what is
-// waited for by the word of nodes alone begins anew, with at most half of ack_timeout for them to link. The slack is less than half of any bound,
-// so that a wait which begins anew as a whole is seen.
-func (w *world) silences(t *testing.T, c silentCase, change bool) {
+// again is what happens meanwhile.
+func (c silentCase) again(w *world, since time.Duration) {
+	if strings.Contains(c.name, "rendezvous") {
+		w.queue = append(w.queue, recovery.PutOff{Rank: 0, Missing: "b"})
+	}
+	if strings.Contains(c.name, "has left") && since >= c.over(w.timing)-2*time.Second {
+		w.process("1").hung = true
+	}
+}
+
+// silences lets time pass until the wait has ended, and holds it against the table.
+func (w *world) silences(t *testing.T, c silentCase) {
 	t.Helper()
 	from, said, named := w.now, len(w.said), false
 	over := c.over(w.timing)
 	limit := over + 2*time.Second
-	if change && (c.phase == replica.Open || c.anew) {
-		limit += over // of an open epoch nothing is carried over but what the nodes see
-	}
 	for w.now-from <= limit {
-		if change && w.now-from >= over/2 {
-			w.newLeader()
-			change = false
-		}
-		if strings.Contains(c.name, "rendezvous") {
-			w.queue = append(w.queue, recovery.PutOff{Rank: 0, Missing: "b"})
-		}
-		if strings.Contains(c.name, "has left") && w.now-from >= over-2*time.Second {
-			w.process("1").hung = true
-		}
+		c.again(w, w.now-from)
 		w.must(t, w.wait(time.Second))
 		for _, s := range w.said[said:] {
 			if c.fault != "" && strings.Contains(s, "propose fault in epoch ") && strings.Contains(s, c.fault) || c.fault == "" && strings.HasPrefix(s, "propose resume") {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -47,6 +48,8 @@ type world struct {
 	grew       int                                 // growths that resumed
 	grown      replica.Epoch                       // that of the newest
 	tookBack   int                                 // and that a fault took back
+	elsewise   replica.NodeName                    // the leader sees it in a life that its rank's claim does not know
+	clocks     handover                            // what goes from one leader to the next
 	heirs      bool                                // planted: a process takes its dead predecessor's words for its own (docs/heir.md)
 }
 
@@ -86,6 +89,14 @@ type daemon struct {
 	full     bool // takes no copies of a plan's generation
 	mute     bool // never says what its regions hash to
 	cannot   string
+	clocks   recovery.Keep
+	same     unchanged
+}
+
+// unchanged is since when a daemon has had nothing else to say.
+type unchanged struct {
+	is replica.NodeReport
+	at time.Duration
 }
 
 // words are what stands in an arena of live state, and whose it is.
@@ -166,7 +177,12 @@ func (w *world) apply(c replica.Command) lock.Outcome {
 
 func (w *world) tell() {
 	if j := w.state(); j != nil {
-		w.queue = append(w.queue, recovery.JobChanged{Job: j, Nodes: w.st.View().Nodes})
+		nodes := w.st.View().Nodes
+		if n, ok := nodes[w.elsewise]; ok {
+			nodes, n.Incarnation = maps.Clone(nodes), n.Incarnation+1000
+			nodes[w.elsewise] = n
+		}
+		w.queue = append(w.queue, recovery.JobChanged{Job: j, Nodes: nodes})
 	}
 }
 
@@ -202,7 +218,7 @@ func (w *world) nextLife(name replica.NodeName) {
 func (w *world) startDaemon(name replica.NodeName) {
 	d := w.nodes[name]
 	d.session++
-	d.up = true
+	d.up, d.clocks = true, recovery.Keep{} // what the daemon kept in its memory is gone
 	var running []replica.Running
 	for _, r := range slices.Sorted(maps.Keys(d.procs)) {
 		if d.procs[r].alive {
@@ -226,10 +242,35 @@ func (w *world) connect(name replica.NodeName) {
 
 func (w *world) newLeader() {
 	w.leader, w.queue = recovery.NewLeader(w.job, w.timing), nil
+	w.clocks.term, w.clocks.handing, w.clocks.began = w.clocks.term+1, recovery.Handing{}, w.now
 	w.tell()
 	for _, n := range w.names() {
 		if d := w.nodes[n]; d.up {
 			w.queue = append(w.queue, recovery.NodeUp{Holder: d.holder, Session: d.session})
+			if l, ok := d.clocks.Word(w.now, w.job); ok {
+				w.queue = append(w.queue, recovery.Kept{From: n, Ledger: l})
+			}
+		}
+	}
+}
+
+// handover is what the leader hands out for the next one.
+type handover struct {
+	term    uint64
+	began   time.Duration
+	handing recovery.Handing
+}
+
+// handOut has the nodes keep what the job's clocks read.
+func (w *world) handOut() {
+	readings, ok := w.clocks.handing.Look(w.now, w.clocks.began, &w.leader.Clocks)
+	for _, n := range w.names() {
+		d := w.nodes[n]
+		if j := w.state(); d.up && j != nil {
+			d.clocks.Follow(w.now, j)
+		}
+		if d.up && ok {
+			d.clocks.Take(w.now, replica.Ledger{Job: w.job, Term: w.clocks.term, Seq: uint64(w.now), Readings: readings})
 		}
 	}
 }
@@ -685,6 +726,15 @@ func (w *world) report(n replica.NodeName) replica.NodeReport {
 			rep.Ranks = append(rep.Ranks, replica.RankReport{Rank: replica.Rank(r), Incarnation: c.Incarnation, Settled: true})
 		}
 	}
+	is := rep
+	is.Seq, is.SinceMS, is.Ranks = 0, 0, slices.Clone(rep.Ranks)
+	for i := range is.Ranks {
+		is.Ranks[i].StillMS = 0
+	}
+	if !reflect.DeepEqual(is, d.same.is) {
+		d.same = unchanged{is, w.now}
+	}
+	rep.StillMS = uint64((w.now - d.same.at).Milliseconds())
 	return rep
 }
 
@@ -809,7 +859,11 @@ func (w *world) wait(d time.Duration) error {
 		if !ok || at > end {
 			w.now = end
 			w.feed(recovery.Tick{})
-			return w.settle()
+			if err := w.settle(); err != nil {
+				return err
+			}
+			w.handOut()
+			return nil
 		}
 		w.now = max(w.now, at)
 		w.feed(recovery.Tick{})

@@ -134,6 +134,8 @@ type NodeReport struct {
 	Epoch   Epoch    `json:"epoch,omitempty" cbor:"20,keyasint,omitempty"`
 	Phase   JobPhase `json:"phase,omitempty" cbor:"21,keyasint,omitempty"`
 	SinceMS uint64   `json:"since_ms,omitempty" cbor:"22,keyasint,omitempty"`
+	// StillMS is for how long the node had had nothing else to say when this was sent: to a new leader it repeats what it has said.
+	StillMS uint64 `json:"still_ms,omitempty" cbor:"29,keyasint,omitempty"`
 	// Lacks is what copies of ranks here lack, by their own word: also of processes that have ended, while a generation of theirs may be written.
 	Lacks []Lacks `json:"lacks,omitempty" cbor:"28,keyasint,omitempty"`
 	// Candidate is the generation that the node pins, or pushes, for the newest candidate that it has heard of and that is not committed yet. A new leader

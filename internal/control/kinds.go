@@ -69,6 +69,8 @@ const (
 	kindSpooled     wire.Kind = 119
 	kindSaid        wire.Kind = 120
 	kindStanding    wire.Kind = 121
+	kindClocks      wire.Kind = 122
+	kindKeep        wire.Kind = 123
 	kindTurn        wire.Kind = 125
 	kindAgents      wire.Kind = 126
 	kindRound       wire.Kind = 127
@@ -113,6 +115,7 @@ var table = []row{
 	message[SpoolReport](kindSpooled, ToLeader),
 	message[AgentsReport](kindAgents, ToLeader),
 	message[Standing](kindStanding, ToLeader),
+	newest[replica.Ledger](kindClocks, ToLeader), // a node's first word of a job
 
 	handshake[Welcome](KindWelcome, ToNode),
 	handshake[Beat](KindBeat, ToNode),   // the leader is there
@@ -123,6 +126,7 @@ var table = []row{
 	newest[replica.Candidate](kindCandidate, ToNode),
 	newest[Offers](KindOffer, ToNode), // one that waits is added to
 	newest[CaptureOrder](kindCapture, ToNode),
+	newest[replica.Ledger](kindKeep, ToNode), // to be said to the next leader
 	message[MirrorOrder](kindMirror, ToNode),
 	message[RelayOrder](kindRelay, ToNode),
 	message[CorruptCopy](kindRecheck, ToNode), // read it again

@@ -437,6 +437,10 @@ func (h *Host) leaderSays(msg any) {
 		if lj := h.jobs[msg.Job]; lj != nil && msg.Compare(lj.candidate) > 0 {
 			h.newCandidate(lj, msg)
 		}
+	case replica.Ledger:
+		if lj := h.jobs[msg.Job]; lj != nil {
+			lj.clocks.Take(time.Since(h.began), msg)
+		}
 	case control.Offers:
 		h.offered(msg)
 	case control.CaptureOrder:
@@ -569,6 +573,11 @@ func endedUnseen(job *replica.Job, index uint64) *replica.Job {
 
 // resend repeats to a new leader whatever waits for an answer.
 func (h *Host) resend() {
+	for id, lj := range h.jobs { // first of all: since when things last goes with what is said of them
+		if l, ok := lj.clocks.Word(time.Since(h.began), id); ok && lj.job.Phase != replica.Ended {
+			h.send(l)
+		}
+	}
 	for id, a := range h.claims {
 		if !h.waitsFor(id, a) {
 			delete(h.claims, id)

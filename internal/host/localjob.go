@@ -20,6 +20,7 @@ import (
 	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -36,6 +37,8 @@ type localJob struct {
 	settleTime time.Duration       // from the fence to settleBy
 	stopBy     time.Time           // after it, ranks that did not stop at the end of the job are killed
 	since      stageClock          // since when it is where it is
+	clocks     recovery.Keep       // what a leader has handed out of the job's clocks, for the next one
+	still      reportClock         // since when there is nothing else to report
 	seq        uint64
 	reported   replica.NodeReport                // as sent last, to send only changes
 	bad        []replica.Held                    // copies here that failed their digest since the job last ran
@@ -183,6 +186,7 @@ func (lr *localRank) settled() bool {
 // reconcile brings everything local in line with the job's replicated state. It is idempotent; every view calls it, and
 // whatever happens locally that could make an order, a restore or a pin possible.
 func (h *Host) reconcile(lj *localJob) {
+	lj.clocks.Follow(time.Since(h.began), lj.job)
 	h.fence(lj)
 	h.killHung(lj)
 	h.supersede(lj)

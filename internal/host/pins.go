@@ -115,6 +115,7 @@ func (h *Host) progressed(lj *localJob, p control.Progress) {
 		return
 	}
 	lj.job = p.After(lj.job)
+	lj.clocks.Follow(time.Since(h.began), lj.job)
 	h.tellCommitted(lj)
 	h.letLaunchersGo()
 	h.pushes(push.Committed{Job: lj.job.ID})

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/replicad/replicad/internal/wire"
@@ -51,9 +52,22 @@ func (c *stageClock) look(now time.Duration, job *replica.Job) time.Duration {
 	return now - c.at
 }
 
+// reportClock is since when a node has had nothing else to say of a job.
+type reportClock struct {
+	is replica.NodeReport
+	at time.Duration
+}
+
+func (c *reportClock) look(now time.Duration, r replica.NodeReport) time.Duration {
+	if r.Seq = 0; !reflect.DeepEqual(r, c.is) {
+		c.is, c.at = r, now
+	}
+	return now - c.at
+}
+
 // timed is a report with for how long things have been so, which is no change by itself.
 func (lj *localJob) timed(r replica.NodeReport, now time.Duration) replica.NodeReport {
-	r.SinceMS = millis(lj.since.look(now, lj.job))
+	r.StillMS, r.SinceMS = millis(lj.still.look(now, r)), millis(lj.since.look(now, lj.job))
 	ranks := make([]replica.RankReport, len(r.Ranks))
 	for i, rr := range r.Ranks {
 		if lr := lj.ranks[rr.Rank]; lr != nil && lr.incarnation == rr.Incarnation {

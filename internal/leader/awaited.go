@@ -2,39 +2,16 @@ package leader
 
 import (
 	"strings"
-	"time"
 
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
-// saidWaits is what was said of who is waited for. Owned by the leader.
-type saidWaits struct {
-	since time.Duration
-	times int
-}
-
-// due tells whether a wait is to be said now: after the first time, and each time that has doubled.
-func (s *saidWaits) due(now, first time.Duration, waits bool) bool {
-	switch {
-	case !waits:
-		*s = saidWaits{}
-		return false
-	case s.times == 0 && s.since == 0:
-		s.since = now
-	}
-	if now-s.since < first<<min(s.times, 16)-first {
-		return false
-	}
-	s.times++
-	return true
-}
-
 // sayAwaited tells the launchers of a job, and the log, who is waited for, once that has lasted for claim_timeout.
 func (l *Leader) sayAwaited(led *ledJob) {
 	now := l.now()
 	texts := led.recovery.Overlong(now, l.timing.Claim)
-	if !led.saidWaits.due(now, l.timing.Claim, len(texts) > 0) {
+	if !led.recovery.Clocks.SayAwaited(now, l.timing.Claim, len(texts) > 0) {
 		return
 	}
 	text := "waiting: " + strings.Join(texts, "; ")

@@ -199,12 +199,10 @@ type ledJob struct {
 	moved      time.Duration // when the position last changed, or the stall alarm last rang
 	restsUntil time.Duration // until then events are learned, and looked at together
 	due        bool          // there are some
-	shortSince time.Duration // since when it waits for processes that nobody offers; 0: it does not
-	shortSaid  int           // how often its launchers were told
 	disputing  bool          // the last steps of ranks that have all left
 	gathered   bool          // all nodes brought what they keep for the rendezvous
 	waits      waits
-	saidWaits  saidWaits
+	handing    recovery.Handing // of its clocks, to the nodes
 	guard      guard
 	rhythm     rhythm
 	offered    map[replica.Rank]offered // by this leader
@@ -742,6 +740,7 @@ func (l *Leader) tick(ctx context.Context) {
 			led.guard.look(ctx, l, led)
 			l.sayShort(led)
 			l.sayAwaited(led)
+			handOut(l, led)
 			l.agentsTurn(led)
 		}
 		if at, ok := led.recovery.Next(); (led.due || ok && at <= now) && now >= led.restsUntil {

@@ -281,6 +281,7 @@ func (l *Leader) linkUp(ctx context.Context, n *nodeLink) {
 	l.tellAll(n)
 	close(n.Up)
 	for id, led := range l.jobs {
+		led.handing.Due = true
 		if led.candidate.Job == id && led.job.Phase == replica.Open {
 			n.Send(led.candidate)
 		}
@@ -311,6 +312,10 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 			l.recoverStep(ctx, m.Job, led, recovery.Report{NodeReport: m})
 			l.fenced(led)
 			l.parting(ctx, led)
+		}
+	case replica.Ledger:
+		if led := l.jobs[m.Job]; led != nil {
+			l.recoverStep(ctx, m.Job, led, recovery.Kept{From: name, Ledger: m, Most: age(led.job)})
 		}
 	case replica.Pinned:
 		if led := l.jobs[m.Job]; led != nil && m.Holder == from.node.Holder() && m.Session == from.node.Session {

@@ -199,14 +199,10 @@ func (led *ledJob) launched() bool {
 func (l *Leader) sayShort(led *ledJob) {
 	text, now := led.shortOf(), l.now()
 	if text == "" || led.agents != nil && led.agents.Any() { // torchrun starts them, and its agents hear for whom they wait
-		led.shortSince, led.shortSaid = 0, 0
+		led.recovery.Clocks.NotShort(led.job.Epoch)
 		return
 	}
-	if led.shortSince == 0 {
-		led.shortSince = now
-	}
-	if due := l.timing.Claim << min(led.shortSaid, 16); now-led.shortSince >= due {
-		led.shortSaid++
+	if led.recovery.Clocks.SayShort(now, led.job.Epoch, l.timing.Claim) {
 		l.tell(led.job.ID, text)
 		l.log.Note2(led.job, "short", text)
 	}

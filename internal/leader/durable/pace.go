@@ -4,46 +4,33 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
 // autoPrior: a job of which nothing is known yet is taken to have a fault a day.
 const autoPrior = 24 * time.Hour
 
-// pace is what a room has seen of a job: it decides when writes are due by time.
+// pace is what was seen of a job, by whatever leader: it decides when writes are due by time.
 type pace struct {
-	began  time.Duration // when the job was first seen
-	last   time.Duration // when a write last ended, or the job was first seen: this leader knows of none before
-	faults int           // epochs that closed with a fault
-	cost   time.Duration // of the newest write; zero: none was seen
-	since  time.Duration // when the write under way began
+	clocks func() *recovery.Clocks
+	is     recovery.Paced
 }
 
 // changed takes note of how the job's record changed.
 func (p *pace) changed(now time.Duration, was, is *replica.Job) {
-	switch {
-	case was == nil:
-		p.began, p.last = now, now
-	case is.ClosedEpoch > was.ClosedEpoch && len(is.Faults) > 0 && is.Stop == nil:
-		p.faults++
-	}
-	switch {
-	case is.Writer == nil && was != nil && was.Writer != nil && is.Durable == was.Writer.Generation:
-		p.cost, p.last = now-p.since, now
-	case is.Writer != nil && (was == nil || was.Writer == nil || was.Writer.Generation != is.Writer.Generation):
-		p.since = now
-	}
+	p.is.Follow(now, p.clocks(), was, is)
 }
 
-// between is the time that lies between two faults of the job, as far as it was seen.
-func (p *pace) between(now time.Duration) time.Duration {
-	return (autoPrior + now - p.began) / time.Duration(1+p.faults)
-}
+// last is when a write last ended, or the job was first seen.
+func (p *pace) last(now time.Duration) time.Duration { return p.is.Last(now, p.clocks()) }
 
 // interval is how much time lies between writes of a job; 0: their number of steps counts.
 func (p *pace) interval(now time.Duration, o replica.Options) time.Duration {
 	if o.DurableEvery == replica.DurableAuto {
-		return time.Duration(replica.DurableInterval(p.cost.Seconds(), p.between(now).Seconds())) * time.Second
+		seen, faults, cost := p.is.Seen(now, p.clocks())
+		between := (autoPrior + seen) / time.Duration(1+faults) // two faults, as far as they were seen
+		return time.Duration(replica.DurableInterval(cost.Seconds(), between.Seconds())) * time.Second
 	}
 	return time.Duration(o.DurableSeconds()) * time.Second
 }
@@ -56,9 +43,10 @@ func (p *pace) text(now time.Duration, o replica.Options) string {
 		}
 		return "every " + replica.DurableText(o.DurableEvery)
 	}
+	seen, faults, took := p.is.Seen(now, p.clocks())
 	cost := "no write was seen yet"
-	if p.cost > 0 {
-		cost = fmt.Sprintf("the newest took %v", p.cost.Round(10*time.Millisecond))
+	if took > 0 {
+		cost = fmt.Sprintf("the newest took %v", took.Round(10*time.Millisecond))
 	}
-	return fmt.Sprintf("every %v (auto: %s, %d faults in %v)", p.interval(now, o), cost, p.faults, (now - p.began).Round(time.Second))
+	return fmt.Sprintf("every %v (auto: %s, %d faults in %v)", p.interval(now, o), cost, faults, seen.Round(time.Second))
 }

@@ -19,6 +19,8 @@ type Owner interface {
 	Parted() bool
 	// Unattended tells whether nobody works at the job: neither a launcher nor a process of it is there.
 	Unattended() bool
+	// Clocks are the job's.
+	Clocks() *recovery.Clocks
 	// Lacks is what the copies of a generation lack, by the nodes' words.
 	Lacks(replica.Generation) []replica.Lacking
 }
@@ -135,7 +137,7 @@ type Room struct {
 
 // New returns a room that knows nothing yet. It looks for what was written so often; zero: the leader can't. At most so many nodes write at once.
 func New(owner Owner, looks time.Duration, writers int) *Room {
-	return &Room{owner: owner, looks: looks, writers: writers, triedAt: -backoffMax}
+	return &Room{owner: owner, looks: looks, writers: writers, pace: pace{clocks: owner.Clocks}, triedAt: -backoffMax}
 }
 
 // Learn takes an event. Step is to follow.
@@ -203,7 +205,7 @@ func (r *Room) Next() (at time.Duration, ok bool) {
 	case r.wanted(r.beginAt()):
 		sooner(r.beginAt())
 	case r.byTime() && r.job.Undurable():
-		sooner(r.dueAt(r.pace.last))
+		sooner(r.dueAt(r.pace.last(0)))
 	}
 	return at, ok
 }

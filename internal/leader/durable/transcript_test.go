@@ -15,6 +15,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -81,6 +82,7 @@ type stage struct {
 	away    map[replica.NodeName]bool
 	parted  bool
 	alone   bool
+	clocks  recovery.Clocks
 	printed strings.Builder
 }
 
@@ -97,6 +99,7 @@ func newStage() *stage {
 }
 
 func (s *stage) Linked(n replica.NodeName) bool             { return !s.away[n] }
+func (s *stage) Clocks() *recovery.Clocks                   { return &s.clocks }
 func (s *stage) Unattended() bool                           { return s.alone }
 func (s *stage) Parted() bool                               { return s.parted }
 func (s *stage) Lacks(replica.Generation) []replica.Lacking { return nil }

@@ -139,7 +139,7 @@ func (r *Room) byTime() bool {
 
 // dueAt is when the next write is due by time, as of a time.
 func (r *Room) dueAt(now time.Duration) time.Duration {
-	return r.pace.last + r.pace.interval(now, r.job.Options)
+	return r.pace.last(now) + r.pace.interval(now, r.job.Options)
 }
 
 // beginAt is when the next write may begin.
