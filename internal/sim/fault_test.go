@@ -26,6 +26,7 @@ const (
 	oneWayCut
 	linksBreak
 	leaderFalls
+	leadersFall // one after another, while something is waited for
 	bitFlips
 	memoryShort
 	nodeDrained
@@ -34,11 +35,11 @@ const (
 )
 
 func (k kind) String() string {
-	return [...]string{"rank killed", "rank stopped", "rank frozen", "exception", "ranks differ", "daemon killed", "daemons killed", "keeper killed", "node lost", "node apart", "pair cut", "one-way cut", "links break", "leader falls", "bit flips", "no memory", "drain", "disk emptied"}[k]
+	return [...]string{"rank killed", "rank stopped", "rank frozen", "exception", "ranks differ", "daemon killed", "daemons killed", "keeper killed", "node lost", "node apart", "pair cut", "one-way cut", "links break", "leader falls", "leaders fall", "bit flips", "no memory", "drain", "disk emptied"}[k]
 }
 
 // faults are the kinds, as often as they are drawn.
-var faults = []kind{rankKilled, rankKilled, rankKilled, rankFrozen, rankFrozen, rankStopped, rankRaises, rankDissents, daemonKilled, daemonKilled, daemonKilled, daemonsKilled, keeperKilled, keeperKilled, nodeLost, nodeLost, nodeLost, nodeApart, pairCut, oneWayCut, linksBreak, linksBreak, leaderFalls, leaderFalls, bitFlips, memoryShort, nodeDrained, diskEmptied, diskEmptied}
+var faults = []kind{rankKilled, rankKilled, rankKilled, rankFrozen, rankFrozen, rankStopped, rankRaises, rankDissents, daemonKilled, daemonKilled, daemonKilled, daemonsKilled, keeperKilled, keeperKilled, nodeLost, nodeLost, nodeLost, nodeApart, pairCut, oneWayCut, linksBreak, linksBreak, leaderFalls, leaderFalls, leadersFall, bitFlips, memoryShort, nodeDrained, diskEmptied, diskEmptied}
 
 // fits tells whether a kind can come at a moment at all.
 func (k kind) fits(m moment) bool {
@@ -57,7 +58,7 @@ func (k kind) fits(m moment) bool {
 // strike has a fault happen; false: it can't now.
 func (s *script) strike(a aim) bool {
 	return map[kind]func(sight) bool{rankKilled: s.killRank, rankStopped: s.stopRank, rankFrozen: s.freezeRank, rankRaises: s.raise, rankDissents: s.dissent, daemonKilled: s.killDaemon, daemonsKilled: s.killDaemons, keeperKilled: s.killKeeper,
-		nodeLost: s.crash, nodeApart: s.isolate, pairCut: s.sever, oneWayCut: s.mute, linksBreak: s.hangUp, leaderFalls: s.depose, bitFlips: s.flip, memoryShort: s.starve, nodeDrained: s.drain, diskEmptied: s.emptyDisk}[a.kind](a.at)
+		nodeLost: s.crash, nodeApart: s.isolate, pairCut: s.sever, oneWayCut: s.mute, linksBreak: s.hangUp, leaderFalls: s.depose, leadersFall: s.deposeAll, bitFlips: s.flip, memoryShort: s.starve, nodeDrained: s.drain, diskEmptied: s.emptyDisk}[a.kind](a.at)
 }
 
 // rank picks a process that runs: mostly one that the moment concerns.
@@ -339,6 +340,26 @@ func (s *script) hangUp(at sight) bool {
 func (s *script) depose(sight) bool {
 	s.note("the leader falls")
 	s.w.raft.depose()
+	return true
+}
+
+// deposeAll has one leader after the other fall, some seconds after it came, while the job waits for something: as on a machine that is too busy for
+// its leader. How long something has lasted is no leader's, so this gives nobody more time.
+func (s *script) deposeAll(sight) bool {
+	every, times := s.between(3*time.Second, 9*time.Second), 3+s.rng.IntN(6)
+	s.note("a leader falls each %v while something is waited for, %d times", every.Round(time.Millisecond), times)
+	var fall func()
+	fall = func() {
+		if times--; times < 0 {
+			return
+		}
+		if j := s.w.now(); j == nil || j.Phase != replica.Open || time.Since(s.watcher.since) > 2*time.Second {
+			s.w.tracef("FAULT: another leader falls")
+			s.w.raft.depose()
+		}
+		s.quietly(every, fall)
+	}
+	s.quietly(every, fall)
 	return true
 }
 

@@ -38,8 +38,9 @@ type aim struct {
 
 // task is something that mends a fault later.
 type task struct {
-	at time.Time
-	fn func()
+	at    time.Time
+	fn    func()
+	quiet bool // it gives nobody more time
 }
 
 // patience is how long a fault waits for its moment.
@@ -265,16 +266,23 @@ func (s *script) mend(now time.Time) {
 			i++
 			continue
 		}
-		fn := s.tasks[i].fn
+		t := s.tasks[i]
 		s.tasks = slices.Delete(s.tasks, i, i+1)
-		fn()
-		s.last = now
-		s.watcher.disturbed()
+		t.fn()
+		if !t.quiet {
+			s.last = now
+			s.watcher.disturbed()
+		}
 	}
 }
 
 func (s *script) later(d time.Duration, fn func()) {
-	s.tasks = append(s.tasks, task{time.Now().Add(d), fn})
+	s.tasks = append(s.tasks, task{at: time.Now().Add(d), fn: fn})
+}
+
+// quietly is later for what is to give nobody more time.
+func (s *script) quietly(d time.Duration, fn func()) {
+	s.tasks = append(s.tasks, task{at: time.Now().Add(d), fn: fn, quiet: true})
 }
 
 // lastGrace is how long before the end of a job a fault may keep its last step from being committed: a rank that leaves waits 5 s for a slot.
