@@ -19,6 +19,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/leader/durable"
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -64,6 +65,7 @@ type fleet struct {
 	job   *replica.Job
 	parts map[replica.Part]tier.Part
 	room  *durable.Room
+	timed recovery.Clocks
 
 	running, most atomic.Int64
 	took          time.Duration
@@ -110,6 +112,7 @@ func (f *fleet) part(j *replica.Job, p replica.Part, at replica.Generation, g re
 }
 
 func (f *fleet) Linked(replica.NodeName) bool               { return true }
+func (f *fleet) Clocks() *recovery.Clocks                   { return &f.timed }
 func (f *fleet) Parted() bool                               { return false }
 func (f *fleet) Unattended() bool                           { return false }
 func (f *fleet) Lacks(replica.Generation) []replica.Lacking { return nil }
