@@ -37,6 +37,12 @@ func printStatus(w io.Writer, s control.Status) error {
 	if s.KeeperLost {
 		printf(t, "keeper\tgone: restart this daemon when convenient: until then its ranks' memory does not survive it\n")
 	}
+	if s.LogUnwritten != "" {
+		printf(t, "log\t%s\n", s.LogUnwritten)
+	}
+	for _, k := range s.FormerKeepers {
+		printf(t, "old keeper\t%s\n", k)
+	}
 	if s.Scrubbed.Bad > 0 {
 		printf(t, "memory\t%d copies here had a flipped bit since this daemon started, and were given up: check the node's memory (ECC errors in the kernel's log)\n", s.Scrubbed.Bad)
 	}

@@ -22,6 +22,10 @@ type Status struct {
 	IsLeader    bool                    `json:"is_leader"`
 	Adopting    bool                    `json:"adopting"`
 	KeeperLost  bool                    `json:"keeper_lost"` // until another keeper has taken its place, ranks' memory does not survive this daemon
+	// LogUnwritten says that lines of this daemon's log could not be written, and the remedy. Empty: the newest was.
+	LogUnwritten string `json:"log_unwritten,omitempty"`
+	// FormerKeepers are the keepers of former lives of this node that still run and hold memory that nobody can use, with the remedy.
+	FormerKeepers []string `json:"former_keepers,omitempty"`
 	// Scrubbed is what this daemon has read again of the copies that lie here.
 	Scrubbed ScrubStatus `json:"scrubbed"`
 	// Certificate says that this node's certificate ends within thirty days, or is revoked. Empty: neither.

@@ -23,6 +23,7 @@ type Journal struct {
 	all     zerolog.Logger // of what the configuration asks for line by line: beside the budget
 	retries limiter        // of what this daemon tries again and again
 	library limiter        // of what raft does
+	sink    *sink          // where lines go; nil: nobody looks
 	commits bool           // each is a line at info, not at debug
 	mu      sync.Mutex     // guards lags
 	// lags are the newest commit lags seen here, from the seal of a local replicated part to the news of its commit.
@@ -55,16 +56,18 @@ func New(w io.Writer, c config.Log, node replica.NodeName) (*Journal, error) {
 		return nil, fmt.Errorf("log level %q: %w", c.Level, err)
 	}
 	w = Printed(w)
+	out := &sink{w: w}
+	w = out
 	stamped.Do(func() { zerolog.TimeFieldFormat = time.RFC3339Nano })
 	to := func(w io.Writer) zerolog.Logger {
 		return zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()
 	}
 	all := to(w)
 	if lv == zerolog.DebugLevel || c.PerMinute == 0 {
-		return &Journal{commits: c.Commits, z: all, all: all}, nil
+		return &Journal{sink: out, commits: c.Commits, z: all, all: all}, nil
 	}
 	most := int(min(c.PerMinute, config.MaxLogPerMinute) / 2) // a minute may be the end of one spell and the begin of the next
-	return &Journal{commits: c.Commits, z: to(&budgeted{w: w, says: &all, budget: budget{most: most}}), all: all}, nil
+	return &Journal{sink: out, commits: c.Commits, z: to(&budgeted{w: w, says: &all, budget: budget{most: most}}), all: all}, nil
 }
 
 func (j *Journal) event(name string) *zerolog.Event { return j.z.Info().Str("event", name) }

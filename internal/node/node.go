@@ -94,9 +94,10 @@ type daemon struct {
 
 	stays    atomic.Pointer[string] // why this daemon, which was asked to end, waits; nil: it does not
 	diskFull atomic.Pointer[string] // why this voter's log takes nothing more; nil: it has room
-	said     control.Standings      // by voters that do not lead, of their own part in Raft
-	unlinked control.NoLinks        // why no voter takes a link of this node, while it has none
-	refused  control.NoLinks        // the nodes whose links this one refused
+	former   atomic.Pointer[[]shm.FormerKeeper]
+	said     control.Standings // by voters that do not lead, of their own part in Raft
+	unlinked control.NoLinks   // why no voter takes a link of this node, while it has none
+	refused  control.NoLinks   // the nodes whose links this one refused
 }
 
 // Run runs the daemon of a node until ctx ends. What can't start is an error that names it and the remedy; what was
@@ -691,6 +692,7 @@ func (d *daemon) run(stop context.Context) error {
 		return nil
 	})
 	start("disk", d.watchDisk)
+	start("former keepers", d.watchFormer)
 	start("endpoint", d.endpoint.Run)
 	start("sessions", d.sessions.Run)
 	start("gossip", d.gossip.Run)
@@ -859,7 +861,7 @@ func (d *daemon) baseStatus() control.Status {
 		s.Certificate = err.Error()
 	}
 	s.Revoked, s.PassedOver = revokedStatus(d.id), d.trust.passedOver()
-	s.Voters = d.votersKnown()
+	s.Voters, s.FormerKeepers, s.LogUnwritten = d.votersKnown(), d.formerText(), d.log.Unwritten()
 	if d.gossip != nil {
 		s.Warnings = append(s.Warnings, d.gossip.Warnings()...)
 		s.GossipKeys = gossipKeyStatus(d.id.GossipKeys(), d.cfg.Node, d.gossip.Members())

@@ -173,6 +173,8 @@ type status struct {
 	Session     replica.Session
 	KeeperLost  bool `json:"keeper_lost"`
 
+	FormerKeepers []string `json:"former_keepers"`
+
 	Scrubbed struct{ Bytes, Bad uint64 }
 
 	DurableSilent string `json:"durable_silent"`

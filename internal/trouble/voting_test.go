@@ -3,6 +3,7 @@
 package trouble_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -129,4 +130,23 @@ func TestAVoterThatLostItsLogIsNamed(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestAnOldKeeperIsNamed: state_dir was emptied under a keeper that holds a rank's memory. The next daemon has a keeper of its own, and names the old one.
+func TestAnOldKeeperIsNamed(t *testing.T) {
+	t.Parallel()
+	n := one(t)
+	n.run("job", 1, rankSpec{Floats: 100}).await("step", fields{"step": 5})
+	old := n.keeper
+	n.daemon.kill()
+	if err := os.RemoveAll(n.cfg.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	n.keep()
+	n.serve()
+	s := n.statusWhen(func(s status) bool { return len(s.FormerKeepers) > 0 })
+	contains(t, s.FormerKeepers[0], fmt.Sprintf("process %d is the keeper of a former life", old.PID()), "MiB in", fmt.Sprintf("kill %d", old.PID()))
+	n.daemon.await("failed", fields{"what": "keeper", "why": "state_dir was emptied"})
+	_, out := n.verb("status")
+	contains(t, out, "old keeper", "kill ")
 }
