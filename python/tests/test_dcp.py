@@ -155,7 +155,7 @@ def test_commands_read_what_was_saved(tmp_path: Path) -> None:
     dcp.save(state(), checkpoint_id="90", storage_writer=Writer(str(root), "lm"))
     dcp.save(state(), storage_writer=Writer(str(root), "lm"))
     rows = json.loads(command("ls", "--json", root))
-    assert [(r["step"], r["state"]) for r in rows] == [(91, "unread"), (90, "unread"), (2, "unread"), (1, "unread")]
+    assert [(r["step"], r["state"]) for r in rows] == [(91, "good"), (90, "good"), (2, "good"), (1, "good")]
     assert len({r["run"] for r in rows}) == 1
     assert "loss=0.5" in command("ls", root)
     assert "good" in command("verify", f"{root}/lm@2")
