@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -18,10 +17,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 )
-
-// memoryLimit is what a daemon takes for itself, in bytes, before its collector works harder and gives memory back; arenas are not among it.
-// Above it nothing fails. GOMEMLIMIT says otherwise.
-const memoryLimit = 1 << 30
 
 func newDaemon(std stdio) *cobra.Command {
 	var t target
@@ -54,9 +49,7 @@ func newDaemon(std stdio) *cobra.Command {
 			if _, err := node.Identity(c); err != nil {
 				return coded(exitConfig, err)
 			}
-			if os.Getenv("GOMEMLIMIT") == "" {
-				debug.SetMemoryLimit(memoryLimit)
-			}
+			defer paceCollector()()
 			keeper := func(ctx context.Context) (undo func(), err error) { return startKeeper(ctx, c, waitKeeper, std.err) }
 			err = node.Run(cmd.Context(), c, node.Options{Version: versionText(), Stderr: std.err, Bootstrap: bootstrap || t.dev, Join: join, Keeper: keeper})
 			if t.dev && err != nil && strings.Contains(err.Error(), "is in use") { // gossip's library drops the cause
