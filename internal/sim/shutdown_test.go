@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -108,9 +107,6 @@ func shutDownMute(t *testing.T, seed uint64, order int, falls time.Duration) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	for drawShape(rand.New(rand.NewPCG(seed, 1))).frozen { // its frozen part would have to be in the store already
-		seed += 1000
-	}
 	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		w := newWorld(t, ctx, seed, dir)
@@ -167,9 +163,9 @@ func permuted(of, n int) (list []int) {
 	return list
 }
 
-// spools says what the next lives of the daemons do not find in their spools of what a job has committed; empty: nothing.
+// spools says what the next lives of the daemons do not find in their spools of what a job has committed, and of what that binds; empty: nothing.
 func (w *world) spools(ctx context.Context, job *replica.Job) string {
-	have := map[replica.Part]bool{}
+	have, frozen := map[replica.Part]bool{}, map[replica.Part]bool{}
 	for _, n := range w.names {
 		sp, err := w.openSpool(ctx, n, 1)
 		if err != nil {
@@ -180,14 +176,25 @@ func (w *world) spools(ctx context.Context, job *replica.Job) string {
 			w.tracef("%s: passes over %s", n, why)
 		}
 		for _, p := range job.Parts {
-			if _, ok := writer.PickOf(left, job.ID, job.Committed, p); ok {
-				have[p.Part] = true
+			at, ok := writer.PickOf(left, job.ID, job.Committed, p)
+			have[p.Part] = have[p.Part] || ok
+			if !ok || !job.Durable.IsZero() {
+				continue
+			}
+			for _, f := range at.Note.Frozen { // beside what binds it: one node writes both
+				_, ok := writer.PickOf(left, job.ID, job.Committed, replica.PartRoot{Part: f.Part, Root: f.Root})
+				frozen[f.Part] = frozen[f.Part] || ok
 			}
 		}
 	}
 	for _, p := range job.Parts {
 		if !have[p.Part] {
 			return fmt.Sprintf("no spool has %v", p.Part)
+		}
+	}
+	for p, is := range frozen {
+		if !is {
+			return fmt.Sprintf("no spool has %v beside what binds it", p)
 		}
 	}
 	return ""
