@@ -237,6 +237,10 @@ func (n *Node) waits(v franchise.Verdict) Standing {
 				n.store.marked().Index, n.store.marked().Term, v.Known.Index, v.Known.Term)
 		}
 		s.Remedy = "a leader comes once a majority of voters with their logs is up; if too many are lost for good, replicad voter recover on a voter that has a log"
+		if v.Cause == franchise.Lost && len(v.For) == 0 {
+			s.Why = "its log is empty, and its keeper or another voter remembers that it had one"
+			s.Remedy += "; if the logs of all are lost for good, end the keepers too, and start with --bootstrap"
+		}
 	case v.Cause == franchise.NobodyHas:
 		s.For = nil
 		s.Why = "no voter has a log, and none was told to begin a cluster"

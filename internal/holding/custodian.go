@@ -30,8 +30,11 @@ type Custodian struct {
 	lost   bool                // no keeper holds what is parked
 }
 
-// PromiseKey is where a keeper holds what its node's voter has promised.
-const PromiseKey = "voter's promises"
+// PromiseKey is where a keeper holds what its node's voter has promised, and PromiseFile how /proc calls that: it stays when jobs have ended.
+const (
+	PromiseKey  = "voter's promises"
+	PromiseFile = "replicad-promises"
+)
 
 // Vault is the part of shm.Keeper that the custodian needs; calls may take seconds.
 type Vault interface {

@@ -536,8 +536,8 @@ func (d *daemon) memory() consensus.Memory {
 		_ = other.Close()
 	}
 	if err == nil && f == nil {
-		if f, err = shm.NewScrap(holding.PromiseKey, consensus.MemoryBytes); err == nil {
-			err = d.keeper.Put(holding.PromiseKey, f)
+		if f, err = shm.NewMemfd(holding.PromiseFile); err == nil {
+			err = errors.Join(f.Truncate(consensus.MemoryBytes), d.keeper.Put(holding.PromiseKey, f))
 		}
 	}
 	if err != nil {

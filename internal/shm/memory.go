@@ -251,16 +251,3 @@ func hasName(list, name string) bool {
 	}
 	return false
 }
-
-// NewScrap makes a little memory that a keeper can hold, of so many bytes.
-func NewScrap(name string, size int64) (*os.File, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("make %q: %w", name, err)
-	}
-	f := os.NewFile(uintptr(fd), name)
-	if err := f.Truncate(size); err != nil {
-		return nil, errors.Join(fmt.Errorf("make %q: %w", name, err), f.Close())
-	}
-	return f, nil
-}
