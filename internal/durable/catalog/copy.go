@@ -228,7 +228,7 @@ func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
 	if err != nil {
 		return err
 	}
-	said, err := c.words(ctx, f.Run.Place)
+	said, err := words(ctx, c, f.Run.Place)
 	if cantTell(err) {
 		return err
 	}

@@ -163,11 +163,11 @@ func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, 
 			skipped = append(skipped, passedOver(r, com.Generation, stateOf(reasons[i]), reasons[i], nil))
 		}
 	}
-	loose, err := c.loose(ctx, r, b)
+	unfinished, err := loose(ctx, c, r, b)
 	if err != nil {
 		return nil, nil, err
 	}
-	skipped = append(skipped, loose...)
+	skipped = append(skipped, unfinished...)
 	for _, com := range whole {
 		r.Order = max(r.Order, com.Order)
 	}
@@ -202,7 +202,7 @@ func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, 
 
 // loose is what is said of objects behind the newest COMMIT that have none of their own: a write that was never finished, or a COMMIT that is gone, where
 // a record of a read, the summary or last.json says that there was one.
-func (c *Catalog) loose(ctx context.Context, r Run, b *book) (skipped []Skipped, err error) {
+func loose(ctx context.Context, c *Catalog, r Run, b *book) (skipped []Skipped, err error) {
 	if len(b.loose) == 0 {
 		return nil, nil
 	}
@@ -220,7 +220,7 @@ func (c *Catalog) loose(ctx context.Context, r Run, b *book) (skipped []Skipped,
 	}
 	for g, n := range b.loose {
 		had := g == h.Generation || slices.ContainsFunc(rows.Rows, func(row format.Row) bool { return row.Generation == g })
-		why, err := c.lostCommit(ctx, b, g, had)
+		why, err := lostCommit(ctx, c, b, g, had)
 		if err != nil {
 			return nil, err
 		}
@@ -234,7 +234,7 @@ func (c *Catalog) loose(ctx context.Context, r Run, b *book) (skipped []Skipped,
 }
 
 // lostCommit is the damage where a generation's COMMIT is gone; nil: as far as is known it had none, or it is being deleted. had: a hint names it.
-func (c *Catalog) lostCommit(ctx context.Context, b *book, g replica.Generation, had bool) (why error, err error) {
+func lostCommit(ctx context.Context, c *Catalog, b *book, g replica.Generation, had bool) (why error, err error) {
 	if _, read := b.reads[g]; b.trash[g] || !read && !had {
 		return nil, nil
 	}

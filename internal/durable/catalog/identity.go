@@ -19,7 +19,7 @@ import (
 // run reads what a run says of itself, and its newest claim. claims are their names where they were listed before.
 func (c *Catalog) run(ctx context.Context, p format.Place, claims []format.Name) (r Run, err error) {
 	r.Place = p
-	said, err := c.words(ctx, p)
+	said, err := words(ctx, c, p)
 	if cantTell(err) {
 		return r, err
 	}
@@ -41,7 +41,7 @@ func (c *Catalog) run(ctx context.Context, p format.Place, claims []format.Name)
 }
 
 // words is a run's run.json.
-func (c *Catalog) words(ctx context.Context, p format.Place) (*format.Run, error) {
+func words(ctx context.Context, c *Catalog, p format.Place) (*format.Run, error) {
 	b, _, err := c.get(ctx, p.Under(format.RunKey))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.Under(format.RunKey), err)

@@ -243,7 +243,7 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 	for g, n := range b.loose {
 		l := Listed{Run: r, Generation: g, State: Unfinished, Objects: n, Row: format.Row{Generation: g}}
 		_, had := known[g]
-		why, err := c.lostCommit(ctx, b, g, had)
+		why, err := lostCommit(ctx, c, b, g, had)
 		if err != nil {
 			return nil, err
 		}
