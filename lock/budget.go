@@ -10,6 +10,9 @@ import (
 //	phase            needed                                 gives way
 //	Opening          the initial one                        what an opening sealed that was closed
 //	Open             committed, candidate                   all else; while what was committed before stays, the candidate waits for it
+//	  two slots,     committed, the candidate if         a candidate of whose copy here no leader was told, then what was
+//	  unasked        any leader was told of it here      captured in its place, before each sixteenth step
+//	  three slots    as Open                             the one for freshness, before each sixteenth step
 //	Closed           committed, whatever is eligible        nothing: nothing new needs a place but a live capture, which takes a free one
 //	Planned          committed, the plan's                  all else, pins of the closed epoch too; what was committed before goes last
 //
@@ -17,6 +20,45 @@ import (
 // copies, and no candidate gets a place meanwhile. What brings the copies needs no third place: a mirror holds previous and gets the
 // committed one, before it takes the candidate (CommittedFirst). A reader (a transfer, the durable writer) may hold any of these and one more. Each reader is bounded by its own progress:
 // a transfer that stalls ends. A durable write gives its slot up when a commit has lacked it for 2 s or 10 steps (internal/host/writer, D118).
+
+// Unasked: no leader has asked for the candidate for holder_grace. The job trains on, and with two slots nothing newer would be captured: a fault would
+// cost all steps since. A leader commits a generation only once the node of each rank has told it of that rank's copies. So a candidate of whose
+// copy no leader was told is not committed, and never will be once the copy is gone: the rank answers that it has passed it.
+//
+// A candidate that some leader was told of stays, however long that was ago: the commit may be in the log of a majority that this node does not reach. Counterexample:
+// nodes a and b tell of (1,27), the leader commits it, and both lose the majority. With (1,27) given up on both, a fault of either is followed by the
+// news that (1,27) is committed, which nobody holds. So two slots have a price (D171); a third one captures anew meanwhile.
+
+// shelterEvery is how many steps lie between two captures that make way for each other, where there is one slot for them. While the next one is
+// captured there is none, so that they are few; all ranks take the same steps.
+const shelterEvery = 16
+
+// shelterSteps is that number for a job: each is captured for freshness too.
+func shelterSteps(j *replica.Job) replica.Step {
+	c := max(CadenceAt(j, j.Position.Step), 2)
+	return (shelterEvery + c - 1) / c * c
+}
+
+// Shelter is the step that a rank of an arena with two slots is to capture next, while no leader asks for the candidate, and which its own place may be
+// freed for; 0: none yet.
+func Shelter(in RetainInput) replica.Step {
+	r := newRetention(in)
+	if at := r.good.Step + 1; r.shelters() && r.good.Epoch == in.Job.Epoch && at%shelterSteps(in.Job) == 0 && at > in.Job.Position.Step {
+		return at
+	}
+	return 0
+}
+
+// shelters tells whether a rank with two slots captures anew though the candidate waits.
+func (r *retention) shelters() bool {
+	return r.in.Unasked && r.in.Job.Phase == replica.Open && r.slots == 2 && r.below.IsZero() && r.named() && !r.in.Stands
+}
+
+// givesWay tells whether a generation is given up for the next capture of this kind: it is about to come, and a good deal newer.
+func (r *retention) givesWay(g replica.Generation) bool {
+	every, next := shelterSteps(r.in.Job), r.good.Step+1
+	return r.good.Epoch == g.Epoch && next%every == 0 && g.Step+every/2 <= next && !r.in.Stands
+}
 
 // PinHolds tells whether pins for a candidate still mean anything: those of an epoch that was closed and planned over do not. The plan
 // resumes at a generation that is sealed, and commits start anew there.

@@ -358,14 +358,17 @@ func (c *Committer) standing() replica.Step {
 	return newest
 }
 
-// name announces the next candidate: the one of an earlier leader that can still be had; else a multiple of durable_every that would be passed otherwise (forWrite); else the first step due after the position that ranks will not have passed when they hear of it; or, where
+// name announces the next candidate: the one of an earlier leader that can still be had, or what all ranks have sealed since; else a multiple of durable_every that would be passed otherwise (forWrite); else the first step due after the position that ranks will not have passed when they hear of it; or, where
 // all ranks stand on purpose, the newest that they hold; or, after some rank passed the last one, a later generation that all who passed
 // hold, else one further ahead with each failure until a commit (protocol section 5.1).
 func (c *Committer) name() []Effect {
 	var goesOn replica.Generation
 	if h := c.heard; h != nil {
 		c.lead.sees(h.live(c.job.Epoch))
-		goesOn, c.heard = h.candidate(c.job), nil
+		if goesOn = h.candidate(c.job); goesOn.IsZero() && c.job.Options.Slots <= 3 { // with four they pass while the news travels
+			goesOn = h.common(c.job)
+		}
+		c.heard = nil
 	}
 	step := NextDue(c.job, max(c.job.Position.Step, c.lead.first()-1))
 	c.skipped = 0

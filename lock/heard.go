@@ -106,6 +106,27 @@ func (h *heard) candidate(j *replica.Job) (newest replica.Generation) {
 	return newest
 }
 
+// common is the newest generation beyond the committed one that each rank has sealed, by what all of their nodes reported. Zero: there is none.
+func (h *heard) common(j *replica.Job) (newest replica.Generation) {
+	holds := map[replica.Generation]map[sealedBy]bool{}
+	for _, r := range h.of {
+		for _, p := range r.Parts {
+			if g := p.Generation; !p.Mirror && g.Epoch == j.Epoch && g.Step > j.Position.Step && p.Part.Kind != replica.FrozenPart {
+				if holds[g] == nil {
+					holds[g] = map[sealedBy]bool{}
+				}
+				holds[g][sealedBy{p.Rank, p.Part.Kind, g}] = true
+			}
+		}
+	}
+	for g, by := range holds {
+		if len(by) == 2*len(j.Ranks) && g.Compare(newest) > 0 {
+			newest = g
+		}
+	}
+	return newest
+}
+
 // sealedBy is a part that a rank has sealed.
 type sealedBy struct {
 	rank       replica.Rank

@@ -36,18 +36,20 @@ func TestANewLeaderGoesOnWithTheCandidate(t *testing.T) {
 		nodes [3]node
 		want  replica.Step
 	}{
-		"sealed by all":                              {[3]node{at(9, 4, 4), at(9, 4, 4), at(10, 4, 4)}, 4},
-		"sealed by one, ahead of the others":         {[3]node{at(4, 4, 4), at(3, 4), at(4, 4)}, 4},
-		"ahead of all":                               {[3]node{at(3, 6), at(3, 6), at(4, 6)}, 6},
-		"one node alone has heard of it":             {[3]node{at(9, 0, 4), at(9, 4, 4), at(9, 0, 4)}, 4},
-		"of two the newer one":                       {[3]node{at(9, 4, 4, 8), at(9, 8, 4, 8), at(9, 8, 4, 8)}, 8},
-		"the newer one was passed":                   {[3]node{at(9, 4, 4), at(9, 8, 4, 8), at(9, 8, 4, 8)}, 4},
-		"passed by one rank: a holder lost it":       {[3]node{at(9, 4), at(9, 4, 4), at(9, 4, 4)}, 10},
-		"committed meanwhile: there is none":         {[3]node{at(3, 1, 1), at(3, 1, 1), at(2, 1, 1)}, 4},
-		"there is none, and it is known how far all": {[3]node{at(7, 0), at(6, 0), at(7, 0)}, 8},
+		"sealed by all":                                {[3]node{at(9, 4, 4), at(9, 4, 4), at(10, 4, 4)}, 4},
+		"sealed by one, ahead of the others":           {[3]node{at(4, 4, 4), at(3, 4), at(4, 4)}, 4},
+		"ahead of all":                                 {[3]node{at(3, 6), at(3, 6), at(4, 6)}, 6},
+		"one node alone has heard of it":               {[3]node{at(9, 0, 4), at(9, 4, 4), at(9, 0, 4)}, 4},
+		"of two the newer one":                         {[3]node{at(9, 4, 4, 8), at(9, 8, 4, 8), at(9, 8, 4, 8)}, 8},
+		"the newer one was passed":                     {[3]node{at(9, 4, 4), at(9, 8, 4, 8), at(9, 8, 4, 8)}, 4},
+		"passed by one rank: a holder lost it":         {[3]node{at(9, 4), at(9, 4, 4), at(9, 4, 4)}, 10},
+		"committed meanwhile: there is none":           {[3]node{at(3, 1, 1), at(3, 1, 1), at(2, 1, 1)}, 4},
+		"there is none, and it is known how far all":   {[3]node{at(7, 0), at(6, 0), at(7, 0)}, 8},
+		"given up, and all have captured a later step": {[3]node{at(40, 4, 32), at(40, 4, 32), at(41, 4, 32)}, 32},
+		"given up, and not all have captured it":       {[3]node{at(40, 4, 32), at(40, 4, 48), at(41, 4, 32)}, 42},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, "0,0,0", "min=2")
+			b := newBench(t, "0,0,0", "min=2 slots=2")
 			b.commit(1)
 			b.c = NewCommitter(6, 0)
 			b.c.Listen()

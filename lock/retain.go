@@ -38,6 +38,7 @@ type PlaceState struct {
 	Generation replica.Generation
 	Root       replica.Digest // of what is sealed; zero: not known
 	Pinned     bool
+	Told       bool // it was pinned for some leader, which may have counted that: whatever became of the leader, it may be committed
 	Held       bool // a reader: durable writer or transfer
 	Dead       bool // every process that had the arena has exited or acknowledged the join
 }
@@ -47,6 +48,7 @@ type RetainInput struct {
 	Job       *replica.Job
 	Candidate replica.Generation // newest the leader named; zero: none known
 	Good      replica.Word       // of the arena's rank; zero where it has none (a mirror)
+	Unasked   bool               // no leader has asked for the candidate for holder_grace; of a mirror never
 	Stands    bool               // the arena's rank goes no further before its newest step is committed: it has left, or says so
 	Slots     int                // replicated slots of the arena
 	Places    []PlaceState
@@ -223,7 +225,7 @@ func (r *retention) mayFree(p PlaceState) bool {
 	case replica.Open:
 	}
 	if g == r.in.Candidate {
-		return false
+		return r.shelters() && !p.Ring && !p.Told && r.givesWay(g)
 	}
 	if !j.Lineage.Valid(g) { // another history: never eligible again
 		return true
@@ -234,11 +236,18 @@ func (r *retention) mayFree(p PlaceState) bool {
 	if g.Compare(j.Committed) < 0 {
 		return r.below.IsZero() || g != r.below
 	}
+	if r.shelters() {
+		return g != r.fresh || r.givesWay(g)
+	}
 	if r.slots <= 2 { // no freshness slots: only the candidate stays, or what will be it
 		return r.named() && !(r.in.Stands && g == r.in.Good.Generation())
 	}
 	// Of three slots one is for freshness. A second one in use is the candidate's: ranks that stand still before the candidate, to have
 	// the step committed at which they stand, would wait for ever for good to reach what frees it.
+	// While the candidate waits for long, the one for freshness is taken anew: it is what the job resumes at after a fault.
+	if r.slots == 3 && r.named() && g == r.fresh {
+		return r.givesWay(g)
+	}
 	return g != r.fresh && (r.crowded || r.good.Epoch == g.Epoch && r.good.Step >= g.Step+r.lifetime)
 }
 

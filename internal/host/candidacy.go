@@ -13,6 +13,8 @@ import (
 type candidacy struct {
 	candidate   replica.Candidate
 	candidateAt time.Time
+	asks        bool                                // a leader has named it over the present link
+	asked       time.Time                           // where none has: when the link was lost over which one had
 	beyond      replica.Position                    // what was committed when the candidate, or one that lapsed since, was named
 	waitsAt     time.Time                           // when the first of those was
 	heardAt     replica.Step                        // how far ranks here were then
@@ -29,8 +31,23 @@ func (c *candidacy) obey(n replica.Candidate, committed replica.Position, now ti
 	if c.waitsAt.IsZero() || c.beyond != committed {
 		c.beyond, c.waitsAt = committed, now
 	}
-	c.candidate, c.candidateAt, c.heardAt = n, now, furthest
+	c.candidate, c.candidateAt, c.heardAt, c.asks = n, now, furthest, true
 	c.repeat()
+}
+
+// unlinked follows the end of a link, or the beginning of the next.
+func (c *candidacy) unlinked(now time.Time) {
+	if c.asks {
+		c.asks, c.asked = false, now
+	}
+}
+
+// unasked is for how long no leader has asked for the candidate; 0: one does, or there is none.
+func (c *candidacy) unasked(now time.Time) time.Duration {
+	if c.candidate.N == 0 || c.asks {
+		return 0
+	}
+	return now.Sub(c.asked)
 }
 
 // waitsFrom is since when the next commit waits. It counts on through candidates that lapse: where a rank finds no place for one, the leader

@@ -147,3 +147,26 @@ func TestCandidacyGoesOn(t *testing.T) {
 		}
 	}
 }
+
+// For how long no leader has asked for the candidate: from the end of the link over which one did, until one does over another.
+func TestCandidacyUnasked(t *testing.T) {
+	at := func(s int64) time.Time { return time.Unix(s, 0) }
+	c := newCandidacy()
+	c.unlinked(at(50))
+	if got := c.unasked(at(200)); got != 0 {
+		t.Errorf("without a candidate: %v", got)
+	}
+	c.obey(fixture.Candidate(1, 6), replica.Position{Epoch: 3, Step: 5}, at(100), 5)
+	if got := c.unasked(at(200)); got != 0 {
+		t.Errorf("over the link: %v", got)
+	}
+	c.unlinked(at(210))
+	c.unlinked(at(220)) // a link came up, and nobody asked
+	if got := c.unasked(at(270)); got != 60*time.Second {
+		t.Errorf("60 s after the link: %v", got)
+	}
+	c.obey(fixture.Candidate(2, 8), replica.Position{Epoch: 3, Step: 5}, at(280), 5)
+	if got := c.unasked(at(900)); got != 0 {
+		t.Errorf("asked again: %v", got)
+	}
+}

@@ -381,6 +381,9 @@ func (h *Host) linkLost(ev LinkDown) {
 	}
 	h.link, h.unlinked = nil, time.Now()
 	h.log.Unlinked(ev.Err)
+	for _, lj := range h.jobs {
+		lj.unlinked(time.Now())
+	}
 	for id, ch := range h.questions { // no answer will come
 		delete(h.questions, id)
 		close(ch)
@@ -436,6 +439,8 @@ func (h *Host) leaderSays(msg any) {
 	case replica.Candidate:
 		if lj := h.jobs[msg.Job]; lj != nil && msg.Compare(lj.candidate) > 0 {
 			h.newCandidate(lj, msg)
+		} else if lj != nil && msg.Compare(lj.candidate) == 0 {
+			lj.asks = true // over another link
 		}
 	case replica.Ledger:
 		if lj := h.jobs[msg.Job]; lj != nil {
@@ -606,6 +611,7 @@ func (h *Host) resend() {
 		lj.reported = replica.NodeReport{}
 		lj.said.Linked()
 		h.saySaid(lj)
+		lj.unlinked(time.Now())
 		lj.repeat() // with the link the leader lost this node's pins
 		h.report(lj)
 		h.answerCandidate(lj)

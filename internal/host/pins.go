@@ -1,6 +1,7 @@
 package host
 
 import (
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
@@ -156,9 +157,13 @@ func (h *Host) retainArena(lj *localJob, a *holding.Arena, lr *localRank) {
 	in, places := h.placeStates(lj, a, lr == nil, lr == nil || !lr.alive() || lr.stopped())
 	if lr != nil {
 		in.Good, in.Stands = a.Good(), lr.stands()
+		in.Unasked = lj.unasked(time.Now()) >= h.cfg.Timing.HolderGrace
 	}
 	for _, i := range lock.Retain(in) {
 		a.Free(places[i])
+	}
+	if s := lock.Shelter(in); s != 0 && slices.ContainsFunc(a.Places(), func(p shm.Place) bool { return p.Kind == shm.Slot && a.Word(p).State() == replica.SlotFree }) {
+		a.SetCandidate(replica.Position{Epoch: lj.job.Epoch, Step: s})
 	}
 }
 
@@ -179,6 +184,7 @@ func (h *Host) placeStates(lj *localJob, a *holding.Arena, isMirror, dead bool) 
 				continue
 			}
 			s.Generation, s.Root = info.Generation, info.Root
+			s.Told = info.PinN != 0
 			s.Pinned = info.PinN != 0 && info.PinN == lj.candidate.N && info.PinTerm == lj.candidate.Term && lock.PinHolds(lj.job, lj.candidate.Generation)
 		}
 		in.Places = append(in.Places, s)

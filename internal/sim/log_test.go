@@ -231,6 +231,13 @@ func (r *raft) silence() {
 	r.mute = true
 }
 
+// speak ends the silence: the next one may be elected.
+func (r *raft) speak() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mute = false
+}
+
 // handOver has another voter lead at once, if one may.
 func (r *raft) handOver() {
 	r.mu.Lock()
