@@ -46,7 +46,7 @@ func (a *Arena) Standing(k shm.PlaceKind, g replica.Generation, root replica.Dig
 	return is
 }
 
-// TakeFor takes a place for a part that is in none yet. Where no place of its kind is free, the places that giveWay names are freed first;
+// TakeFor takes a place for a part that is in none yet, of several free ones that which a broken transfer of the part has left most in. Where no place of its kind is free, the places that giveWay names are freed first;
 // the frozen area always gives way. ErrBrought and ErrNoPlace say why there is none.
 func (a *Arena) TakeFor(m replica.Manifest, giveWay func() []shm.Place) (shm.Place, *shm.Staging, error) {
 	if a.closed {
@@ -57,6 +57,7 @@ func (a *Arena) TakeFor(m replica.Manifest, giveWay func() []shm.Place) (shm.Pla
 		return shm.Place{}, nil, fmt.Errorf("%v of generation %v in arena %s: %w (%v)", m.Part, m.Generation, a.key, ErrBrought, is)
 	}
 	for try := 0; ; try++ {
+		var free []shm.Place
 		for _, p := range a.Places() {
 			if p.Kind != kind {
 				continue
@@ -65,9 +66,13 @@ func (a *Arena) TakeFor(m replica.Manifest, giveWay func() []shm.Place) (shm.Pla
 				a.Free(p)
 			}
 			if a.Word(p).State() == replica.SlotFree {
-				s, err := a.Take(p, m)
-				return p, s, err
+				free = append(free, p)
 			}
+		}
+		if len(free) > 0 {
+			p := a.fullest(free, &m)
+			s, err := a.Take(p, m)
+			return p, s, err
 		}
 		freed := false
 		for _, p := range giveWay() {
@@ -77,6 +82,21 @@ func (a *Arena) TakeFor(m replica.Manifest, giveWay func() []shm.Place) (shm.Pla
 			return shm.Place{}, nil, fmt.Errorf("arena %s, to stage %v of generation %v: %w", a.key, m.Part, m.Generation, ErrNoPlace)
 		}
 	}
+}
+
+// fullest is the free place in which most of a part lies already: a transfer that broke off has left it there. Else the first one.
+func (a *Arena) fullest(free []shm.Place, m *replica.Manifest) (best shm.Place) {
+	best = free[0]
+	if len(free) == 1 {
+		return best
+	}
+	most := 0
+	for _, p := range free {
+		if n := a.Left(p, m); n > most {
+			best, most = p, n
+		}
+	}
+	return best
 }
 
 // Unwanted lists what is on its way into places of a kind without being wanted any more: it holds the place of what is.

@@ -66,6 +66,34 @@ func TestStanding(t *testing.T) {
 	}
 }
 
+// A transfer that comes again goes on in the place where it broke off, though another one is free before it: what has come stays there.
+func TestATransferGoesOnInItsPlace(t *testing.T) {
+	a, _ := hold(t, shm.Spec{Geometry: fixture.Geometry(t, false), Slots: 3, Mirror: true})
+	older, _ := manifest(a, slot(0), fixture.Gen(3, 8), replica.Digest{})
+	man, chunks := manifest(a, slot(0), fixture.Gen(3, 9), replica.Digest{})
+	none := func() []shm.Place { return nil }
+	first, s, err := a.TakeFor(older, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, broken, err := a.TakeFor(man, none)
+	if err != nil || p == first {
+		t.Fatalf("took %v, %v", p, err)
+	}
+	if err := errors.Join(broken.Reuse(), broken.Put(0, chunks[0])); err != nil {
+		t.Fatal(err)
+	}
+	broken.Abort()
+	s.Abort()
+	again, next, err := a.TakeFor(man, none)
+	if err != nil || again != p {
+		t.Fatalf("took %v, %v; want %v, where it broke off", again, err, p)
+	}
+	if err := next.Reuse(); err != nil || !next.Have(0) {
+		t.Errorf("chunk 0 is there: %v, %v", next.Have(0), err)
+	}
+}
+
 // A daemon dies behind each single store into an arena of two slots: while it takes a part into a mirror or restores one into a rank's,
 // beside the committed part. Whoever adopts the arena finds the committed part, and a place for the next one, at once.
 func TestADaemonDiesAtEachStore(t *testing.T) {

@@ -70,7 +70,7 @@ var walls = map[string]wall{
 	"internal/spool":             {2, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/directory": {2, []string{"internal/durable/store"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/remote":    {2, []string{"internal/durable/store"}, nil},
-	"internal/shm":               {2, []string{"replica", "internal/unixsock", "internal/want"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
+	"internal/shm":               {2, []string{"replica", "internal/planted", "internal/unixsock", "internal/want"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/pki":               {2, []string{"replica"}, nil},
 	"internal/endpoint":          {2, []string{"replica"}, []string{"github.com/quic-go/quic-go", "golang.org/x/net/ipv4", "golang.org/x/sys/unix"}},
 	"membership":                 {2, []string{"replica"}, []string{"github.com/hashicorp/memberlist"}},

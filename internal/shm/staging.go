@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -88,16 +89,34 @@ func (a *Arena) fits(p Place, m *replica.Manifest) error {
 	return nil
 }
 
+// Left counts the chunks of a part that a FREE place may have, by the digests of what it held last. They are a hint: Reuse hashes the bytes.
+func (a *Arena) Left(p Place, m *replica.Manifest) (chunks int) {
+	old, err := a.digestsOf(p, len(m.Chunks))
+	for i := 0; err == nil && i < len(m.Chunks); i++ {
+		if old(i) == m.Chunks[i] {
+			chunks++
+		}
+	}
+	return chunks
+}
+
+// digestsOf reads the digests in a place's meta, whatever its state.
+func (a *Arena) digestsOf(p Place, chunks int) (func(i int) replica.Digest, error) {
+	b := make([]byte, metaBytes+16*chunks)
+	_, err := a.file.ReadAt(b, int64(a.metaOf(p)))
+	return func(i int) replica.Digest { return replica.Digest(b[metaBytes+16*i:][:16]) }, err
+}
+
 // reuse looks for chunks in what the place held last, by the digests in its old meta, which are no more than a hint, and in
 // sealed places of the same kind.
 func (s *Staging) reuse() error {
-	old := make([]byte, metaBytes+16*len(s.m.Chunks))
-	if _, err := s.a.file.ReadAt(old, int64(s.a.metaOf(s.p))); err != nil {
+	old, err := s.a.digestsOf(s.p, len(s.m.Chunks))
+	if err != nil {
 		return err
 	}
 	off, n := s.a.span(s.p)
 	for i, want := range s.m.Chunks {
-		if replica.Digest(old[metaBytes+16*i:][:16]) != want {
+		if old(i) != want || planted.Afresh {
 			continue
 		}
 		at, size := replica.ChunkSpan(i, n, s.m.ChunkBytes)

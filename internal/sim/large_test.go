@@ -22,55 +22,87 @@ const (
 	mostSent = 1.2
 )
 
-// TestALargeStateIsCommittedWhereLeadersChange: leaders change faster than a part is sent. Each used to name a candidate of its own, with which the push of
-// the one before ended: 1 commit at step 133. A candidate outlives its leader, so that a commit comes each time that a part needs twice, and hardly a byte is sent
-// in vain.
+// TestALargeStateIsCommittedWhereLeadersChange: leaders change faster than a part is sent, connections break, daemons start again. Each leader used to name a
+// candidate of its own, with which the push of the one before ended: 1 commit at step 133. A candidate outlives its leader, and a push goes on from what the
+// mirror has. So a commit comes each time that a part needs twice, and hardly a byte is sent in vain.
 func TestALargeStateIsCommittedWhereLeadersChange(t *testing.T) {
-	t.Parallel()
-	deposed, lasts := 31, 270*time.Second
+	for _, c := range []struct {
+		name  string
+		lasts time.Duration
+		times int
+		fault func(w *world, n int)
+	}{
+		{"leaders change", 270 * time.Second, 31, func(w *world, _ int) { w.raft.depose() }},
+		{"connections break", 60 * time.Second, 14, func(w *world, _ int) {
+			for i, a := range w.names {
+				for _, b := range w.names[:i] {
+					w.net.hangUp(a, b)
+				}
+			}
+		}},
+		{"daemons start again", 90 * time.Second, 8, func(w *world, n int) {
+			m := w.machines[w.names[n%w.trainers]]
+			m.kill()
+			m.serve()
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir, err := os.MkdirTemp(quick(), "sim")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(dir)
+			bubble.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				w := sharded(t, ctx, dir)
+				w.large()
+				defer w.trains(ctx, cancel)()
+				w.judgeLarge(c.lasts, c.times, c.fault)
+			})
+		})
+	}
+}
+
+// large gives the ranks such a state, and daemons that link to the next leader late.
+func (w *world) large() {
+	w.weights, w.takes, w.pass, w.frozen, w.durable = part/stands, needs, 250*time.Millisecond, false, 0
+	w.slowest = rate / stands / 25
+	w.regions = w.regions[:2]
+	w.regions[0].Shape, w.regions[0].Bytes = []uint64{w.weights / 4}, w.weights
+	w.net.pace = w.pace()
+	w.slow.Store(int64(3 * time.Second))
+}
+
+// judgeLarge has so many faults befall the job, and looks at its commits.
+func (w *world) judgeLarge(lasts time.Duration, times int, fault func(*world, int)) {
 	if racing.On { // a quarter: it takes ten times as long
-		deposed, lasts = 7, lasts/4
+		times, lasts = times/4, lasts/4
 	}
-	dir, err := os.MkdirTemp(quick(), "sim")
-	if err != nil {
-		t.Fatal(err)
+	for w.now().Position.Step < 2 {
+		time.Sleep(100 * time.Millisecond)
 	}
-	defer os.RemoveAll(dir)
-	bubble.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		w := sharded(t, ctx, dir)
-		w.weights, w.takes, w.pass, w.frozen, w.durable = part/stands, needs, 250*time.Millisecond, false, 0
-		w.slowest = rate / stands / 25
-		w.regions = w.regions[:2]
-		w.regions[0].Shape, w.regions[0].Bytes = []uint64{w.weights / 4}, w.weights
-		w.net.pace = w.pace()
-		w.slow.Store(int64(3 * time.Second))
-		job := w.now
-		defer w.trains(ctx, cancel)()
-		for job().Position.Step < 2 {
-			time.Sleep(100 * time.Millisecond)
+	began, at, newest, commits, longest := time.Now(), time.Now(), w.now().Committed, 0, time.Duration(0)
+	sent, until, epoch := w.net.total(), w.net.total(), w.now().Epoch
+	for n := 0; time.Since(began) < lasts; time.Sleep(20 * time.Millisecond) {
+		if n < times && time.Since(began) >= time.Duration(n+1)*lasts/time.Duration(times+1) {
+			fault(w, n)
+			n++
 		}
-		began, at, newest, commits, longest := time.Now(), time.Now(), job().Committed, 0, time.Duration(0)
-		sent, epoch := w.net.total(), job().Epoch
-		for falls := 1; time.Since(began) < lasts; time.Sleep(20 * time.Millisecond) {
-			if falls <= deposed && time.Since(began) >= time.Duration(falls)*lasts/time.Duration(deposed+1) {
-				w.raft.depose()
-				falls++
-			}
-			if is := job().Committed; is != newest {
-				newest, commits, longest, at = is, commits+1, max(longest, time.Since(at)), time.Now()
-			}
+		if is := w.now().Committed; is != newest {
+			newest, commits, longest, at = is, commits+1, max(longest, time.Since(at)), time.Now()
+			until = w.net.total()
 		}
-		longest = max(longest, time.Since(at))
-		perCommit := float64(w.net.total()-sent) / float64(max(commits, 1)) / float64(w.world) / float64(w.weights)
-		t.Logf("%d commits in %v, the longest without one %v; sent %.2f states for each", commits, lasts, longest, perCommit)
-		if job().Epoch != epoch {
-			t.Errorf("epoch %d became %d: %+v", epoch, job().Epoch, job().Faults)
-		}
-		if longest > mostWait || perCommit > mostSent {
-			t.Errorf("%d leaders in %v, parts of %d bytes at %.0f bytes a second: %v without a commit, want at most %v; %.2f states sent for each commit, want at most %.1f", deposed, lasts, part, rate, longest, mostWait, perCommit, mostSent)
-		}
-	})
+	}
+	longest = max(longest, time.Since(at))
+	perCommit := float64(until-sent) / float64(max(commits, 1)) / float64(w.world) / float64(w.weights)
+	w.t.Logf("%d commits in %v, the longest without one %v; sent %.2f states for each", commits, lasts, longest, perCommit)
+	if w.now().Epoch != epoch {
+		w.t.Errorf("epoch %d became %d: %+v", epoch, w.now().Epoch, w.now().Faults)
+	}
+	if longest > mostWait || perCommit > mostSent {
+		w.t.Errorf("%d times in %v, parts of %d bytes at %.0f bytes a second: %v without a commit, want at most %v; %.2f states sent for each commit, want at most %.1f", times, lasts, part, rate, longest, mostWait, perCommit, mostSent)
+	}
 }
 
 // total is how many bytes have been sent between nodes, over paced connections.
