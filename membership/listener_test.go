@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -108,7 +109,7 @@ func TestStrangersAtTheGossipPort(t *testing.T) {
 }
 
 func isTimeout(err error) bool {
-	late, ok := err.(net.Error)
+	late, ok := errors.AsType[net.Error](err)
 	return ok && late.Timeout()
 }
 

@@ -38,8 +38,7 @@ func TestTheCollectorIsPaced(t *testing.T) {
 	if !await(func(n int64) bool { return n >= limitFor(256<<20) }) {
 		t.Errorf("limit %d MiB with 256 MiB alive", debug.SetMemoryLimit(-1)>>20)
 	}
-	runtime.KeepAlive(large)
-	large = nil
+	runtime.KeepAlive(large) // and from here on it is not
 	if !await(func(n int64) bool { return n < limitFor(256<<20) }) {
 		t.Errorf("limit %d MiB once it is gone", debug.SetMemoryLimit(-1)>>20)
 	}

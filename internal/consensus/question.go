@@ -48,6 +48,7 @@ func (a *asker) ask(v Voter, inv *invite) (got answered, err error) {
 	if err != nil {
 		return got, err
 	}
+	//nolint:staticcheck // Leader is deprecated for what raft did with it, and still goes over the wire: it carries the question
 	q := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(a.n.cfg.ID), Addr: a.trans.EncodePeer(raft.ServerID(a.n.cfg.ID), a.trans.LocalAddr())}, Leader: body}
 	var r raft.AppendEntriesResponse
 	if err := a.trans.AppendEntries(raft.ServerID(v.Name), target(v.Name, v.Addr), &q, &r); err != nil {
@@ -63,7 +64,7 @@ func (a *asker) ask(v Voter, inv *invite) (got answered, err error) {
 // questioned answers a question: through raft, where it runs on a log, so that a voter whose log hangs does not answer.
 func (b *ballot) questioned(rpc raft.RPC, q *raft.AppendEntriesRequest) {
 	var asks question
-	if err := wire.Decode(q.Leader, wire.KindBallot, &asks); err != nil {
+	if err := wire.Decode(q.Leader, wire.KindBallot, &asks); err != nil { //nolint:staticcheck // see ask
 		rpc.Respond(nil, fmt.Errorf("a question that can't be read: %w", err))
 		return
 	}

@@ -215,6 +215,7 @@ func began(others []replica.NodeName, heard map[replica.NodeName]Answer) Verdict
 			not = append(not, n)
 		case History:
 			return Verdict{Do: Vote}
+		case Begun:
 		}
 	}
 	if len(not) > 0 {

@@ -46,6 +46,7 @@ func standingWord(st consensus.Standing) control.Standing {
 		state = control.WaitsToVote
 	case consensus.Behind:
 		state = control.LogBehind
+	case consensus.Failed, consensus.Voting: // the latter was answered above
 	}
 	return control.Standing{State: state, Why: st.String()}.Fit()
 }

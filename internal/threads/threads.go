@@ -82,7 +82,7 @@ func groups(list, root string) (all []limit) {
 		if len(fields) != 3 {
 			continue
 		}
-		mount := ""
+		var mount string
 		switch {
 		case fields[0] == "0" && fields[1] == "":
 			mount = root

@@ -370,11 +370,10 @@ func (c *Catalog) Logs(ctx context.Context, job string, most int) (list []format
 		if cantTell(err) {
 			return err
 		}
-		if err != nil {
-			return nil
+		if err == nil {
+			lines[i], _ = format.ParseLog(b)
 		}
-		lines[i], _ = format.ParseLog(b) // counted below
-		return nil
+		return nil // what can't be read is counted below
 	})
 	for _, l := range lines {
 		if l == nil {

@@ -15,7 +15,7 @@ import (
 // else. unrecorded: the store does not take the record.
 func Remember(ctx context.Context, c *Catalog, f Found, met error) (bad, unrecorded error) {
 	if !IsDamage(met) || ctx.Err() != nil {
-		return nil, nil
+		return nil, nil //nolint:nilerr // nothing is known of it: a canceled read tells nothing
 	}
 	if f.Old() {
 		return met, nil // its commands change nothing there

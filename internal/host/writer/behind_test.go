@@ -249,7 +249,9 @@ func TestAWriteUnderWayIsLeftBehind(t *testing.T) {
 		} else {
 			r.store.fail = errors.New("no space left")
 			r.goesOn(1)
-			soon(t, "the end", r.ended)
+			if err := soon(t, "the end", r.ended); err == nil {
+				t.Fatal("it ended without an error")
+			}
 			n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Writer = nil })
 		}
 		n.room.Learn(n.now, Changed{n.job.ID})
