@@ -35,9 +35,19 @@ func (c *Committer) Limit() []Effect {
 	return c.next()
 }
 
-// Reported takes a node's account of the job, while the committer listens.
+// Reported takes a node's account of the job: how far its ranks are and, while the committer listens, which candidate it knows. Answers to a candidate say
+// the former too, but while a large state is on its way to the mirrors nobody answers anything: a candidate that was named by what they said before
+// that was passed, and by how much went for what the news takes, so that the next one lay as many steps ahead again.
 func (c *Committer) Reported(r replica.NodeReport) []Effect {
-	if c.heard == nil || c.job == nil || r.Job != c.job.ID || r.Epoch != c.job.Epoch || !c.counts(r.Holder, r.Session) {
+	if c.job == nil || r.Job != c.job.ID || !c.counts(r.Holder, r.Session) {
+		return nil
+	}
+	for _, rr := range r.Ranks {
+		if rr.Live.Epoch() == c.job.Epoch && int(rr.Rank) < len(c.job.Ranks) && c.job.Ranks[rr.Rank].Incarnation == rr.Incarnation && rr.Live.Made() <= replica.MaxStep {
+			c.lead.sees(rr.Live.Made())
+		}
+	}
+	if c.heard == nil || r.Epoch != c.job.Epoch {
 		return nil
 	}
 	c.heard.of[r.Holder.Node] = r

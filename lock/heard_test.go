@@ -152,3 +152,25 @@ func TestAListeningLeader(t *testing.T) {
 		}
 	})
 }
+
+// TestACandidateIsNamedByWhatNodesReport: while a candidate is on its way to the mirrors the ranks go on, and only reports say so. The next candidate is the
+// step that they come to next. By their last answers it was one that they had passed, and the one after it as far ahead again.
+func TestACandidateIsNamedByWhatNodesReport(t *testing.T) {
+	b := newBench(t, "0,0,0", "min=2 slots=2")
+	first := b.start()
+	for r := range replica.Rank(3) {
+		b.reports(r, 40, 0)
+	}
+	var effects []Effect
+	for r := range replica.Rank(3) {
+		effects = append(effects, b.pin(first, r)...)
+	}
+	cmd, ok := proposed[replica.Commit](effects)
+	if !ok {
+		t.Fatalf("step %d is not committed: %v", first.Position.Step, b.c.Waiting())
+	}
+	b.applied(cmd)
+	if c, live := b.c.Candidate(); !live || c.Position.Step != 41 {
+		t.Errorf("the ranks are at 40: candidate %v (%v), want 41", c.Position, live)
+	}
+}

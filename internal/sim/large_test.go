@@ -33,6 +33,7 @@ func TestALargeStateIsCommittedWhereLeadersChange(t *testing.T) {
 		fault func(w *world, n int)
 	}{
 		{"leaders change", 270 * time.Second, 31, func(w *world, _ int) { w.raft.depose() }},
+		{"nothing happens", 120 * time.Second, 0, nil},
 		{"connections break", 60 * time.Second, 14, func(w *world, _ int) {
 			for i, a := range w.names {
 				for _, b := range w.names[:i] {
