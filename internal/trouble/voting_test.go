@@ -143,7 +143,9 @@ func TestAnOldKeeperIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.keep()
+	n.keeperAnswers()
 	n.serve()
+	n.daemon.await("linked", nil)
 	s := n.statusWhen(func(s status) bool { return len(s.FormerKeepers) > 0 })
 	contains(t, s.FormerKeepers[0], fmt.Sprintf("process %d is the keeper of a former life", old.PID()), "MiB in", fmt.Sprintf("kill %d", old.PID()))
 	n.daemon.await("failed", fields{"what": "keeper", "why": "state_dir was emptied"})
