@@ -300,7 +300,7 @@ func tmpfs(t *testing.T, size string) string {
 // full fills a file system up and returns its directory.
 func full(t *testing.T, dir string) string {
 	t.Helper()
-	f, err := os.Create(filepath.Join(dir, "ballast"))
+	f, err := os.OpenFile(filepath.Join(dir, "ballast"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
