@@ -31,6 +31,9 @@ type fsm struct {
 	marked  func(*mark)
 	differs atomic.Uint64 // the newest mark at which the leader's state was another; 0: none
 
+	// inEra is told of an era that begins with an entry or a snapshot; nil: nobody asks.
+	inEra func(replica.Era)
+
 	// An entry that does not decode comes from a newer program. Skipping it would make this copy of the state differ from
 	// the others' without a sign, so the state stands still from there on, and so does what this node may do with it.
 	halted atomic.Pointer[error]
@@ -52,7 +55,10 @@ func newFSM(cluster replica.ClusterID, changed func(), log func(string, ...any))
 func (f *fsm) publish(s *lock.State) {
 	f.state = s
 	v := s.View()
-	f.view.Store(&v)
+	before := f.view.Swap(&v)
+	if f.inEra != nil && before.Era != v.Era {
+		f.inEra(v.Era)
+	}
 }
 
 func (f *fsm) failure() error {

@@ -9,6 +9,8 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/replicad/replicad/internal/franchise"
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
 )
 
 // Values of the stable store that are not raft's.
@@ -140,4 +142,17 @@ func membersOf(l *checkedLog, snaps raft.SnapshotStore) (c raft.Configuration, e
 		}
 	}
 	return c, err
+}
+
+// entersEra writes the era of the state beside the log, from the FSM's goroutine. Only the voter that was recovered wrote it itself: the others would have
+// logs of no era, which are older than what that one remembers of them. A copy of the log from before goes by the era that lies beside it.
+func (n *Node) entersEra(e replica.Era) {
+	if e <= lock.New(n.cfg.Cluster).View().Era || uint64(e) <= n.store.marked().Era {
+		return
+	}
+	if err := n.store.SetUint64(eraKey, uint64(e)); err != nil {
+		n.cfg.Logger.Error("the era of the log can't be written beside it", "era", e, "error", err)
+		return
+	}
+	n.store.setMark(func(m *franchise.Mark) { m.Era = uint64(e) })
 }

@@ -101,6 +101,7 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 	n.ctx, n.end = context.WithCancel(context.Background())
 	n.proposals, n.upkeep = newGate(n.ctx, maxProposals), newGate(n.ctx, maxUpkeep)
 	n.fsm = newFSM(cfg.Cluster, n.poke, cfg.Logger.Error)
+	n.fsm.inEra = n.entersEra
 	n.fsm.every, n.fsm.marked = cfg.digestEvery, func(m *mark) {
 		select {
 		case n.marks <- m:
