@@ -356,6 +356,9 @@ func (n *Node) takeIn(ctx context.Context, a *asker, v Voter) error {
 		return err
 	}
 	defer n.endTurn()
+	if is := func(w Voter) bool { return w.Name == v.Name }; !slices.ContainsFunc(n.Voters(), is) && !slices.ContainsFunc(n.Joining(), is) {
+		return nil // an operator has removed it meanwhile
+	}
 	if got.Needs {
 		n.cfg.Logger.Warn(fmt.Sprintf("voter %s has lost its log, or has an old one (up to entry %d in term %d): it is taken in again, and does not vote until it has the log", v.Name, got.Log.Index, got.Log.Term))
 		if err := n.invite(ctx, a, v, got, true); err != nil {

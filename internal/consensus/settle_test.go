@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/replica"
 )
@@ -264,5 +266,33 @@ func TestOnlyVoterWithAnOldLog(t *testing.T) {
 		}
 		c.start("n1", false)
 		c.propose("w4")
+	})
+}
+
+// TestARemovedVoterStaysOut: an operator removes a node while the leader that takes it in again waits for its turn.
+func TestARemovedVoterStaysOut(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := newTrio(t).startAll(true)
+		c.propose("w1")
+		c.awaitNode("w1")
+		c.all()
+		l := c.leader("")
+		gone := replica.NodeName("n3")
+		if l.cfg.ID == gone {
+			gone = "n2"
+		}
+		l.changing <- struct{}{}                                                                // the operator's command has the turn
+		if err := l.raft.DemoteVoter(raft.ServerID(gone), 0, time.Second).Error(); err != nil { // as a leader left it that fell meanwhile
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second) // the leader looks, and waits for its turn
+		if err := l.remove(within(t), gone); err != nil {
+			t.Fatal(err)
+		}
+		<-l.changing
+		time.Sleep(70 * time.Second)
+		if len(l.Voters()) != 2 || len(l.Joining()) != 0 {
+			t.Errorf("%s was removed: voters %v, joining %v", gone, l.Voters(), l.Joining())
+		}
 	})
 }
