@@ -99,7 +99,7 @@ func (r *Room) behind(now time.Time, b *Behind, v room.JobView, plan replica.Dur
 		}
 		r.lays(now, b, v, s, loose, candidate)
 	}
-	if v.Job.Durable.IsZero() { // else what is frozen was written with that
+	if v.Job.Durable.IsZero() || v.Job.Durable.Epoch < v.Job.Grown { // else what is frozen was written with that
 		r.freezes(now, b, v, candidate, known)
 	}
 }

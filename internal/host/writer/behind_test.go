@@ -261,3 +261,24 @@ func TestAWriteUnderWayIsLeftBehind(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsFrozenAnewIsLeftToo: after a growth the frozen part is another one than that of the newest durable generation, and no store has it.
+func TestWhatIsFrozenAnewIsLeftToo(t *testing.T) {
+	for grown, want := range map[replica.Epoch]bool{0: false, gen5.Epoch: true} {
+		n := owes(t)
+		n.arena = roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, true), Slots: 2})
+		frozen := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Frozen}, fixture.Gen(1, 0), replica.Digest{})
+		info := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Slot}, gen5, frozen.Root)
+		n.job = fixture.Changed(n.job, func(j *replica.Job) {
+			j.Parts[0].Root, j.Grown = info.Root, grown
+			j.Durable = fixture.Gen(gen5.Epoch-1, 3)
+		})
+		laid := false
+		for _, w := range n.room.Behind(n.now, n.view(), unknown).Writes {
+			laid = laid || w.Parts[0].Kind == replica.FrozenPart
+		}
+		if laid != want {
+			t.Errorf("grown in epoch %d, durable %v: the frozen part is laid down: %v", grown, n.job.Durable, laid)
+		}
+	}
+}
