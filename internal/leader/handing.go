@@ -17,10 +17,11 @@ func handOut(l *Leader, led *ledJob) {
 	}
 }
 
-// age is how old a job is, by the clocks of those who have led it; 0: nobody knows. Nothing of it has lasted longer.
+// age is how old a job is, by the clocks of those who have led it; 0: nobody knows, also where this host's clock is behind that of the one that made the
+// job. Nothing of it has lasted longer.
 func age(job *replica.Job) time.Duration {
 	if job.Began == 0 {
 		return 0
 	}
-	return max(time.Since(time.UnixMilli(int64(job.Began))), time.Millisecond)
+	return max(time.Since(time.UnixMilli(int64(job.Began))), 0)
 }
