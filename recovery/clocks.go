@@ -87,7 +87,9 @@ func (c *Clocks) Learn(now time.Duration, from replica.NodeName, l replica.Ledge
 		}
 	}
 	for _, r := range l.Own[:min(len(l.Own), replica.MaxReadings)] {
-		noteWord(&c.seen, r.Clock, from, now-min(millis(r.N), most))
+		if r.Clock.Kind == clockCommit { // the only one that a node knows by itself: of any other one that lies would move everything
+			noteWord(&c.seen, r.Clock, from, now-min(millis(r.N), most))
+		}
 	}
 }
 
