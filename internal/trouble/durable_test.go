@@ -123,10 +123,21 @@ func TestResumePassesOverDamage(t *testing.T) {
 	if j := n.statusWhen(linked).job("job"); !strings.HasPrefix(j.Resumed, fmt.Sprintf("step %d of file://", found[1].Position.Step)) {
 		t.Errorf("status says it resumed from %q", j.Resumed)
 	}
-	// The next write used to delete the older, good one and to keep the damaged one: keeping counted files and sizes.
+	// The next write used to delete the older, good one and to keep the damaged one: keeping counted files and sizes. It goes once as many newer ones were read back.
 	n.daemon.awaitFrom(n.daemon.mark(), "durable", nil)
-	if _, err := os.Stat(commitOf(n, found[1])); err != nil {
-		t.Errorf("what the job went on from is gone: %v", err)
+	_, gone := os.Stat(commitOf(n, found[1]))
+	list, err := open(t, n).List(t.Context(), "job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := 0
+	for _, l := range list {
+		if l.State == catalog.Good && l.Generation.Step > found[1].Generation.Step {
+			newer++
+		}
+	}
+	if gone != nil && newer < n.cfg.DurableKeep.Last {
+		t.Errorf("what the job went on from is gone, and %d newer ones were read back: %v", newer, gone)
 	}
 }
 
