@@ -47,9 +47,9 @@ type Keep struct {
 	since  time.Duration
 }
 
-// Take takes in what a leader hands out.
+// Take takes in what the leader hands out that the node is linked to: instead of what it keeps of any other, which may be one of another history.
 func (k *Keep) Take(now time.Duration, l replica.Ledger) {
-	if l.Compare(k.ledger) > 0 {
+	if l.Era != k.ledger.Era || l.Term != k.ledger.Term || l.Seq > k.ledger.Seq {
 		k.ledger, k.at = l, now
 	}
 }

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -16,5 +17,36 @@ func TestAJobFromTheFutureHasNoAge(t *testing.T) {
 	}
 	if got := age(&replica.Job{}); got != 0 {
 		t.Errorf("of a job that does not say when it began: %v", got)
+	}
+}
+
+// What a node keeps of a leader that this cluster cannot have had is of another history: as the newest it used to count, and all true words did not.
+func TestALedgerFromBeyondCountsForNothing(t *testing.T) {
+	for name, from := range map[string]struct {
+		era    replica.Era
+		term   uint64
+		counts bool
+	}{"the leader before": {1, 6, true}, "this leader": {1, 7, true}, "an earlier era, as before voter recover": {0, 99, false}, "a later term": {1, 8, false}, "a later era": {2, 1, false}} {
+		c, led, n1, n2 := pinner(t)
+		const costOfAWrite replica.ClockKind = 24
+		k := replica.Clock{Kind: costOfAWrite}
+		says := func(from *nodeLink, era replica.Era, term, n uint64) {
+			c.handle(t.Context(), nodeMessage{from, replica.Ledger{Job: led.job.ID, Era: era, Term: term, Readings: []replica.Reading{{Clock: k, N: n}}}})
+		}
+		const truly, told = 2000, 600
+		says(n1, 1, 5, truly)
+		says(n2, from.era, from.term, told)
+		says(n2, from.era, from.term, told)
+		want := uint64(truly)
+		if from.counts {
+			want = told
+		}
+		if got := led.recovery.Clocks.Measure(k); got != want {
+			t.Errorf("%s: %d was measured, want %d", name, got, want)
+		}
+		beyond := from.era > 1 || from.term > 7 && from.era == 1
+		if got := strings.Count(c.log.String(), "node n2 keeps clocks of era"); got > 1 || beyond != (got == 1) {
+			t.Errorf("%s: said %d times: %s", name, got, c.log)
+		}
 	}
 }

@@ -315,7 +315,7 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		}
 	case replica.Ledger:
 		if led := l.jobs[m.Job]; led != nil {
-			l.recoverStep(ctx, m.Job, led, recovery.Kept{From: name, Ledger: m, Most: age(led.job)})
+			kept(ctx, l, led, name, m)
 		}
 	case replica.Pinned:
 		if led := l.jobs[m.Job]; led != nil && m.Holder == from.node.Holder() && m.Session == from.node.Session {
