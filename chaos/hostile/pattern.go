@@ -34,7 +34,7 @@ type Pattern struct {
 	Long  bool   `json:"-"`    // it may last for up to 9 times what others do
 	At    place  `json:"-"`
 
-	Most uint64 `json:"-"` // what a daemon may need beyond what it has idle, in bytes; 0: a quarter of that, and the budget of who misbehaves
+	Most uint64 `json:"-"` // what a daemon may need beyond what it has as the pattern begins, in bytes; 0: a quarter more than idle, and the budget of who misbehaves
 
 	Relinks bool `json:"-"` // a node's daemon is restarted beside it, again and again
 

@@ -388,10 +388,13 @@ func (r *runner) one(ctx context.Context, p Pattern) (o Outcome, err error) {
 		return o, err
 	}
 	bad := func(format string, args ...any) { o.Failed = append(o.Failed, fmt.Sprintf(format, args...)) }
-	files := map[string]int{}
+	files, had := map[string]int{}, map[string]uint64{}
 	for _, d := range r.daemons() {
 		if err := d.forgetPeak(); err != nil {
 			return o, fmt.Errorf("the peak of %s's memory: %w", d.node, err)
+		}
+		if had[d.node], err = d.field("VmRSS"); err != nil {
+			return o, err
 		}
 		if files[d.node], err = d.descriptors(); err != nil {
 			return o, err
@@ -419,10 +422,10 @@ func (r *runner) one(ctx context.Context, p Pattern) (o Outcome, err error) {
 		}
 		limit := r.idle[d.node]*5/4 + budget[p.Who]
 		if p.Most > 0 {
-			limit = r.idle[d.node] + p.Most
+			limit = had[d.node] + p.Most // not what it has idle: what earlier patterns left is not this one's
 		}
 		if peak > limit {
-			bad("%s had %d MiB resident: %d MiB idle, limit %d MiB", d.node, peak>>20, r.idle[d.node]>>20, limit>>20)
+			bad("%s had %d MiB resident: %d MiB idle, %d before, limit %d MiB", d.node, peak>>20, r.idle[d.node]>>20, had[d.node]>>20, limit>>20)
 		}
 		if d.node == o.Victim {
 			o.IdleMiB, o.PeakMiB, o.LimitMiB = r.idle[d.node]>>20, peak>>20, limit>>20

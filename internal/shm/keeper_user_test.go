@@ -111,6 +111,9 @@ func TestKeeperReadsNothingOfAnotherUser(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if err := theirs.CloseWrite(); err != nil { // who reads it ends there
+			t.Fatal(err)
+		}
 		ours, err := k.accept()
 		if err != nil {
 			t.Fatal(err)
