@@ -14,7 +14,7 @@ import math
 import sys
 import traceback
 import weakref
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -782,7 +782,8 @@ def _tensors(tree: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
 def _plain(tree: Any) -> Any:
     """A tree without its tensors: dicts lack them, in lists None stands for them."""
     if isinstance(tree, dict):
-        return {k: _plain(v) for k, v in tree.items() if not isinstance(v, torch.Tensor)}
+        of = type(tree) if type(tree) in (OrderedDict, Counter) else dict
+        return of({k: _plain(v) for k, v in tree.items() if not isinstance(v, torch.Tensor)})
     if type(tree) in (list, tuple):
         return type(tree)(None if isinstance(v, torch.Tensor) else _plain(v) for v in tree)
     return tree
@@ -793,7 +794,8 @@ def _merge(live: Any, kept: Any) -> Any:
     if isinstance(live, torch.Tensor):
         return live
     if isinstance(live, dict) and isinstance(kept, dict):
-        live.update({k: _merge(live.get(k), v) for k, v in kept.items()})
+        for k, v in kept.items():  # a Counter's update() would add them
+            live[k] = _merge(live.get(k), v)
         return live
     if type(live) in (list, tuple) and isinstance(kept, (list, tuple)):  # of another length where plain values were added
         return type(live)(_merge(a, b) for a, b in zip(chain(live, repeat(None)), kept, strict=False))
