@@ -31,6 +31,7 @@ const (
 	clockWrote                                // the newest durable generation; Of: its step
 	clockWriting                              // a durable write; Of: its number
 	clockBegan                                // what durable writes are paced by
+	clockUnread                               // durable generations that the next write waits for, as nobody has read them back
 
 	measureSpace   // the longest time between two commits of an epoch
 	measureSpaces  // the usual one
@@ -39,6 +40,7 @@ const (
 	measureAwaited // how often they were told whom it waits for
 	measureCost    // of a durable write
 	measureFaults  // since Began
+	measureUnread  // how often people were told that writes wait for what is not read back
 )
 
 // measure tells whether what a kind reads does not go on with time.

@@ -127,6 +127,12 @@ func outlivedCases() (cases []outlived) {
 		outlived{recovery.AwaitCommit, "the last step is not committed", script("node a offers=2", "node b offers=2", "node s offers=4 spare", "job groups=0,0", "start 0 a", "start 1 b", "steps 3", "steps 1 uncommitted", "leave 0,1"), nil, "propose end: finished"},
 		outlived{recovery.AwaitWrite, "the last step is not written", script("node a offers=2", "node b offers=2", "node s offers=4 spare", "job groups=0,0 durable=10", "start 0 a", "start 1 b", "steps 5", "leave 0,1", "wait 1s"), nil, "propose end: finished"},
 		outlived{recovery.AwaitKept, "the last step of a stopped job is not written", script("node a offers=2", "node b offers=2", "job groups=0,0 durable=2", "start 0 a", "start 1 b", "steps 3", "stop ends"), nil, "propose end"},
+		outlived{recovery.AwaitReadBack, "two durable generations are not read back", training, func(w *world, _ time.Duration) {
+			w.leader.Clocks.Unread(w.now)
+			if w.leader.Clocks.SayUnread(w.now) {
+				w.say("launchers are told that writes wait")
+			}
+		}, "launchers are told that writes wait"},
 		outlived{recovery.AwaitReturn, "nobody goes on with a stopped job", script("node a offers=2", "node b offers=2", "job groups=0,0", "start 0 a", "start 1 b", "steps 3", "stop"), nil, "propose end"},
 	)
 }

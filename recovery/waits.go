@@ -46,6 +46,7 @@ const (
 	AwaitWrite                    // its last durable write
 	AwaitKept                     // that of a job that was stopped
 	AwaitReturn                   // somebody who goes on with a job that was stopped
+	AwaitReadBack                 // durable generations that nobody has read back
 	waitKinds
 )
 
@@ -247,6 +248,8 @@ var Waits = [waitKinds]WaitRule{
 		Then: "the job ends without it", Says: "the job was stopped, and step {what} is to be written to the durable tier"},
 	AwaitReturn: {Phases: []replica.JobPhase{replica.Closed}, For: "somebody who goes on with a job that was stopped", Judge: "leader", Bound: sum(abandoned), Since: "the stop",
 		Then: "the job ends, and its memory is freed", Says: "the job was stopped {since} ago and stays in memory: the same replicad run goes on with it"},
+	AwaitReadBack: {Phases: []replica.JobPhase{replica.Open}, For: "one of two durable generations that nobody has read back", Judge: "leader", Bound: fixed(unreadSaid), Since: "there are two",
+		Then: "launchers are told, and each time that has doubled; the next durable write waits", Says: "durable writes wait: steps {what} are written, and none of them was read back for {since}"},
 }
 
 var (

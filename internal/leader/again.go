@@ -31,6 +31,9 @@ type rereading struct {
 	busy   bool         // what the room was told
 	ctx    context.Context
 	cancel context.CancelFunc // of what is under way
+	life   context.Context    // of this node's daemon: what is read back goes on when the leadership moves
+	back   *reread.Read       // is being read back, since this leadership or an earlier one
+	owed   *reread.Read       // the newest that was read back where the leadership moved before what it replaces was removed
 }
 
 // rereadLearned is something for the room of that leadership.
@@ -38,6 +41,9 @@ type rereadLearned struct {
 	room *reread.Room
 	ev   reread.Event
 	err  error // of a read
+
+	again bool         // it was read before: what it replaces was to be removed
+	owes  *reread.Read // for which nothing was removed, as the leadership moved
 }
 
 // beginReread begins with a leadership.
@@ -49,8 +55,11 @@ func (l *Leader) beginReread(ctx context.Context) {
 	if l.cfg.Reread.Rate == 0 {
 		every = 0
 	}
-	l.again = rereading{room: reread.New(now, every), wake: now}
+	l.again = rereading{room: reread.New(now, every), wake: now, life: ctx, back: l.again.back, owed: l.again.owed}
 	l.again.ctx, l.again.cancel = context.WithCancel(ctx)
+	if l.again.back != nil {
+		l.again.room.Learn(now, reread.Reads{Read: *l.again.back})
+	}
 	for _, led := range l.jobs {
 		if led.job != nil {
 			l.wrote(nil, led.job)
@@ -58,12 +67,13 @@ func (l *Leader) beginReread(ctx context.Context) {
 	}
 }
 
-// endReread ends with it. What was read by half the next leader reads whole.
+// endReread ends with it. What is being read back is read to its end: leaders may change more often than a read takes, and what it finds lies beside the
+// generation for all of them.
 func (l *Leader) endReread() {
 	if l.again.room != nil {
 		l.again.cancel()
 	}
-	l.again = rereading{}
+	l.again = rereading{back: l.again.back, owed: l.again.owed}
 }
 
 // rereadLearns has the room learn of something.
@@ -73,7 +83,7 @@ func (l *Leader) rereadLearns(ev reread.Event) {
 		l.again.room.Learn(now, ev)
 		l.again.wake = now
 		for id, led := range l.jobs { // the next write of a job waits for what is unread
-			led.durable.Learn(l.now(), durable.Unread{Generations: l.again.room.Unread(id)})
+			led.durable.Learn(l.now(), durable.Unread{Generations: l.again.room.Unread(id), Listing: led.job != nil && l.again.room.Listing(led.job.Name)})
 		}
 	}
 }
@@ -94,29 +104,76 @@ func (l *Leader) rereads() {
 	for _, e := range l.again.room.Step(now) {
 		switch e := e.(type) {
 		case reread.List:
-			l.rereadBeside(func(ctx context.Context) rereadLearned { return rereadLearned{ev: l.lying(ctx, e.Name)} })
+			ctx := l.again.ctx
+			l.rereadBeside(func() rereadLearned { return rereadLearned{ev: l.lying(ctx, e.Name)} })
 		case reread.Read:
-			var job *replica.Job
-			if led := l.jobs[e.Job]; led != nil {
-				job = led.job
-			}
-			l.rereadBeside(func(ctx context.Context) rereadLearned {
-				err := l.readAgain(ctx, e, job)
-				return rereadLearned{ev: reread.Ended{Read: e, Refused: err != nil && !tier.IsDamage(err) && !errors.Is(err, catalog.ErrNone)}, err: err}
-			})
+			reads(l, e, false)
 		}
 	}
 	l.again.wake, _ = l.again.room.Next()
 }
 
 // rereadBeside does something beside the leader, for the room that there is now.
-func (l *Leader) rereadBeside(do func(context.Context) rereadLearned) {
-	room, ctx := l.again.room, l.again.ctx
+func (l *Leader) rereadBeside(do func() rereadLearned) {
+	room := l.again.room
 	l.work.Go(func() {
-		learned := do(ctx)
+		learned := do()
 		learned.room = room
 		l.post(learned)
 	})
+}
+
+// reads has a generation read; again: it was, and only what it replaces is removed. What the job that wrote it keeps no more is removed after it, before
+// the next is written.
+func reads(l *Leader, of reread.Read, again bool) {
+	var job *replica.Job
+	if led := l.jobs[of.Job]; led != nil {
+		job = led.job
+	}
+	lead, behind := l.again.ctx, of
+	ctx := lead
+	if of.Back {
+		l.again.back, ctx = &of, l.again.life
+	}
+	if owed := l.again.owed; owed != nil && owed.Job == of.Job && owed.Generation.Compare(of.Generation) > 0 {
+		behind = *owed
+	}
+	l.rereadBeside(func() rereadLearned {
+		var err error
+		if !again {
+			err = l.readAgain(ctx, of)
+		}
+		learned := rereadLearned{ev: reread.Ended{Read: of, Refused: err != nil && !tier.IsDamage(err) && !errors.Is(err, catalog.ErrNone)}, err: err, again: again}
+		if err != nil || !of.Back || job == nil {
+			return learned
+		}
+		if lead.Err() == nil { // a later leader may know the job better
+			pruneBehind(lead, l, behind, job)
+		}
+		if lead.Err() != nil {
+			learned.owes = &behind
+		}
+		return learned
+	})
+}
+
+// pruneBehind removes what a job keeps no more, for the sake of a generation that was read back and is good.
+func pruneBehind(ctx context.Context, l *Leader, of reread.Read, job *replica.Job) {
+	how := tier.How{Cold: true, Back: true, Pace: (&pacer{rate: l.cfg.Reread.Back}).pace}
+	if err := l.store.Prune(ctx, tier.Retention{Name: of.Name, Job: of.Job, Lineage: job.Lineage, Keep: l.cfg.Reread.Keep, Read: of.Generation, How: how}); err != nil && ctx.Err() == nil {
+		l.log.Failed("durable", "prune job "+of.Name, err.Error())
+	}
+}
+
+// pruneOwed removes what was not removed when the leadership moved, once this node leads the job. Nothing is read back meanwhile.
+func pruneOwed(l *Leader) {
+	of := l.again.owed
+	if of == nil || l.again.room == nil || l.again.back != nil || l.jobs[of.Job] == nil {
+		return
+	}
+	l.again.owed = nil
+	l.again.room.Learn(time.Now(), reread.Reads{Read: *of})
+	reads(l, *of, true)
 }
 
 // recovering tells whether some job opens or recovers.
@@ -129,13 +186,22 @@ func (l *Leader) recovering() bool {
 	return false
 }
 
-// rereadEnded passes on what was done for the room, if it is still there, and says what was found.
+// rereadEnded passes on what was done for the room, if it is still there, and says what was found. What was read back is for whatever room there is now.
 func (l *Leader) rereadEnded(ev rereadLearned) {
-	if ev.room != l.again.room {
+	of, read := ev.ev.(reread.Ended)
+	if read && of.Back {
+		l.again.back = nil
+	} else if ev.room != l.again.room {
 		return
 	}
 	l.rereadLearns(ev.ev)
-	of, read := ev.ev.(reread.Ended)
+	if ev.owes != nil {
+		l.again.owed = ev.owes
+	}
+	pruneOwed(l)
+	if ev.again {
+		return
+	}
 	if read && ev.err == nil {
 		l.log.Note2(nil, "durable_read", fmt.Sprintf("generation %v of job %q was read back and is good", of.Generation, of.Name))
 	}
@@ -186,24 +252,17 @@ func (l *Leader) lying(ctx context.Context, name string) reread.Listed {
 	return ev
 }
 
-// readAgain reads a generation from the disk, at the configured rate. Where that was the first time since a job wrote it, and it is good, it is what others may
-// go for: what the job keeps no more is removed before the next is written.
-func (l *Leader) readAgain(ctx context.Context, of reread.Read, job *replica.Job) error {
+// readAgain reads a generation from the disk, at the configured rate.
+func (l *Leader) readAgain(ctx context.Context, of reread.Read) error {
 	p := pacer{rate: l.cfg.Reread.Rate}
 	if of.Back {
 		p.rate = l.cfg.Reread.Back
 	}
-	how := tier.How{Cold: true, Back: of.Back, Pace: p.pace}
 	f, err := l.store.Look(ctx, of.Name, of.Job, of.Generation)
-	if err == nil {
-		err = l.store.ReadBack(ctx, f, how)
+	if err != nil {
+		return err
 	}
-	if err == nil && of.Back && job != nil {
-		if perr := l.store.Prune(ctx, tier.Retention{Name: of.Name, Job: of.Job, Lineage: job.Lineage, Keep: l.cfg.Reread.Keep, Read: of.Generation, How: how}); perr != nil {
-			l.log.Failed("durable", "prune job "+of.Name, perr.Error())
-		}
-	}
-	return err
+	return l.store.ReadBack(ctx, f, tier.How{Cold: true, Back: of.Back, Pace: p.pace})
 }
 
 // pacer holds readers to so many bytes a second together.

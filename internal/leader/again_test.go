@@ -185,7 +185,64 @@ func TestListThatFails(t *testing.T) {
 	if n := c.log.Count("list what is to be read again"); n != 1 {
 		t.Errorf("%d lines in the log", n)
 	}
-	if err := c.readAgain(t.Context(), reread.Read{Lying: reread.Lying{Name: "job", Job: fixture.JobID, Generation: fixture.Gen(1, 2)}}, nil); !errors.Is(err, catalog.ErrNone) {
+	if err := c.readAgain(t.Context(), reread.Read{Lying: reread.Lying{Name: "job", Job: fixture.JobID, Generation: fixture.Gen(1, 2)}}); !errors.Is(err, catalog.ErrNone) {
 		t.Errorf("of what is gone: %v", err)
 	}
+}
+
+// learnsAll has the leader take in what was done beside it.
+func (c *chair) learnsAll() {
+	c.t.Helper()
+	for {
+		select {
+		case ev := <-c.in:
+			c.handle(c.t.Context(), ev)
+		default:
+			return
+		}
+	}
+}
+
+// The leadership moves each 9 s, and a read takes longer: what was begun is read to its end on its node, once, and what the job keeps no more is removed once
+// this node leads again. A write waits for the first list of each leader.
+func TestAReadOutlivesTheLeadership(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := newChair(t)
+		c.shelf()
+		for _, step := range []replica.Step{4, 6} {
+			c.writes("job", fixture.Cluster, fixture.JobID, fixture.Gen(1, step))
+		}
+		c.cfg.Reread = RereadConfig{Back: 64, Every: time.Hour, Rate: 64 << 30, Keep: replica.Keep{Last: 1}}
+		job := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Durable = fixture.Gen(1, 6) })
+		stood, leaders := "", 0
+		for ; c.state(6) != "good" || c.state(4) != "gone"; leaders++ {
+			if leaders == 20 {
+				t.Fatalf("after %d leaders step 6 is %s and step 4 %s, %d read back", leaders, c.state(6), c.state(4), c.log.Count("durable_read"))
+			}
+			led := c.knows(job)
+			c.beginReread(t.Context())
+			if !c.again.room.Listing("job") {
+				t.Error("a leader that has listed nothing knows what is unread")
+			}
+			for range 9 {
+				c.rereads()
+				time.Sleep(time.Second)
+				c.learnsAll()
+			}
+			if c.again.room.Listing("job") {
+				t.Error("no list has come")
+			}
+			stood += " " + c.state(6)
+			delete(c.jobs, led.job.ID)
+			c.endReread()
+			time.Sleep(9 * time.Second) // another node leads
+			c.learnsAll()
+		}
+		if n := c.log.Count("durable_read"); n > 2 || leaders < 2 {
+			t.Errorf("%d leaders, %d reads:%s", leaders, n, stood)
+		}
+		if c.again.back != nil || c.again.owed != nil {
+			t.Errorf("left: %+v", c.again)
+		}
+	})
 }

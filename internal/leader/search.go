@@ -281,7 +281,8 @@ func (l *Leader) wrote(was, is *replica.Job) {
 	switch {
 	case is.Durable.IsZero() || was != nil && is.Durable == was.Durable:
 	case was == nil:
-		l.rereadLearns(reread.Leads{Name: is.Name})
+		l.rereadLearns(reread.Leads{Name: is.Name, Job: is.ID})
+		pruneOwed(l)
 	default:
 		l.rereadLearns(reread.Wrote{Lying: reread.Lying{Name: is.Name, Job: is.ID, Generation: is.Durable}})
 	}

@@ -6,31 +6,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
-const (
-	// unreadMost is how many generations of a run may wait to be read back: the next write waits for them.
-	unreadMost = 2
-	// backSaid is how long a write has to be put off for people to be told so.
-	backSaid = 10 * time.Second
-)
+// unreadMost is how many generations of a run may wait to be read back: the next write waits for them.
+const unreadMost = 2
 
-// back is what waits to be read back.
+// back is what waits to be read back. Since when it does, and whether people know, the job's clocks say.
 type back struct {
-	unread []replica.Generation // the oldest first
-	since  time.Duration        // when there were too many
-	late   bool                 // a write is due, and was put off for them
-	said   bool                 // people know
-	blind  bool                 // people know that nobody reads anything back
-}
-
-func (b *back) learn(now time.Duration, unread []replica.Generation) {
-	if b.full() || len(unread) < unreadMost {
-		b.unread = unread
-		return
-	}
-	b.unread, b.since = unread, now
+	unread  []replica.Generation // the oldest first
+	listing bool                 // nobody has told this leader yet what lies there unread
+	late    bool                 // what is written next was put off for them
+	blind   bool                 // people know that nobody reads anything back
 }
 
 func (b *back) full() bool { return len(b.unread) >= unreadMost }
@@ -44,37 +32,43 @@ func (b *back) steps() string {
 	return strings.Join(list, ", ")
 }
 
-// text is what status says of a write that is put off.
-func (b *back) text(now time.Duration) string {
-	if !b.full() {
-		return ""
+// followBack has the job's clock run while too many generations are unread. A leader that has not listed them does not end what others have seen begin.
+func (r *Room) followBack(now time.Duration) {
+	switch {
+	case r.back.full():
+		r.owner.Clocks().Unread(now)
+	case !r.back.listing:
+		waited, told := r.owner.Clocks().ReadBack()
+		if r.back.late = r.back.late || waited; told {
+			r.tell("durable writes go on: what was written before is read back%s", r.back.left())
+		}
 	}
-	return fmt.Sprintf("; the next one waits for %v until one of the steps %s was read back (readback_rate)", (now - b.since).Round(time.Second), b.steps())
 }
 
-// next is when people are to be told.
-func (b *back) next() (time.Duration, bool) { return b.since + backSaid, !b.said }
+// waitText is what status says of a write that is put off.
+func (r *Room) waitText(now time.Duration) string {
+	switch b := &r.back; {
+	case b.full():
+		return fmt.Sprintf("; the next one waits for %v until one of the steps %s was read back (readback_rate)", (now - r.owner.Clocks().Unread(now)).Round(time.Second), b.steps())
+	case b.listing:
+		return "; the next one waits until a new leader has listed what is not read back"
+	}
+	return ""
+}
 
-// putOff tells whether a write that is due waits: so many that were written are not read back yet. What a job ends with, or a person asks for, does not wait,
-// and neither does what takes the place of one that is gone.
+// putOff tells whether a write that is due waits: so many that were written are not read back yet, or nobody knows how many. What a job ends with, or a person
+// asks for, does not wait, and neither does what takes the place of one that is gone.
 func (r *Room) putOff(now time.Duration) bool {
 	j := r.job
-	return r.back.full() && j.Phase == replica.Open && r.asked.IsZero() && r.Durable() == j.Durable && !r.owner.Parted() && r.due(now)
+	return (r.back.full() || r.back.listing) && j.Phase == replica.Open && r.asked.IsZero() && r.Durable() == j.Durable && !r.owner.Parted() && r.due(now)
 }
 
 // sayBack tells people of a write that is put off for long, and of its end.
 func (r *Room) sayBack(now time.Duration) {
-	b := &r.back
-	switch {
-	case r.putOff(now):
-		if b.late = true; b.said || now < b.since+backSaid {
-			return
-		}
-		b.said = true
-		r.tell("durable writes wait: steps %s are written, and none of them was read back for %v, at readback_rate; training goes on, and what is newer than step %d is not on disk", b.steps(), (now - b.since).Round(time.Second), slices.MaxFunc(b.unread, replica.Generation.Compare).Step)
-	case b.said && !b.full():
-		b.said = false
-		r.tell("durable writes go on: what was written before is read back%s", b.left())
+	r.followBack(now)
+	b, clocks := &r.back, r.owner.Clocks()
+	if b.full() && r.putOff(now) && clocks.SayUnread(now) {
+		r.tell("%s, at readback_rate; training goes on, and what is newer than step %d is not on disk", recovery.UnreadText(b.steps(), now-clocks.Unread(now)), slices.MaxFunc(b.unread, replica.Generation.Compare).Step)
 	}
 }
 

@@ -47,8 +47,11 @@ type (
 	Said struct{ control.SaidReport }
 	// Unknown says that nobody knows whether the end of a write was applied.
 	Unknown struct{ End replica.EndDurable }
-	// Unread is what of the job's run was written, and waits to be read back, the oldest first.
-	Unread struct{ Generations []replica.Generation }
+	// Unread is what of the job's run was written, and waits to be read back, the oldest first. Listing: the store is being asked what there is.
+	Unread struct {
+		Generations []replica.Generation
+		Listing     bool
+	}
 	// Seen is the end of a Look; Why is nil where the generation is there.
 	Seen struct {
 		Generation replica.Generation
@@ -159,7 +162,8 @@ func (r *Room) Learn(now time.Duration, ev Event) {
 	case Unknown:
 		r.write.unended = &ev.End
 	case Unread:
-		r.back.learn(now, ev.Generations)
+		r.back.unread, r.back.listing = ev.Generations, ev.Listing
+		r.followBack(now)
 	case Seen:
 		r.seen(now, ev)
 	}
@@ -199,8 +203,8 @@ func (r *Room) Next() (at time.Duration, ok bool) {
 			sooner(t)
 		}
 	case r.putOff(r.beginAt()):
-		if t, ok := r.back.next(); ok {
-			sooner(t)
+		if r.back.full() {
+			sooner(r.owner.Clocks().NextUnread(r.beginAt()))
 		}
 	case r.wanted(r.beginAt()):
 		sooner(r.beginAt())
@@ -237,7 +241,7 @@ func (r *Room) Pace(now time.Duration) string {
 	if r.job == nil || r.job.Options.DurableEvery == 0 || r.job.Phase == replica.Ended {
 		return ""
 	}
-	return r.pace.text(now, r.job.Options) + r.back.text(now)
+	return r.pace.text(now, r.job.Options) + r.waitText(now)
 }
 
 // Failures is how many writes in a row have failed. Of a job whose writes have ended for good there are more than anybody waits for.

@@ -234,6 +234,8 @@ func (s *stage) run(line string) error {
 			ev.Why = errors.New(rest)
 		}
 		s.learns(ev)
+	case "listing": // nobody knows yet what is unread
+		s.learns(Unread{Listing: true})
 	case "unread": // steps that wait to be read back
 		var ev Unread
 		for i := range args {

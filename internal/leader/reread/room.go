@@ -48,7 +48,12 @@ type (
 	// Wrote says that a durable generation was finished.
 	Wrote struct{ Lying }
 	// Leads says that a job of a name is led, which has written before.
-	Leads struct{ Name string }
+	Leads struct {
+		Name string
+		Job  replica.JobID
+	}
+	// Reads says that a read goes on that was begun under an earlier leadership; Ended is its end.
+	Reads struct{ Read }
 	// Ended is the end of a Read. Refused: the disk did not let it be read, or somebody broke it off.
 	Ended struct {
 		Read
@@ -61,6 +66,7 @@ type (
 func (Listed) event() {}
 func (Wrote) event()  {}
 func (Leads) event()  {}
+func (Reads) event()  {}
 func (Ended) event()  {}
 func (Busy) event()   {}
 
@@ -71,7 +77,7 @@ type (
 	// List has what lies of a name listed, or of all names where it is empty; Listed is its end.
 	List struct{ Name string }
 	// Read has a generation read whole, from the disk and not from what the kernel remembers of it; Ended is its end. Back: nobody has read it since
-	// it was written.
+	// it was written, and it is of a job that is led.
 	Read struct {
 		Lying
 		Back bool
@@ -94,7 +100,9 @@ type Room struct {
 	lying   map[key]Lying
 	refused map[key]refused
 	leads   map[string]bool // names to be listed now
-	listAt  time.Time       // when all names are listed next
+	unheard map[string]bool // names of which no list has come since they are led
+	led     map[replica.JobID]bool
+	listAt  time.Time // when all names are listed next
 	listing bool
 	listsAt time.Time // when the list under way, or the last one, was begun
 	reading [2]bool   // by way
@@ -114,7 +122,7 @@ func way(back bool) int {
 
 // New returns a room that has each generation read again after a period; 0: none is, and each is read back once.
 func New(now time.Time, every time.Duration) *Room {
-	return &Room{every: every, lying: map[key]Lying{}, refused: map[key]refused{}, leads: map[string]bool{}, listAt: now.Add(firstList), at: now}
+	return &Room{every: every, lying: map[key]Lying{}, refused: map[key]refused{}, leads: map[string]bool{}, unheard: map[string]bool{}, led: map[replica.JobID]bool{}, listAt: now.Add(firstList), at: now}
 }
 
 // Learn takes an event in.
@@ -126,8 +134,11 @@ func (r *Room) Learn(now time.Time, ev Event) {
 		ev.Written, ev.Read = now, time.Time{}
 		r.lying[ev.key()] = ev.Lying
 		delete(r.refused, ev.key())
+		r.led[ev.Job] = true
 	case Leads:
-		r.leads[ev.Name] = true
+		r.leads[ev.Name], r.unheard[ev.Name], r.led[ev.Job] = true, true, true
+	case Reads:
+		r.reading[way(ev.Back)] = true
 	case Ended:
 		r.ended(now, ev)
 	case Busy:
@@ -141,9 +152,12 @@ func (r *Room) Learn(now time.Time, ev Event) {
 
 func (r *Room) listed(now time.Time, ev Listed) {
 	r.listing = false
-	if ev.Failed {
-		if ev.Name == "" {
-			r.listAt = now.Add(listAgain)
+	if delete(r.unheard, ev.Name); ev.Name == "" {
+		clear(r.unheard)
+	}
+	if ev.Failed { // nothing waits for it any more, and all is listed again
+		if at := now.Add(listAgain); ev.Name == "" || at.Before(r.listAt) {
+			r.listAt = at
 		}
 		return
 	}
@@ -232,7 +246,7 @@ func (r *Room) toList(now time.Time) (name string, due bool) {
 // first is the generation that is to be read first, of those of a way that are due.
 func (r *Room) first(now time.Time, back bool) (first Lying, due bool) {
 	for k, l := range r.lying {
-		if at, ok := r.dueAt(k, l); l.Read.IsZero() != back || !ok || at.After(now) || due && !before(l, first) {
+		if at, ok := r.dueAt(k, l); r.back(l) != back || !ok || at.After(now) || due && !before(l, first) {
 			continue
 		}
 		first, due = l, true
@@ -240,7 +254,11 @@ func (r *Room) first(now time.Time, back bool) (first Lying, due bool) {
 	return first, due
 }
 
-// dueAt is when a generation is to be read; false: it was, and nothing is read again.
+// back tells whether a generation is one that a job which is led wrote and nobody has read. What others left unread keeps no job from its next write: it is
+// read with what is read again.
+func (r *Room) back(l Lying) bool { return l.Read.IsZero() && r.led[l.Job] }
+
+// dueAt is when a generation is to be read; false: never.
 func (r *Room) dueAt(k key, l Lying) (at time.Time, ok bool) {
 	if !l.Read.IsZero() {
 		at = l.Read.Add(r.every)
@@ -248,8 +266,11 @@ func (r *Room) dueAt(k key, l Lying) (at time.Time, ok bool) {
 	if until := r.refused[k].until; until.After(at) {
 		at = until
 	}
-	return at, l.Read.IsZero() || r.every > 0
+	return at, r.back(l) || r.every > 0
 }
+
+// Listing tells whether a name is led of which no list has come yet, nor has failed: what is unread of it is not known.
+func (r *Room) Listing(name string) bool { return r.unheard[name] }
 
 // Unread lists the generations of a job that were written behind the newest that was read, and wait for their reading, the oldest first: those are not among
 // them that the disk did not let be read.
@@ -295,7 +316,7 @@ func (r *Room) Next() (at time.Time, ok bool) {
 		}
 	}
 	for k, l := range r.lying {
-		back := l.Read.IsZero()
+		back := r.back(l)
 		due, ok := r.dueAt(k, l)
 		if !ok || r.reading[way(back)] || r.listing && !back {
 			continue

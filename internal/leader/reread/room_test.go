@@ -36,7 +36,9 @@ type house struct {
 
 func newHouse() *house {
 	began := time.Unix(1e9, 0)
-	return &house{room: New(began, week), now: began, began: began, takes: time.Minute, disk: map[replica.Step]time.Time{}, read: map[replica.Step]time.Time{},
+	room := New(began, week)
+	room.led[replica.JobID{}] = true // whose all is
+	return &house{room: room, now: began, began: began, takes: time.Minute, disk: map[replica.Step]time.Time{}, read: map[replica.Step]time.Time{},
 		reading: map[bool]*Read{}, until: map[bool]time.Time{}}
 }
 
@@ -155,7 +157,7 @@ func TestWritten(t *testing.T) {
 func TestAnotherLeader(t *testing.T) {
 	h := newHouse()
 	h.disk[10], h.disk[20] = h.now, h.now
-	h.room.Learn(h.now, Leads{name})
+	h.room.Learn(h.now, Leads{Name: name})
 	h.pass(time.Second)
 	h.check(t, "0s read 20 back")
 	if got := h.room.Unread(replica.JobID{}); fmt.Sprint(got) != "[(1,10) (1,20)]" {
@@ -254,7 +256,7 @@ func TestListIsUnderWay(t *testing.T) {
 	if out := r.Step(at); len(out) != 1 || out[0] != (List{}) {
 		t.Fatalf("it wants %v", out)
 	}
-	r.Learn(at, Leads{name})
+	r.Learn(at, Leads{Name: name})
 	at = at.Add(3 * listEvery)
 	if out := r.Step(at); len(out) != 0 {
 		t.Errorf("while a list is under way it wants %v", out)
@@ -309,5 +311,73 @@ func TestAnyCourse(t *testing.T) {
 				t.Errorf("seed %d: step %d was read %v ago", seed, step, ago)
 			}
 		}
+	}
+}
+
+// What another cluster or a former program left unread is read at the patrol's rate, in its turn: it keeps no job that is led from its next write.
+func TestWhatOthersLeftUnread(t *testing.T) {
+	began := time.Unix(1e9, 0)
+	r := New(began, week)
+	lm := Lying{Name: name, Job: replica.JobID{1}, Generation: replica.Generation{Epoch: 1, Step: 10}}
+	others := Lying{Name: name, Job: replica.JobID{7}, Generation: replica.Generation{Epoch: 1, Step: 5}, Written: began.Add(-time.Hour)}
+	at := began.Add(firstList)
+	r.Step(at)
+	r.Learn(at, Listed{All: []Lying{others}})
+	if out := r.Step(at); len(out) != 1 || out[0] != (Read{others, false}) {
+		t.Fatalf("it wants %+v", out)
+	}
+	r.Learn(at, Wrote{lm})
+	if out := r.Step(at); len(out) != 1 || out[0].(Read).Generation != lm.Generation || !out[0].(Read).Back {
+		t.Errorf("beside the other's it wants %+v", out)
+	}
+	r.Learn(at, Ended{Read: Read{lm, true}})
+	if left := r.Unread(lm.Job); len(left) != 0 {
+		t.Errorf("unread are %v", left)
+	}
+	off := New(began, 0) // the patrol is off
+	off.Step(at)
+	off.Learn(at, Listed{All: []Lying{others}})
+	if out := off.Step(at); len(out) != 0 {
+		t.Errorf("without a patrol it wants %+v", out)
+	}
+}
+
+// What is unread of a job is not known before the first list of its name, or of all, has come or failed.
+func TestListing(t *testing.T) {
+	began := time.Unix(1e9, 0)
+	for _, first := range []Listed{{Name: name}, {}, {Name: name, Failed: true}, {Failed: true}} {
+		r := New(began, week)
+		if r.Listing(name) {
+			t.Error("of what nobody leads")
+		}
+		r.Learn(began, Leads{name, replica.JobID{1}})
+		r.Step(began)
+		if r.Learn(began, Listed{Name: "other"}); !r.Listing(name) {
+			t.Error("after another's list")
+		}
+		if r.Learn(began, first); r.Listing(name) {
+			t.Errorf("after %+v", first)
+		}
+		if next, ok := r.Next(); first.Failed && (!ok || next.After(began.Add(listAgain))) {
+			t.Errorf("after %+v it wants to be asked at %v", first, next)
+		}
+	}
+}
+
+// A read that goes on from an earlier leadership holds its place: nothing is read back beside it, and its end is this one's.
+func TestAReadThatGoesOn(t *testing.T) {
+	began := time.Unix(1e9, 0)
+	r := New(began, week)
+	one := Lying{Name: name, Job: replica.JobID{1}, Generation: replica.Generation{Epoch: 1, Step: 10}, Written: began}
+	r.Learn(began, Reads{Read{one, true}})
+	r.Learn(began, Leads{name, one.Job})
+	r.Step(began)
+	r.Learn(began, Listed{Name: name, All: []Lying{one}})
+	if out := r.Step(began); len(out) != 0 || len(r.Unread(one.Job)) != 1 {
+		t.Errorf("it wants %+v; unread are %v", out, r.Unread(one.Job))
+	}
+	r.Learn(began, Ended{Read: Read{one, true}})
+	if out := r.Step(began); len(out) != 0 || len(r.Unread(one.Job)) != 0 {
+		t.Errorf("then it wants %+v; unread are %v", out, r.Unread(one.Job))
 	}
 }
