@@ -318,6 +318,13 @@ func (c *Catalog) MarkRead(ctx context.Context, f Found, failed error) error {
 	if _, err := c.putOnce(ctx, f.Run.Key(n), b); err != nil && !errors.Is(err, store.ErrExists) {
 		return err
 	}
+	// Whoever deletes removes COMMIT first and the records then: one of the two sees the other.
+	if _, err = c.written(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})); errors.Is(err, store.ErrAbsent) {
+		if err = c.remove(ctx, f.Run.Key(n)); err == nil && failed == nil {
+			err = fmt.Errorf("generation %v of job %s was deleted while it was read: %w", f.Generation, f.Job, ErrNone)
+		}
+		return err
+	}
 	for _, o := range old {
 		err = errors.Join(err, c.remove(ctx, f.Run.Key(o)))
 	}

@@ -106,7 +106,7 @@ type Swept struct {
 }
 
 // Sweep finishes deletions and removes pins that have ended, and what is older than the grace, by the store's own times, and named by no COMMIT: objects of attempts
-// that failed, frozen parts, unfinished uploads. Beside a live writer the grace must be LeastGrace or longer. Where a COMMIT
+// that failed, frozen parts, unfinished uploads, and pins and records of reads of what is gone. Beside a live writer the grace must be LeastGrace or longer. Where a COMMIT
 // or an index cannot be read, what it might name stays.
 func (c *Catalog) Sweep(ctx context.Context, r Run, grace time.Duration) (s Swept, err error) {
 	if s, err = c.sweep(ctx, r, grace); err != nil {
@@ -149,9 +149,13 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 	if err != nil {
 		return s, err
 	}
+	has := objects(r, all)
 	for _, info := range all {
 		name := strings.TrimPrefix(info.Key, prefix)
-		if n := format.ParseName(name); !named[name] && !attempts[n.Generation] && (n.Kind == format.ShardKind || n.Kind == format.IndexKind || n.Kind == format.SharedKind && !unknown && superseded(named, n)) {
+		n := format.ParseName(name)
+		of := n.Kind == format.ShardKind || n.Kind == format.IndexKind || n.Kind == format.SharedKind && !unknown && superseded(named, n)
+		orphan := (n.Kind == format.ReadKind || n.Kind == format.PinKind) && !has[n.Generation]
+		if !named[name] && !attempts[n.Generation] && of || orphan {
 			loose = append(loose, info)
 		}
 	}
@@ -268,6 +272,19 @@ func superseded(named map[string]bool, n format.Name) bool {
 	return false
 }
 
+// objects tells of which generations more is there than words about them: a COMMIT, files, or the entry of a deletion.
+func objects(r Run, all []store.Info) map[replica.Generation]bool {
+	has := make(map[replica.Generation]bool)
+	for _, info := range all {
+		switch n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind {
+		case format.CommitKind, format.ShardKind, format.IndexKind, format.TrashKind:
+			has[n.Generation] = true
+		case format.Stray, format.ClaimKind, format.SharedKind, format.KeptKind, format.PinKind, format.ReadKind, format.RunKind, format.SummaryKind:
+		}
+	}
+	return has
+}
+
 // storeTime is what the store's clock says: of a line of the log, which is worth leaving anyway.
 func (c *Catalog) storeTime(ctx context.Context, r Run, verb, why string) (time.Time, error) {
 	key, err := c.log(ctx, r.Job, format.Log{Verb: verb, Run: r.Run, Why: why})
@@ -286,8 +303,9 @@ func (c *Catalog) storeTime(ctx context.Context, r Run, verb, why string) (time.
 func (c *Catalog) named(ctx context.Context, r Run, all []store.Info) (named map[string]bool, attempts map[replica.Generation]bool, unknown bool, err error) {
 	named, attempts = make(map[string]bool), make(map[replica.Generation]bool)
 	prefix := r.Prefix()
-	for _, info := range all { // who has read it has seen its COMMIT: where that is gone, somebody may bring it back
-		if n := format.ParseName(strings.TrimPrefix(info.Key, prefix)); n.Kind == format.ReadKind {
+	has := objects(r, all)
+	for _, info := range all { // who has read it has seen its COMMIT: where that is gone and files are there, somebody may bring it back
+		if n := format.ParseName(strings.TrimPrefix(info.Key, prefix)); n.Kind == format.ReadKind && has[n.Generation] {
 			attempts[n.Generation], unknown = true, true
 		}
 	}
