@@ -12,13 +12,13 @@ const (
 	// memoryLimit is what a daemon takes for itself, in bytes, before its collector works harder and gives memory back; arenas are not among it.
 	// Above it nothing fails. GOMEMLIMIT says otherwise.
 	memoryLimit = 1 << 30
-	leastMemory = 192 << 20 // below this the collector works as Go's default has it
+	leastMemory = 128 << 20 // below this the collector works as Go's default has it
 )
 
 // limitFor is the limit of a daemon in which so many bytes live: a quarter more, and some. Go's default lets a daemon grow to twice what lives
 // before it collects, and keeps that: what one user's processes may have it hold would count twice.
 func limitFor(live uint64) int64 {
-	return int64(min(max(live+live/4+48<<20, leastMemory), memoryLimit))
+	return int64(min(max(live+live/4+40<<20, leastMemory), memoryLimit))
 }
 
 // paceCollector has the limit follow what lives, after each collection, until end. GOMEMLIMIT, where it is set, stands.

@@ -8,7 +8,7 @@ import (
 )
 
 func TestLimitFollowsWhatLives(t *testing.T) {
-	for live, want := range map[uint64]int64{0: leastMemory, 40 << 20: leastMemory, 160 << 20: 248 << 20, 400 << 20: 548 << 20, 4 << 30: memoryLimit, math.MaxUint32: memoryLimit} {
+	for live, want := range map[uint64]int64{0: leastMemory, 40 << 20: leastMemory, 80 << 20: 140 << 20, 160 << 20: 240 << 20, 400 << 20: 540 << 20, 4 << 30: memoryLimit, math.MaxUint32: memoryLimit} {
 		if got := limitFor(live); got != want {
 			t.Errorf("%d MiB live: limit %d MiB, want %d", live>>20, got>>20, want>>20)
 		}
