@@ -67,9 +67,9 @@ func TestAnyFleetGoesOnWithoutRunJSON(t *testing.T) {
 		first.daemon.awaitFrom(first.daemon.mark(), "durable", nil)
 	}
 	id := l.await("loaded", nil).fields["job"]
-	newest := first.daemon.newestDurable()
 	l.kill()
 	first.die()
+	newest := newest(t, first) // also of what was written on the way
 	words, err := filepath.Glob(filepath.Join(first.cfg.DurableDir, "job", "*", "run.json"))
 	if err != nil || len(words) != 1 {
 		t.Fatal(words, err)
