@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -282,7 +283,7 @@ func (a *agent) print(line map[string]any) error {
 // environ is what the agent's processes find of replicad, by name.
 func (a *agent) environ() map[string]string {
 	o := a.opt
-	o.Env = nil
+	o.Env = slices.DeleteFunc(slices.Clone(o.Env), func(e string) bool { return !strings.HasPrefix(e, hashSeed+"=") }) // the rest they have of torchrun's
 	env := map[string]string{agentVariable: a.is.ID}
 	for _, e := range o.Environ() {
 		name, value, _ := strings.Cut(e, "=")

@@ -70,7 +70,7 @@ func (o Options) Environ() []string {
 			env = append(env, e)
 		}
 	}
-	env = append(env, "REPLICAD_SOCKET="+o.Socket, "REPLICAD_JOB="+o.Job, "REPLICAD_HOST="+o.withDefaults().Host)
+	env = append(hashing(env), "REPLICAD_SOCKET="+o.Socket, "REPLICAD_JOB="+o.Job, "REPLICAD_HOST="+o.withDefaults().Host)
 	if groups := groupsVariable(o.Named, o.Groups); groups != "" {
 		env = append(env, groups)
 	}

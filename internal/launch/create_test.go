@@ -69,7 +69,7 @@ func TestCreateWithoutADaemon(t *testing.T) {
 
 func TestEnvironOfAnotherLauncher(t *testing.T) {
 	o := Options{Socket: "/s", Job: "lm", Token: "secret", Admin: "/a", Program: "/bin/replicad", Groups: []replica.GroupID{0, 1}, Env: []string{"A=b", "REPLICAD_RANK=3", "REPLICAD_IDENTITY=/k"}}
-	want := []string{"A=b", "REPLICAD_IDENTITY=/k", "REPLICAD_SOCKET=/s", "REPLICAD_JOB=lm", "REPLICAD_HOST=127.0.0.1", "REPLICAD_GROUPS=0,1", "REPLICAD_TOKEN=secret", "REPLICAD_ADMIN_SOCKET=/a", "REPLICAD_PROGRAM=/bin/replicad", "REPLICAD_SLOTS=2"}
+	want := []string{"A=b", "REPLICAD_IDENTITY=/k", "PYTHONHASHSEED=0", "REPLICAD_SOCKET=/s", "REPLICAD_JOB=lm", "REPLICAD_HOST=127.0.0.1", "REPLICAD_GROUPS=0,1", "REPLICAD_TOKEN=secret", "REPLICAD_ADMIN_SOCKET=/a", "REPLICAD_PROGRAM=/bin/replicad", "REPLICAD_SLOTS=2"}
 	if got := o.Environ(); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

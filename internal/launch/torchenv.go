@@ -96,8 +96,21 @@ func ofALauncher(name string) bool { return strings.HasPrefix(name, "REPLICAD_")
 
 // inherited is what a process gets of the launcher's own environment: nothing of another job, and nothing of another launcher.
 func (o Options) inherited() []string {
-	return slices.DeleteFunc(slices.Clone(o.Env), func(e string) bool {
+	return hashing(slices.DeleteFunc(slices.Clone(o.Env), func(e string) bool {
 		name, _, _ := strings.Cut(e, "=")
 		return ofALauncher(name) || strings.HasPrefix(name, "TORCHELASTIC_") || slices.Contains(torchNames, name)
-	})
+	}))
+}
+
+// hashSeed is Python's variable for the order in which it walks over sets of texts.
+const hashSeed = "PYTHONHASHSEED"
+
+// hashing adds the seed of hash() to an environment, unless the user has set one. Without it each process draws its own: a program that numbers what is
+// in a set has other numbers after a restart. It is one for all jobs, so that a run that begins from another one's generation has it, too (D183).
+func hashing(env []string) []string {
+	env = slices.DeleteFunc(env, func(e string) bool { return e == hashSeed+"=" }) // to Python that is none
+	if slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, hashSeed+"=") }) {
+		return env
+	}
+	return append(env, hashSeed+"=0")
 }

@@ -77,3 +77,41 @@ func TestMaster(t *testing.T) {
 		t.Errorf("two jobs have %s", port(o))
 	}
 }
+
+// Every process hashes texts alike, whoever starts it: ranks, those that wait, those that others fork from, and those of other launchers. What the user has set stays.
+func TestHashSeed(t *testing.T) {
+	for what, c := range map[string]struct {
+		env  []string
+		want string
+	}{
+		"not set": {[]string{"A=b"}, "PYTHONHASHSEED=0"},
+		"set":     {[]string{"PYTHONHASHSEED=7", "A=b"}, "PYTHONHASHSEED=7"},
+		"random":  {[]string{"PYTHONHASHSEED=random"}, "PYTHONHASHSEED=random"},
+		"empty":   {[]string{"PYTHONHASHSEED=", "A=b"}, "PYTHONHASHSEED=0"},
+	} {
+		o := goodOptions()
+		o.Env = slices.Clone(c.env)
+		a := agent{opt: o}
+		var ofAgents []string
+		for name, value := range a.environ() {
+			ofAgents = append(ofAgents, name+"="+value)
+		}
+		for who, env := range map[string][]string{"ranks": o.environ(wire.RunStart{World: 4}, seat{}), "waiting": o.inherited(), "others": o.Environ(), "agents": ofAgents} {
+			var got []string
+			for _, e := range env {
+				if strings.HasPrefix(e, "PYTHONHASHSEED") {
+					got = append(got, e)
+				}
+			}
+			if !slices.Equal(got, []string{c.want}) {
+				t.Errorf("%s, %s: %q, want %s", what, who, got, c.want)
+			}
+		}
+		if !slices.Equal(o.Env, c.env) {
+			t.Errorf("%s: the launcher's own environment is %q now, was %q", what, o.Env, c.env)
+		}
+	}
+	if env := (&agent{opt: Options{Env: []string{"HOME=/h"}}}).environ(); env["HOME"] != "" {
+		t.Errorf("agents are told of %q", env["HOME"])
+	}
+}

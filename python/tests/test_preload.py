@@ -105,6 +105,7 @@ def now():
         "ours": sorted(n for n in sys.modules if "preload" in n and n != "replicad._core.preloading"),
         "sitecustomize": getattr(sys.modules.get("sitecustomize"), "__file__", None),
     }
+    said["order in sets"] = hash("text")
     said["random"] = random.random()
     for name, of in OTHERS.items():
         if name in sys.modules:
