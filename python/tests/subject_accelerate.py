@@ -73,6 +73,7 @@ class Kept(Subject):
             self.session.resume()
             if self.run.how == "raise":
                 model = replicad.accelerate.again(self.accelerator, self.session, model)
+        self.begins()
         for _ in range(self.loader.iteration, EPOCHS):
             for x in self.loader:
                 self.batch(model, x)
@@ -80,6 +81,9 @@ class Kept(Subject):
             self.run.at("epoch end", self.progress.step)
         if self.session is not None:
             self.session.leave()
+
+    def begins(self) -> None:
+        """Behind resume()."""
 
     def batch(self, model: torch.nn.Module, x: torch.Tensor) -> None:
         with self.accelerator.accumulate(model):

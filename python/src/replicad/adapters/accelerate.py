@@ -80,7 +80,7 @@ def prepare(accelerator: Accelerator, *objects: Any, **options: Any) -> Session:
 def again(accelerator: Accelerator, session: Session, model: torch.nn.Module) -> torch.nn.Module:
     """In a block of :mod:`replicad.inprocess`, after ``session.resume()``: a prepared model with process group and DDP around it, which are made anew where a restart has
     taken them down. Accelerator, session and all that was prepared stay outside of the block: a second ``accelerator.prepare`` would move what is kept."""
-    if accelerator.num_processes == 1:
+    if accelerator.num_processes == 1 and not isinstance(model, DistributedDataParallel):  # under a launcher one rank alone has groups, too
         return model
     if not dist.is_initialized():
         init_process_group(session, accelerator.state.backend)
