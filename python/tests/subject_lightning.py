@@ -3,6 +3,7 @@ stock loader, validations, early stopping, saves and a log of every step."""
 
 from __future__ import annotations
 
+import csv
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import ModelParallelStrategy
@@ -191,8 +193,8 @@ class Kept(Subject):
     def train(self) -> None:
         callbacks = [*self.callbacks(), *([self.keep] if self.keep else ())]
         self.trainer = pl.Trainer(
-            accelerator="cpu", devices=self.run.world, max_epochs=EPOCHS, callbacks=callbacks, logger=Log(self.run), log_every_n_steps=1, enable_progress_bar=False,
-            enable_model_summary=False, **self.arguments(),
+            accelerator="cpu", devices=self.run.world, max_epochs=EPOCHS, callbacks=callbacks, logger=[CSVLogger(self.run.folder / "log"), Log(self.run)], log_every_n_steps=1,
+            enable_progress_bar=False, enable_model_summary=False, **self.arguments(),
         )  # fmt: skip
         self.fit()
 
@@ -205,7 +207,14 @@ class Kept(Subject):
     def digests(self) -> Mapping[str, Any]:
         optimizers = [o.state_dict() for o in self.trainer.optimizers]
         schedulers = [c.scheduler.state_dict() for c in self.trainer.lr_scheduler_configs]
-        return tree_map(_local, {"weights": self.network.state_dict(), "optimizers": optimizers, "schedulers": schedulers})
+        files = tables(self.run.folder / "log") if self.run.rank == 0 else []
+        return tree_map(_local, {"weights": self.network.state_dict(), "optimizers": optimizers, "schedulers": schedulers, "files": files})
+
+
+def tables(folder: Path) -> Any:
+    """What CSVLogger has written, in which folders."""
+    found = sorted(folder.rglob("metrics*.csv"))
+    return [[str(path.relative_to(folder)), [sorted(row.items()) for row in csv.DictReader(path.open(newline=""))]] for path in found]
 
 
 def _local(value: Any) -> Any:

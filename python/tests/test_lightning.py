@@ -36,7 +36,7 @@ RAISED = (
     Break("forward", 1), Break("save", 2, 1), Break("second forward", 4, 1), Break("on_validation_end", 5), Break("on_train_epoch_end", 6, 1), Break("step", 8),
     Break("on_train_batch_end", 9, 1), Break("on_train_end", 12),
 )  # fmt: skip
-KILLED = (Break("evaluation", 5, 1),)
+KILLED = (Break("evaluation", 5),)  # of the rank that writes the log
 #: What the others leave: the other hooks, and by a kill what was an exception, and the other way round.
 REST_RAISED = (
     Break("step", 1, 1), Break("evaluation", 2), Break("on_train_batch_end", 3, 1), Break("backward", 4), Break("on_before_optimizer_step", 5, 1),

@@ -30,6 +30,8 @@ from accelerate.data_loader import DataLoaderShard, SeedableRandomSampler
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from ._boards import Boards
+
 __all__ = ["keep"]
 
 log = logging.getLogger("replicad")
@@ -122,7 +124,7 @@ class _Keeper:
         self.behind: Any = None  # the generators once the first batch after a resume is fetched, until then
         self.first = 0  # that batch
         self.steps_in_epoch, self.ended = 0, False
-        self.history = _History(trainer)
+        self.history, self.boards = _History(trainer), Boards(trainer)
         with rng.preserved():  # train() does it again, and draws again
             self._place()
         _name_unkept(trainer)
@@ -170,6 +172,7 @@ class _Keeper:
             "trl": {name: getattr(trainer, name) for name in TRL if hasattr(trainer, name)},
             "metrics": {mode: dict(of) for mode, of in getattr(trainer, "_metrics", {}).items()},
             "control": trainer.control.state()["args"], "callbacks": {name: _of(c) for name, c in _stateful(trainer)},
+            "boards": self.boards.state(),
         }  # fmt: skip
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -184,6 +187,7 @@ class _Keeper:
             trainer._metrics[mode].clear()
             trainer._metrics[mode].update(of)
         self.history.load(state["history"])
+        self.boards.load(state["boards"])
         self._put_control()
         for name, callback in _stateful(trainer):
             if name in state["callbacks"]:
@@ -292,7 +296,10 @@ class _Keeper:
         trainer._tr_loss.fill_(self.kept["loss"])
         for name, value in self.kept["loop"].items():
             setattr(trainer, name, value)
-        return begin(*args)
+        control = begin(*args)
+        if self.back:
+            self.boards.goes_on(trainer.state.global_step + (not {"log", "evaluation"} & set(self.session.due)))
+        return control
 
     def finalize_training(self, finalize: Callable[..., Any], *args: Any) -> Any:
         """What is done after the last step may take its time."""

@@ -34,6 +34,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from ._fabric import keep
 from ._lightning import Callbacks, Feed, Metrics, On, Place, loops, unkept
+from ._logs import Logs, opened_by
 
 __all__ = ["Keep", "keep"]
 
@@ -55,7 +56,7 @@ class Keep(Callback):  # type: ignore[misc]
         self.session: Session | None = None
         self._longest, self._most, self._extra, self._given = longest, metrics, dict(extra or {}), session
         self._place, self._feed, self._metrics, self._callbacks, self._data = Place(), Feed(), Metrics(), Callbacks(self), _Datamodule()
-        self._feed.place = self._place
+        self._feed.place, self._logs = self._place, Logs()
         self._module: LightningModule | None = None  # of the first run
         self._averages: list[Any] = []
         self._configured: tuple[Any, Any] = (), ()  # its optimizers and schedulers
@@ -75,7 +76,7 @@ class Keep(Callback):  # type: ignore[misc]
             raise Unsupported(f"Keep: {refused}")
         if self.session is not None and self.session.enabled and self.session.life.left:
             raise SessionState("a second fit: this job has ended with the first one: start another program for it, with `replicad run --job` and another name")
-        for of in (self._place, self._feed, self._metrics, self._callbacks, self._data):
+        for of in (self._place, self._feed, self._metrics, self._callbacks, self._data, self._logs):
             of.trainer = trainer
         if self._again(pl_module):
             trainer.strategy.setup_optimizers = self._same_optimizers
@@ -144,7 +145,14 @@ class Keep(Callback):  # type: ignore[misc]
 
     def _kept(self, trainer: Trainer) -> dict[str, Any]:
         datamodule = {"datamodule": moves(self._data)} if trainer.datamodule is not None and _has(trainer.datamodule, "state_dict") else {}
-        return {"loops": moves(self._place), "callbacks": moves(self._callbacks), "metrics": own(self._metrics, most=self._most), **datamodule, **self._extra}
+        return {
+            "loops": moves(self._place),
+            "callbacks": moves(self._callbacks),
+            "metrics": own(self._metrics, most=self._most),
+            "logs": moves(self._logs),
+            **datamodule,
+            **self._extra,
+        }
 
     def _again(self, module: LightningModule) -> bool:
         """Whether a block is run again with the module that the session has. Where the session is off, each fit is another run, with optimizers of its own."""
@@ -162,12 +170,17 @@ class Keep(Callback):  # type: ignore[misc]
         assert session is not None
         resumed = session.resume(otherwise=lambda: self._step if self._step >= 0 else trainer.global_step) if path else session.resume()
         self._goes_on, self._generators = "", None
-        if not self._place.loaded:  # the session is off
+        if not session.enabled:
+            return
+        if not self._place.loaded:
+            self._logs.begins()
             return
         self._place.put()
         self._metrics.put()
         if not self._place.began:
+            self._logs.begins()
             return
+        self._logs.goes_on(trainer.fit_loop.epoch_loop._batches_that_stepped)
         self._goes_on, self._generators = "end" if self._place.ended else "batch", rng.get()
         for loop in loops(trainer.fit_loop):  # what a checkpoint has left
             loop._restarting = loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
@@ -322,6 +335,9 @@ class Keep(Callback):  # type: ignore[misc]
         self._place.ended = True
         self.session.commit()
         on_run_end()
+
+
+opened_by(lambda callback: callback._logs if isinstance(callback, Keep) and callback._given.get("enabled", True) else None)
 
 
 class _Datamodule(On):
