@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import re
 import subprocess
 from pathlib import Path
@@ -136,3 +137,53 @@ def test_right_sides_run(daemon: Daemon) -> None:
     out = daemon.run(text).done()
     assert not re.findall(r"FAILED .*", out)
     assert f"RAN {len(pieces)} PIECES" in out
+
+
+# -- NVRx and torchft -----------------------------------------------------------------------------------------------------------
+
+#: How a name stands in a row's left side, by how the list has it.
+FORMS = {
+    r"\((\w+)=\)": r"`\({0}=\)`",
+    r"CallWrapper\.(\w+)": r"`CallWrapper\.{0}\b",
+    r"Manager\((\w+)=\)": r"`Manager\([^`]*\b{0}=",
+    r"manager\.(\w+)": r"`(?:manager\.)?{0}\(",
+    r"(.*)": r"`{0}\b",
+}
+
+
+def others() -> list[tuple[str, str]]:
+    """The rows of NVRx's and torchft's page."""
+    text = (ROOT / "docs" / "migration-nvrx.md").read_text()
+    return [(cells[1], cells[2]) for line in text.splitlines() if (cells := re.fullmatch(r"\| (.*) \| (.*) \|", line)) and cells[1] != "there"]
+
+
+def test_names_of_nvrx_and_torchft_have_a_row() -> None:
+    head, *names = NAMES.with_name("nvrx-names.txt").read_text().splitlines()
+    assert len(re.findall(r" at [0-9a-f]{40}", head)) == 2
+    left = "\n".join(there for there, _ in others())
+
+    def found(name: str) -> bool:
+        form, match = next((text, m) for pattern, text in FORMS.items() if (m := re.fullmatch(pattern, name)))
+        return re.search(form.format(re.escape(match[1])), left) is not None
+
+    assert [name for name in names if not found(name)] == []
+
+
+def test_what_stands_beside_nvrx_and_torchft_is_there() -> None:
+    """Flags are the binary's, and parameters are those of what is called."""
+    right = "\n".join(here for _, here in others())
+    helped = {
+        verb: subprocess.run([str(ROOT / "bin" / "replicad"), *verb.split(), "--help"], env=environment(), capture_output=True, text=True, check=True).stdout
+        for verb in ("run", "node drain", "job end")
+    }
+    assert [flag for flag in re.findall(r"(--[a-z][a-z-]+)", re.sub(r"-- numactl.*?`", "", right)) if flag not in helped["run"]] == []
+    assert all(f"replicad {verb}" in text for verb, text in helped.items())
+    for name, of in {"wrap": replicad.inprocess.wrap, "MemoryHealth": replicad.inprocess.MemoryHealth}.items():
+        given = {p for call in re.findall(rf"`{name}\(([^`]*)\)`", right) for p in re.findall(r"(\w+)=", call)}
+        known = set(inspect.signature(of).parameters) | {"soft", "hard"}
+        assert given
+        assert given <= known, given - known
+    for module, names in {replicad.inprocess: ("Unhealthy", "FaultLimit", "CUDAHealth", "default_abort", "default_finalize", "Call")}.items():
+        assert [n for n in names if not hasattr(module, n)] == []
+    call = replicad.inprocess.Call()
+    assert (call.runs, call.step, call.last) == (0, -1, None)
