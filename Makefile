@@ -21,7 +21,7 @@ GLIBC      ?= 2.36
 # Files of tests side by side: a job waits for its ranks about as long as it computes.
 PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 1
 # The tests of frameworks' adapters, those that there are.
-FRAMEWORKS := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,accelerate.py check_trainer.py conformance.py data_libraries.py huggingface.py lightning.py logs.py megatron.py ray.py)))
+FRAMEWORKS := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,accelerate.py check_trainer.py commands.py conformance.py data_libraries.py huggingface.py lightning.py logs.py megatron.py published.py ray.py)))
 # Those that have an environment of their own, as they want other versions of what the others need.
 FRAMEWORKS2 := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,builds.py deepspeed.py torchtitan.py)))
 # One environment of several. Where no test matches (pytest says 5) another one may have some.

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("accelerate", reason="accelerate is missing: see python/requirements-frameworks.txt")
 
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
@@ -51,7 +50,12 @@ def test_a_loop_goes_on_as_if_nothing_had_been(daemon: Daemon, tmp_path: Path) -
     """The first forward of an epoch is behind an evaluation."""
     runs = suite(subjects.Kept, 2, daemon, tmp_path)
     equal(runs.through("raise", *RAISED) + runs.through("kill", *KILLED))
-    control = runs.through("raise", Break("evaluation", 5), due=False)
+
+
+@pytest.mark.long
+def test_the_suite_finds_what_is_not_done_again(daemon: Daemon, tmp_path: Path) -> None:
+    """test_lightning.py has the control of the default tests."""
+    control = suite(subjects.Kept, 2, daemon, tmp_path).through("raise", Break("evaluation", 5), due=False)
     assert [row.differs != "" for row in control.rows] == [True], f"the suite finds nothing where nothing is done again:\n{control}"
 
 

@@ -196,7 +196,6 @@ FINDS = {
 @pytest.mark.parametrize("framework", ["lightning", "huggingface"])
 def test_the_examples(framework: str, tmp_path: Path) -> None:
     """What docs/testing.md says that they find."""
-    pytest.importorskip("lightning" if framework == "lightning" else "transformers")
     env = environment(REPLICAD=str(cluster.REPLICAD))
     example = [sys.executable, str(ROOT / "examples" / "frameworks" / f"check_{framework}.py")]
     done = subprocess.run(example, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=3 * cluster.PATIENCE, check=False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import ROOT
 from replicad.testing.conformance import Report, Row, judge, lives, port
 
 
@@ -88,3 +91,42 @@ def test_a_port_for_ranks_is_none_that_others_are_given() -> None:
     if low <= 10_000 and high == 65_535:
         pytest.skip("the kernel hands out every port here")
     assert not any(low <= port() <= high for _ in range(20))
+
+
+# -- what was run ---------------------------------------------------------------------------------------------------------------
+
+
+def tool() -> Any:
+    """python/tools/ran.py."""
+    spec = importlib.util.spec_from_file_location("ran", ROOT / "python" / "tools" / "ran.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_another_file_or_version_is_another_digest(tmp_path: Path) -> None:
+    ran = tool()
+    files, name, _ = ran.ROWS["trl"]
+    for file in [*files, f"python/requirements-{name}.in"]:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes((ROOT / file).read_bytes())
+    was = ran.digest("trl", tmp_path)
+    assert was == ran.digest("trl")
+    pins = tmp_path / f"python/requirements-{name}.in"
+    pins.write_text(re.sub(r"^trl==.*$", "trl==0.0.1", pins.read_text(), flags=re.M))
+    other = ran.digest("trl", tmp_path)
+    (tmp_path / files[0]).write_text("")
+    assert len({was, other, ran.digest("trl", tmp_path)}) == 3
+
+
+def test_no_test_is_left_out_for_a_package_that_the_tests_install() -> None:
+    """numpy and torch are looked for: the default environment of a clone without torch has neither."""
+    here = {re.split(r"==|;", line)[0] for line in (ROOT / "python" / "requirements-torch.in").read_text().splitlines() if "==" in line and not line.startswith("#")} - {
+        "torch",
+        "numpy",
+    }
+    assert "lightning" in here
+    skipped = {(file.name, of) for file in Path(__file__).parent.glob("*.py") for of in re.findall(r"importorskip\(\"(\w+)", file.read_text())}
+    assert [(file, of) for file, of in sorted(skipped) if of in here] == []

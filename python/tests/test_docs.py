@@ -50,8 +50,6 @@ MARKS = {"sharded.md": [cluster.fsdp2], "testing.md": [pytest.mark.long], "lora.
 
 @pytest.mark.parametrize("page", [pytest.param(p, marks=MARKS.get(p, [])) for p in PAGES])
 def test_programs_and_commands(page: str, own_daemon: Daemon, tmp_path: Path) -> None:
-    if page == "lora.md":
-        pytest.importorskip("peft", reason="peft is missing: see python/requirements-torch.txt")
     for name, text in (programs("pytorch.md") | programs(page)).items():
         (tmp_path / name).write_text(text)
     path = os.pathsep.join([str(ROOT / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])

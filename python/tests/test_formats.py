@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+import transformers
+from safetensors import torch as safetensors
 
 from conftest import ROOT, Daemon
 from formats_judge import judge, same
-
-safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is missing: see python/requirements-torch.txt")
-transformers = pytest.importorskip("transformers", reason="transformers is missing: see python/requirements-torch.txt")
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process saves here
 

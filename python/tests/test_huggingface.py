@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers", reason="transformers is missing: see python/requirements-torch.txt")
 
 import importlib
 
@@ -48,7 +47,12 @@ SOME = (Break("forward", 2), Break("on_log", 3), Break("on_evaluate", 6, 1), Bre
 def test_a_trainer_goes_on_as_if_nothing_had_been(daemon: Daemon, tmp_path: Path) -> None:
     runs = suite(subjects.Kept, 2, daemon, tmp_path)
     equal(runs.through("raise", *RAISED) + runs.through("kill", *KILLED))
-    control = runs.through("raise", Break("evaluation", 4), Break("save", 8, 1), due=False)
+
+
+@pytest.mark.long
+def test_the_suite_finds_what_is_not_done_again(daemon: Daemon, tmp_path: Path) -> None:
+    """test_lightning.py has the control of the default tests."""
+    control = suite(subjects.Kept, 2, daemon, tmp_path).through("raise", Break("evaluation", 4), Break("save", 8, 1), due=False)
     assert [row.differs != "" for row in control.rows] == [True, True], f"the suite finds nothing where nothing is done again:\n{control}"
 
 

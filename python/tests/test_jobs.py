@@ -99,8 +99,6 @@ OVER_NODES: dict[str, tuple[list[str], str, list[str]]] = {
 def test_over_nodes(job: str, folder: Path) -> None:
     """Two ranks on nodes of their own, each of which may be lost. Of FSDP1's shards and ZeRO's optimizer state no other rank has any."""
     (script, *flags), groups, faults = OVER_NODES[job]
-    if job == "lora":
-        pytest.importorskip("peft", reason="peft is missing: see python/requirements-torch.txt")
     told(faults, cluster.demo(script, 2, ",".join(faults), SEED, folder, *flags, groups=groups, every=20 if job == "fsdp1" else 60))
 
 

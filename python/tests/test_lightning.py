@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("lightning", reason="lightning is missing: see python/requirements-torch.txt")
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import LearningRateFinder, StochasticWeightAveraging

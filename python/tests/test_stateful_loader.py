@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is missing")
+
+from torchdata import stateful_dataloader as stateful
 
 from conftest import Daemon
 from replicad._core import capsule
