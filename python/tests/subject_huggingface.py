@@ -28,6 +28,9 @@ class Events(TrainerCallback):
     def __init__(self, run: Run) -> None:
         self._run = run
 
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.event("epoch", state.global_step, epoch=state.epoch)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._run.at("on_step_end", state.global_step)
         self._run.event("step", state.global_step, epoch=state.epoch)

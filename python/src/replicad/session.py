@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch.utils.hooks import RemovableHandle
 
 from . import rng
-from ._core import admin, ending, provenance, remarks, saving, torchenv
+from ._core import admin, behind, ending, provenance, remarks, saving, torchenv
 from ._core.feasible import Feasible, feasible
 from ._core.life import Life
 from ._core.orders import Orders
@@ -107,17 +107,17 @@ def current() -> Session | None:
 
 def _on_its_way_out() -> None:
     """The first exit handler to run, of those that were there before the session: the others may take their time."""
-    if _open is not None:
+    if _open is not None and not _open._life.behind:
         _open._ending()
 
 
 @atexit.register
 def _at_end() -> None:
-    """Says why the job goes on when its program has ended. One that an exception has ended says so itself."""
+    """The last but who was there before. A session that stays leaves; of another one it says why the job goes on. A program that an exception has ended says so itself."""
     if hasattr(sys, "last_value"):
         return
     if _open is not None and not _open._closed and not _open._life.left and _open._pid == os.getpid() and _open._at >= 0:
-        log.error(
+        behind.ends(_open) if _open._life.behind else log.error(
             "replicad: this program ends at step %d without session.leave(), so that its rank is missed and started again: call it, or use `with replicad.Session(...)`", _open._at
         )
 
@@ -317,7 +317,7 @@ class Session:
         return own
 
     def _on_forward(self, module: torch.nn.Module, *_: Any) -> None:
-        if self._at >= 0 and self._pid == os.getpid() and not (self._staging.on_device and device.capturing()):  # to capture a graph is no step's forward
+        if self._at >= 0 and not self._life.over and self._pid == os.getpid() and not (self._staging.on_device and device.capturing()):  # to capture a graph is no step's forward
             self._present("a forward")
             if taken_down(module):
                 raise self._stale("a forward: the model's DistributedDataParallel")
@@ -346,7 +346,7 @@ class Session:
     def _inside_of_a_step(self, optimizer: Any) -> None:
         if self._life.inside is not None or self._pid != os.getpid():
             return
-        if self._life.resumed.is_set() and not (self._closed or self._life.left) and self._torn <= self._at:
+        if self._life.resumed.is_set() and not (self._closed or self._life.over) and self._torn <= self._at:
             raise SessionState(
                 f"{type(optimizer).__name__}.step() outside of `with session.step()`: the copy of step {self._at} may be under way, and would have a part of this update. "
                 "Call step() of every registered optimizer inside of the block, or between session.step_begin() and session.step_end()"
@@ -422,8 +422,7 @@ class Session:
         self._ungrouped()
         self._unmoved()
         self._tell_late()
-        self._life.resumed.clear()
-        self._life.resume = None
+        self._life.stops()
         if not self._rank.attached:
             self._attach()
         elif not self._orders.resting and not self._rebound:
@@ -579,8 +578,7 @@ class Session:
         if self._orders.resting or self._at < 0:
             return
         self._abandon()
-        self._life.resumed.clear()
-        self._life.resume = None
+        self._life.stops()
         self._settle()
         self._orders.rest()
         self._told_of.lost(self._at)
@@ -650,8 +648,10 @@ class Session:
         reported, and the job goes back to the newest step that it has whole: the one before, or where steps are faster than commits an older one.
         """
         self._between("a step")
-        if self._life.left:
-            raise SessionState(f"a step after leave: rank {self._rank.number} has reported that it is done. Call leave() after the last step")
+        if self._life.over:
+            raise SessionState(
+                f"a step after {'leave' if self._life.left else 'the last one'}: rank {self._rank.number} has reported that it is done. Call leave() after the last step"
+            )
         if (loop := self._loop.over_steps) is not None and self._at >= loop.step > 0:
             raise SessionState(
                 f"a second step in the iteration of session.steps() that is for step {loop.step}: an iteration is one step, and a restart begins with a whole one. Put both "
@@ -1096,7 +1096,7 @@ class Session:
             yield
         finally:
             with contextlib.suppress(Error):
-                self._rank.pause(0)
+                self._rank.pause(self._life.behind)
 
     def _tell(self, text: str) -> None:
         try:
@@ -1112,7 +1112,8 @@ class Session:
         self._tell_late()
         if self._torn > self._at or self._rank.fenced or ending.of_a_collective(err):
             return
-        self._tell(f"in {f'step {self._at + 1}' if self._at >= 0 else 'resume'}: {ending.text(err)}")
+        where = f"behind the last step, {self._at}" if self._life.behind else f"in step {self._at + 1}" if self._at >= 0 else "in resume"
+        self._tell(f"{where}: {ending.text(err)}")
 
     def _ending(self) -> None:
         """Tells the daemon, once, that this program is on its way out: what it still does (exit handlers, a last upload) is no hang."""
@@ -1148,7 +1149,7 @@ class Session:
         global _open
         if not self._closed and self._pid == os.getpid():
             if self._at >= 0 and not self._life.left and sys.exc_info()[0] is None and not self._rank.fenced:
-                log.error(
+                self.leave() if self._life.behind else log.error(
                     "replicad: session.close() at step %d without session.leave(): this rank is missed when its program ends, and started again, "
                     "for ever if it has nothing left to do: call session.leave() first",
                     self._at,

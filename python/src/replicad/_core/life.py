@@ -14,10 +14,21 @@ class Life:
     def __init__(self) -> None:
         self.resumed = threading.Event()  #: an epoch is open for the training thread
         self.left = False  #: the rank has said that it is done
+        self.behind = 0.0  #: for so many seconds its program may do what follows the last step (:mod:`replicad._core.behind`); 0: it makes steps
         self.inside: object = None  #: the step that is open: none, or a mark of its own
         self.entering = False  #: a step begins, or what it changed is being looked at
         self.resume: Any = None  #: what the last resume() returned, until its epoch is lost
         self.moving = False  #: memory is being given back or taken again
+
+    def stops(self) -> None:
+        """The training thread is in no epoch any more."""
+        self.resumed.clear()
+        self.resume, self.behind = None, 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether no more steps are made: what the program does with its model is its own business."""
+        return self.left or self.behind > 0
 
     @property
     def changing(self) -> bool:

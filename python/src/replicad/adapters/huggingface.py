@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from .. import moves, own, rng
+from .._core import behind
 from .._core.capsule import Opaque
 from ..errors import Invalid, SessionState, Unsupported
 from ..session import Session
@@ -121,6 +122,7 @@ class _Keeper:
         self.generators: Any = None  # those of the step that was resumed
         self.loaded = False  # a state, by the resume of this train()
         self.back = False  # in the epoch that a resume goes on in
+        self.otherwise = False  # which is of a checkpoint of the Trainer's own
         self.behind: Any = None  # the generators once the first batch after a resume is fetched, until then
         self.first = 0  # that batch
         self.steps_in_epoch, self.ended = 0, False
@@ -154,7 +156,7 @@ class _Keeper:
                 "train", "_load_from_checkpoint", "get_train_dataloader", "_init_training_state", "_prepare_for_training", "_run_epoch", "get_batch_samples", "_load_rng_state",
                 "_get_grad_norm", "_get_learning_rate", "_maybe_log_save_evaluate", "_evaluate", "_load_best_model", "_finalize_training",
             )),
-            (self.trainer.callback_handler, ("on_train_begin", "on_pre_optimizer_step", "on_step_end", "on_epoch_end")),
+            (self.trainer.callback_handler, ("on_train_begin", "on_epoch_begin", "on_pre_optimizer_step", "on_step_end", "on_epoch_end")),
         ):  # fmt: skip
             for name in names:
                 self.original[name] = getattr(owner, name)
@@ -209,7 +211,7 @@ class _Keeper:
         if trial is not None:
             raise Unsupported("train(trial=...): a search trains many models under one session: search without keep, and keep the Trainer that trains the best one")
         trainer = self.trainer
-        if self.session.enabled and self.session.life.left:
+        if self.session.enabled and self.session.life.over:
             raise SessionState("train() after its end: the job is done. Another --job trains further, from what save_model() has written")
         if trainer.accelerator.distributed_type != "NO" and not dist.is_initialized():  # the run of a block before this has taken it down
             dist.init_process_group(trainer.accelerator.state.backend)
@@ -223,7 +225,7 @@ class _Keeper:
         except BaseException as err:
             self.session.step_end(error=err)
             raise
-        self.session.leave()
+        behind.stays(self.session)
         return result
 
     def load_from_checkpoint(self, load: Callable[..., None], *args: Any, **more: Any) -> None:
@@ -261,7 +263,7 @@ class _Keeper:
                 "replicad: train(resume_from_checkpoint=%r) is of step %d, and the job has step %d (%s): it goes on from that; another --job begins from the checkpoint",
                 path, step, session.at, resumed.source,
             )  # fmt: skip
-        self.back, self.generators = self.loaded and session.at > 0, rng.get()
+        self.back, self.otherwise, self.generators = self.loaded and session.at > 0, resumed.source == "otherwise", rng.get()
         return self.at.epoch, self.at.batches
 
     def _begin(self) -> None:
@@ -312,6 +314,10 @@ class _Keeper:
         return load()
 
     # -- an epoch -------------------------------------------------------------------------------------------------------------
+
+    def on_epoch_begin(self, begin: Callable[..., Any], *args: Any) -> Any:
+        """The epoch that a restart goes on in has begun; one of the Trainer's own checkpoint begins as it does without this."""
+        return self.trainer.control if self.back and not self.otherwise else begin(*args)
 
     def run_epoch(self, run: Callable[..., None], **given: Any) -> None:
         """An epoch from its beginning, or what is left of one."""

@@ -18,6 +18,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .. import moves, own, place, rng
+from .._core import behind
 from ..alone import launched
 from ..errors import Invalid, SessionState, Unsupported
 from ..session import Session
@@ -74,7 +75,7 @@ class Keep(Callback):  # type: ignore[misc]
             return
         if refused := _refused(trainer) or next(filter(None, map(unkept, _given(trainer))), ""):
             raise Unsupported(f"Keep: {refused}")
-        if self.session is not None and self.session.enabled and self.session.life.left:
+        if self.session is not None and self.session.enabled and self.session.life.over:
             raise SessionState("a second fit: this job has ended with the first one: start another program for it, with `replicad run --job` and another name")
         for of in (self._place, self._feed, self._metrics, self._callbacks, self._data, self._logs):
             of.trainer = trainer
@@ -112,7 +113,7 @@ class Keep(Callback):  # type: ignore[misc]
             self._patch(trainer, patches)
             out = run()
         assert self.session is not None
-        self.session.leave()
+        behind.stays(self.session)
         return out
 
     def _bind(self, trainer: Trainer, module: LightningModule) -> None:
@@ -247,7 +248,7 @@ class Keep(Callback):  # type: ignore[misc]
 
     def _stepped_beside(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Refuses an update that Lightning does not see; with a closure the session looks behind it."""
-        if not self._open and self.session is not None and self.session.resumed and len(args) < 2 and "closure" not in kwargs and not self.session.life.left:
+        if not self._open and self.session is not None and self.session.resumed and len(args) < 2 and "closure" not in kwargs and not self.session.life.over:
             raise SessionState(
                 f"{type(optimizer).__name__}.step() beside Lightning: it counts no step by that, and neither does this. Step what self.optimizers() returns, in training_step"
             )
@@ -264,7 +265,7 @@ class Keep(Callback):  # type: ignore[misc]
     def _pause(self) -> Iterator[None]:
         assert self.session is not None
         with contextlib.ExitStack() as stack:
-            if not self._pauses and not self.session.life.left:
+            if not self._pauses and not self.session.life.over:
                 stack.enter_context(self.session.pause(self._longest))
             self._pauses += 1
             try:
