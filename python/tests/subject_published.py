@@ -62,6 +62,7 @@ class LitClassifier(pl.LightningModule):
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         x, y = batch
+        self.seen.at("test", self.trainer.global_step)
         self.log("test_loss", cross_entropy(self(x), y))
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int | None = None) -> torch.Tensor:
@@ -97,7 +98,7 @@ class Lightning(Subject):
     """fit, test(ckpt_path="best"), predict(ckpt_path="best"), with what a Trainer has by itself: its logger, its bars, its checkpoint."""
 
     name = "lightning, backbone_image_classifier.py of 2.6.6"
-    faults = (("forward", 3), ("evaluation", 16))
+    faults = (("forward", 3), ("evaluation", 16), ("test", 24))
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -132,6 +133,9 @@ class Places(TrainerCallback):
     def __init__(self, run: Run) -> None:
         self._run = run
 
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._run.event("epoch", state.global_step, epoch=state.epoch)
+
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         if not state.global_step >= state.max_steps:
             self._run.event("log", state.global_step, **untimed(logs or {}))
@@ -144,7 +148,7 @@ class HuggingFace(Subject):
     """train, save_model, log_metrics, save_metrics, save_state, evaluate, log_metrics, save_metrics, with HF's own sampler, collator, bars and saves."""
 
     name = "huggingface, run_clm.py of 5.23.0"
-    faults = (("forward", 3), ("evaluation", 8))
+    faults = (("forward", 3), ("evaluation", 8), ("saved", 12))
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -174,6 +178,7 @@ class HuggingFace(Subject):
         trainer.log_metrics("train", metrics)
         trainer.save_metrics("train", metrics)
         trainer.save_state()
+        self.run.at("saved", trainer.state.global_step)
         metrics = trainer.evaluate()
         metrics |= {"eval_samples": len(trainer.eval_dataset), "perplexity": math.exp(metrics["eval_loss"])}
         trainer.log_metrics("eval", metrics)
