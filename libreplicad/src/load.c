@@ -245,3 +245,26 @@ RP_API int rp_load(rp_handle *h, rp_error *err) {
 		*err = why;
 	return rc;
 }
+
+/* The copies that the order named stay where they are until a later step is committed, which none is before the next rp_step_enter. */
+RP_API int rp_as_loaded(rp_handle *h, uint32_t region, int *same, rp_error *err) {
+	RPI_ENTER(h, err);
+	const rp_order *o = &h->order;
+	int life = atomic_load(&h->life);
+	if (region >= h->regions || !same)
+		return rpi_error(err, RP_EINVAL, "rp_as_loaded: region %u of %u", region, h->regions);
+	if ((life != RPI_LOADED && life != RPI_READY) || h->step != RP_WORD(atomic_load(&h->epoch), o->step, RP_IDLE))
+		return rpi_error(err, RP_ESTATE, "rp_as_loaded: call it after rp_load and before rp_step_enter");
+	const uint8_t *rec = h->records + (size_t)region * RPI_RECORD;
+	uint64_t at, bytes;
+	memcpy(&bytes, rec + 136, 8);
+	memcpy(&at, rec + 208, 8);
+	bool frozen = rec[130] == RP_FROZEN, private = rec[129] == RP_PRIVATE;
+	rpi_place p = frozen ? rpi_frozen(h) : private ? rpi_ring(h, o->place) : rpi_slot(h, o->slot);
+	uint64_t word = atomic_load(p.word);
+	bool there = RP_SLOT_STATE(word) == RP_SEALED && p.meta->use_count == RP_SLOT_COUNT(word) && (frozen || p.meta->generation == o->generation);
+	*same = there && (bytes == 0 || memcmp(p.bytes + at, h->live[region], bytes) == 0);
+	if (!there || atomic_load(p.word) != word)
+		return rpi_error(err, RP_ESTATE, "rp_as_loaded: region %s: its copy is no longer in place %u", (const char *)rec, p.index);
+	return RP_OK;
+}

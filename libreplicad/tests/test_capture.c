@@ -799,6 +799,42 @@ static void says_what_it_cannot_load(void) {
 	rank_end(&r);
 }
 
+/* What was loaded is known until the next step begins; what has changed since, to the bit. */
+static void is_what_was_loaded(void) {
+	rank r;
+	rp_join_info info = {sizeof info};
+	int same = -1;
+	rank_start(&r, 5000);
+	uint32_t weight = 0;
+	for (uint32_t i = 0; i < r.h->regions; i++)
+		weight = r.h->live[i] == (void *)r.weight ? i : weight;
+	atomic_store(&r.daemon.control->fence.word, 1);
+	fake_order(&r.daemon, 2, RP_ORDER_LOAD, 0, 0, 0);
+	OK(rank_join(&r, &info));
+	SAME(rp_as_loaded(r.h, weight, &same, &failure), RP_ESTATE);
+	OK(rp_load(r.h, &failure));
+	OK(rp_ready(r.h, 20ll * second, &failure));
+	for (uint32_t i = 0; i < r.h->regions; i++) {
+		OK(rp_as_loaded(r.h, i, &same, &failure));
+		SAME(same, 1);
+	}
+	SAME(rp_as_loaded(r.h, r.h->regions, &same, &failure), RP_EINVAL);
+	((uint8_t *)r.weight)[19999] ^= 1;
+	OK(rp_as_loaded(r.h, weight, &same, &failure));
+	SAME(same, 0);
+	((uint8_t *)r.weight)[19999] ^= 1;
+	OK(rp_as_loaded(r.h, weight, &same, &failure));
+	SAME(same, 1);
+	rp_control *c = r.daemon.control;
+	uint64_t word = atomic_load(&c->slot[0].word);
+	atomic_store(&c->slot[0].word, RP_SLOT(RP_SLOT_COUNT(word), RP_FREE));
+	SAME(rp_as_loaded(r.h, weight, &same, &failure), RP_ESTATE);
+	atomic_store(&c->slot[0].word, word);
+	OK(rp_step_enter(r.h, info.step + 1, 0, &failure));
+	SAME(rp_as_loaded(r.h, weight, &same, &failure), RP_ESTATE);
+	rank_end(&r);
+}
+
 /* What the caller has where its state lies, by its own account, is in the copy or the copy is not kept; what was changed in place meanwhile says nothing. */
 static void is_of_what_the_caller_has(void) {
 	rank r;
@@ -848,7 +884,7 @@ static void is_of_what_the_caller_has(void) {
 	rank_end(&r);
 }
 
-const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"worker maps the slots", worker_maps_the_slots}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"is of what the caller has", is_of_what_the_caller_has}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
+const test capture_tests[] = {{"takes volatile from staging", takes_volatile_from_staging}, {"worker maps the slots", worker_maps_the_slots}, {"needs good", needs_good}, {"needs its stage", needs_its_stage}, {"is what was loaded", is_what_was_loaded}, {"is of what the caller has", is_of_what_the_caller_has}, {"without a slot skips", without_a_slot_skips}, {"private ring full", private_ring_full},
 			      {"in-window private is sealed at exit", in_window_private_is_sealed_at_exit}, {"torn while copying", torn_while_copying}, {"seals a step out of turn", seals_a_step_out_of_turn}, {"leaves with its last step sealed", leaves_with_its_last_step_sealed}, {"leaves in slices", leaves_in_slices}, {"cancelled slot", cancelled_slot}, {"cancelled while armed", cancelled_while_armed}, {"private part later", private_part_later}, {"private part at enter is never late", private_part_at_enter_is_never_late}, {"fenced while a capture waits", fenced_while_a_capture_waits}, {"fenced while a private part waits", fenced_while_a_private_part_waits},
 			      {"join finishes the capture", join_finishes_the_capture},
 			      {"join in an open epoch", join_in_an_open_epoch}, {"join only looks", join_only_looks}, {"own part alone", own_part_alone}, {"load refuses", load_refuses}, {"failed load is not sealed", failed_load_is_not_sealed},

@@ -322,7 +322,8 @@ class Session:
             if taken_down(module):
                 raise self._stale("a forward: the model's DistributedDataParallel")
             self._broadcasts.forward(self._objects.models, module)
-            training = module.training and torch.is_grad_enabled()
+            if training := module.training and torch.is_grad_enabled():
+                self._kept.loaded.check(self._at, "the first forward", self._watch.say)
             over, then = self._loop.forward(training)
             if over:
                 self._over("a forward", then=then)
@@ -499,6 +500,7 @@ class Session:
         elif first:  # to look takes a tenth of a second, for which no recovery is to wait
             self._say_at = order.step + SAID
         self._watch.resumed()
+        self._kept.loaded.taken()
         self._life.resumed.set()
         if self._unwinder is None:
             self._unwinder = unwind.Unwinder(self)
@@ -658,6 +660,7 @@ class Session:
                 "updates into one block (what is drawn in it is kept), or count the iterations yourself, without steps()"
             )
         self._follows.check(self._at)
+        self._kept.loaded.check(self._at, "the first step", self._watch.say)
         self._over("a step", then=self._loop.enters())
         step = self._at + 1
         self._life.entering = True
@@ -1210,6 +1213,7 @@ class Session:
     @property
     def at(self) -> int:
         """The step whose state is live."""
+        self._kept.loaded.asked = True
         return self._at
 
     def trained(self) -> dict[str, torch.Tensor]:

@@ -409,6 +409,12 @@ class Rank(Rendezvous):
         """Says which bytes the next copy of a region must have, by where the state lies (``rp_expect``); :attr:`judge` is asked where it has others."""
         self._check(self._lib.rp_expect(self._handle(), region, offset, address, nbytes, c.byref(self._text)), "expect")
 
+    def as_loaded(self, region: int) -> bool:
+        """Whether a region has the bytes that :meth:`load` brought, until the next step begins (``rp_as_loaded``). It reads all of them."""
+        same = c.c_int()
+        self._check(self._lib.rp_as_loaded(self._handle(), region, c.byref(same), c.byref(self._text)), "as loaded")
+        return same.value == 1
+
     @property
     def compared(self) -> int:
         """How many copies were compared with that."""

@@ -18,6 +18,7 @@ from .alarm import Alarm
 from .lacking import Lacking
 from .layout import Layout, grouped, sharded
 from .live import Live
+from .loaded import Loaded
 from .memory import Memory
 from .objects import Objects
 from .staging import Staging
@@ -47,6 +48,7 @@ class Kept:
 
     alarm: Alarm
     live: Live
+    loaded: Loaded
     layout: Layout
 
     def __init__(self, objects: Objects, how: How) -> None:
@@ -75,6 +77,7 @@ class Kept:
         """Hangs it on the rank."""
         self.alarm = Alarm(rank, self.staging, self.objects.live, say)
         self.live = Live(rank, self.staging, self.alarm, say)
+        self.loaded = Loaded(rank, self.staging, self.trained.renormalised)
         self.sharded = sharded(rank.world, self.objects)
         self.layout = Layout(self.sharded, orders(self.objects.leaves), grouped(self.objects))
 
@@ -84,6 +87,7 @@ class Kept:
             self.staging.bind(objects.leaves)
             self.memory.bound()
             self.alarm.rebound(objects.live)
+            self.loaded.forget()
             self.trained = Trained(objects, self.memory)
         self.objects, self.lacking = objects, Lacking(objects)
 
@@ -98,6 +102,7 @@ class Kept:
     def registered(self, rank: Rank, table: list[Region]) -> None:
         """The rank copies from there now."""
         self.alarm.registered(table)
+        self.loaded.registered(table)
         rank.judge = self.alarm.judge
         if self.staging:
             rank.stage = self.live.bring
