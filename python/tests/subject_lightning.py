@@ -214,7 +214,7 @@ class Kept(Subject):
 def tables(folder: Path) -> Any:
     """What CSVLogger has written, in which folders."""
     found = sorted(folder.rglob("metrics*.csv"))
-    return [[str(path.relative_to(folder)), [sorted(row.items()) for row in csv.DictReader(path.open(newline=""))]] for path in found]
+    return [[str(path.relative_to(folder)), [sorted(row.items()) for row in csv.DictReader(path.read_text().splitlines())]] for path in found]
 
 
 def _local(value: Any) -> Any:

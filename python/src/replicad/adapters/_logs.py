@@ -89,9 +89,14 @@ class Logs:
 
     def goes_on(self, step: int) -> None:
         """The job has a state, of which ``step`` is the next row's: what was written behind it goes."""
-        state = self._loaded
+        state, trainer, moved = self._loaded, self.trainer, {}
         if state is None:
             return
+        found = [(i, o, v) for i, o in enumerate(trainer.loggers) if o in self._marked and state["run"] != self._run and (v := self._where(o, state["run"])) is not None]
+        if found:  # a program with several fits has several folders
+            self._run = state["run"]
+        for i, logger, version in found:
+            moved[_folder(logger)] = self._moves(i, logger, version)
         for i, table in self._tables.items():
             rows = int(state["rows"][i]) if i < len(state["rows"]) else 0
             if table.logger not in self._marked or state["run"] == self._run:
@@ -102,6 +107,7 @@ class Logs:
                 )
         for board in self._boards:
             board.cut(step)
+        self._follow(moved)
 
     def begins(self) -> None:
         """The job has no state yet, or that of its beginning: what lies in a folder is of a run before. A folder that was found here is left to that, and one that the program has
@@ -113,21 +119,30 @@ class Logs:
             if earlier:
                 self._run = uuid.uuid4().hex
             for i, logger in earlier:
-                moved[_folder(logger)] = self._moves(i, logger)
+                moved[_folder(logger)] = self._moves(i, logger, logger._get_next_version())
         for table in self._tables.values():
             table.cut(0)
         if state is not None:
             for board in self._boards:
                 board.cut(0)
-        for old, new in dict(trainer.strategy.broadcast(moved)).items():  # ModelCheckpoint has asked where to save already
-            for c in trainer.checkpoint_callbacks:
+        self._follow(moved)
+
+    def _follow(self, moved: dict[str, str]) -> None:
+        """On all ranks: ModelCheckpoint has asked where to save already."""
+        for old, new in dict(self.trainer.strategy.broadcast(moved)).items():
+            for c in self.trainer.checkpoint_callbacks:
                 folder = str(getattr(c, "dirpath", None) or "")
                 if folder == old or folder.startswith(old + os.sep):
                     c.dirpath = new + folder.removeprefix(old)
 
-    def _moves(self, i: int, logger: Any) -> str:
+    @staticmethod
+    def _where(logger: Any, run: str) -> int | None:
+        """The folder of a run."""
+        return next((version for version in range(logger._get_next_version()) if _mark(logger, version)[1:] == [run]), None)
+
+    def _moves(self, i: int, logger: Any, version: int) -> str:
         self._boards = [b for b in self._boards if b.logger is not logger]
-        logger._experiment, logger._version = None, logger._get_next_version()
+        logger._experiment, logger._version = None, version
         self._open(i, logger)
         return _folder(logger)
 
