@@ -24,7 +24,7 @@ from ._core import rngcodec as codec
 from ._core import twister
 from ._core.capsule import Opaque
 from ._core.rngcodec import CUDA, MEGATRON, NAMED, NUMPY, PYTHON, SEEDS, TORCH, Record
-from .errors import Invalid, Mismatch, Unsupported
+from .errors import Corrupt, Invalid, Mismatch, Unsupported
 
 __all__ = ["add", "get", "preserved", "remove", "set"]
 
@@ -67,6 +67,22 @@ def remove(name: str) -> None:
 def added(generator: Any) -> bool:
     """Whether a generator is one of those that were added."""
     return any(g is generator or g is getattr(generator, "bit_generator", None) for _, g in _named.values())
+
+
+def state_of(generator: Any) -> tuple[int, bytes]:
+    """The layout and the state of one generator, whoever has it."""
+    layout, inner = _classify("", generator)
+    return layout, _READ[layout](inner)
+
+
+def put_state(generator: Any, layout: int, state: bytes) -> None:
+    """The inverse of :func:`state_of`. :class:`Mismatch` for a generator of another kind, :class:`Corrupt` for what is no such state."""
+    now, inner = _classify("", generator)
+    if now != layout:
+        raise Mismatch(f"the state is of {codec.LAYOUTS[layout][0]}, the generator here is {codec.LAYOUTS[now][0]}: make one of the same kind")
+    if what := codec.fault(layout, state):
+        raise Corrupt(f"the state of a generator: {what}")
+    _WRITE[layout](inner, state)
 
 
 def get() -> Opaque:

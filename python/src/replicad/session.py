@@ -913,7 +913,7 @@ class Session:
             self._over("an iteration")
         elif loop.step:
             self._watch.late(loop.step)
-        self._objects.set_generators(self._loop.begins_with(first=not loop.step))
+        self._objects.go_on(self._loop.begins_with(first=not loop.step), first=not loop.step)
         return self._at + 1
 
     def _on_batch(self, loader: Any) -> None:
@@ -938,7 +938,7 @@ class Session:
                 f"random numbers were drawn after step {self._at} and at the loop's top: a process that resumes draws the latter from where the former began; loop over "
                 "session.steps()",
             )
-        self._objects.set_generators(own["asked"])
+        self._objects.go_on(own["asked"])
         self._objects.set_objects(own["objects"])
         if (shared := self._kept.shared.changed()) is not None:
             for path in differences(self._kept.shared.value(), shared, ""):
@@ -967,6 +967,7 @@ class Session:
         self._follows.done(name, self._at)
         if not self._follows.due:
             self._watch.followed()
+            self._objects.implicit.settled()
         self._loop.followed(self._objects.generators())
 
     def _between(self, what: str) -> None:

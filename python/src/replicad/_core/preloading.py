@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-__all__ = ["SOCKET", "frozen", "objects", "report"]
+__all__ = ["SOCKET", "folders", "frozen", "objects", "report"]
 
 #: The launcher's socket for it: a name in the abstract namespace, with "@" for its first byte.
 SOCKET = "REPLICAD_PRELOAD"
@@ -84,7 +84,7 @@ def objects() -> list[Any]:
 def described() -> dict[str, Any]:
     """How this process was started, and what it has imported."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    installed, python = _folders(), os.path.join(os.path.dirname(os.__file__), "")
+    installed, python = folders(), os.path.join(os.path.dirname(os.__file__), "")
     main = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", None) or "__main__"
     program = main.partition(".")[0]
     modules, own = [], []
@@ -107,7 +107,7 @@ def described() -> dict[str, Any]:
     }
 
 
-def _folders() -> tuple[str, ...]:
+def folders() -> tuple[str, ...]:
     """Where packages are installed."""
     paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()}
     paths |= {p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")}

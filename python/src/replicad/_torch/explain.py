@@ -326,6 +326,7 @@ def _own_generators(parts: Parts, live: dict[str, list[Any]]) -> list[Any]:
     found = {id(x): x for o in objects for x in (o, *gc.get_referents(o)) if type(x) in kinds}
     kept = [torch.default_generator, *_of_devices(), *((numpy.mtrand._rand,) if numpy else ())]
     kept += seeded_by_loaders(live)
+    kept += parts.objects.implicit.generators()
     kept += [x for o in parts.objects.data.values() for x in getattr(o, "__dict__", {}).values()]
     return [g for g in found.values() if not rng.added(g) and not any(g is k for k in kept)]
 

@@ -16,21 +16,18 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from .. import rng
 from .._core import capsule, draws, preloading
-from . import attributes, loaders
+from . import loaders
 from .objects import Objects, extra_state
 from .optimizers import part
 from .places import persistent
 from .tensors import some
-from .wrappers import clean, flat_parameters
+from .wrappers import flat_parameters
 
 __all__ = ["Lacking", "Verdict", "alive", "missing"]
 
 #: Each look comes once in so many steps.
 ROUND = 16
-#: So many generators are named.
-NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -71,9 +68,6 @@ def alive() -> dict[str, list[Any]]:
 def missing(objects: Objects, live: Mapping[str, list[Any]]) -> Iterator[Verdict]:
     """What a restart would not have."""
     yield from _unregistered(objects, live)
-    if objects.keep_rng:
-        for path, g in [x for x in own_generators(objects) if not _kept(objects, x[1])][:NAMED]:
-            yield Verdict(path, False, f"a {kind(g)} of its own: what it draws begins anew", "replicad.rng.add(name, generator) for what draws in the training loop")
     for name, o in objects.data.items():
         if n := loaders.buffered(o):
             yield Verdict(
@@ -164,36 +158,10 @@ def _trained(modules: list[torch.nn.Module], strangers: Set[int], registered: Se
 # -- generators ---------------------------------------------------------------------------------------------------------
 
 
-def own_generators(objects: Objects) -> list[tuple[str, Any]]:
-    """Generators that hang on what is registered, but for those that were added or that a loader of this package seeds."""
-    found, seeded = dict[int, tuple[str, Any]](), list[Any]()
-    for name, o in (*objects.models.items(), *objects.data.items(), *objects.extra.items()):
-        found.update((id(g), (path, g)) for path, g in draws.generators(o, name, of_program=False).items())
-        seeded += [g for _, lo in draws.within(o, name, of_program=False) if loaders.ours(lo) for g in lo.generators().values()]
-    return [(path, g) for path, g in found.values() if not rng.added(g) and not any(g is s for s in seeded)]
-
-
 def seeded_by_loaders(live: Mapping[str, list[Any]]) -> list[Any]:
     """The generators that this package's loaders seed, and those of DataLoaders that they make."""
     inner = [loader.generator for loader in live["loader"] if type(loader.dataset).__module__ == "replicad.data"]
     return [*inner, *(g for lo in live["ours"] for g in lo.generators().values())]
-
-
-def _kept(objects: Objects, g: Any) -> bool:
-    """Whether a draw shows in the state that is kept. The draw is taken back."""
-
-    def state() -> bytes:
-        return capsule.pack({k: v for k, v in objects.own().items() if k != "rng"})
-
-    back = draws.aside(g)
-    try:
-        was = state()
-        draws.seed(g, 0x5EED)
-        return state() != was
-    except Exception:  # of the program's own state_dict
-        return True
-    finally:
-        back()
 
 
 # -- the whole life -----------------------------------------------------------------------------------------------------
@@ -205,8 +173,6 @@ class Lacking:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._turn = 0
-        self._attributes: Attributes | None = None
-        self._draws: Draws | None = None
         self._idle = Idle(objects)
         self._resting = Resting(objects)
         self._unkept: set[int] = set()
@@ -231,17 +197,10 @@ class Lacking:
     def step(self, at: int) -> list[tuple[str, str]]:
         """A step has ended. What the program's objects tell, by name, with what to do about it; each look has its turn once in :data:`ROUND` steps."""
         self._turn = (self._turn + 1) % ROUND
-        if self._turn == 1:
-            if self._attributes is None:
-                self._attributes = Attributes(self._objects)
-            return self._attributes.look(inspect.currentframe())
-        if self._turn in (2, 3, 5, 14):
-            if self._draws is None:
-                self._draws = Draws(self._objects)
-            return self._draws.look()
+        found = self._objects.implicit.look()
         if self._turn == 6:
-            return self._idle.look()
-        return self._resting.look(at) if self._turn == 11 else []
+            return [*found, *self._idle.look()]
+        return [*found, *self._resting.look(at)] if self._turn == 11 else found
 
     def doubtful(self, states: dict[str, Any]) -> dict[str, Any]:
         """Of the states of what says which samples come next, those that may not count what is used. A loader that does may rest where there are several."""
@@ -276,65 +235,6 @@ def _name(o: Any, frame: FrameType | None) -> str:
                     return inner
         frame = frame.f_back
     return ""
-
-
-class Attributes:
-    """Plain numbers among the modules' attributes, of those that their classes read as they were left."""
-
-    def __init__(self, objects: Objects) -> None:
-        self._held: list[tuple[dict[str, Any], str]] = []
-        self._who: list[tuple[str, torch.nn.Module]] = []
-        for name, model in objects.models.items():
-            for prefix, m in model.named_modules():
-                of = type(m)
-                if of.get_extra_state is not torch.nn.Module.get_extra_state or of.__module__.startswith(("torch.nn.parallel", "torch.distributed", "torch.nn.modules.container")):
-                    continue
-                numbers = [k for k, v in vars(m).items() if type(v) in (int, float, bool) and k != "training"]
-                for k in sorted(attributes.state(of).intersection(numbers)):  # type: ignore[arg-type]
-                    self._held.append((vars(m), k))
-                    self._who.append((".".join(x for x in (name, clean(model, prefix) if prefix else "", k) if x), m))
-        self._was = self._now()
-
-    def _now(self) -> list[Any]:
-        return [held.get(k) for held, k in self._held]
-
-    def look(self, frame: FrameType | None) -> list[tuple[str, str]]:
-        """Those that have changed since the last look, and that nothing sets anew from elsewhere. ``frame`` is the loop's, or inside of it."""
-        was, self._was = self._was, self._now()
-        if was == self._was:
-            return []
-        changed = [(*who, k) for a, b, who, (_, k) in zip(was, self._was, self._who, self._held, strict=True) if a != b and not (a != a and b != b)]
-        program = {id(c): c for c in attributes.programs(frame, draws.LIBRARIES)}
-        out = []
-        for name, m, k in changed:
-            own = {id(c) for c in attributes.codes(type(m))}
-            if not attributes.set_anew(k, (c for i, c in program.items() if i not in own)):
-                out.append(
-                    (
-                        name,
-                        f"{name} is a plain number that changes as training goes on, and is in no copy: a restart begins it anew. Make it a buffer (register_buffer; fill_ it in "
-                        "the step), have get_extra_state and set_extra_state of the module keep it, or set it from the step's number",
-                    )
-                )
-        return out
-
-
-class Draws:
-    """Generators that hang on what is registered and are drawn from, and that nothing keeps. One that is seeded anew from the step's number needs no copy."""
-
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
-        self._found = own_generators(objects)[:NAMED] if objects.keep_rng else []
-        self._was = [draws.mark(g) for _, g in self._found]
-
-    def look(self) -> list[tuple[str, str]]:
-        was, self._was = self._was, [draws.mark(g) for _, g in self._found]
-        moved = [x for x, a, b in zip(self._found, was, self._was, strict=True) if a != b and a[0] == b[0]]
-        return [
-            (path, f"{path}, a {kind(g)}, is drawn from and is in no copy: after a restart it draws otherwise. Call replicad.rng.add({path!r}, generator) before session.resume()")
-            for path, g in moved
-            if not rng.added(g) and not _kept(self._objects, g)
-        ]
 
 
 class Idle:

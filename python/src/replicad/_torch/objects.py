@@ -21,6 +21,7 @@ from . import loaders
 from .derived import Derived
 from .gradients import Gradients
 from .grown import Grown
+from .implicit import Implicit
 from .marked import Moves, Own
 from .optimizers import bare, part, refuse_inner, refuse_sparse, unwrapped
 from .state import Leaf, clean, materialise, model_leaves, optimizer_leaves, optimizer_values, set_optimizer_values
@@ -58,6 +59,7 @@ class Objects:
         self._distinct()
         self._settle()
         self._find()
+        self.implicit = Implicit(self)  #: what nobody has given
 
     def replaced(self, given: Mapping[str, Any]) -> Objects:
         """These, with others in the place of some: :class:`Mismatch` unless they have the same names and consist of the same tensors
@@ -82,6 +84,7 @@ class Objects:
             if found := list(_unlike(self.leaves, new.leaves)):
                 more = [f"and {len(found) - 8} more"] if len(found) > 8 else []
                 raise Mismatch(f"rebind: {'; '.join([*found[:8], *more])}: rebind takes the model and optimizer that the session was made with, made anew in the same way")
+        new.implicit = Implicit(new, self.implicit)
         return new
 
     def grew(self, grown: Grown) -> Objects:
@@ -89,6 +92,7 @@ class Objects:
         new = copy.copy(self)
         new.grown = grown
         new._find()
+        new.implicit = Implicit(new, self.implicit)
         return new
 
     def _distinct(self) -> None:
@@ -220,7 +224,7 @@ class Objects:
         modules = {k: x.get_extra_state() for k, x in self._extra_state.items()}  # of forward and backward: scales, calibrations
         data = {k: loaders.state(o) for k, o in self.data.items()}
         grads = self.gradients.value(self.optimizers.values())
-        return {"data": data, "rng": self.generators(), "modules": modules, "objects": self.objects(), "grads": grads}
+        return {"data": data, "rng": self.generators(), "modules": modules, "objects": self.objects(), "grads": grads, "attributes": self.implicit.own()}
 
     def set_own(self, values: Mapping[str, Any]) -> None:
         """The inverse of :meth:`own`."""
@@ -230,6 +234,7 @@ class Objects:
         self._kept_gradients = values["grads"]
         for k, x in self._extra_state.items():
             x.set_extra_state(values["modules"][k])
+        self.implicit.set(values.get("attributes", {}))
         self.set_generators(values["rng"])
 
     def objects(self) -> dict[str, Any]:
@@ -244,6 +249,12 @@ class Objects:
         """The inverse of :meth:`objects`."""
         for k, o in self._own.items():
             o.load_state_dict(values[k])
+
+    def go_on(self, generators: bytes | None, first: bool = True) -> None:
+        """A loop begins an iteration, its first one perhaps: what the process has drawn and made on its way there is no part of the run."""
+        if first:
+            self.implicit.again()
+        self.set_generators(generators)
 
     def generators(self) -> Opaque | None:
         """The random number generators, in the form in which they are kept."""

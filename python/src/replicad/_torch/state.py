@@ -56,11 +56,13 @@ class Full(Unsupported):
 class Capsule:
     """A region that holds a tree of small values. Its room is fixed when it is made."""
 
-    def __init__(self, name: str, private: bool, changes: str, read: Callable[..., Any], more: int = 0, room: int = 0) -> None:
-        """``more`` bytes are what is not there yet may take at most; ``room`` is that of the job's, where it has grown."""
+    def __init__(self, name: str, private: bool, changes: str, read: Callable[..., Any], more: int = 0, room: int = 0, reserve: int = 0, taken: Callable[[], int] = int) -> None:
+        """``more`` bytes are what is not there yet may take at most; ``room`` is that of the job's, where it has grown. ``reserve`` bytes are for what never takes more, and takes
+        so many now (``taken``)."""
         self.name, self.read = name, read
         first = capsule.pack(read(), name)
-        self.room = room or max(LEAST, SLACK * (len(first) + 8)) + more
+        self.reserve, self._taken = reserve, taken
+        self.room = room or max(LEAST, SLACK * (len(first) + 8)) + more + reserve
         self.buffer = (ctypes.c_uint8 * self.room)()
         self._bytes = memoryview(self.buffer).cast("B")  # written to without a call of ctypes', at which another thread may take the interpreter
         self.region = Region(name=name, address=ctypes.addressof(self.buffer), nbytes=self.room, shape=(self.room,), private=private, changes=changes, keep=self.buffer)
@@ -76,7 +78,8 @@ class Capsule:
     @property
     def larger(self) -> int:
         """The room that it should have by now: another one where what it holds, or had no room for, takes more than half of it."""
-        return max(self.room, 1 << (4 * self._wanted - 1).bit_length()) if self._wanted > self.room // 2 else self.room
+        wanted = self._wanted - min(self.reserve, self._taken())
+        return max(self.room, (1 << (4 * wanted - 1).bit_length()) + self.reserve) if wanted > (self.room - self.reserve) // 2 else self.room
 
     def changed(self) -> Any | None:
         """What is true now, if that is not what was written last, in the form in which :meth:`value` gives that."""
