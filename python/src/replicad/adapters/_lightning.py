@@ -169,6 +169,23 @@ class Callbacks(On):
     def _all(self) -> Iterator[Any]:
         return (c for c in self.trainer.callbacks if c is not self._but)
 
+    def holders(self) -> dict[str, Any]:
+        """What may carry something from step to step in its attributes: callbacks that say nothing, and what makes the samples."""
+        out: dict[str, Any] = {}
+        for c in self._all():
+            if not any("state_dict" in vars(k) for k in type(c).__mro__ if not k.__module__.startswith("lightning.")):
+                name = type(c).__name__
+                out[name if name not in out else f"{name}.{sum(n.partition('.')[0] == name for n in out) + 1}"] = c
+        if (datamodule := self.trainer.datamodule) is not None:
+            out["datamodule"] = datamodule
+        combined = self.trainer.fit_loop._combined_loader
+        given = [] if combined is None else combined.flattened
+        for i, loader in enumerate(given):
+            if isinstance(loader, DataLoader) and not _stateful(loader.dataset):
+                name = f"train_dataloader{i or ''}"
+                out |= {f"{name}.dataset": loader.dataset, f"{name}.collate_fn": loader.collate_fn}
+        return out
+
     def state_dict(self) -> dict[str, Any]:
         states = {c.state_key: state for c in self._all() if (state := c.state_dict())}
         return {"states": states, "saves": {c.state_key: {n: getattr(c, n) for n in SAVES} for c in self._all() if isinstance(c, ModelCheckpoint)}}
@@ -186,6 +203,10 @@ class Metrics(On):
 
     def __init__(self) -> None:
         self._loaded: Mapping[str, Any] | None = None
+
+    def keeps(self, obj: Any) -> bool:
+        """Whether all of an object is kept here."""
+        return isinstance(obj, Metric)
 
     def state_dict(self) -> dict[str, Any]:
         t = self.trainer

@@ -31,7 +31,7 @@ from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from ..parallel import unsent
 from ..session import Session
 from ..store import init_process_group
-from ._loop import Attributes, OneStep, want
+from ._loop import Attributes, Makes, OneStep, want
 
 __all__ = ["again", "prepare"]
 
@@ -59,7 +59,8 @@ def prepare(accelerator: Accelerator, *objects: Any, **options: Any) -> Session:
     if why := _REFUSED.get(accelerator.distributed_type.value):
         raise Unsupported(f"accelerate with {accelerator.distributed_type.value}: {why}: it is not supported")
     given = _sorted(accelerator, objects)
-    data = [Place(x) if isinstance(x, DataLoaderShard) else x for x in given["data"]]
+    loaders = sum(isinstance(x, DataLoaderShard) for x in given["data"])
+    data = [Place(x, "loader" if loaders == 1 else f"loader.{i}") if isinstance(x, DataLoaderShard) else x for i, x in enumerate(given["data"])]
     extra = {"accelerator": moves(Attributes(accelerator, "step"))} | _registered(accelerator, given) | dict(options.pop("extra", None) or {})
     session = Session(
         model=[m if accelerator.distributed_type.value == "FSDP" else extract_model_from_parallel(m, keep_torch_compile=False) for m in given["model"]],
@@ -171,8 +172,9 @@ class Place:
     the generators of then, and goes on with those of now.
     """
 
-    def __init__(self, loader: DataLoaderShard) -> None:
-        self._loader, self._base = loader, loader.base_dataloader
+    def __init__(self, loader: DataLoaderShard, name: str = "loader") -> None:
+        self._loader, self._base, self._name = loader, loader.base_dataloader, name
+        self.makes = Makes(f"{name}.dataset", f"{name}.collate_fn")
         self.generator: torch.Generator | None = loader.synchronized_generator
         self._before: OrderedDict[int, Callable[..., None]] = OrderedDict()
         self._epoch, self._used = loader.iteration, 0
@@ -202,7 +204,11 @@ class Place:
     def note(self, index: int) -> None:
         """A batch is about to be made. Workers make theirs with generators of their own."""
         if self._base.num_workers == 0:
-            self._made = {k: v for k, v in self._made.items() if k == index - 1} | {index: rng.get()}
+            self._made = {k: v for k, v in self._made.items() if k == index - 1} | {index: self.makes.get()}
+
+    def holders(self) -> dict[str, Any]:
+        """What makes the batches, and may carry something from one to the next."""
+        return {f"{self._name}.dataset": self._base.dataset, f"{self._name}.collate_fn": self._base.collate_fn}
 
     def _now(self) -> Any:
         return None if self.generator is None else self.generator.get_state()
@@ -222,7 +228,7 @@ class Place:
             rng.set(began[0])
             if self.generator is not None:
                 self.generator.set_state(began[1])
-            self.replay = first, self._made.get(first), now
+            self.replay = first, self._made.get(first), self.makes.get() | {"rng": now}
         else:
             self._began, self._made = (now, self._now()), {}
         batches = type(self._base).__iter__(self._base)
@@ -307,11 +313,11 @@ class _Indices:
             if i < skip:
                 continue
             if now is not None and i == skip:
-                rng.set(now if then is None else then)
+                self._place.makes.set(now if then is None else then)
             elif now is not None and i == skip + 1:
-                rng.set(now)
+                self._place.makes.set(now)
                 now = None
             self._place.note(i)
             yield indices
         if now is not None:
-            rng.set(now)
+            self._place.makes.set(now)

@@ -23,7 +23,7 @@ from .._core import behind
 from .._core.capsule import Opaque
 from ..errors import Invalid, SessionState, Unsupported
 from ..session import Session
-from ._loop import want
+from ._loop import Makes, want
 
 want("transformers", "5.20")
 
@@ -115,7 +115,8 @@ class _Keeper:
         self.trainer, self.longest = trainer, longest
         self.loader: Any = None
         self.prepared: Any = None  # model and loader, once they are
-        self.at = _Position()
+        self.makes = Makes("train_dataset", "data_collator")
+        self.at = _Position(self.makes)
         self.grad_norm: Any = None
         self.learning_rate: float | None = None
         self.kept: dict[str, Any] = {}  # what was loaded last
@@ -129,7 +130,6 @@ class _Keeper:
         self.history, self.boards = _History(trainer), Boards(trainer)
         with rng.preserved():  # train() does it again, and draws again
             self._place()
-        _name_unkept(trainer)
         self.session = self._session(extra, given)
         self._patch()
 
@@ -163,6 +163,15 @@ class _Keeper:
                 setattr(owner, name, functools.partial(getattr(self, name.removeprefix("_")), self.original[name]))
 
     # -- what is kept -------------------------------------------------------------------------------------------------------
+
+    def holders(self) -> dict[str, Any]:
+        """What may carry something from step to step in its attributes."""
+        trainer, out = self.trainer, dict[str, Any]()
+        for callback in trainer.callback_handler.callbacks:
+            if not _says(callback):
+                name = type(callback).__name__
+                out[name if name not in out else f"{name}.{sum(n.partition('.')[0] == name for n in out) + 1}"] = callback
+        return {"train_dataset": trainer.train_dataset, "data_collator": trainer.data_collator, **out, "trainer": trainer}
 
     def state(self) -> dict[str, Any]:
         """As of the step that is over."""
@@ -274,7 +283,7 @@ class _Keeper:
         trainer._globalstep_last_logged = trainer._initial_global_step = trainer.state.global_step
         trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
         self.at.begin(self.at.epoch, self.at.batches)
-        self.at.before = self.at.drawn
+        self.at.before = self.makes.get()
         self.grad_norm = self.learning_rate = None
         self.kept = self.state()
 
@@ -299,6 +308,8 @@ class _Keeper:
         for name, value in self.kept["loop"].items():
             setattr(trainer, name, value)
         control = begin(*args)
+        if self.session.enabled:
+            self.session.parts.objects.implicit.again()
         if self.back:
             self.boards.goes_on(trainer.state.global_step + (not {"log", "evaluation"} & set(self.session.due)))
         return control
@@ -342,7 +353,7 @@ class _Keeper:
             return self._follow_up(given)
         for name in self.session.due:  # the end of an epoch that goes on after all
             self.session.done(name)
-        self.behind, self.first = rng.get(), self.at.batches
+        self.behind, self.first = self.makes.get(), self.at.batches
         self.at.again()
         return run(**given | {"resume_from_checkpoint": GOES_ON})
 
@@ -372,11 +383,11 @@ class _Keeper:
             if i > self.first:
                 self._behind()
             else:
-                rng.set(self.at.before)
-        self.at.before = rng.get()
+                self.makes.set(self.at.before)
+        self.at.before = self.makes.get()
 
     def _behind(self) -> None:
-        rng.set(self.behind)
+        self.makes.set(self.behind)
         self.behind = None
 
     def load_rng_state(self, load: Callable[[Any], None], path: Any) -> None:
@@ -439,10 +450,10 @@ class _Keeper:
 class _Position:
     """Which samples come next."""
 
-    def __init__(self) -> None:
+    def __init__(self, makes: Makes) -> None:
         self.epoch, self.batches = 0, 0  #: so many batches of the epoch are used
         self.drawn: Any = rng.get()  #: the generators when the epoch began
-        self.before: Any = self.drawn  #: and before the batch was fetched that is next: the loader is one ahead
+        self.before: Any = makes.get()  #: and before the batch was fetched that is next: the loader is one ahead
         self.shuffled: Any = None  #: that of the sampler, when the epoch began
         self._sampler: torch.Generator | None = None
 
@@ -506,6 +517,10 @@ class _Kept:
 
     def __init__(self, of: _Keeper) -> None:
         self._of = of
+
+    def holders(self) -> dict[str, Any]:
+        """That of the keeper."""
+        return self._of.holders()
 
     def state_dict(self) -> dict[str, Any]:
         """That of the keeper."""
@@ -627,15 +642,3 @@ def _put(callback: Any, state: Any) -> None:
         return
     for name, value in state.items():
         setattr(callback, name, value)
-
-
-def _name_unkept(trainer: Any) -> None:
-    """Callbacks of the program's own that may count something and do not say what."""
-    for callback in trainer.callback_handler.callbacks:
-        counts = [name for name, value in vars(callback).items() if isinstance(value, (int, float, list, dict, set)) and not isinstance(value, bool)]
-        if counts and not _says(callback) and type(callback).__module__.partition(".")[0] not in ("transformers", "trl"):
-            log.warning(
-                "replicad: the callback %s has %s, and a restart makes it anew: give it state_dict and load_state_dict if it has to go on",
-                type(callback).__name__,
-                ", ".join(counts),
-            )

@@ -281,6 +281,8 @@ class Keep(Callback):  # type: ignore[misc]
 
     def _back(self) -> None:
         """What a process draws until its loop goes on is no part of the run."""
+        assert self.session is not None
+        self.session.parts.objects.implicit.again()
         rng.set(self._generators)
         self._place.put_reloaded()
 
