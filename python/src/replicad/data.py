@@ -82,6 +82,7 @@ class _Seeded(Dataset[Any]):
         self._own: dict[str, Any] | None = None  #: the dataset's generators, by where they are; found in the process that fetches
         self._aside: dict[int, Callable[[], object]] = {}  #: what puts them back
         self._settled = False  #: a batch was fetched
+        self.last = (0, 0)  #: the first sample of the batch
 
     def __getstate__(self) -> dict[str, Any]:
         """A worker that is started by spawn finds the generators of its own copy."""
@@ -127,6 +128,7 @@ class _Seeded(Dataset[Any]):
         return self._fetch(at)
 
     def _fetch(self, at: list[tuple[int, int]]) -> Any:
+        self.last = at[0]
         n = _number(self.seed, "batch", *at[0])
         random.seed(n)
         torch.default_generator.manual_seed(n)
@@ -136,6 +138,32 @@ class _Seeded(Dataset[Any]):
             draws.seed(g, _number(self.seed, "batch", *at[0], path))
         indices = [index for _, index in at]
         return self._at_once(indices) if self._at_once else [self.dataset[i] for i in indices]
+
+
+class _Collate:
+    """A program's ``collate_fn`` in a worker: its own generators begin each batch seeded, as the dataset's do. One that it makes with its first batch has that batch made again."""
+
+    def __init__(self, fn: Callable[[list[Any]], Any], items: _Seeded) -> None:
+        self.fn, self.items = fn, items
+        self._own: dict[str, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_own": None}
+
+    def __call__(self, batch: list[Any]) -> Any:
+        if first := self._own is None:
+            self._own = draws.generators(self.fn, "collate_fn")
+        self._seed()
+        out = self.fn(batch)
+        if first and list(map(id, (now := draws.generators(self.fn, "collate_fn")).values())) != list(map(id, (self._own or {}).values())):
+            self._own = now
+            self._seed()
+            out = self.fn(batch)
+        return out
+
+    def _seed(self) -> None:
+        for path, g in (self._own or {}).items():
+            draws.seed(g, _number(self.items.seed, "batch", *self.items.last, path))
 
 
 class _Batches(Sampler[list[tuple[int, int]]]):
@@ -238,11 +266,14 @@ class Loader:
         self._life += 1
         self._tell()
         life, here, left = self._life, self.options["num_workers"] == 0, len(self) - self.used
+        items, options = _Seeded(self.dataset, self.seed, here), dict(self.options)
+        if (fn := options["collate_fn"]) is not None and not here:
+            options["collate_fn"] = _Collate(fn, items)
         source = DataLoader(
-            _Seeded(self.dataset, self.seed, here),
+            items,
             batch_sampler=_Batches(self, self.epoch, self.used),
             generator=torch.Generator().manual_seed(_number(self.seed, "workers", self.epoch)),
-            **self.options,
+            **options,
         )
         batches = iter(source)
         self._say_unkept()
