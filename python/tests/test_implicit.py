@@ -264,7 +264,8 @@ def test_norms_and_metrics() -> None:
     assert all(n.startswith("model.accuracy.") for n in kept), set(kept)
     want = float(m.accuracy.compute())
     m = Net()
-    session(m).implicit.set(capsule.unpack(capsule.pack(kept, "own")))
+    of = session(m)
+    of.implicit.set(capsule.unpack(capsule.pack(kept, "own")))
     assert float(m.accuracy.compute()) == want
 
 
