@@ -241,7 +241,7 @@ def test_what_each_forward_makes_is_neither_kept_nor_named() -> None:
 
 
 def test_norms_and_metrics() -> None:
-    torchmetrics = pytest.importorskip("torchmetrics")
+    import torchmetrics
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -427,7 +427,8 @@ def test_what_workers_count_is_named() -> None:
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 def test_torchdatas_loader_keeps_itself() -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    from torchdata import stateful_dataloader as stateful
+
     for generator in (None, torch.Generator()):
         loader = stateful.StatefulDataLoader(range(12), batch_size=3, shuffle=True, generator=generator)
         of = session(nn.Linear(4, 1), data=loader)

@@ -115,9 +115,6 @@ print("NOTICED", dict(trainer.session.noticed), flush=True)
 
 @pytest.mark.parametrize("program", [LIGHTNING, HUGGINGFACE], ids=["lightning", "huggingface"])
 def test_a_killed_run_is_the_same(daemon: Daemon, program: str, tmp_path: object) -> None:
-    pytest.importorskip("lightning")
-    pytest.importorskip("transformers")
-
     def run(how: str) -> tuple[dict[str, str], list[str]]:
         out = daemon.run(program, how, str(tmp_path)).done()
         assert set(re.findall(r"^NOTICED (.*)$", out, re.M)) == {"{}"}, out

@@ -7,12 +7,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .. import rng
 from .._torch.loaders import tells
 from ..errors import Mismatch, SessionState, Unsupported
-from ..session import current
 
-__all__ = ["Attributes", "Makes", "OneStep", "want"]
+__all__ = ["Attributes", "OneStep", "want"]
 
 
 def want(package: str, least: str, has: str | None = None, most: str | None = None) -> None:
@@ -54,24 +52,6 @@ class Attributes:
             )
         for name, value in state.items():
             setattr(self._obj, name, value)
-
-
-class Makes:
-    """The process's generators, and what the makers of batches carry (datasets, collators), as of a moment: before a batch is made, ahead of the steps."""
-
-    def __init__(self, *roots: str) -> None:
-        self._roots = roots
-
-    def get(self) -> dict[str, Any]:
-        """As they are now."""
-        now = current()
-        return {"rng": rng.get(), "fed": {} if now is None or not now.enabled else now.parts.objects.implicit.part(self._roots)}
-
-    def set(self, state: Any) -> None:
-        """The inverse."""
-        rng.set(state["rng"])
-        if (now := current()) is not None and now.enabled:
-            now.parts.objects.implicit.set_part(self._roots, state["fed"])
 
 
 class OneStep:

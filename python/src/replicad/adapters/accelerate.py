@@ -31,7 +31,8 @@ from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from ..parallel import unsent
 from ..session import Session
 from ..store import init_process_group
-from ._loop import Attributes, Makes, OneStep, want
+from ._loop import Attributes, OneStep, want
+from ._makes import Makes
 
 __all__ = ["again", "prepare"]
 

@@ -23,7 +23,8 @@ from .._core import behind
 from .._core.capsule import Opaque
 from ..errors import Invalid, SessionState, Unsupported
 from ..session import Session
-from ._loop import Makes, want
+from ._loop import want
+from ._makes import Makes
 
 want("transformers", "5.20")
 
