@@ -115,7 +115,6 @@ PROGRAMS = {"lightning": LIGHTNING, "huggingface": HUGGINGFACE}
 
 
 def program(name: str) -> str:
-    pytest.importorskip({"huggingface": "transformers"}.get(name, name))
     return PROGRAMS[name].replace("{tests!r}", repr(str(ROOT / "python" / "tests")))
 
 
@@ -123,7 +122,7 @@ def ran(name: str, daemon: Daemon, *args: str) -> str:
     """All that a job has printed, which must end well. Its lives fork from a process that has imported the framework."""
     first = imports(ROOT / "python" / "tests" / f"subject_{name}.py")
     job = daemon.run(program(name), *args, world=2, imports=first)
-    assert job.wait() == 0, job.out
+    assert job.wait() == 0, str(job.out)
     return job.printed()
 
 
@@ -216,3 +215,144 @@ def test_a_session_stays_until_its_program_ends(how: str, run: Callable[..., str
     assert "REFUSED a step after the last one" in text
     assert f"EXIT {how != ''}" in text
     assert "without session.leave()" not in text
+
+
+# -- several fits in a program ------------------------------------------------------------------------------------------------
+
+SWEEP = """
+import torch
+import os, signal, sys
+import lightning.pytorch as pl
+import replicad
+import subject_lightning as subjects
+from pathlib import Path
+from replicad.testing.conformance import Run
+
+STEP, FLAG, HOW = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+RANK, WORLD = replicad.place()
+
+class Rate(subjects.Network):
+    def __init__(self, run, rate, width):
+        super().__init__(run)
+        self.rate = rate
+        self.body = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.BatchNorm1d(width), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(width, 4))
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.body.parameters(), lr=self.rate, momentum=0.9)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+    def training_step(self, batch, i):
+        global made
+        made += 1
+        print("DID", RANK, "step", trial, self.trainer.global_step + 1, flush=True)
+        if made == STEP and RANK == WORLD - 1 and not os.path.exists(FLAG):
+            open(FLAG, "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().training_step(batch, i)
+
+made = 0
+pl.seed_everything(1, verbose=False)
+quiet = dict(enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1)
+run = Run(Path(FLAG).parent, RANK, WORLD, "kill")
+rates = [(0.1, 16), (0.01, 16 if HOW != "shapes" else 12), (0.2, 16)]
+results = []
+for trial, (rate, width) in enumerate(rates):
+    keeps = [] if HOW == "plain" else [replicad.lightning.Keep()]
+    net = Rate(run, rate, width)
+    logger = pl.loggers.CSVLogger(Path(FLAG).parent, name="logs")
+    trainer = pl.Trainer(accelerator="cpu", devices=WORLD, strategy="ddp" if WORLD > 1 else "auto", max_epochs=2, callbacks=keeps, logger=logger, **quiet)
+    trainer.fit(net, torch.utils.data.DataLoader(subjects.data(12 * WORLD, 2), 4, shuffle=True), torch.utils.data.DataLoader(subjects.data(8, 3), 4))
+    metrics = [round(float(trainer.callback_metrics[name]), 6) for name in ("val_loss", "loss_epoch")]
+    results.append((rate, trainer.global_step, trainer.current_epoch, metrics))
+    if HOW == "uses" and trial == 0:
+        trainer.validate(net, torch.utils.data.DataLoader(subjects.data(8, 3), 4), verbose=False)
+print("DID", RANK, "END", results, sum(p.double().sum().item() for p in net.parameters()), [k.session.noticed for k in keeps], flush=True)
+"""
+
+
+TWICE = """
+import torch
+import os, signal, sys
+import replicad
+import subject_huggingface as subjects
+import transformers
+from pathlib import Path
+from transformers import Trainer, TrainingArguments
+
+STEP, FLAG, HOW = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+RANK, WORLD = replicad.place()
+
+class Says(transformers.TrainerCallback):
+    def on_step_begin(self, args, state, control, **_):
+        global made
+        made += 1
+        print("DID", RANK, "step", trial, state.global_step + 1, flush=True)
+        if made == STEP and RANK == WORLD - 1 and not os.path.exists(FLAG):
+            open(FLAG, "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+made, results = 0, []
+for trial, rate in enumerate((0.01, 0.001)):
+    torch.manual_seed(trial)
+    model = subjects.GPT2LMHeadModel(subjects.GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1 + trial, n_head=2, bos_token_id=0, eos_token_id=0))
+    arguments = TrainingArguments(output_dir=str(Path(FLAG).parent / f"saves{trial}"), use_cpu=True, seed=1, num_train_epochs=2, per_device_train_batch_size=1, report_to=[],
+                                  learning_rate=rate, save_strategy="no", eval_strategy="epoch", disable_tqdm=True, dataloader_pin_memory=False, logging_steps=1)
+    trainer = Trainer(model=model, args=arguments, train_dataset=subjects.dataset(3 * WORLD, 2), eval_dataset=subjects.dataset(4, 3), callbacks=[Says()])
+    trainer = replicad.huggingface.keep(trainer)
+    result = trainer.train()
+    loss = [line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line][-1]
+    results.append((rate, trainer.state.global_step, round(loss, 6), round(result.training_loss, 6)))
+    if HOW == "uses" and trial == 0:
+        trainer.save_model(Path(FLAG).parent / "model")
+print("DID", RANK, "END", results, sum(p.double().sum().item() for p in model.parameters()), trainer.session.noticed, flush=True)
+"""
+
+
+def swept(daemon: Daemon, folder: Path, step: int, how: str = "", world: int = 1, name: str = "lightning") -> str:
+    """All that a sweep has printed, of trials of six steps each, the last rank of which is killed when it makes this one."""
+    folder.mkdir()
+    file = ROOT / "python" / "tests" / f"subject_{name}.py"
+    text = {"lightning": SWEEP, "huggingface": TWICE}[name].replace("import subject_", f"sys.path.insert(0, {str(file.parent)!r})\nimport subject_")
+    job = daemon.run(text, str(step), str(folder / "flag"), how, world=world, imports=imports(file))
+    if how == "uses":
+        job.until("the same exception at step ")
+        daemon.verb("job", "end", job.name, "--dev")
+    assert (job.wait() == 0) == (how != "uses"), str(job.out)
+    assert (folder / "flag").exists() == (step > 0)
+    return job.printed()
+
+
+def rows(folder: Path) -> list[list[str]]:
+    """The rows of each trial's log."""
+    return [sorted(file.read_text().splitlines()) for file in sorted(folder.glob("logs/*/metrics.csv"))]
+
+
+def test_a_sweep_is_one_job(daemon: Daemon, tmp_path: Path) -> None:
+    """A process that comes again goes through the trials that are over, with their metrics, and goes on in the one that is under way."""
+    whole = swept(daemon, tmp_path / "whole", 0, "shapes")
+    text = swept(daemon, tmp_path / "killed", 10, "shapes")
+    assert did(text, "END") == did(whole, "END")
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+    assert [len([x for x in did(text, "step") if x.split()[2] == trial]) for trial in "02"] == [6, 6]  # of the second one some were not committed
+
+
+def test_a_second_trainer_of_hugging_face(daemon: Daemon, tmp_path: Path) -> None:
+    whole = swept(daemon, tmp_path / "whole", 0, name="huggingface")
+    text = swept(daemon, tmp_path / "killed", 9, name="huggingface")
+    assert did(text, "END") == did(whole, "END")
+    assert len([x for x in did(text, "step") if x.split()[2] == "0"]) == 6
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_several_trainings_of_two_ranks(name: str, daemon: Daemon, tmp_path: Path) -> None:
+    """Lost in the first step of the second one, and in the last one."""
+    whole = swept(daemon, tmp_path / "whole", 0, world=2, name=name)
+    for step in (7, 12):
+        text = swept(daemon, tmp_path / f"killed{step}", step, world=2, name=name)
+        assert did(text, "END") == did(whole, "END")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_computed_with_weights_that_are_gone_is_an_error(name: str, daemon: Daemon, tmp_path: Path) -> None:
+    text = swept(daemon, tmp_path / "killed", 8, "uses", name=name)
+    assert "the fit of this module was over when this process began" in text

@@ -440,7 +440,7 @@ class Session:
                     (self._rank.seal_initial if leads else self._rank.seal_own)()
                     self._fresh = True
                     continue
-                self._kept.live.drain(self._free)
+                self._kept.live.drain(unwind.free_alone)
                 self._rank.load()
                 self._kept.layout.check()
                 self._staging.back(order.step)
@@ -620,11 +620,6 @@ class Session:
         """Before the rank stops: the daemon may ask for a copy of the live state."""
         if self._torn < 0 and self._loop.ended is None:
             self._kept.live.settle(self._at)
-
-    def _free(self) -> None:
-        """A device does not come to its end: it waits for ranks that were lost, as a rule. A block of :mod:`replicad.inprocess` has seen to that before."""
-        if not unwind.blocks:
-            unwind.free()
 
     def _attach(self) -> None:
         try:
@@ -811,13 +806,7 @@ class Session:
                 raise Mismatch(f"{more.grows or 'small state has outgrown its room'}. The job can't take it up at step {ended.step}: {err}") from None
             self._without(ended, more, err)
             return
-        self._kept = new
-        new.registered(self._rank, table)
-        self._hook()
-        self._watch.keep(new.shared, new.objects, new.trained)
-        new.write(*more.of)
-        self._loop.ended = None
-        self._take_up()
+        self._take_up(new, table, *more.of)
         if self._rank.number == 0:
             log.warning("replicad: step %d: the job keeps more from here on, in epoch %d: %s", ended.step, self.order.epoch, "; ".join(grown.lines(was)))
 
@@ -851,8 +840,31 @@ class Session:
             )
         self._watch.exited(ended.step, None, known=True)
 
-    def _take_up(self) -> None:
+    def succeed(self, given: Mapping[str, Any], fits: list[list[Any]]) -> None:
+        """Has the job keep the objects of another fit (:mod:`replicad._torch.fits`) from here on, in a step of its own, on all ranks. For replicad's own modules. :class:`Refused`
+        where the job can't take them up."""
+        self._life.behind = 0.0
+        self._rank.pause(0)
+        self._between("a fit")
+        new = self._kept.grew(self._objects.others(given, Grown(fits=fits)))
+        new.bind(self._rank, self._watch.say)
+        new.objects.grown.rooms = new.rooms  # a new process has other small values when it begins
+        recipe, table = new.objects.grown.pack(), new.table()
+        self._kept.live.enter(self._at + 1, 30.0)
+        self._life.resumed.clear()  # the epoch is closed by this, which is no fault
+        self._rank.step_exit(self._at + 1, updated=False, good=False)
+        self._rank.grow(table, recipe)
+        self._at, self._modes, self._carried = self._at + 1, None, Carried(())
+        self._take_up(new, table)
+
+    def _take_up(self, new: Kept, table: list[Region], *of: Any) -> None:
         """The epoch of a growth is opened: the live state is what it begins with."""
+        self._kept = new
+        new.registered(self._rank, table)
+        self._hook()
+        self._watch.keep(new.shared, new.objects, new.trained)
+        new.write(*of)
+        self._loop.ended = None
         self._order(None)
         self._kept.live.everything()
         self._rank.seal_initial()

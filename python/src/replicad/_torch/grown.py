@@ -49,21 +49,24 @@ class More:
 @dataclass
 class Grown:
     """By name. ``window``: parameters that asked for no gradient, and change. ``asks``: those of them that ask for one now. ``groups``: the parameters of groups that an
-    optimizer got. ``state``: type and shape of each tensor that came into an optimizer's state, by optimizer and parameter. ``rooms``: of capsules, in bytes."""
+    optimizer got. ``state``: type and shape of each tensor that came into an optimizer's state, by optimizer and parameter. ``rooms``: of capsules, in bytes. ``fits``: what each
+    rank's trainer had at the end of each fit that is over (:mod:`replicad._torch.fits`)."""
 
     window: list[str] = field(default_factory=list)
     asks: list[str] = field(default_factory=list)
     groups: dict[str, list[list[str]]] = field(default_factory=dict)
     state: dict[str, dict[str, dict[str, tuple[str, list[int]]]]] = field(default_factory=dict)
     rooms: dict[str, int] = field(default_factory=dict)
+    fits: list[list[Any]] = field(default_factory=list)
 
     def pack(self) -> bytes:
         """The recipe. :class:`Unsupported` where it has too many names."""
         packed = zlib.compress(capsule.pack({"version": VERSION, **vars(self)}, "recipe"), 9)
         if len(packed) > MOST:
+            what = "had at the ends of its fits" if self.fits else "has grown by"
             raise Unsupported(
-                f"what this job has grown by takes {len(packed)} bytes to name, at most {MOST}: let what is to be trained ask for a gradient, in the optimizer, when the session "
-                "is made"
+                f"what this job {what} takes {len(packed)} bytes to name, at most {MOST}: let what is to be trained ask for a gradient, in the optimizer, when the session "
+                "is made, and have fewer fits in one program"
             )
         return packed
 
@@ -81,7 +84,7 @@ class Grown:
         if inflate.unconsumed_tail or not isinstance(tree, dict) or tree.keys() != want or tree["version"] != VERSION:
             raise Corrupt("the job's recipe is of another version, or none: use the release that wrote it")
         names = {k: tree[k] for k in want - {"version"}}
-        if not (isinstance(names["window"], list) and isinstance(names["asks"], list) and all(isinstance(names[k], dict) for k in ("groups", "state", "rooms"))):
+        if not (all(isinstance(names[k], list) for k in ("window", "asks", "fits")) and all(isinstance(names[k], dict) for k in ("groups", "state", "rooms"))):
             raise Corrupt("the job's recipe is none: use the release that wrote it")
         return cls(**names)
 

@@ -161,7 +161,7 @@ class Trained:
         """What is to be kept from now on, beyond what was. ``moving`` ask for no gradient, and change."""
         known = set(before.window)
         window = [n for n, p in self._frozen if (p.requires_grad or n in moving) and n not in known and n in self._of_models]
-        now = Grown(before.window + window, [], {k: list(v) for k, v in before.groups.items()}, {k: dict(v) for k, v in before.state.items()}, dict(before.rooms))
+        now = Grown(before.window + window, [], {k: list(v) for k, v in before.groups.items()}, {k: dict(v) for k, v in before.state.items()}, dict(before.rooms), before.fits)
         now.asks = [n for n in now.window if self._of_models[n].requires_grad]
         for o in self._optimizers:
             if new := self._new_groups(o):

@@ -71,3 +71,9 @@ def free(timeout: float = SOFT) -> None:
         AbortProcessGroups(timeout=timeout).free()
     except Exception as err:
         log.warning("replicad: aborting the process groups of the closed epoch failed: %s: %s", type(err).__name__, err)
+
+
+def free_alone() -> None:
+    """A device does not come to its end: it waits for ranks that were lost, as a rule. A block of :mod:`replicad.inprocess` has seen to that before."""
+    if not blocks:
+        free()

@@ -35,6 +35,10 @@ USED: dict[str, Callable[[int, int], int]] = {"max_size_cycle": lambda n, of: n 
 SAVES = ("current_score", "_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation")
 
 
+#: The last values that were logged, as Lightning's connector has them.
+LAST = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+
+
 class On:
     """Something that is kept of the trainer that fits now: another one, where a block is run again."""
 
@@ -220,6 +224,16 @@ class Metrics(On):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._loaded = state
+
+    def last(self) -> dict[str, Any]:
+        """What callbacks and schedulers see, when a fit is over."""
+        connector = self.trainer._logger_connector
+        return {name: dict(getattr(connector, name)) for name in LAST}
+
+    def put_last(self, state: Mapping[str, Any]) -> None:
+        """The inverse."""
+        for name in LAST:
+            setattr(self.trainer._logger_connector, name, dict(state[name]))
 
     def put(self) -> None:
         """Has them be as they were."""

@@ -21,6 +21,8 @@ import torch.distributed as dist
 from .. import moves, own, rng
 from .._core import behind
 from .._core.capsule import Opaque
+from .._torch import fits
+from ..alone import launched
 from ..errors import Invalid, SessionState, Unsupported
 from ..session import Session
 from ._loop import want
@@ -31,6 +33,7 @@ want("transformers", "5.20")
 from accelerate.data_loader import DataLoaderShard, SeedableRandomSampler
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import TrainOutput
 
 from ._boards import Boards
 
@@ -53,6 +56,8 @@ GOES_ON = "what replicad has"
 EPOCH_END = "end of the epoch"
 #: Of its log history so many bytes are kept, the newest lines: each step copies them.
 HISTORY = 4 << 20
+#: And so many lines when a training is over and another one follows.
+LINES = 16
 #: No number is longer as JSON.
 LONGEST = -2.2250738585072014e-308
 
@@ -80,6 +85,7 @@ def keep(trainer: Any, *, longest: float = 3600.0, completions: int = 0, extra: 
                 "keep: this Trainer generates for several steps at once: give keep(trainer, completions=BYTES), the most that these take on a rank (64 << 20, for example)"
             )
         extra["completions"] = own(_Completions(kept), most=completions)
+    kept.passed = None  #: of a training that was over when this process began: it is gone through, and the model may not have its last weights
     kept.session = _Keeper(kept, longest, extra, session).session
     return kept
 
@@ -129,6 +135,9 @@ class _Keeper:
         self.first = 0  # that batch
         self.steps_in_epoch, self.ended = 0, False
         self.history, self.boards = _History(trainer), Boards(trainer)
+        self.passes: Mapping[str, Any] | None = None  # what the trainer of a training that is over had in the end
+        self.takes: dict[str, Any] | None = None  # what takes the place of another training's objects
+        self.final: dict[str, Any] = {}  # when the last step was over, and what followed it
         with rng.preserved():  # train() does it again, and draws again
             self._place()
         self.session = self._session(extra, given)
@@ -143,11 +152,20 @@ class _Keeper:
         trainer.create_optimizer_and_scheduler(num_training_steps=max_steps)
 
     def _session(self, extra: dict[str, Any], given: dict[str, Any]) -> Session:
+        """Of the job: for its first training, or that of the one before, which this one takes over when it begins."""
         trainer = self.trainer
-        return Session(
-            trainer.model, trainer.optimizer, scheduler=_Scheduler(trainer), scaler=getattr(trainer.accelerator, "scaler", None), data=self.at,
-            extra={"trainer": moves(_Kept(self)), **extra}, **given,
-        )  # fmt: skip
+        objects: dict[str, Any] = {
+            "model": trainer.model, "optimizer": trainer.optimizer, "scheduler": _Scheduler(trainer), "scaler": getattr(trainer.accelerator, "scaler", None), "data": self.at,
+            "extra": {"trainer": moves(_Kept(self)), **extra},
+        }  # fmt: skip
+        if launched() and given.get("enabled") is not False and given.get("connection") is None:
+            if (ended := fits.over()) is not None:
+                self.passes = ended
+                return Session(enabled=False)
+            if (earlier := fits.stays()) is not None:
+                self.takes = objects
+                return earlier
+        return Session(**objects, **given)
 
     def _patch(self) -> None:
         """On instances: a class or module has other users."""
@@ -221,8 +239,10 @@ class _Keeper:
         if trial is not None:
             raise Unsupported("train(trial=...): a search trains many models under one session: search without keep, and keep the Trainer that trains the best one")
         trainer = self.trainer
-        if self.session.enabled and self.session.life.over:
-            raise SessionState("train() after its end: the job is done. Another --job trains further, from what save_model() has written")
+        if self.passes is not None:
+            return self._pass(self.passes)
+        if self.session.enabled and self.session.life.over and self.takes is None:
+            raise SessionState("train() after its end: this Trainer is done. Keep another Trainer to train further, or give another --job what save_model() has written")
         if trainer.accelerator.distributed_type != "NO" and not dist.is_initialized():  # the run of a block before this has taken it down
             dist.init_process_group(trainer.accelerator.state.backend)
         self.prepared = None  # by a run that ended before it trained
@@ -236,7 +256,18 @@ class _Keeper:
             self.session.step_end(error=err)
             raise
         behind.stays(self.session)
+        fits.ends({"state": self.final, "loss": result.training_loss, "metrics": result.metrics})
         return result
+
+    def _pass(self, ended: Mapping[str, Any]) -> TrainOutput:
+        """A training that is over. Its callbacks have run."""
+        trainer = self.trainer
+        self.load(ended["state"])
+        if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint is not None:
+            self.original["_load_best_model"]()
+        else:
+            trainer.passed = fits.Passed(trainer.model)
+        return TrainOutput(trainer.state.global_step, ended["loss"], dict(ended["metrics"]))
 
     def load_from_checkpoint(self, load: Callable[..., None], *args: Any, **more: Any) -> None:
         """A session that has resumed has weights of its own, which the daemon may copy meanwhile."""
@@ -265,6 +296,10 @@ class _Keeper:
         step = trainer.state.global_step
         self.loaded = False
         load = functools.partial(self._load, path)
+        if self.takes is not None:
+            fits.takes_over(session, self.takes)
+            self.takes, self.back, self.generators = None, False, rng.get()
+            return self.at.epoch, self.at.batches
         resumed = session.resume(otherwise=load) if path is not None else session.resume()
         if path is not None and not session.enabled and resumed.source != "otherwise":
             load()  # a session that is off asks for it once in its life, and each train() is another run
@@ -317,6 +352,8 @@ class _Keeper:
 
     def finalize_training(self, finalize: Callable[..., Any], *args: Any) -> Any:
         """What is done after the last step may take its time."""
+        state, history = self.state(), self.trainer.state.log_history
+        self.final = state | {"history": Opaque(b"".join(map(_line, history[-LINES:])))}
         with self.session.pause(self.longest):
             return finalize(*args)
 

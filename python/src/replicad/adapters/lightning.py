@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from .. import moves, own, place, rng
 from .._core import behind
+from .._torch import fits
 from ..alone import launched
 from ..errors import Invalid, SessionState, Unsupported
 from ..session import Session
@@ -43,7 +44,7 @@ log = logging.getLogger("replicad")
 
 
 class Keep(Callback):  # type: ignore[misc]
-    """Keeps what a Trainer fits; its session is ``keep.session``, once ``fit`` has one. One job has one ``fit``.
+    """Keeps what a Trainer fits; its session is ``keep.session``, once ``fit`` has one. A further ``fit`` of the program, with this or another one, takes it over.
 
     ``longest`` is how many seconds a validation or a save may take, before a rank in it counts as one that hangs. ``metrics`` is how many bytes metrics of one epoch may take.
     ``extra`` and the other arguments are those of :class:`replicad.Session`. Where no launcher started the program, the Trainer trains as it did.
@@ -56,8 +57,9 @@ class Keep(Callback):  # type: ignore[misc]
                 raise Invalid(f"Keep({name}=...): the Trainer says which that is: leave it out")
         self.session: Session | None = None
         self._longest, self._most, self._extra, self._given = longest, metrics, dict(extra or {}), session
-        self._place, self._feed, self._metrics, self._callbacks, self._data = Place(), Feed(), Metrics(), Callbacks(self), _Datamodule()
-        self._feed.place, self._logs = self._place, Logs()
+        self.passed: fits.Passed | None = None  #: of a fit that was over when this process began: it was gone through, and its module does not have its last weights
+        self._logs = Logs()
+        self._anew()
         self._module: LightningModule | None = None  # of the first run
         self._averages: list[Any] = []
         self._configured: tuple[Any, Any] = (), ()  # its optimizers and schedulers
@@ -67,6 +69,11 @@ class Keep(Callback):  # type: ignore[misc]
         self._goes_on = ""  # where the run that begins goes on: "", "batch" or "end"
         self._generators: Any = None  # as of the resume, until the first batch is asked for
 
+    def _anew(self) -> None:
+        """What is of one fit."""
+        self._place, self._feed, self._metrics, self._callbacks, self._data = Place(), Feed(), Metrics(), Callbacks(self), _Datamodule()
+        self._feed.place = self._place
+
     # -- Lightning's hooks ---------------------------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -75,13 +82,15 @@ class Keep(Callback):  # type: ignore[misc]
             return
         if refused := _refused(trainer) or next(filter(None, map(unkept, _given(trainer))), ""):
             raise Unsupported(f"Keep: {refused}")
-        if self.session is not None and self.session.enabled and self.session.life.over:
-            raise SessionState("a second fit: this job has ended with the first one: start another program for it, with `replicad run --job` and another name")
+        if self.session is not None and self.session.enabled and (self.session.life.left or (self.session.life.behind and not self._keeps)):
+            raise SessionState("a fit after session.leave(), by which this job has ended: call it behind the last fit")
+        if self.passed is not None or (self.session is not None and self.session.life.behind):
+            self._anew()
         for of in (self._place, self._feed, self._metrics, self._callbacks, self._data, self._logs):
             of.trainer = trainer
         if self._again(pl_module):
             trainer.strategy.setup_optimizers = self._same_optimizers
-        if self.session is not None and self.session.enabled and self.session.at >= 0:  # it has a state of its own, which may be copied meanwhile
+        if self.session is not None and self.session.enabled and self.session.at >= 0 and not self.session.life.behind:  # it has a state of its own, which may be copied meanwhile
             trainer._checkpoint_connector._restore_modules_and_callbacks = self._not_again
         vars(trainer).pop("_run_stage", None)
         trainer._run_stage = functools.partial(self._fit, trainer, pl_module, trainer._run_stage)
@@ -107,17 +116,36 @@ class Keep(Callback):  # type: ignore[misc]
         vars(trainer).pop("_run_stage")
         vars(trainer._checkpoint_connector).pop("_restore_modules_and_callbacks", None)
         self._open, self._pauses = False, 0
+        if self._keeps and not self._again(module) and (ended := fits.over()) is not None:
+            return self._passes(module, ended)
         with contextlib.ExitStack() as patches:
-            self._bind(trainer, module)
-            self._resume(trainer)
+            if self._bind(trainer, module):
+                self._resume(trainer)
+            else:
+                self._logs.begins()
             self._patch(trainer, patches)
             out = run()
         assert self.session is not None
         behind.stays(self.session)
+        fits.ends({"loops": self._place.state_dict(), "callbacks": self._callbacks.state_dict(), "metrics": self._metrics.last()})
         return out
 
-    def _bind(self, trainer: Trainer, module: LightningModule) -> None:
-        """Makes the session, or gives it what this run has made anew."""
+    @property
+    def _keeps(self) -> bool:
+        """Whether a launcher started the program, and nothing says otherwise."""
+        return launched() and self._given.get("enabled") is not False and self._given.get("connection") is None
+
+    def _passes(self, module: LightningModule, ended: Mapping[str, Any]) -> None:
+        """A fit that is over. Its hooks have run."""
+        self._place.load_state_dict(ended["loops"])
+        self._place.put()
+        self._callbacks.load_state_dict(ended["callbacks"])
+        self._metrics.put_last(ended["metrics"])
+        self.session, self.passed = Session(enabled=False), fits.Passed(module)
+        self.session.resume()
+
+    def _bind(self, trainer: Trainer, module: LightningModule) -> bool:
+        """Makes the session, or gives it what this run has made anew. Whether it is to resume: one that goes on from the fit before has its state in place."""
         averages = [c for c in trainer.callbacks if isinstance(c, WeightAveraging)]
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if self._again(module):
@@ -126,7 +154,9 @@ class Keep(Callback):  # type: ignore[misc]
                 c._average_model = average
             if scaler is not None:
                 self.session.rebind(scaler=scaler)
-            return
+            return True
+        if self.passed is not None:
+            self.passed.trained()
         self._module, self._averages = module, [c._average_model for c in averages]
         self._configured = trainer.strategy.optimizers, trainer.strategy.lr_scheduler_configs
         for o in trainer.optimizers:
@@ -137,12 +167,19 @@ class Keep(Callback):  # type: ignore[misc]
             "scheduler": [c.scheduler for c in trainer.lr_scheduler_configs],
             "scaler": scaler if scaler is not None else (),
         }
-        if self.session is not None:
+        earlier = fits.stays() if self._keeps else None
+        if self.session is not None and earlier is None and self.passed is None:
             self.session.rebind(**given)
-            return
+            return True
         self._place.began = False
-        self.session = Session(**given, data={"train": self._feed}, extra=self._kept(trainer), **self._given)
+        given |= {"data": {"train": self._feed}, "extra": self._kept(trainer)}
+        if earlier is not None:
+            fits.takes_over(earlier, given)
+            self.session = earlier
+        else:
+            self.session = Session(**given, **self._given)
         _say_unkept(trainer)
+        return earlier is None
 
     def _kept(self, trainer: Trainer) -> dict[str, Any]:
         datamodule = {"datamodule": moves(self._data)} if trainer.datamodule is not None and _has(trainer.datamodule, "state_dict") else {}
@@ -157,7 +194,7 @@ class Keep(Callback):  # type: ignore[misc]
 
     def _again(self, module: LightningModule) -> bool:
         """Whether a block is run again with the module that the session has. Where the session is off, each fit is another run, with optimizers of its own."""
-        return self.session is not None and self.session.enabled and module is self._module
+        return self.session is not None and self.session.enabled and module is self._module and not self.session.life.behind
 
     def _not_again(self, path: Any = None, weights_only: Any = None) -> None:
         """In the place of _CheckpointConnector._restore_modules_and_callbacks: what it reads nothing of, nothing restores later."""
