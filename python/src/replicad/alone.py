@@ -83,6 +83,11 @@ class Alone(Session):
     def rest(self) -> None:
         """Nothing waits for it."""
 
+    @property
+    def at(self) -> int:
+        """The step whose state is live."""
+        return self._at
+
     @contextmanager
     def step(self, *, updated: bool = True, timeout: float = 30.0) -> Iterator[int]:
         """Counts."""
