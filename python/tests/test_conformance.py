@@ -106,6 +106,14 @@ def tool() -> Any:
     return module
 
 
+def test_rows_that_are_run_by_hand_were_run_with_what_is_here() -> None:
+    ran = tool()
+    rows = ran.said()
+    assert list(rows) == list(ran.ROWS)
+    old = [row for row, (of, _) in rows.items() if of != ran.digest(row)]
+    assert not old, f"docs/conformance.md: what {', '.join(old)} was run with has changed since: run it as the page says, then python3 python/tools/ran.py {' '.join(old)}"
+
+
 def test_another_file_or_version_is_another_digest(tmp_path: Path) -> None:
     ran = tool()
     files, name, _ = ran.ROWS["trl"]
