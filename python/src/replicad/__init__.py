@@ -9,7 +9,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ._core import ending, torchenv
+from ._core import beginnings, ending, torchenv
 from ._core.capsule import Opaque
 from ._core.feasible import Feasible, Loss
 from ._core.rank import Order, Rank, Stats
@@ -93,6 +93,7 @@ def _begin() -> None:
     if "REPLICAD_RANK" in os.environ:  # a rank's program may run short while it builds its model, before it has a session
         ending.install()
     torchenv.install()
+    beginnings.begin()
 
 
 _begin()

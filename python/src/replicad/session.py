@@ -308,9 +308,9 @@ class Session:
         batch is asked for, of both: a process that resumes draws what its loop draws before it asks, and has at that place what an undisturbed one has. ``then`` is what this
         returned when it was not known yet."""
         if then is not None:
-            return then  # type: ignore[no-any-return]
+            return {"began": self._watch.began.text} | then  # type: ignore[no-any-return]
         own = objects.own() | {"asked": None, "asks": loader, "due": list(self._follows.due), "lacks": list(self._watch.lacking)}
-        own["broadcasts"] = self._broadcasts.value()
+        own |= {"broadcasts": self._broadcasts.value(), "began": self._watch.began.text}
         if self._loop.ended is not None and how in ("a batch", "a forward", "a step"):
             now, own["rng"] = own["rng"], self._loop.ended.generators
             own["asked"] = now if how == "a batch" else None
@@ -483,6 +483,7 @@ class Session:
         if lacked := own["lacks"]:
             log.warning("replicad: step %d lacks %s: a restart is not the same run; session.noticed of the process that ran it said what to do", order.step, some(lacked))
             self._watch.lacking = self._watch.lacking | dict.fromkeys(lacked)
+        self._watch.began.loaded(own.get("began", ""), order.step, source in ("fresh", "from", "otherwise"), first, self._watch.say)
         if source != "fresh":
             if first:
                 self._say_replaced(written)

@@ -14,6 +14,7 @@ import torch
 
 from .._core import capsule, rngcodec
 from ..errors import Mismatch
+from .beginning import Began
 from .objects import Objects
 from .state import Capsule, Leaf
 from .tensors import some
@@ -112,6 +113,7 @@ class Watch:
 
     def __init__(self, debug: bool, strict: bool) -> None:
         self._debug, self._strict = debug, strict
+        self.began = Began()
         self.seen: dict[str, str] = {}
         self.lacking: dict[str, None] = {}  #: what changed and is in no copy, by name, at most :data:`MOST` of them
         self._samples: dict[str, tuple[bytes, int]] = {}  # by source: its first state, and how many steps have begun with it
