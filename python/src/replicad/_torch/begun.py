@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -239,6 +239,8 @@ def _reads(region: Region, tensor: Tensor, spread: Sharded | None, group: int, o
     as_it_lay = as_it_lay and (len(tensor.pieces) == 1 or tensor.shape is not None or orders.equal(tensor.name))
     if (odd or tensor.shape is None) and own.nbytes == region.nbytes and own.shape == tuple(region.shape) and as_it_lay:
         return [_Read(own, 0, own.nbytes, _memory(region))]
+    if tensor.shape is None and not tensor.placements and orders.equal(tensor.name) and all(p.shape == own.shape for p in tensor.pieces):
+        tensor = replace(tensor, shape=own.shape, pieces=(own,))  # what tensor parallelism leaves plain: each group has the whole, and the same
     if odd:
         raise Mismatch(
             f"{region.name} lies in pieces that are no boxes of the whole ({', '.join(dict.fromkeys(odd))}), and lay otherwise: have as many ranks in the same layout, or "
@@ -419,7 +421,7 @@ class _Values:
         """What is the rank's own; ``added`` is its number where the generation has no such rank."""
         objects = self._kept.objects
         now = objects.own()
-        out = {k: v for k, v in then.items() if k != "began"} | {k: self._merged(now[k], then[k]) for k in ("modules", "objects")}
+        out = {k: v for k, v in then.items() if k not in ("began", "cadence")} | {k: self._merged(now[k], then[k]) for k in ("modules", "objects")}
         data = self._merged(now["data"], then["data"])
         out["data"] = {k: data[k] if self._declared.is_fresh(k) else self._place(k, o, data[k]) for k, o in objects.data.items() if k in data}
         if len(then["grads"] or b"") != len(now["grads"] or b""):
