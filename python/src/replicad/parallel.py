@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     added step 1 alone, and differ from it in the last bits ever after. With this option the buckets stay as they were
     first laid out, by the order of the parameters, in every process and epoch. It costs a walk over the graph in each forward (and
     a warning of torch's that nothing was unused). A static graph would bring the second layout back and is refused
-    (``ValueError``).
+    (``ValueError``), and so is a hook of PowerSGD's, which needs ``find_unused_parameters=False``.
 
     ``init_sync=False``. DDP would send rank 0's parameters and buffers to all when it is made. ``session.resume()`` has put verified
     state into each of them, and buffers that are a rank's own (BatchNorm's statistics) would be overwritten. A model that is
@@ -41,7 +43,27 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     made = DistributedDataParallel(model, **{"find_unused_parameters": True} | unsent() | options)
     if not divides_alike(made):
         _Divides(made)
+    if made.find_unused_parameters:
+        made.register_comm_hook = partial(_register, made)  # type: ignore[method-assign]
     return made
+
+
+def _register(made: DistributedDataParallel, state: object, hook: Callable[..., Any]) -> None:
+    """DDP's ``register_comm_hook``. PowerSGD goes on with collectives of its own where the first one has ended, while DDP reduces which parameters were used, in no order that
+    ranks would agree on: Gloo ends the process."""
+    if _is_powersgd(hook):
+        name = getattr(hook, "__name__", "the hook")
+        raise ValueError(
+            f"register_comm_hook: {name} with find_unused_parameters=True, which ddp() gives DDP by default: both have collectives under way, in another order on each rank, and "
+            "Gloo ends the process. Make it with ddp(model, find_unused_parameters=False): three ranks or more then add in another order in the first step after a restart"
+        )
+    DistributedDataParallel.register_comm_hook(made, state, hook)
+
+
+def _is_powersgd(hook: Any) -> bool:
+    """Whether it is one of torch's, or a wrapper around one (``fp16_compress_wrapper``)."""
+    inner = [c.cell_contents for c in getattr(hook, "__closure__", None) or () if callable(getattr(c, "cell_contents", None))]
+    return str(getattr(hook, "__module__", "")).endswith("powerSGD_hook") or any(map(_is_powersgd, inner))
 
 
 def unsent() -> dict[str, Any]:
