@@ -167,6 +167,28 @@ def test_an_iterator_that_a_resume_has_outlived_moves_nothing(accelerator: Accel
     assert place.state_dict()["used"] == 0
 
 
+def test_batches_are_numbered_through_the_epoch(accelerator: Accelerator) -> None:
+    loader = accelerator.prepare(torch.utils.data.DataLoader(Items(), 2))
+    place = Place(loader)
+    given = []
+    for i, _ in loader.numbered():
+        given.append((i, place.used))
+        if i == 2:
+            break
+    assert given == [(0, 1), (1, 2), (2, 3)]
+    it = loader.numbered()
+    for _ in range(2):
+        next(it)
+    state = place.state_dict()
+    again = accelerator.prepare(torch.utils.data.DataLoader(Items(), 2))
+    there = Place(again)
+    there.load_state_dict(state)
+    rest = [(i, x[:, 0].tolist()) for i, x in again.numbered()]
+    assert rest[0] == (2, [4, 5])
+    assert [i for i, _ in rest] == list(range(2, len(again)))
+    assert [i for i, _ in again.numbered()] == list(range(len(again)))
+
+
 def test_an_iterator_that_is_dropped_behind_a_resume_moves_nothing(accelerator: Accelerator) -> None:
     loader = accelerator.prepare(torch.utils.data.DataLoader(Items(), 2))
     place = Place(loader)

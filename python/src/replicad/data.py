@@ -311,6 +311,14 @@ class Loader:
         if not self.asked and session is not None and (now := session.current()) is not None:
             now.iterated(self)
 
+    def numbered(self) -> Iterator[tuple[int, Any]]:
+        """The rest of the present epoch, each batch with its number in the epoch, the first being 0: what ``enumerate(loader)`` gives in a process that has not resumed in the
+        middle of one. Use it where something hangs on that number: when gradients are applied, what is updated, evaluated or logged each so many batches."""
+        at = self.used
+        for batch in self:
+            yield at, batch
+            at += 1
+
     def endless(self) -> Endless:
         """Batch after batch, epoch after epoch."""
         return Endless(self)

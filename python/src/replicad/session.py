@@ -483,6 +483,7 @@ class Session:
         if lacked := own["lacks"]:
             log.warning("replicad: step %d lacks %s: a restart is not the same run; session.noticed of the process that ran it said what to do", order.step, some(lacked))
             self._watch.lacking = self._watch.lacking | dict.fromkeys(lacked)
+        self._kept.lacking.cadence.loaded(own.get("cadence", ""))
         self._watch.began.loaded(own.get("began", ""), order.step, source in ("fresh", "from", "otherwise"), first, self._watch.say)
         if source != "fresh":
             if first:

@@ -60,8 +60,12 @@ class Kept:
         self.lacking = Lacking(objects)
         self.shared = Capsule("replicad.shared", False, "any", self.common, self.trained.most, rooms.get("replicad.shared", 0))
         more = MARKED + sum(loaders.room(o) for o in objects.data.values())
-        self.own = Capsule("replicad.own", True, "window", lambda *of: how.own(self.objects, *of), more, rooms.get("replicad.own", 0), objects.implicit.reserve, self._taken)
+        self.own = Capsule("replicad.own", True, "window", self._of_rank, more, rooms.get("replicad.own", 0), objects.implicit.reserve, self._taken)
         self.tensors = {k: self._of_tensors(k) for k in objects.tensors}
+
+    def _of_rank(self, *of: Any) -> dict[str, Any]:
+        """What is the rank's own."""
+        return self._how.own(self.objects, *of) | {"cadence": self.lacking.cadence.text()}
 
     def _taken(self) -> int:
         """How much of its room what nobody has given takes."""

@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from .._core import capsule, draws, preloading
 from . import loaders
+from .cadence import Cadence
 from .objects import Objects, extra_state
 from .optimizers import part
 from .places import persistent
@@ -175,6 +176,7 @@ class Lacking:
         self._turn = 0
         self._idle = Idle(objects)
         self._resting = Resting(objects)
+        self.cadence = Cadence(objects.optimizers, objects.data)
         self._unkept: set[int] = set()
 
     def at_resume(self) -> list[str]:
@@ -193,11 +195,12 @@ class Lacking:
     def stepped(self, optimizer: Any) -> None:
         """An optimizer's step begins."""
         self._idle.stepped(optimizer)
+        self.cadence.stepped(optimizer)
 
     def step(self, at: int) -> list[tuple[str, str]]:
         """A step has ended. What the program's objects tell, by name, with what to do about it; each look has its turn once in :data:`ROUND` steps."""
         self._turn = (self._turn + 1) % ROUND
-        found = self._objects.implicit.look()
+        found = [*self._objects.implicit.look(), *self.cadence.found()]
         if self._turn == 6:
             return [*found, *self._idle.look()]
         return [*found, *self._resting.look(at)] if self._turn == 11 else found

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["buffered", "counts", "ours", "room", "set_state", "state", "tells", "versions"]
+__all__ = ["buffered", "counts", "numbers", "ours", "room", "set_state", "state", "tells", "versions"]
 
 
 def _torchdatas(o: Any) -> bool:
@@ -32,6 +32,11 @@ def ours(o: Any) -> bool:
 def tells(o: Any) -> bool:
     """Whether it says when it is asked for a batch, so that what follows a step can be told from the next one."""
     return callable(getattr(o, "before_a_batch", None))
+
+
+def numbers(o: Any) -> bool:
+    """Whether it says which batch of which epoch it has handed out."""
+    return tells(o) and hasattr(o, "epoch") and hasattr(o, "used") and hasattr(o, "__len__")
 
 
 def state(o: Any) -> Any:

@@ -74,7 +74,7 @@ class Place:
         self._indices = Indices(self._loader)
         self._hooks: OrderedDict[int, Any] = OrderedDict()
         self._used, self._life, self._goes_on = 0, 0, False
-        loader.epoch = 0
+        loader.epoch, loader.numbered = 0, self.numbered
         loader._dataloader = self
 
     def __getattr__(self, name: str) -> Any:
@@ -100,6 +100,20 @@ class Place:
             yield batch
             if self._used:
                 self._tell()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the loop is in."""
+        return int(self._fabrics.epoch)
+
+    @property
+    def used(self) -> int:
+        """How many batches of it the loop was given."""
+        return self._used
+
+    def numbered(self) -> Iterator[tuple[int, Any]]:
+        """The rest of the epoch, each batch with its number in the epoch."""
+        yield from enumerate(self._fabrics, self._used if self._goes_on else 0)
 
     def before_a_batch(self, hook: Any) -> RemovableHandle:
         """As of replicad.data.Loader."""

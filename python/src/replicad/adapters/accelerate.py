@@ -186,12 +186,22 @@ class Place:
         self.replay: tuple[int, Any, Any] | None = None  #: how many batches the next iterator passes over, the generators for the one after them, and for what follows
         object.__setattr__(self._base, "batch_sampler", _Indices(self._base.batch_sampler, self))  # torch refuses to have it set
         self._base.__iter__ = self._batches  # accelerate calls it by that name
+        loader.numbered = self.numbered  # what the loop has
         self.room = 4 * (len(rng.get()) + (0 if self.generator is None else self.generator.get_state().numel()))  #: what its state takes in the middle of an epoch
 
     @property
     def epoch(self) -> int:
         """The epoch that the loader is in."""
         return int(self._loader.iteration)
+
+    @property
+    def used(self) -> int:
+        """How many batches of it the loop was given."""
+        return self._used if self._loader.iteration == self._epoch else 0
+
+    def numbered(self) -> Iterator[tuple[int, Any]]:
+        """The rest of the epoch, each batch with its number in the epoch."""
+        yield from enumerate(self._loader, self._used if self._back else 0)
 
     def __len__(self) -> int:
         return len(self._base.batch_sampler)
@@ -257,7 +267,7 @@ class Place:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop is."""
-        used = self._used if self._loader.iteration == self._epoch else 0  # else the epoch is over
+        used = self.used  # 0 where the epoch is over
         began, made = (self._began, self._made.get(used)) if used else (None, None)
         return {"epoch": self._loader.iteration, "used": used, "of": len(self), "generator": self._now(), "began": began, "made": made}
 
