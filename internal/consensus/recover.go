@@ -62,6 +62,14 @@ func Recover(cfg Config) (Kept, error) {
 		if err := log.SetUint64(eraKey, uint64(k.State.Era+1)); err != nil { // what this voter promised before is of another history
 			return err
 		}
+		if to, err := log.loadBound(); err != nil {
+			return err
+		} else if to.Term > 0 && !to.Done { // nobody else is there to take it in
+			to.Done = true
+			if err := log.Set(boundKey, to.marshal()); err != nil {
+				return err
+			}
+		}
 		alone := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: raft.ServerID(cfg.ID), Address: raft.ServerAddress(cfg.Addr)}}}
 		_, inert := raft.NewInmemTransport(raft.ServerAddress(cfg.Addr))
 		return raft.RecoverCluster(cfg.raft(nil), offlineFSM(cfg), log, log, snaps, inert, alone)

@@ -24,7 +24,13 @@ const (
 
 // own is what this voter knows of itself.
 func (n *Node) own(kept remembered, knows, began, late bool) franchise.Own {
-	return franchise.Own{Name: n.cfg.ID, Log: n.store.marked(), Kept: kept.Log, Knows: knows, Members: n.members(), Bootstrap: n.cfg.Bootstrap, Began: began, Late: late}
+	own := franchise.Own{Name: n.cfg.ID, Log: n.store.marked(), Kept: kept.Log, Knows: knows, Members: n.members(), Bootstrap: n.cfg.Bootstrap, Began: began, Late: late}
+	if b := n.ballot; b != nil {
+		b.mu.Lock()
+		own.Taken = b.bound.Term > 0 && !b.bound.Done
+		b.mu.Unlock()
+	}
+	return own
 }
 
 // members are the voters: of the log, else of the configuration.
@@ -84,6 +90,9 @@ func (n *Node) settle() {
 				n.ballot.opens(v)
 				continue
 			case franchise.Learn:
+				if v.Cause == franchise.Old {
+					n.kept.Log = v.Known // also once who said so has gone
+				}
 				n.ballot.asksIn()
 				wait = min(settleAgain, 5*n.cfg.Heartbeat)
 			default:
@@ -236,6 +245,9 @@ func (n *Node) waits(v franchise.Verdict) Standing {
 			s.Why = fmt.Sprintf("its log reaches entry %d of term %d, and it is known to have promised up to entry %d in term %d: an old copy was put back, or the disk lost what it had written. The next leader takes it in under its name",
 				n.store.marked().Index, n.store.marked().Term, v.Known.Index, v.Known.Term)
 		}
+		if v.Cause == franchise.Unsure {
+			s.Why = "its log is of when a leader took it in, and since then its machine has started again: what it has promised meanwhile nobody remembers. The next leader takes it in once more"
+		}
 		s.Remedy = "a leader comes once a majority of voters with their logs is up; if too many are lost for good, replicad voter recover on a voter that has a log"
 		if v.Cause == franchise.Lost && len(v.For) == 0 {
 			s.Why = "its log is empty, and its keeper or another voter remembers that it had one"
@@ -272,14 +284,16 @@ func (n *Node) admit(began bool) error {
 	if err != nil {
 		return err
 	}
-	v := franchise.Judge(n.own(n.kept, n.knows, began, false), nil)
 	b.mu.Lock() // questions come in already
 	maps.Copy(b.seen, n.kept.Seen)
 	b.write, b.bound, b.floor = n.kept.Write, to, to.Term
+	b.mu.Unlock()
+	v := franchise.Judge(n.own(n.kept, n.knows, began, false), nil)
+	b.mu.Lock()
 	switch {
-	case v.Do == franchise.Learn && v.Cause == franchise.Old:
+	case v.Do == franchise.Learn && v.Cause != franchise.Lost:
 		b.phase = needs
-	case to.Term > 0 && !to.Done:
+	case to.Term > 0 && !to.Done && n.knows:
 		b.phase = learns
 	case n.cfg.Join && n.store.marked().Disk() == franchise.Empty:
 		b.phase = needs

@@ -78,6 +78,7 @@ type Own struct {
 	Bootstrap bool               // it was told that it may begin a cluster
 	Began     bool               // since it started it wrote the first entry, on the word of all others
 	Late      bool               // it has asked for a while: who is there has answered
+	Taken     bool               // a leader was taking it in when this log was written
 }
 
 // Answer is another voter's.
@@ -108,6 +109,7 @@ const (
 	Unbegun                // some have not begun yet
 	Lost                   // its log is empty, and there is a history
 	Old                    // its log is older than what it promised
+	Unsure                 // its log is of when it was taken in: it may have voted since
 )
 
 // Verdict is what a voter does, and why.
@@ -143,6 +145,9 @@ func Judge(own Own, heard map[replica.NodeName]Answer) Verdict {
 	}
 	if own.Began {
 		return began(others, heard)
+	}
+	if own.Taken && !own.Knows { // a leader that takes it in once more frees it of what it may have promised since
+		return Verdict{Do: Learn, Cause: Unsure}
 	}
 	if own.Knows {
 		return Verdict{Do: Vote}

@@ -21,6 +21,7 @@ const (
 	down                // it comes at the end
 	emptied             // its log is lost, and it starts with --bootstrap
 	old                 // an old copy of its log was put back
+	taken               // one of when a leader was taking it in
 	fates
 )
 
@@ -50,6 +51,7 @@ type mVoter struct {
 	votes   bool
 	needs   bool
 	began   bool
+	taken   bool
 	least   Mark
 	floor   uint64
 }
@@ -87,7 +89,8 @@ func newModel(n int, fate []fate, mem memory) *model {
 		switch fate[i] {
 		case emptied:
 			v.mark, v.log = Mark{}, nil
-		case old:
+		case old, taken:
+			v.taken = fate[i] == taken
 			if v.mark, v.log = prefix, []int{first, second}; i >= majority {
 				v.mark, v.log = Mark{0, 1, 1, 1}, []int{first}
 			}
@@ -135,7 +138,7 @@ func (m *model) settle(passes bool) {
 			if !v.running || v.votes {
 				continue
 			}
-			own := Own{Name: v.name, Log: v.mark, Kept: v.kept, Knows: v.knows, Members: m.names, Bootstrap: true, Began: v.began, Late: late}
+			own := Own{Name: v.name, Log: v.mark, Kept: v.kept, Knows: v.knows, Members: m.names, Bootstrap: true, Began: v.began, Late: late, Taken: v.taken}
 			d := Judge(own, m.answers(v))
 			switch d.Do {
 			case Begin:
@@ -213,7 +216,7 @@ func (m *model) lead(c *mVoter, term uint64) (took bool) {
 	}
 	for _, v := range m.voters {
 		if v.running && v.needs && 2*voting > len(m.voters)-1 {
-			v.log, v.mark, v.needs, v.votes, v.floor, took = slices.Clone(c.log), c.mark, false, true, term, true
+			v.log, v.mark, v.needs, v.taken, v.votes, v.floor, took = slices.Clone(c.log), c.mark, false, false, true, term, true
 		}
 	}
 	return took
@@ -266,7 +269,7 @@ func explore(n, every int) (cases int, wrong string) {
 				}
 				cases++
 				if why := try(n, fate, mem, starts, order); why != "" {
-					wrong = fmt.Sprintf("fates %v (0 up, 1 down, 2 emptied, 3 old), memory %d, order %v of %v: %s", fate, mem, order, starts, why)
+					wrong = fmt.Sprintf("fates %v (0 up, 1 down, 2 emptied, 3 old, 4 old, of when it was taken in), memory %d, order %v of %v: %s", fate, mem, order, starts, why)
 				}
 			})
 		}
@@ -321,14 +324,14 @@ func try(n int, fate []fate, mem memory, starts, order []int) string {
 	return m.wrong
 }
 
-// TestEachFate: three and five voters, each up, down, emptied or with an old log, in each order of starts: never two histories, nothing committed is lost,
+// TestEachFate: three and five voters, each up, down, emptied or with an old log, also one of when it was taken in, in each order of starts: never two histories, nothing committed is lost,
 // and where a majority with logs is up a leader comes.
 func TestEachFate(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{3, 5} {
 		every := 1
 		if n == 5 && os.Getenv("TROUBLE_LONG") == "" {
-			every = 3
+			every = 12
 		}
 		cases, wrong := explore(n, every)
 		t.Logf("%d voters: %d cases", n, cases)
