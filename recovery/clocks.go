@@ -41,10 +41,12 @@ const (
 	measureCost    // of a durable write
 	measureFaults  // since Began
 	measureUnread  // how often people were told that writes wait for what is not read back
+
+	clockRecovered // a recovery; Epoch: the closed one; Of: the newest step that had been committed
 )
 
 // measure tells whether what a kind reads does not go on with time.
-func measure(k replica.ClockKind) bool { return k >= measureSpace }
+func measure(k replica.ClockKind) bool { return k >= measureSpace && k <= measureFaults }
 
 const (
 	// listens is how long a leader listens before it hands out what clocks read: by then the nodes that link have said what they keep.
@@ -233,6 +235,23 @@ func (c *Clocks) Due(now time.Duration, k replica.Clock, times replica.ClockKind
 	return true
 }
 
+// each calls fn for the clocks of a kind that run.
+func (c *Clocks) each(kind replica.ClockKind, fn func(k replica.Clock, since time.Duration)) {
+	for k := range c.runs {
+		if k.Kind == kind {
+			at, _ := c.At(k)
+			fn(k, at)
+		}
+	}
+	for k := range c.told {
+		if _, twice := c.runs[k]; k.Kind == kind && !twice {
+			if at, ok := c.At(k); ok {
+				fn(k, at)
+			}
+		}
+	}
+}
+
 // all are the clocks and measures that are known.
 func (c *Clocks) all() map[replica.Clock]struct{} {
 	all := make(map[replica.Clock]struct{}, len(c.runs)+len(c.vals)+len(c.told)+len(c.kept))
@@ -254,12 +273,14 @@ func (c *Clocks) all() map[replica.Clock]struct{} {
 // forget drops what is of an epoch before one.
 func (c *Clocks) forget(before replica.Epoch) {
 	old := func(k replica.Clock) bool { return k.Epoch != 0 && k.Epoch < before }
-	maps.DeleteFunc(c.runs, func(k replica.Clock, _ time.Duration) bool { return old(k) })
+	maps.DeleteFunc(c.runs, func(k replica.Clock, _ time.Duration) bool { return old(k) && k.Kind != clockRecovered })
 	maps.DeleteFunc(c.vals, func(k replica.Clock, _ uint64) bool { return old(k) })
 	maps.DeleteFunc(c.kept, func(k replica.Clock, _ uint64) bool { return old(k) })
 	maps.DeleteFunc(c.over, func(k replica.Clock, _ struct{}) bool { return old(k) })
 	for _, words := range []map[replica.Clock]map[replica.NodeName]time.Duration{c.told, c.seen} {
-		maps.DeleteFunc(words, func(k replica.Clock, _ map[replica.NodeName]time.Duration) bool { return old(k) })
+		maps.DeleteFunc(words, func(k replica.Clock, _ map[replica.NodeName]time.Duration) bool {
+			return old(k) && k.Kind != clockRecovered
+		})
 	}
 }
 

@@ -73,9 +73,8 @@ type Leader struct {
 	writes       writes
 	verdict      Verdict // the planner's newest
 
-	recoveries []time.Duration // begun since the committed step last rose
-	excused    replica.Epoch   // whose closing began a recovery that does not count
-	committed  replica.Step
+	excused   replica.Epoch // whose closing began a recovery that does not count
+	committed replica.Step
 
 	out  []Effect
 	wake time.Duration // negative: none
@@ -205,13 +204,14 @@ func (l *Leader) learnJob(ev JobChanged) {
 	l.learnStage(first)
 	if l.job.Position.Step > l.committed {
 		l.pace.commits(l.job.Epoch, l.now, &l.Clocks)
-		l.committed, l.recoveries = l.job.Position.Step, nil
+		l.committed = l.job.Position.Step
+		l.Clocks.EndAll(func(k replica.Clock) bool { return endedClock(l, k) && k.Kind == clockRecovered })
 	}
 	if l.job.ClosedEpoch != l.closed || first {
 		l.closed = l.job.ClosedEpoch
 		l.resetRecovery()
-		if !first && l.job.Growth == nil { // a growth closes an epoch, and recovers nothing
-			l.recoveries = append(l.recoveries, l.now)
+		if under := l.job.Phase == replica.Closed || l.job.Phase == replica.Planned; (!first || under) && l.job.Growth == nil { // a growth closes an epoch, and recovers nothing
+			l.Clocks.Since(l.now, recoveredClock(l))
 		}
 	}
 	if first || anyNew(l.job.Faults, l.faults) {

@@ -81,7 +81,8 @@ func (l *Leader) closedEpoch() {
 
 // spent ends the job when recoveries no longer get anywhere.
 func (l *Leader) spent() bool {
-	if !l.budget.Spent(l.recoveries, l.now) {
+	began := recoveries(l)
+	if !l.budget.Spent(began, l.now) {
 		return false
 	}
 	last := "an unknown fault"
@@ -92,7 +93,7 @@ func (l *Leader) spent() bool {
 		last = fmt.Sprintf("%v: %s", keyOf(l.job.Faults[n-1]), l.job.Faults[n-1].Detail)
 	}
 	l.propose(replica.EndJob{Job: l.id, Reason: DoNotRequeue + fmt.Sprintf("recovered %d times without a step beyond %d; the last cause was %s",
-		len(l.recoveries), l.job.Position.Step, last), Keep: true})
+		len(began), l.job.Position.Step, last), Keep: true})
 	return true
 }
 
@@ -159,6 +160,8 @@ func endedClock(l *Leader, k replica.Clock) bool {
 		return l.up[k.Node] || k != goneClock(k.Node, l.nodes[k.Node])
 	case clockVacant, clockOffered:
 		return int(k.Rank) >= len(l.job.Ranks) || !l.job.vacant(k.Rank) || uint64(l.job.Ranks[k.Rank].Incarnation) != k.Of
+	case clockRecovered:
+		return k.Of < uint64(l.committed)
 	default:
 		return k.Epoch != 0 && k.Epoch < l.job.ClosedEpoch
 	}

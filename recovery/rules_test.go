@@ -3,6 +3,7 @@ package recovery_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,6 +102,42 @@ func TestWantsSpendNoBudget(t *testing.T) {
 	}
 	if most := recovery.DefaultBudget().Recoveries; deaths != most+1 {
 		t.Errorf("%d deaths end a job whose budget is %d", deaths, most)
+	}
+}
+
+// TestABudgetOutlivesItsLeaders: a leader that falls in the middle of each recovery, or of each third, has the next one count on. A step that is committed has it begin anew.
+func TestABudgetOutlivesItsLeaders(t *testing.T) {
+	for _, each := range []int{1, 3} {
+		w := training(t)
+		most := recovery.DefaultBudget().Recoveries
+		dies := func(i int) {
+			n := w.nodes[w.state().Ranks[0].Node]
+			w.process("0").alive = false
+			n.offers++
+			w.must(t, w.wait(2*time.Second))
+			w.handOut()
+			if i%each == 0 && w.state().Phase != replica.Ended {
+				w.newLeader()
+			}
+			w.must(t, w.wait(5*time.Second))
+			w.handOut()
+		}
+		for i := range most {
+			dies(i)
+		}
+		w.must(t, w.step(true))
+		w.must(t, w.wait(2*time.Second))
+		w.handOut()
+		deaths := 0
+		for ; w.state().Phase != replica.Ended && deaths < 3*most; deaths++ {
+			dies(deaths)
+		}
+		if deaths != most+1 {
+			t.Errorf("leaders fall in each %d. recovery: %d deaths end a job whose budget is %d", each, deaths, most)
+		}
+		if !strings.Contains(w.state().EndReason, fmt.Sprintf("recovered %d times without a step", most+1)) {
+			t.Errorf("it ended: %s", w.state().EndReason)
+		}
 	}
 }
 
