@@ -46,7 +46,7 @@ const (
 )
 
 // measure tells whether what a kind reads does not go on with time.
-func measure(k replica.ClockKind) bool { return k >= measureSpace && k <= measureFaults }
+func measure(k replica.ClockKind) bool { return k >= measureSpace && k <= measureUnread }
 
 const (
 	// listens is how long a leader listens before it hands out what clocks read: by then the nodes that link have said what they keep.

@@ -28,7 +28,7 @@ func TestALedgerFromBeyondCountsForNothing(t *testing.T) {
 		counts bool
 	}{"the leader before": {1, 6, true}, "this leader": {1, 7, true}, "an earlier era, as before voter recover": {0, 99, false}, "a later term": {1, 8, false}, "a later era": {2, 1, false}} {
 		c, led, n1, n2 := pinner(t)
-		const costOfAWrite replica.ClockKind = 24
+		const costOfAWrite replica.ClockKind = 25
 		k := replica.Clock{Kind: costOfAWrite}
 		says := func(from *nodeLink, era replica.Era, term, n uint64) {
 			c.handle(t.Context(), nodeMessage{from, replica.Ledger{Job: led.job.ID, Era: era, Term: term, Readings: []replica.Reading{{Clock: k, N: n}}}})
