@@ -96,4 +96,5 @@ with replicad.Session(model, optimizer, scheduler=scheduler) as session:
 def test_it_is_said_at_a_resume(run: Callable[..., str], how: str, tmp_path: Any) -> None:
     out = run(PROGRAM, how, str(tmp_path / "mark"))
     said = json.loads(next(x for x in out.splitlines() if x.startswith("SAID ")).removeprefix("SAID "))
-    assert said == ["replicad: optim: lr 0.1 of this program is replaced by 0.001 of the job, weight_decay 0.5 of this program is replaced by 0.25 of the job"]
+    changed = "lr 0.1 of this program is replaced by 0.001 of the job, weight_decay 0.5 of this program is replaced by 0.25 of the job"
+    assert said == [f"replicad: optim: {changed} (session.resume(replace=('lr',)) has this program's stay)"]

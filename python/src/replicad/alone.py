@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -61,7 +61,7 @@ class Alone(Session):
         if model is not None:
             self._given = {"model": model}
 
-    def resume(self, timeout: float | None = None, *, otherwise: Callable[[], int] | None = None) -> Resumed:
+    def resume(self, timeout: float | None = None, *, otherwise: Callable[[], int] | None = None, replace: Collection[str] = ()) -> Resumed:
         """The step that it is at: at first 0, or that of the program's own checkpoint."""
         self._abandon()
         loads = self._at < 0 and otherwise is not None
@@ -159,6 +159,11 @@ class Alone(Session):
     def rank(self) -> Rank:
         """There is none."""
         return self._none("rank")
+
+    @property
+    def at(self) -> int:
+        """The step that it is at."""
+        return self._at
 
     @property
     def parts(self) -> NoReturn:

@@ -19,7 +19,7 @@ import operator
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -44,7 +44,6 @@ from ._torch.explain import Explanation, explain
 from ._torch.grown import Grown, Grows, More
 from ._torch.held import Held, behind_closure
 from ._torch.hooks import Hook
-from ._torch.hyper import arguments, replaced
 from ._torch.kept import How, Kept
 from ._torch.layout import sharded
 from ._torch.loop import Ended, Loop
@@ -53,6 +52,7 @@ from ._torch.offload import Offload
 from ._torch.optimizers import Carried, part, scalars_in_place, undoing
 from ._torch.parts import Parts
 from ._torch.reloaded import putting_back
+from ._torch.replacing import Replacing
 from ._torch.staging import Staging
 from ._torch.state import Full
 from ._torch.steps import Follows, Steps, step_of
@@ -207,6 +207,7 @@ class Session:
         self._fresh = False
         self._loop = Loop()
         self._follows = Follows()
+        self._replacing = Replacing()
         self._held, self._told_of = Held(), Told()
         self._broadcasts = Broadcasts()
         self._unkept: set[str] = set()  # what moves and can't be kept
@@ -217,7 +218,6 @@ class Session:
         self._otherwise = False  # the program's own checkpoint was loaded
         self._begun = ""  # from which generation of another run, and what of it is not exact
         self._saves = 0  # in this epoch
-        self._marked = ""  # of what copies lack, to the daemon
         self._watch = Watch(debug, strict)
         self.reached: Callable[[str, int], None] = lambda place, step: None  #: where the step is; replicad.testing breaks things here
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data, "extra": extra}
@@ -309,7 +309,7 @@ class Session:
         returned when it was not known yet."""
         if then is not None:
             return {"began": self._watch.began.text} | then  # type: ignore[no-any-return]
-        own = objects.own() | {"asked": None, "asks": loader, "due": list(self._follows.due), "lacks": list(self._watch.lacking)}
+        own = objects.own() | {"asked": None, "asks": loader, "due": list(self._follows.due), "lacks": list(self._watch.lacking), "replaced": self._replacing.kept}
         own |= {"broadcasts": self._broadcasts.value(), "began": self._watch.began.text}
         if self._loop.ended is not None and how in ("a batch", "a forward", "a step"):
             now, own["rng"] = own["rng"], self._loop.ended.generators
@@ -378,13 +378,6 @@ class Session:
                 raise Mismatch(f"a restart would lack: {'; '.join(lacks)} (strict=True)")
             log.warning("replicad: a restart would lack: %s: session.explain() says more", "; ".join(lacks))
 
-    def _say_replaced(self, written: Mapping[str, Any]) -> None:
-        """The hyperparameters that this program was written with and that the job's have replaced."""
-        for name, now in self._objects.hyperparameters().items():
-            o = self._objects.optimizers[name]
-            if text := replaced(written[name], now, arguments(o), self._kept.lacking.scheduled(o)):
-                log.warning("replicad: %s: %s", name, text)
-
     def _look_lacking(self, step: int) -> None:
         """When a step has ended: what is seen over the whole life."""
         if self._say_at is not None and step >= self._say_at:
@@ -399,11 +392,14 @@ class Session:
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
-    def resume(self, timeout: float | None = None, *, otherwise: Callable[[], int] | None = None) -> Resumed:
+    def resume(self, timeout: float | None = None, *, otherwise: Callable[[], int] | None = None, replace: Collection[str] = ()) -> Resumed:
         """Brings the newest step that the job can go on from into the registered state, and returns it: 0 in a fresh job.
 
         ``otherwise`` is called where the job has no state, in memory or in the durable tier, and was not told to begin from another run: it puts the program's own checkpoint into
         the objects that the session has, and returns the step that this is of. The job counts from there. All ranks return the same step, or the job ends and names both.
+
+        ``replace=("lr",)`` has these hyperparameters stay as this program was written, where the job goes on with its own otherwise. Schedulers go on from the new rate as if they
+        had begun with it. The job remembers what it was asked for: the same values again change nothing. :class:`Invalid` for a name that no optimizer has.
 
         It waits until every rank is there; where the state came from is in the result's ``source``. It is called once
         before the loop, and again after :class:`replicad.Fenced` by those who stay in the process. :class:`Timeout` after ``timeout`` seconds (None: never),
@@ -422,6 +418,7 @@ class Session:
         self._told_of.lost(self._at)
         self._ungrouped()
         self._unmoved()
+        self._replacing.asks(self._objects, replace)
         self._tell_late()
         self._life.stops()
         if not self._rank.attached:
@@ -447,8 +444,8 @@ class Session:
                 if why := conversion.too_large(self._staging.overflown):
                     raise Mismatch(why)
                 reshard(self._objects.models.values())
-                written = self._objects.hyperparameters()
                 own = self._apply()
+                self._replacing.loaded(own, order.step, self._objects)
                 if self._at >= 0:
                     self._trained.refreeze()
                 self._objects.drop_gradients()
@@ -486,14 +483,15 @@ class Session:
         self._kept.lacking.cadence.loaded(own.get("cadence", ""))
         self._watch.began.loaded(own.get("began", ""), order.step, source in ("fresh", "from", "otherwise"), first, self._watch.say)
         if source != "fresh":
-            if first:
-                self._say_replaced(written)
+            self._replacing.say(self._objects, self._kept.lacking.scheduled, self._rank.number, first and source != "otherwise")
             for text in conversion.rounded(self._staging.converted):
                 log.warning("replicad: step %d: %s", order.step, text)
         told = self._begun if source == "from" else self._told(source)
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d%s", order.rank, order.world, order.step, source, order.epoch, told and f": {told}")
         self.order = order
         self._remarks.back(order.step)
+        self._remarks.note("note", self._replacing.notes())
+        self._remarks.tell(self._rank)
         self._saves = 0
         there = dist.is_available() and dist.is_initialized()
         self._grouped = {name: weakref.ref(o) for name, o in (("", dist.group.WORLD), *self._objects.on_groups())} if there else {}
@@ -758,9 +756,7 @@ class Session:
 
     def _keep(self, ended: Ended, how: str) -> None:
         """Has the step copied."""
-        if (lacks := ", ".join(self._watch.lacking)) != self._marked:
-            self._rank.lacks(lacks)
-            self._marked = lacks
+        self._remarks.lacks(self._rank, ", ".join(self._watch.lacking))
         self._remarks.epochs(ended.step, {name: o.epoch for name, o in self._objects.data.items() if isinstance(getattr(o, "epoch", None), int)})
         self._remarks.tell(self._rank)
         self._kept.live.exit(ended.step, updated=ended.updated)
@@ -954,7 +950,7 @@ class Session:
             )
         self._objects.go_on(own["asked"])
         self._objects.set_objects(own["objects"])
-        if (shared := self._kept.shared.changed()) is not None:
+        if not self._replacing.moved and (shared := self._kept.shared.changed()) is not None:
             for path in differences(self._kept.shared.value(), shared, ""):
                 self._watch.lacks(
                     path,

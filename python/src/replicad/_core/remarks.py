@@ -51,6 +51,7 @@ class Remarks:
     def __init__(self) -> None:
         self._of: dict[int, dict[bytes, n.Remark]] = {kind: {} for kind in (n.NOTE, n.METRIC, n.VERSION, n.LOADER_EPOCH)}
         self._new = False
+        self._marked = ""  # of what copies lack
         self._warned: set[str] = set()  # metrics that were no number once
 
     def note(self, kind: str, values: Mapping[str, object]) -> None:
@@ -92,6 +93,12 @@ class Remarks:
         """The job goes on from a step: numbers of later ones are of a future that is gone."""
         for kind in (n.METRIC, n.LOADER_EPOCH):
             self._of[kind] = {name: r for name, r in self._of[kind].items() if r.step <= step}
+
+    def lacks(self, rank: Rank, names: str) -> None:
+        """Says what copies lack from now on, where that is another."""
+        if names != self._marked:
+            rank.lacks(names)
+            self._marked = names
 
     def tell(self, rank: Rank, *, again: bool = False) -> None:
         """Says what is new, once the rank is attached; ``again``: all of it, for example to the daemon of another process."""

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["arguments", "replaced"]
+__all__ = ["BEGAN", "alike", "arguments", "plain", "replaced", "text"]
 
 #: What schedulers change in a group; they keep the rate that they began with under another name.
 SCHEDULED = frozenset(("lr", "momentum", "betas", "beta1"))
@@ -31,17 +31,20 @@ def _group(ours: Mapping[str, Any], theirs: Mapping[str, Any], names: frozenset[
         if key not in theirs or not (key in names or (scheduled and key == BEGAN)) or (scheduled and key in SCHEDULED):
             continue
         a, b = ours[key], theirs[key]
-        if _plain(a) and _plain(b) and _alike(a) != _alike(b):
-            yield f"{'lr' if key == BEGAN else key} {_text(a)} of this program is replaced by {_text(b)} of the job"
+        if plain(a) and plain(b) and alike(a) != alike(b):
+            yield f"{'lr' if key == BEGAN else key} {text(a)} of this program is replaced by {text(b)} of the job"
 
 
-def _plain(v: Any) -> bool:
-    return v is None or isinstance(v, (int, float, str)) or (isinstance(v, (list, tuple)) and all(map(_plain, v)))
+def plain(v: Any) -> bool:
+    """Whether a value is one that is compared, and no tensor or object."""
+    return v is None or isinstance(v, (int, float, str)) or (isinstance(v, (list, tuple)) and all(map(plain, v)))
 
 
-def _alike(v: Any) -> Any:
-    return tuple(map(_alike, v)) if isinstance(v, (list, tuple)) else v
+def alike(v: Any) -> Any:
+    """A list is what a tuple is."""
+    return tuple(map(alike, v)) if isinstance(v, (list, tuple)) else v
 
 
-def _text(v: Any) -> str:
-    return str(v) if not isinstance(v, (list, tuple)) else f"({', '.join(map(_text, v))})"
+def text(v: Any) -> str:
+    """A value for people."""
+    return str(v) if not isinstance(v, (list, tuple)) else f"({', '.join(map(text, v))})"

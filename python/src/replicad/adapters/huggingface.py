@@ -12,7 +12,7 @@ import functools
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -62,9 +62,10 @@ LINES = 16
 LONGEST = -2.2250738585072014e-308
 
 
-def keep(trainer: Any, *, longest: float = 3600.0, completions: int = 0, extra: Mapping[str, Any] | None = None, **session: Any) -> Any:
+def keep(trainer: Any, *, longest: float = 3600.0, completions: int = 0, extra: Mapping[str, Any] | None = None, replace: Collection[str] = (), **session: Any) -> Any:
     """Keeps the training of a ``transformers.Trainer``, and returns it; its session is ``trainer.session``. Call it once, before ``trainer.train()``, on all ranks.
 
+    ``replace`` is that of :meth:`replicad.Session.resume`.
     ``longest`` is how many seconds an evaluation or a save may take, before a rank in it counts as one that hangs. ``completions`` is for TRL's GRPO and RLOO, where they generate
     for several steps at once: how many bytes that takes at most, for which each copy of a step has room. ``extra`` and the other arguments are those of
     :class:`replicad.Session`. Where no launcher started the program, the trainer trains as it did.
@@ -86,7 +87,7 @@ def keep(trainer: Any, *, longest: float = 3600.0, completions: int = 0, extra: 
             )
         extra["completions"] = own(_Completions(kept), most=completions)
     kept.passed = None  #: of a training that was over when this process began: it is gone through, and the model may not have its last weights
-    kept.session = _Keeper(kept, longest, extra, session).session
+    kept.session = _Keeper(kept, longest, extra, session, replace).session
     return kept
 
 
@@ -118,8 +119,8 @@ def _generates_ahead(trainer: Any) -> bool:
 class _Keeper:
     """Kept of a Trainer what a session does not see by itself: where it is in the epoch, its counters, and what follows a step."""
 
-    def __init__(self, trainer: Any, longest: float, extra: dict[str, Any], given: dict[str, Any]) -> None:
-        self.trainer, self.longest = trainer, longest
+    def __init__(self, trainer: Any, longest: float, extra: dict[str, Any], given: dict[str, Any], replace: Collection[str]) -> None:
+        self.trainer, self.longest, self.replace = trainer, longest, replace
         self.loader: Any = None
         self.prepared: Any = None  # model and loader, once they are
         self.makes = Makes("train_dataset", "data_collator")
@@ -300,7 +301,7 @@ class _Keeper:
             fits.takes_over(session, self.takes)
             self.takes, self.back, self.generators = None, False, rng.get()
             return self.at.epoch, self.at.batches
-        resumed = session.resume(otherwise=load) if path is not None else session.resume()
+        resumed = session.resume(otherwise=load if path is not None else None, replace=self.replace)
         if path is not None and not session.enabled and resumed.source != "otherwise":
             load()  # a session that is off asks for it once in its life, and each train() is another run
         if path is not None and self.loaded and session.at != step:

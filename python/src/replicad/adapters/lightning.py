@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -46,12 +46,13 @@ log = logging.getLogger("replicad")
 class Keep(Callback):  # type: ignore[misc]
     """Keeps what a Trainer fits; its session is ``keep.session``, once ``fit`` has one. A further ``fit`` of the program, with this or another one, takes it over.
 
+    ``replace`` is that of :meth:`replicad.Session.resume`.
     ``longest`` is how many seconds a validation or a save may take, before a rank in it counts as one that hangs. ``metrics`` is how many bytes metrics of one epoch may take.
     ``extra`` and the other arguments are those of :class:`replicad.Session`. Where no launcher started the program, the Trainer trains as it did.
     :class:`replicad.Unsupported`, when ``fit`` begins, for what can't be kept, by name, with what to do instead.
     """
 
-    def __init__(self, *, longest: float = 3600.0, metrics: int = 1 << 20, extra: Mapping[str, Any] | None = None, **session: Any) -> None:
+    def __init__(self, *, longest: float = 3600.0, metrics: int = 1 << 20, extra: Mapping[str, Any] | None = None, replace: Collection[str] = (), **session: Any) -> None:
         for name in ("model", "optimizer", "scheduler", "scaler", "data"):
             if name in session:
                 raise Invalid(f"Keep({name}=...): the Trainer says which that is: leave it out")
@@ -63,6 +64,7 @@ class Keep(Callback):  # type: ignore[misc]
         self._module: LightningModule | None = None  # of the first run
         self._averages: list[Any] = []
         self._configured: tuple[Any, Any] = (), ()  # its optimizers and schedulers
+        self._replace = replace
         self._open = False  # a step
         self._pauses = 0
         self._step = -1  # of the checkpoint that fit(ckpt_path=) has read
@@ -206,7 +208,8 @@ class Keep(Callback):  # type: ignore[misc]
     def _resume(self, trainer: Trainer) -> None:
         session, path = self.session, trainer.ckpt_path
         assert session is not None
-        resumed = session.resume(otherwise=lambda: self._step if self._step >= 0 else trainer.global_step) if path else session.resume()
+        otherwise = (lambda: self._step if self._step >= 0 else trainer.global_step) if path else None
+        resumed = session.resume(otherwise=otherwise, replace=self._replace)
         self._goes_on, self._generators = "", None
         if not session.enabled:
             return

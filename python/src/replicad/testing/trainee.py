@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -87,8 +87,8 @@ def _through(train: Train, last: int) -> None:
 
     resume = sessions.Session.resume
 
-    def resumed(self: Session, timeout: float | None = None, *, otherwise: Callable[[], int] | None = None) -> sessions.Resumed:
-        at = resume(self, timeout, otherwise=otherwise)
+    def resumed(self: Session, timeout: float | None = None, **more: Any) -> sessions.Resumed:
+        at = resume(self, timeout, **more)
         self.save(wait=True)
         return at
 
