@@ -161,11 +161,6 @@ class Alone(Session):
         return self._none("rank")
 
     @property
-    def at(self) -> int:
-        """The step that it is at."""
-        return self._at
-
-    @property
     def parts(self) -> NoReturn:
         """:class:`SessionState`: nothing is kept."""
         self._none("parts")

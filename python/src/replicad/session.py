@@ -36,7 +36,7 @@ from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
 from ._core.region import Region
 from ._core.remarks import Remarks
-from ._torch import conversion, device, groups, loaders, unwind
+from ._torch import conversion, device, groups, later, loaders, unwind
 from ._torch.broadcasts import Broadcasts
 from ._torch.declared import Declared
 from ._torch.derived import Derived
@@ -244,6 +244,7 @@ class Session:
             if there is None:
                 self._rank.close()
             raise
+        later.listen()
         _open = self
         atexit.unregister(_on_its_way_out)
         atexit.register(_on_its_way_out)
@@ -1180,6 +1181,7 @@ class Session:
                 unwind.free()  # the interpreter's end waits for the device, which waits for the rank that was lost
             for hook in self._hooks:
                 hook.remove()
+            later.deaf()
             self._broadcasts.trained()
             self._rank.close()
             if _open is self:

@@ -19,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from .._core import capsule, draws, preloading
 from . import loaders
 from .cadence import Cadence
+from .later import Later
 from .objects import Objects, extra_state
 from .optimizers import part
 from .places import persistent
@@ -177,6 +178,7 @@ class Lacking:
         self._idle = Idle(objects)
         self._resting = Resting(objects)
         self.cadence = Cadence(objects.optimizers, objects.data)
+        self._later = Later(objects)
         self._unkept: set[int] = set()
 
     def at_resume(self) -> list[str]:
@@ -198,7 +200,11 @@ class Lacking:
         self.cadence.stepped(optimizer)
 
     def step(self, at: int) -> list[tuple[str, str]]:
-        """A step has ended. What the program's objects tell, by name, with what to do about it; each look has its turn once in :data:`ROUND` steps."""
+        """A step has ended. What the program's objects tell, by name, with what to do about it."""
+        return [*self._later.look(), *self._in_turn(at)]
+
+    def _in_turn(self, at: int) -> list[tuple[str, str]]:
+        """Each look has its turn once in :data:`ROUND` steps."""
         self._turn = (self._turn + 1) % ROUND
         found = [*self._objects.implicit.look(), *self.cadence.found()]
         if self._turn == 6:
