@@ -112,7 +112,7 @@ def test_a_copy_that_has_no_text() -> None:
     assert lines == []
 
 
-@pytest.mark.parametrize("n", [1, 623, 624, 625, 10_000, 600_000])
+@pytest.mark.parametrize("n", [beginnings.FEW + 1, 623, 624, 625, 10_000, 600_000])
 def test_drawn_is_told_from_seeded(n: int) -> None:
     g = random.Random(3)
     place = lambda: (g.getstate()[1][:624], g.getstate()[1][624])  # noqa: E731
@@ -182,3 +182,12 @@ def test_what_is_said_in_a_job(run: Callable[..., str], how: str) -> None:
     if said:
         assert "Call torch.manual_seed(N) with the same number in each process" in said[0]
         assert f"is not what step {first} was trained with" in said[0]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 620])
+def test_what_a_library_draws_as_it_is_imported_says_nothing(ahead: int) -> None:
+    """rich draws a number for the names of its styles, and Lightning imports it."""
+    begins = lambda: ([random.getrandbits(32) for _ in range(ahead)], beginnings.begin(), random.getrandbits(24))  # noqa: E731
+    assert said(begins, begins) == []
+    few = lambda: (begins(), [random.getrandbits(32) for _ in range(beginnings.FEW)])  # noqa: E731
+    assert len(said(few, few)) == 1
