@@ -18,7 +18,13 @@ func TestNoLeaderIsSaid(t *testing.T) {
 	for _, n := range c.nodes {
 		n.daemon.await("linked", nil)
 	}
-	n1, from := c.nodes[0], c.nodes[0].daemon.mark()
+	n1 := c.nodes[0]
+	n1.statusWhen(func(s status) bool { // they vote: one that waits when it dies is named for that
+		one, _ := s.vote(c.nodes[1].cfg.Node)
+		other, _ := s.vote(c.nodes[2].cfg.Node)
+		return one && other
+	})
+	from := n1.daemon.mark()
 	for _, n := range c.nodes[1:] {
 		n.daemon.kill()
 	}
