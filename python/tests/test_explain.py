@@ -76,7 +76,7 @@ if not shards:
     ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
     say("PLAIN_HOOK")
     ddp = None
-    ddp = replicad.parallel.ddp(model)
+    ddp = replicad.parallel.ddp(model, find_unused_parameters=False)
     ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)
     say("HOOK")
 session.leave()
