@@ -2,8 +2,6 @@ package recovery
 
 import (
 	"testing"
-
-	"github.com/replicad/replicad/replica"
 )
 
 // TestWhichKindsAreMeasures: a measure does not go on with time, and a clock that stands behind them in the list does.
@@ -14,7 +12,7 @@ func TestWhichKindsAreMeasures(t *testing.T) {
 			t.Errorf("kind %d is a measure: %v", k, measure(k))
 		}
 	}
-	if measure(replica.ClockKind(clockRecovered + 1)) {
+	if measure(clockRecovered + 1) {
 		t.Error("a kind that nobody knows is a measure")
 	}
 }

@@ -50,7 +50,7 @@ class More:
 class Grown:
     """By name. ``window``: parameters that asked for no gradient, and change. ``asks``: those of them that ask for one now. ``groups``: the parameters of groups that an
     optimizer got. ``state``: type and shape of each tensor that came into an optimizer's state, by optimizer and parameter. ``rooms``: of capsules, in bytes. ``fits``: what each
-    rank's trainer had at the end of each fit that is over (:mod:`replicad._torch.fits`)."""
+    rank's trainer had at the end of each fit that is over (:mod:`replicad.adapters._fits`)."""
 
     window: list[str] = field(default_factory=list)
     asks: list[str] = field(default_factory=list)

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from .. import moves, own, rng
 from .._core import behind
 from .._core.capsule import Opaque
-from .._torch import fits
 from ..alone import launched
 from ..errors import Invalid, SessionState, Unsupported
 from ..session import Session
+from . import _fits as fits
 from ._loop import want
 from ._makes import Makes
 

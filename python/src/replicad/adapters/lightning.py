@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 from .. import moves, own, place, rng
 from .._core import behind
-from .._torch import fits
 from ..alone import launched
 from ..errors import Invalid, SessionState, Unsupported
 from ..session import Session
+from . import _fits as fits
 from ._loop import want
 
 want("lightning", "2.6")

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 
 from .._core import capsule, torchenv
+from .._torch import unwind
+from .._torch.grown import Grown
 from ..errors import Invalid, Refused, SessionState
 from ..session import Session, current
-from . import unwind
-from .grown import Grown
 
 __all__ = ["Passed", "ends", "over", "stays", "takes_over"]
 
