@@ -181,7 +181,8 @@ def train(how):
 with replicad.Session(model={"net": model, "average": average}, optimizer=optimizer, scaler=scaler, staging=like == "staged") as session:
     session.resume()
     print("EXPLAINED", *(v.what for v in session.explain().exact))
-    change("clamps")  # before the first step: it is in that step's copy
+    if session.at == 0:
+        change("clamps")  # before the first step: it is in that step's copy
     noticed = {}
     for how in sys.argv[2:]:
         train(how), train(how), train("nothing")
