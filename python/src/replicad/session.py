@@ -840,7 +840,7 @@ class Session:
         self._watch.exited(ended.step, None, known=True)
 
     def succeed(self, given: Mapping[str, Any], fits: list[list[Any]]) -> None:
-        """Has the job keep the objects of another fit (:mod:`replicad.adapters._fits`) from here on, in a step of its own, on all ranks. For replicad's own modules. :class:`Refused`
+        """Has the job keep the objects of another fit (:mod:`replicad.adapters._fits`) from here on, in a step of its own, on all ranks. For replicad's own. :class:`Refused`
         where the job can't take them up."""
         self._life.behind = 0.0
         self._rank.pause(0)
