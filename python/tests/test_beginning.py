@@ -191,3 +191,15 @@ def test_what_a_library_draws_as_it_is_imported_says_nothing(ahead: int) -> None
     assert said(begins, begins) == []
     few = lambda: (begins(), [random.getrandbits(32) for _ in range(beginnings.FEW)])  # noqa: E731
     assert len(said(few, few)) == 1
+
+
+def test_its_text_has_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The room of the capsule that it is in follows from it: a process whose text is longer would register another geometry, and end the job."""
+    lengths = set()
+    for seed in (0, 7, 2**40, 2**63, 2**64 - 1, -1):
+        torch.manual_seed(seed)
+        lengths.add(len(Beginning.now().text()))
+    monkeypatch.setattr(beginnings, "_numpys", lambda: None)
+    lengths.add(len(Beginning.now().text()))
+    assert len(lengths) == 1
+    assert said(lambda: DRAWS["numpy.random.seed"](), lambda: DRAWS["numpy.random.seed"]()) == [], "what one of two processes does not have is not compared"

@@ -20,6 +20,8 @@ WORDS = 624
 BLOCKS = 1024
 #: So few draws are a library's, for a name of its own as it is imported (rich draws one, which Lightning imports), and no split of data.
 FEW = 16
+#: Of what tells a generator from another process's, and what stands for a generator that is not there.
+DIGITS, NONE = 16, "-" * 16
 #: What to call, by generator.
 SEEDED_BY = {"torch": "torch.manual_seed(N)", "python": "random.seed(N)", "numpy": "numpy.random.seed(N)"}
 
@@ -69,7 +71,7 @@ def _numpys_first(np: Any) -> Place | None:
 
 
 def _digest(place: Place) -> str:
-    return hashlib.sha256(repr(place).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(place).encode()).hexdigest()[:DIGITS]
 
 
 @dataclass(frozen=True)
@@ -88,19 +90,19 @@ class Beginning:
         torch: Any = sys.modules.get("torch")
         if torch is None:
             return cls(seeds, places, True)
-        seeds["torch"] = str(seed := torch.initial_seed())
+        seeds["torch"] = f"{(seed := torch.initial_seed()) % 2**64:0{DIGITS}x}"
         as_seeded = torch.Generator().manual_seed(seed).get_state()
         return cls(seeds, places, torch.equal(as_seeded, torch.default_generator.get_state()))
 
     def text(self) -> str:
-        """For the commit."""
-        return " ".join(f"{name}={seed}" for name, seed in self.seeds.items())
+        """For the commit. It has one length: the room of what it is in follows from that, and has to be the same in each process of a rank."""
+        return " ".join(f"{name}={self.seeds.get(name, NONE)}" for name in SEEDED_BY)
 
     def otherwise(self, first: str) -> list[str]:
         """The generators that the program has drawn from before its session, and that gave other numbers to the process whose :meth:`text` this is, as nothing has seeded them,
         or with something else."""
         then = dict(x.split("=", 1) for x in first.split() if "=" in x)
-        differ = [name for name in SEEDED_BY if name in then and name in self.seeds and then[name] != self.seeds[name]]
+        differ = [name for name in SEEDED_BY if name in self.seeds and then.get(name, NONE) not in (NONE, self.seeds[name])]
         return [name for name in differ if self._unseeded(name)]
 
     def _unseeded(self, name: str) -> bool:
