@@ -206,6 +206,8 @@ RP_API int rp_ready(rp_handle *h, int64_t timeout_ns, rp_error *err);
 /* Training thread, from rp_load until the next rp_step_enter: *same is 1 where a region (by its place in rp_register's table) has the bytes that rp_load brought, to the bit,
  * and 0 where something has changed them since. It reads the region and its copy. RP_ESTATE at another time, and where the copy has another owner by now. */
 RP_API int rp_as_loaded(rp_handle *h, uint32_t region, int *same, rp_error *err);
+/* The same time and errors: a region has the bytes that rp_load brought again. */
+RP_API int rp_load_again(rp_handle *h, uint32_t region, rp_error *err);
 
 /* The optimizer-step lock. enter: copies and seals the private part of `step`, waits up to timeout_ns for the capture of
  * step-1 to leave the live state (then cancels it: a skipped capture), stores UPDATING, checks the fence. RP_EFENCED as soon as the epoch is closed: the

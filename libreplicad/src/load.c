@@ -246,25 +246,53 @@ RP_API int rp_load(rp_handle *h, rp_error *err) {
 	return rc;
 }
 
-/* The copies that the order named stay where they are until a later step is committed, which none is before the next rp_step_enter. */
-RP_API int rp_as_loaded(rp_handle *h, uint32_t region, int *same, rp_error *err) {
-	RPI_ENTER(h, err);
+/* Where the copy of a region lies that rp_load brought. The copies that the order named stay where they are until a later step is committed, which none is before the next
+ * rp_step_enter. */
+static int as_ordered(rp_handle *h, uint32_t region, const char *call, rpi_place *p, uint64_t *word, const uint8_t **from, uint64_t *bytes, rp_error *err) {
 	const rp_order *o = &h->order;
 	int life = atomic_load(&h->life);
-	if (region >= h->regions || !same)
-		return rpi_error(err, RP_EINVAL, "rp_as_loaded: region %u of %u", region, h->regions);
+	if (region >= h->regions)
+		return rpi_error(err, RP_EINVAL, "%s: region %u of %u", call, region, h->regions);
 	if ((life != RPI_LOADED && life != RPI_READY) || h->step != RP_WORD(atomic_load(&h->epoch), o->step, RP_IDLE))
-		return rpi_error(err, RP_ESTATE, "rp_as_loaded: call it after rp_load and before rp_step_enter");
+		return rpi_error(err, RP_ESTATE, "%s: call it after rp_load and before rp_step_enter", call);
 	const uint8_t *rec = h->records + (size_t)region * RPI_RECORD;
-	uint64_t at, bytes;
-	memcpy(&bytes, rec + 136, 8);
+	uint64_t at;
+	memcpy(bytes, rec + 136, 8);
 	memcpy(&at, rec + 208, 8);
 	bool frozen = rec[130] == RP_FROZEN, private = rec[129] == RP_PRIVATE;
-	rpi_place p = frozen ? rpi_frozen(h) : private ? rpi_ring(h, o->place) : rpi_slot(h, o->slot);
-	uint64_t word = atomic_load(p.word);
-	bool there = RP_SLOT_STATE(word) == RP_SEALED && p.meta->use_count == RP_SLOT_COUNT(word) && (frozen || p.meta->generation == o->generation);
-	*same = there && (bytes == 0 || memcmp(p.bytes + at, h->live[region], bytes) == 0);
-	if (!there || atomic_load(p.word) != word)
-		return rpi_error(err, RP_ESTATE, "rp_as_loaded: region %s: its copy is no longer in place %u", (const char *)rec, p.index);
+	*p = frozen ? rpi_frozen(h) : private ? rpi_ring(h, o->place) : rpi_slot(h, o->slot);
+	*word = atomic_load(p->word);
+	*from = p->bytes + at;
+	if (RP_SLOT_STATE(*word) != RP_SEALED || p->meta->use_count != RP_SLOT_COUNT(*word) || (!frozen && p->meta->generation != o->generation))
+		return rpi_error(err, RP_ESTATE, "%s: region %s: its copy is no longer in place %u", call, (const char *)rec, p->index);
 	return RP_OK;
+}
+
+static int still(const rpi_place *p, uint64_t word, const char *call, rp_error *err) {
+	return atomic_load(p->word) == word ? RP_OK : rpi_error(err, RP_ESTATE, "%s: place %u changed meanwhile", call, p->index);
+}
+
+RP_API int rp_as_loaded(rp_handle *h, uint32_t region, int *same, rp_error *err) {
+	RPI_ENTER(h, err);
+	rpi_place p = {0};
+	const uint8_t *from;
+	uint64_t word, bytes;
+	int rc = as_ordered(h, region, "rp_as_loaded", &p, &word, &from, &bytes, err);
+	if (rc != RP_OK)
+		return rc;
+	*same = bytes == 0 || memcmp(from, h->live[region], bytes) == 0;
+	return still(&p, word, "rp_as_loaded", err);
+}
+
+RP_API int rp_load_again(rp_handle *h, uint32_t region, rp_error *err) {
+	RPI_ENTER(h, err);
+	rpi_place p = {0};
+	const uint8_t *from;
+	uint64_t word, bytes;
+	int rc = as_ordered(h, region, "rp_load_again", &p, &word, &from, &bytes, err);
+	if (rc != RP_OK)
+		return rc;
+	if (bytes)
+		memcpy(h->live[region], from, bytes);
+	return still(&p, word, "rp_load_again", err);
 }

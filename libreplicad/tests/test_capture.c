@@ -822,9 +822,10 @@ static void is_what_was_loaded(void) {
 	((uint8_t *)r.weight)[19999] ^= 1;
 	OK(rp_as_loaded(r.h, weight, &same, &failure));
 	SAME(same, 0);
-	((uint8_t *)r.weight)[19999] ^= 1;
+	OK(rp_load_again(r.h, weight, &failure));
 	OK(rp_as_loaded(r.h, weight, &same, &failure));
 	SAME(same, 1);
+	SAME(rp_load_again(r.h, r.h->regions, &failure), RP_EINVAL);
 	rp_control *c = r.daemon.control;
 	uint64_t word = atomic_load(&c->slot[0].word);
 	atomic_store(&c->slot[0].word, RP_SLOT(RP_SLOT_COUNT(word), RP_FREE));
@@ -832,6 +833,7 @@ static void is_what_was_loaded(void) {
 	atomic_store(&c->slot[0].word, word);
 	OK(rp_step_enter(r.h, info.step + 1, 0, &failure));
 	SAME(rp_as_loaded(r.h, weight, &same, &failure), RP_ESTATE);
+	SAME(rp_load_again(r.h, weight, &failure), RP_ESTATE);
 	rank_end(&r);
 }
 

@@ -121,7 +121,15 @@ try:
         optimizer.step()
 except Mismatch as err:
     out["at the step"] = str(err)
+# What a trainer's hooks have changed is put back.
 goes_back()
+kept = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+fresh()
+moments()
+model.norm.running_mean.add_(1)
+out["put back"] = sorted(session.parts.loaded.put_back())
+now = [model.state_dict(), optimizer.state_dict()]
+out["as it was"] = [repr(kept) == repr(now)]
 trains()
 session.leave()
 session.close()
@@ -133,7 +141,8 @@ print("OUT", json.dumps(out))
 def test_what_was_loaded_is_what_training_goes_on_with(run: Callable[..., str], how: str) -> None:
     text = run(PROGRAM, how)
     out = json.loads(next(x for x in text.splitlines() if x.startswith("OUT ")).removeprefix("OUT "))
-    begins = out.pop("begins")
+    begins, back, same = out.pop("begins"), out.pop("put back"), out.pop("as it was")
+    assert same == [True] and "model.norm.running_mean" in back and "model.turned" in back and any("exp_avg" in x for x in back), back
     if how == "staged":
         assert begins == [], "what stands under `if session.at == 0:` is as it should be"
     else:

@@ -28,6 +28,9 @@ class Net(pl.LightningModule):
         super().__init__()
         self.layer, self.mean = torch.nn.Linear(8, 4), torchmetrics.MeanMetric()
         self.training_step_outputs, self.running = [], None
+    def on_train_start(self):  # as Lightning's own FSDP2 example does; every process runs it
+        torch.nn.init.normal_(self.layer.weight, std=0.3)
+        self.layer.bias.data.zero_()
     def training_step(self, batch, i):
         if self.trainer.global_step == 13 and sys.argv[1] == "kill" and keep.session.order.epoch == FIRST:
             keep.session.commit()

@@ -1221,7 +1221,8 @@ class Session:
     @property
     def parts(self) -> Parts:
         """What the session is made of, for replicad's own modules."""
-        return Parts(self._rank, self._objects, self._staging, self._kept.table, self._kept.sharded, frozenset(self._trained.renormalised), self._watch.seen, self._kept.common)
+        kept = self._kept
+        return Parts(self._rank, kept.objects, kept.staging, kept.table, kept.sharded, frozenset(kept.trained.renormalised), self._watch.seen, kept.common, kept.loaded)
 
     @property
     def at(self) -> int:

@@ -159,6 +159,7 @@ def _declare(lib: c.CDLL, quick: c.PyDLL) -> c.CDLL:
         "rp_expect": (h, u32, u64, c.c_void_p, c.c_size_t, err),
         "rp_load": (h, err),
         "rp_as_loaded": (h, u32, c.POINTER(c.c_int), err),
+        "rp_load_again": (h, u32, err),
         "rp_ready": (h, i64, err),
         "rp_grow": (h, c.POINTER(Region), c.c_size_t, c.c_char_p, c.c_size_t, i64, err),
         "rp_recipe": (h, c.c_char_p, c.POINTER(c.c_size_t), i64, err),

@@ -415,6 +415,10 @@ class Rank(Rendezvous):
         self._check(self._lib.rp_as_loaded(self._handle(), region, c.byref(same), c.byref(self._text)), "as loaded")
         return same.value == 1
 
+    def load_again(self, region: int) -> None:
+        """Has a region have these bytes again (``rp_load_again``)."""
+        self._check(self._lib.rp_load_again(self._handle(), region, c.byref(self._text)), "load again")
+
     @property
     def compared(self) -> int:
         """How many copies were compared with that."""

@@ -85,7 +85,7 @@ class Kept:
         """Hangs it on the rank."""
         self.alarm = Alarm(rank, self.staging, self.objects.live, say)
         self.live = Live(rank, self.staging, self.alarm, say)
-        self.loaded = Loaded(rank, self.staging, self.trained.renormalised)
+        self.loaded = Loaded(rank, self.staging, lambda: self.trained)
         self.sharded = sharded(rank.world, self.objects)
         self.layout = Layout(self.sharded, orders(self.objects.leaves), grouped(self.objects))
 

@@ -11,7 +11,7 @@ import bisect
 import ctypes
 import logging
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -20,6 +20,7 @@ from .._core.region import Region
 from ..errors import Error, Mismatch
 from .staging import Staging
 from .tensors import Leaf, some
+from .trained import Trained
 
 __all__ = ["Loaded"]
 
@@ -31,10 +32,10 @@ _VERSION: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
 
 
 class Loaded:
-    """Of a session's tensors that change in its steps. ``passed`` are names of those that a forward may change (embeddings with ``max_norm``)."""
+    """Of a session's tensors that change in its steps, but for those that a forward changes (embeddings with ``max_norm``)."""
 
-    def __init__(self, rank: Rank, staging: Staging, passed: Collection[str]) -> None:
-        self._rank, self._staging, self._passed = rank, staging, passed
+    def __init__(self, rank: Rank, staging: Staging, trained: Callable[[], Trained]) -> None:
+        self._rank, self._staging, self._trained = rank, staging, trained
         self._regions: dict[str, int] = {}
         self.asked = False  #: whether the program has looked at the step since, as one does that puts values in place at step 0 alone
         self.forget()
@@ -44,6 +45,7 @@ class Loaded:
         self._leaves: list[Leaf] = []
         self._counts: list[int] = []
         self._samples: list[bytes] = []
+        self._wholes: list[tuple[str, torch.Tensor, int]] = []
 
     def registered(self, regions: Sequence[Region]) -> None:
         """These were registered, in this order."""
@@ -54,23 +56,20 @@ class Loaded:
     def taken(self) -> None:
         """The loaded state is in place: it is what the next step is to begin with."""
         self.asked = False
-        self._leaves = [x for x in (*self._staging.fixed, *self._staging.live) if x.changes == "window" and x.name not in self._passed and x.tensor.numel()]
+        self._leaves = [x for x in (*self._staging.fixed, *self._staging.live) if x.changes != "never" and x.tensor.numel()]
         self._counts, self._samples = self._now()
+        self._wholes = [(name, t, _count(t)) for name, t in self._trained().tensors(True) if hasattr(t, "__tensor_flatten__")]
 
     def _now(self) -> tuple[list[int], list[bytes]]:
-        with torch._C.DisableTorchFunctionSubclass():
-            counts = [-1 if x.tensor.is_inference() else _VERSION(x.tensor) for x in self._leaves]
-        return counts, [_sample(x.tensor) for x in self._leaves]
+        return [_count(x.tensor) for x in self._leaves], [_sample(x.tensor) for x in self._leaves]
 
     def check(self, at: int, before: str, say: Callable[[str, str], None]) -> None:
         """Before training goes on: :class:`Mismatch` where tensors are not what was loaded, by name. In a job that begins, where that may be what is meant, ``say`` says so."""
         if not self._leaves:
             return
-        leaves = self._leaves
-        counts, samples = self._now()
-        moved = [x for x, a, b, c, d in zip(leaves, self._counts, counts, self._samples, samples, strict=True) if a != b or c != d]
+        moved = [x for x in self._moved() if x.changes == "window" and x.name not in self._trained().renormalised]
         self.forget()
-        if not (names := [x.name for x in moved if not self._same(x)]):
+        if not (names := [x.name for x in self._others(moved)]):
             return
         if at:
             raise Mismatch(
@@ -84,16 +83,50 @@ class Loaded:
                 "then. Put it before the session, or under `if session.at == 0:`",
             )
 
-    def _same(self, leaf: Leaf) -> bool:
-        """Whether a tensor has the bytes that were loaded. One that nobody can tell any more counts as the same."""
-        for live, stage in zip(self._staging.live, self._staging.stages, strict=True):
-            if live.name == leaf.name:
-                return torch.equal(_bytes(leaf.local.to(stage.dtype)), _bytes(stage.to(leaf.local.dtype).to(stage.dtype)))
+    def _moved(self) -> list[Leaf]:
+        """Those that may have changed: a DTensor counts what is done to it, and not the shard that it is made of."""
+        counts, samples = self._now()
+        wholes = tuple(f"{name}." for name, t, was in self._wholes if _count(t) != was)
+        every = zip(self._leaves, self._counts, counts, self._samples, samples, strict=True)
+        return [x for x, a, b, c, d in every if a != b or c != d or f"{x.name}.".startswith(wholes)]
+
+    def put_back(self) -> list[str]:
+        """Puts back what a trainer's hooks have changed since (a fresh initialisation in one that every process runs), buffers too, and returns its names."""
+        changed, staged = self._others(self._moved()), self._stages()
+        with torch.no_grad():
+            for x in changed:
+                if (stage := staged.get(x.name)) is not None:
+                    x.local.copy_(stage)
+                else:
+                    self._rank.load_again(self._regions[x.name])
+        self.taken()
+        return [x.name for x in changed]
+
+    def _stages(self) -> dict[str, torch.Tensor]:
+        return dict(zip((x.name for x in self._staging.live), self._staging.stages, strict=True))
+
+    def _others(self, moved: list[Leaf]) -> list[Leaf]:
+        """Those of them that have other bytes than were loaded. One of which nobody can tell that any more counts as the same."""
+        staged = self._stages()
+        return [x for x in moved if not (self._as_loaded(x) if (stage := staged.get(x.name)) is None else _alike(x.local, stage))]
+
+    def _as_loaded(self, leaf: Leaf) -> bool:
         try:
             return self._rank.as_loaded(self._regions[leaf.name])
         except Error as err:
             log.info("replicad: %s may have changed since it was loaded: %s", leaf.name, err)
             return True
+
+
+def _alike(live: torch.Tensor, stage: torch.Tensor) -> bool:
+    """Whether a tensor is what its stage, which may have a wider type, made of it."""
+    return torch.equal(_bytes(live.to(stage.dtype)), _bytes(stage.to(live.dtype).to(stage.dtype)))
+
+
+def _count(t: torch.Tensor) -> int:
+    """How often torch has changed it in place."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return -1 if t.is_inference() else _VERSION(t)
 
 
 def _bytes(t: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 from .._core.rank import Rank
 from .._core.region import Region
 from .layout import Sharded
+from .loaded import Loaded
 from .objects import Objects
 from .staging import Staging
 
@@ -27,3 +28,4 @@ class Parts:
     renormalised: frozenset[str]  #: the weights that forwards bring back to a norm
     noticed: dict[str, str]  #: what was seen to change outside of its time
     common: Callable[[], Any]  #: what the shared capsule would have now
+    loaded: Loaded  #: whether what was loaded is still there
