@@ -41,7 +41,7 @@ class Interrupter:
         self._target = threading.get_ident()
         self._late: Running | None = None  # the training thread's way back
         self._inside, self._over = threading.Event(), threading.Event()
-        self._lock = threading.Lock()
+        self._lock, self._ended = threading.Lock(), False
         self._thread = threading.Thread(target=self._run, name="replicad-faults", daemon=True)
 
     def __enter__(self) -> Interrupter:
@@ -80,7 +80,12 @@ class Interrupter:
         self._watchdog.over(self._late)
 
     def __exit__(self, *_: object) -> None:
-        while True:
+        self.end()
+
+    def end(self) -> None:
+        """Nothing is raised any more once this has returned. Who handles what came out of the ``with`` calls it again: a restart that was on its way may be raised as the ending
+        begins, and would leave a thread that raises others in whatever the training thread does from then on."""
+        while not self._ended:
             try:
                 with self._lock:
                     self._over.set()
@@ -89,10 +94,10 @@ class Interrupter:
                 if self._late is not None:
                     self._watchdog.over(self._late)  # it is back, and waits for the parts that still run, which have a deadline each
                 self._thread.join()
-                unwind.blocks -= 1
-                return
+                self._ended = True
             except Restart:
                 continue  # it was on its way already
+            unwind.blocks -= 1
 
 
 #: What starts and ends a data loader's worker processes, and takes the memory of a batch from them, by module and function.

@@ -176,14 +176,16 @@ class Runs(Generic[T]):
         while True:
             self.call.runs += 1
             self.trace("run", runs=self.call.runs)
+            interrupter = Interrupter(self.session, self.abort, self.soft, self.watchdog, self.trace)
             try:
-                with Interrupter(self.session, self.abort, self.soft, self.watchdog, self.trace) as interrupter:
+                with interrupter:
                     interrupter.inside()
                     return self.block()
             except Stopped:
                 raise
             except (Restart, Fenced, Exception) as err:
                 reason = err
+                interrupter.end()
             self._ended(reason)
             del reason
             for back in undo:
