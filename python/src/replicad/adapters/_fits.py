@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from .._core import capsule, torchenv
 from .._torch import unwind
 from .._torch.grown import Grown
-from ..errors import Invalid, Refused, SessionState
+from ..errors import Refused, SessionState
 from ..session import Session, current
 
 __all__ = ["Passed", "ends", "over", "stays", "takes_over"]
@@ -99,11 +98,6 @@ def takes_over(session: Session, given: Mapping[str, Any]) -> None:
 
 def _of_all(session: Session, ended: Mapping[str, Any]) -> list[Any]:
     """What the trainers of all ranks had, which the job keeps in one place."""
-    mine = capsule.unpack(capsule.pack(dict(ended), "the end of a fit"))  # plain values
-    if session.rank.world == 1:
-        return [mine]
-    if not dist.is_initialized():
-        raise Invalid("a second fit without a process group, over which ranks would tell each other what they had at the end of the first one: leave init_process_group in place")
-    of_all: list[Any] = [None] * session.rank.world
-    dist.all_gather_object(of_all, mine)
-    return of_all
+    rank, of = session.rank, f"fits/{len(_ended())}"
+    rank.kv_set(f"{of}/{rank.number}", capsule.pack(dict(ended), "the end of a fit"))
+    return [capsule.unpack(rank.kv_get(f"{of}/{r}")) for r in range(rank.world)]
