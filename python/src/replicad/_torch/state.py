@@ -62,7 +62,8 @@ class Capsule:
         self.name, self.read = name, read
         first = capsule.pack(read(), name)
         self.reserve, self._taken = reserve, taken
-        self.room = room or max(LEAST, SLACK * (len(first) + 8)) + more + reserve
+        # A power of two, as another process may have a few bytes more or less when it begins (a number that it draws), and must have the same room.
+        self.room = room or (1 << (max(LEAST, SLACK * (len(first) + 8)) - 1).bit_length()) + more + reserve
         self.buffer = (ctypes.c_uint8 * self.room)()
         self._bytes = memoryview(self.buffer).cast("B")  # written to without a call of ctypes', at which another thread may take the interpreter
         self.region = Region(name=name, address=ctypes.addressof(self.buffer), nbytes=self.room, shape=(self.room,), private=private, changes=changes, keep=self.buffer)
