@@ -232,7 +232,7 @@ def test_the_page_quotes_the_example() -> None:
     block, ema = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     assert "extra=" in ema
     assert {line.strip() for line in block.splitlines()} - {"..."} <= program
-    assert len(page.split()) <= 380
+    assert len(page.split()) <= 340
 
 
 @pytest.mark.parametrize("world", [0, pytest.param(2, marks=pytest.mark.long)])

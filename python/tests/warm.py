@@ -24,7 +24,7 @@ class Warm:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("warmed.py")), str(theirs.fileno()), *imports],
-                env=env | {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"},
+                env=env | {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"},
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             )  # fmt: skip
         self._answer()
