@@ -27,7 +27,10 @@ func TestMain(m *testing.M) { leakcheck.Main(m) }
 // patience is how long a test waits for an event that must come; only a failing test waits it out.
 const patience = 30 * time.Second
 
-var networks atomic.Uint32
+var (
+	networks atomic.Uint32
+	drawn    sync.Map // addresses that some test has: free, until it binds them
+)
 
 // newNodes are addresses that no other test of this package has; the kernel has proved the ports free.
 func newNodes(t testing.TB, names ...string) (nodes []Node) {
@@ -56,6 +59,9 @@ func free(t testing.TB, ip string) string {
 		l.Close()
 		if err == nil {
 			u.Close()
+			if _, twice := drawn.LoadOrStore(addr, true); twice {
+				continue
+			}
 			return addr
 		}
 	}

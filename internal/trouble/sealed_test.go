@@ -67,7 +67,8 @@ func TestEncryptedJob(t *testing.T) {
 				t.Fatal(err)
 			}
 			sealed++
-			if !bytes.HasPrefix(b, []byte("age-encryption.org/v1\n")) {
+			magic := []byte("age-encryption.org/v1\n")
+			if broken := strings.HasPrefix(filepath.Base(f), "~") && bytes.HasPrefix(magic, b); !broken && !bytes.HasPrefix(b, magic) { // a write that was killed as it began
 				t.Errorf("%s is not encrypted", f)
 			}
 		}
