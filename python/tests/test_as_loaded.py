@@ -127,7 +127,7 @@ kept = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
 fresh()
 moments()
 model.norm.running_mean.add_(1)
-out["put back"] = sorted(session.parts.loaded.put_back())
+out["put back"] = sorted(session.parts.loaded.stands(True))
 now = [model.state_dict(), optimizer.state_dict()]
 out["as it was"] = [repr(kept) == repr(now)]
 trains()

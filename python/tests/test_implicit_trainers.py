@@ -97,6 +97,7 @@ class Mine(Trainer):
 
 class Average(TrainerCallback):
     def on_train_begin(self, args, state, control, model=None, **more):
+        torch.nn.init.normal_(model.bert.embeddings.word_embeddings.weight, std=0.1)  # every process runs it
         self.shadow = model.bert.embeddings.LayerNorm.weight.detach().clone()
     def on_step_end(self, args, state, control, model=None, **more):
         self.shadow.mul_(0.9).add_(model.bert.embeddings.LayerNorm.weight.detach(), alpha=0.1)

@@ -90,17 +90,20 @@ class Loaded:
         every = zip(self._leaves, self._counts, counts, self._samples, samples, strict=True)
         return [x for x, a, b, c, d in every if a != b or c != d or f"{x.name}.".startswith(wholes)]
 
-    def put_back(self) -> list[str]:
-        """Puts back what a trainer's hooks have changed since (a fresh initialisation in one that every process runs), buffers too, and returns its names."""
-        changed, staged = self._others(self._moved()), self._stages()
+    def stands(self, goes_on: bool) -> list[str]:
+        """Behind the hooks with which a trainer begins in each process. What they put into tensors (a fresh initialisation), buffers too, they had put there before the job's first
+        step, and the job has trained since: in one that ``goes_on`` it is put back. Returns its names."""
+        changed, staged = self._others(self._moved()) if goes_on else [], self._stages()
         with torch.no_grad():
             for x in changed:
                 if (stage := staged.get(x.name)) is not None:
                     x.local.copy_(stage)
                 else:
                     self._rank.load_again(self._regions[x.name])
+        if names := [x.name for x in changed]:
+            log.info("replicad: %s changed in the hooks that begin the training, and are again what was loaded", some(names))
         self.taken()
-        return [x.name for x in changed]
+        return names
 
     def _stages(self) -> dict[str, torch.Tensor]:
         return dict(zip((x.name for x in self._staging.live), self._staging.stages, strict=True))

@@ -346,6 +346,7 @@ class _Keeper:
             setattr(trainer, name, value)
         control = begin(*args)
         if self.session.enabled:
+            self.session.parts.loaded.stands(self.back)
             self.session.parts.objects.implicit.again()
         if self.back:
             self.boards.goes_on(trainer.state.global_step + (not {"log", "evaluation"} & set(self.session.due)))

@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_leaves
 
 from .. import moves, own, place, rng
 from .._core import behind
-from .._torch.tensors import some
 from ..alone import launched
 from ..errors import Invalid, SessionState, Unsupported
 from ..session import Session
@@ -363,17 +362,12 @@ class Keep(Callback):  # type: ignore[misc]
         self._goes_on = ""
 
     def _started(self, trainer: Trainer, start: Callable[[], None]) -> None:
-        """Behind the hooks that begin a fit. What they put into weights (an initialisation in on_train_start) they had put there before the first step of the job, which has
-        trained it since: in a run that goes on it is put back."""
+        """Behind the hooks that begin a fit (on_train_start)."""
         goes_on = self._place.began
         start()
         assert self.session is not None
-        if not self.session.enabled:
-            return
-        if not goes_on:
-            self.session.parts.loaded.taken()
-        elif names := self.session.parts.loaded.put_back():
-            log.info("replicad: %s changed in the hooks that begin a fit (on_train_start?): they are again as in step %d", some(names), self.session.at)
+        if self.session.enabled:
+            self.session.parts.loaded.stands(goes_on)
 
     def _runs(self, trainer: Trainer, run: Callable[[], None]) -> None:
         """In the place of _FitLoop.run. Where all is trained, what follows that is done again."""
