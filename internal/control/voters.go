@@ -112,3 +112,10 @@ func (s *Standings) Of(node replica.NodeName, now time.Time) Standing {
 	}
 	return h.Standing
 }
+
+// Clear forgets what was heard: something newer is known.
+func (s *Standings) Clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.said = nil
+}

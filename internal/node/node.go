@@ -767,7 +767,7 @@ func (d *daemon) speak(ctx context.Context) error {
 	k := &linker{hello: hello, self: d.raftLeader, dial: d.linkDialer(ctx, &served), failed: d.linkFailed, raft: d.raftWord, heard: func(n replica.NodeName, s control.Standing) { d.said.Add(n, s, time.Now()) }}
 	k.post = func(ev host.Event) {
 		if _, up := ev.(host.LinkUp); up {
-			d.unlinked.Clear()
+			d.ledAgain()
 		}
 		d.host.Post(ev)
 	}
@@ -779,6 +779,13 @@ func (d *daemon) speak(ctx context.Context) error {
 	}
 	k.run(ctx)
 	return nil
+}
+
+// ledAgain forgets what voters said, or failed to say, before a leader answered. A voter that waited to begin votes by now: without a leader once more,
+// within StandingKept, it was named as what keeps the others from one.
+func (d *daemon) ledAgain() {
+	d.unlinked.Clear()
+	d.said.Clear()
 }
 
 func (d *daemon) raftLeader() (replica.NodeName, string, uint64) {
