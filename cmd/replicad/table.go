@@ -129,6 +129,8 @@ func printVoters(t io.Writer, s control.Status) {
 	switch {
 	case s.Leader == "" && of > 1:
 		printf(t, "votes\t%d of the %d voters are known here to be able to vote, and a leader needs %d that reach each other\n", votes, of, of/2+1)
+	case s.Leader != "" && 2*votes <= of:
+		printf(t, "votes\t%d of the %d voters vote: nothing is committed until %d do\n", votes, of, of/2+1)
 	case s.Leader != "" && of > 2 && votes < of && 2*(votes-1) <= of && slices.ContainsFunc(s.Voters, func(v control.VoterStatus) bool { return whyNoVote(s, v.Name) != "" }):
 		printf(t, "votes\t%d of the %d voters vote: the loss of one of them stops commits\n", votes, of)
 	}

@@ -29,8 +29,8 @@ type Seen struct {
 type Book struct {
 	said map[replica.NodeName]control.Standing
 
-	short  time.Duration // since when the loss of one voter more would stop commits; 0: it would not
-	warned string        // what was said of it
+	since  *time.Duration // since when it is short of voters; nil: it is not
+	warned int            // how short launchers were told that it is
 }
 
 // Heard takes in what a daemon says of itself.
@@ -51,7 +51,8 @@ func (b *Book) Mute(n replica.NodeName) bool {
 func (b *Book) Forget() { *b = Book{} }
 
 // Table says of each node in Raft's configuration whether it votes now, and if not, why and what to do. A node counts as a vote while it has a link
-// to the leader and says on it that its Raft votes; the leader does without.
+// to the leader and says on it that its Raft votes; the leader does without, but where it says that its log takes nothing more: others may go on in its term
+// with what it had proposed.
 func (b *Book) Table(seats []Seat, self replica.NodeName, seen func(replica.NodeName) Seen) (out []control.VoterStatus) {
 	for _, s := range seats {
 		v := control.VoterStatus{Name: s.Name, Addr: s.Addr, Joining: s.Joining}
@@ -69,6 +70,8 @@ const away = "away"
 func (b *Book) judge(s Seat, self replica.NodeName, seen Seen) (state, why string) {
 	is := b.said[s.Name]
 	switch {
+	case s.Name == self && !s.Joining && is.State == control.RaftFailed && is.Why != "":
+		return is.State.String(), is.Why
 	case s.Name == self && !s.Joining:
 		return control.Votes.String(), ""
 	case seen.Revoked && !seen.Linked:
@@ -112,35 +115,58 @@ func Voters(table []control.VoterStatus) (out []replica.NodeName) {
 // warnAfter is for how long a voter may not vote before launchers hear of it: a daemon's restart takes less.
 const warnAfter = 10 * time.Second
 
-// Due is what launchers are to be told now: once, that the next loss of a voter would stop commits although it need not, and once that this is over.
-// Empty: nothing.
+// Due is what launchers are to be told now: once, that the next loss of a voter would stop commits although it need not; once, that so few vote that
+// nothing is committed; and once that this is over. Empty: nothing.
 func (b *Book) Due(table []control.VoterStatus, now time.Duration) string {
-	text := Short(table)
+	votes, of := control.Quorum(table)
+	short := shortness(votes, of)
 	switch {
-	case text == "":
-		b.short = 0
-		if b.warned == "" {
+	case short == enough:
+		b.since = nil
+		if b.warned == enough {
 			return ""
 		}
-		b.warned = ""
-		votes, of := control.Quorum(table)
+		b.warned = enough
 		return fmt.Sprintf("%d of the %d voters vote again: the loss of one stops no commits", votes, of)
-	case b.short == 0:
-		b.short = max(now, 1)
+	case b.since == nil:
+		b.since = &now
 	}
-	if b.warned != "" || now-b.short < warnAfter {
+	if b.warned >= short || now-*b.since < warnAfter {
 		return ""
 	}
-	b.warned = text
-	return "warning: " + text
+	b.warned = short
+	return "warning: " + Short(table)
 }
 
-// Short says that the loss of one more voter would stop commits because others do not vote, which those are, and the remedies. Empty: it would not, or
-// there are so few voters that it always does.
+// How short of voters that vote a cluster is.
+const (
+	enough  = iota
+	scarce  // the loss of one more stops commits, though with all of them it would not
+	stopped // no majority votes
+)
+
+func shortness(votes, of int) int {
+	switch {
+	case 2*votes <= of:
+		return stopped
+	case of < 3 || votes == of || 2*(votes-1) > of:
+		return enough
+	}
+	return scarce
+}
+
+// Short says that nothing is committed, or that the loss of one more voter would stop commits, because others do not vote, which those are, and the
+// remedies. Empty: neither, or there are so few voters that the loss of one always does.
 func Short(table []control.VoterStatus) string {
 	votes, of := control.Quorum(table)
-	if of < 3 || votes == of || 2*(votes-1) > of {
+	what := ""
+	switch shortness(votes, of) {
+	case enough:
 		return ""
+	case scarce:
+		what = "the loss of one of them stops commits"
+	case stopped:
+		what = fmt.Sprintf("nothing is committed until %d do", of/2+1)
 	}
 	var mute []string
 	for _, v := range table {
@@ -148,5 +174,5 @@ func Short(table []control.VoterStatus) string {
 			mute = append(mute, fmt.Sprintf("%s does not vote: %s", v.Name, v.Why))
 		}
 	}
-	return fmt.Sprintf("%d of the %d voters vote, and the loss of one of them stops commits: %s", votes, of, strings.Join(mute, "; "))
+	return fmt.Sprintf("%d of the %d voters vote, and %s: %s", votes, of, what, strings.Join(mute, "; "))
 }

@@ -81,6 +81,14 @@ func TestLaunchersHearOnce(t *testing.T) {
 	if text := at(three, 90*time.Second); text != "" {
 		t.Errorf("told twice: %q", text)
 	}
+	b.Heard("a", mute)
+	if text := at(three, 90*time.Second); text != "warning: 1 of the 3 voters vote, and nothing is committed until 2 do: a does not vote: its disk is full: free space; c does not vote: its disk is full: free space" {
+		t.Errorf("%q", text)
+	}
+	b.Heard("a", control.Standing{State: control.WaitsToVote, Why: "as its hello said, which is of before it led"})
+	if text := at(three, 90*time.Second); text != "" {
+		t.Errorf("told twice: %q", text)
+	}
 	b.Heard("c", votes)
 	if text := at(three, 91*time.Second); text != "3 of the 3 voters vote again: the loss of one stops no commits" {
 		t.Errorf("%q", text)
