@@ -306,18 +306,15 @@ print("DID", RANK, "END", results, sum(p.double().sum().item() for p in model.pa
 """
 
 
-def swept(daemon: Daemon, folder: Path, step: int, how: str = "", world: int = 1, name: str = "lightning") -> str:
+def swept(daemon: Daemon, folder: Path, step: int, how: str = "", world: int = 1, name: str = "lightning", job: str = "") -> str:
     """All that a sweep has printed, of trials of six steps each, the last rank of which is killed when it makes this one."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     file = ROOT / "python" / "tests" / f"subject_{name}.py"
     text = {"lightning": SWEEP, "huggingface": TWICE}[name].replace("import subject_", f"sys.path.insert(0, {str(file.parent)!r})\nimport subject_")
-    job = daemon.run(text, str(step), str(folder / "flag"), how, world=world, imports=imports(file))
-    if how == "uses":
-        job.until("the same exception at step ")
-        daemon.verb("job", "end", job.name, "--dev")
-    assert (job.wait() == 0) == (how != "uses"), str(job.out)
+    run = daemon.run(text, str(step), str(folder / "flag"), how, world=world, name=job, imports=imports(file))
+    assert (run.wait() == 0) == (how != "uses"), str(run.out)
     assert (folder / "flag").exists() == (step > 0)
-    return job.printed()
+    return run.printed()
 
 
 def rows(folder: Path) -> list[list[str]]:
@@ -354,5 +351,10 @@ def test_several_trainings_of_two_ranks(name: str, daemon: Daemon, tmp_path: Pat
 @pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_computed_with_weights_that_are_gone_is_an_error(name: str, daemon: Daemon, tmp_path: Path) -> None:
-    text = swept(daemon, tmp_path / "killed", 8, "uses", name=name)
+    """The first process that meets it ends the launcher, as each one would, and the job is kept for the program once it is mended."""
+    folder, job = tmp_path / "killed", f"uses-{name}"
+    text = swept(daemon, folder, 8, "uses", name=name, job=job)
+    assert text.count("Mismatch: ") == 1
     assert "the fit of this module was over when this process began" in text
+    assert f"Job {job} is kept in memory at step " in text
+    assert len(did(swept(daemon, folder, 8, name=name, job=job), "END")) == 1

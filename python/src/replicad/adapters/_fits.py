@@ -16,7 +16,7 @@ import torch
 from .._core import capsule, torchenv
 from .._torch import unwind
 from .._torch.grown import Grown
-from ..errors import Refused, SessionState
+from ..errors import Mismatch, Refused, SessionState
 from ..session import Session, current
 
 __all__ = ["Passed", "ends", "over", "stays", "takes_over"]
@@ -57,7 +57,9 @@ class Passed:
         self._hooks: list[Any] = [model.register_forward_pre_hook(self._used), any_model.register_state_dict_pre_hook(self._used)]
 
     def _used(self, model: torch.nn.Module, *_: Any) -> None:
-        raise SessionState(
+        # Before this process has its rank no recovery counts it, and the next process would only meet it again: the job is kept for the program once it is mended.
+        kind = Mismatch if current() is None else SessionState
+        raise kind(
             f"{type(model).__name__}: the fit of this module was over when this process began, and the weights that it has ended with are in no copy: what is computed with these, "
             "or saved, would be of others. Skip it where keep.passed is true, or load a checkpoint of the fit first and call keep.passed.trained()"
         )
