@@ -31,6 +31,8 @@ class Net(pl.LightningModule):
     def on_train_start(self):  # as Lightning's own FSDP2 example does; every process runs it
         torch.nn.init.normal_(self.layer.weight, std=0.3)
         self.layer.bias.data.zero_()
+        for group in self.optimizers().param_groups:
+            group["lr"] = 0.05
     def training_step(self, batch, i):
         if self.trainer.global_step == 13 and sys.argv[1] == "kill" and keep.session.order.epoch == FIRST:
             keep.session.commit()
@@ -46,7 +48,8 @@ class Net(pl.LightningModule):
         self.training_step_outputs.clear()
         self.mean.reset()
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
+        optimizer = torch.optim.SGD(self.parameters(), 0.1)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
 class Average(pl.Callback):
     def on_train_start(self, trainer, module):

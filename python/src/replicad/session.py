@@ -50,7 +50,7 @@ from ._torch.loop import Ended, Loop
 from ._torch.objects import Objects
 from ._torch.offload import Offload
 from ._torch.optimizers import Carried, part, scalars_in_place, undoing
-from ._torch.parts import Parts
+from ._torch.parts import Parts, Standing
 from ._torch.reloaded import putting_back
 from ._torch.replacing import Replacing
 from ._torch.staging import Staging
@@ -309,9 +309,9 @@ class Session:
         batch is asked for, of both: a process that resumes draws what its loop draws before it asks, and has at that place what an undisturbed one has. ``then`` is what this
         returned when it was not known yet."""
         if then is not None:
-            return {"began": self._watch.began.text} | then  # type: ignore[no-any-return]
+            return self._watch.texts() | then  # type: ignore[no-any-return]
         own = objects.own() | {"asked": None, "asks": loader, "due": list(self._follows.due), "lacks": list(self._watch.lacking), "replaced": self._replacing.kept}
-        own |= {"broadcasts": self._broadcasts.value(), "began": self._watch.began.text}
+        own |= {"broadcasts": self._broadcasts.value(), **self._watch.texts()}
         if self._loop.ended is not None and how in ("a batch", "a forward", "a step"):
             now, own["rng"] = own["rng"], self._loop.ended.generators
             own["asked"] = now if how == "a batch" else None
@@ -501,6 +501,7 @@ class Session:
         elif first:  # to look takes a tenth of a second, for which no recovery is to wait
             self._say_at = order.step + SAID
         self._watch.resumed()
+        self._watch.rates.loaded(own.get("rates", ""), order.step, source in ("fresh", "from", "otherwise"))
         self._kept.loaded.taken()
         self._life.resumed.set()
         if self._unwinder is None:
@@ -656,6 +657,7 @@ class Session:
                 "updates into one block (what is drawn in it is kept), or count the iterations yourself, without steps()"
             )
         self._follows.check(self._at)
+        self._watch.rates.begins(self._at, self._kept.loaded.asked, self._watch.say)
         self._kept.loaded.check(self._at, "the first step", self._watch.say)
         self._over("a step", then=self._loop.enters())
         step = self._at + 1
@@ -682,6 +684,7 @@ class Session:
             self._look()
             self._carried = Carried(() if updated else self._objects.optimizers.values())
             self._objects.gradients.ended(self._objects.optimizers.values())
+            self._watch.rates.ended()
             self._modes = self._objects.modes()
             self._follows.ended()
             self._at, tells = step, self._loop.tells
@@ -1222,7 +1225,8 @@ class Session:
     def parts(self) -> Parts:
         """What the session is made of, for replicad's own modules."""
         kept = self._kept
-        return Parts(self._rank, kept.objects, kept.staging, kept.table, kept.sharded, frozenset(kept.trained.renormalised), self._watch.seen, kept.common, kept.loaded)
+        standing = Standing(kept.loaded, self._watch.rates)
+        return Parts(self._rank, kept.objects, kept.staging, kept.table, kept.sharded, frozenset(kept.trained.renormalised), self._watch.seen, kept.common, standing)
 
     @property
     def at(self) -> int:

@@ -421,7 +421,7 @@ class _Values:
         """What is the rank's own; ``added`` is its number where the generation has no such rank."""
         objects = self._kept.objects
         now = objects.own()
-        out = {k: v for k, v in then.items() if k not in ("began", "cadence")} | {k: self._merged(now[k], then[k]) for k in ("modules", "objects")}
+        out = {k: v for k, v in then.items() if k not in ("began", "cadence", "rates")} | {k: self._merged(now[k], then[k]) for k in ("modules", "objects")}
         data = self._merged(now["data"], then["data"])
         out["data"] = {k: data[k] if self._declared.is_fresh(k) else self._place(k, o, data[k]) for k, o in objects.data.items() if k in data}
         if len(then["grads"] or b"") != len(now["grads"] or b""):

@@ -17,7 +17,7 @@ from .._core import draws
 from .objects import Objects
 from .optimizers import part
 
-__all__ = ["Later", "deaf", "listen"]
+__all__ = ["Later", "deaf", "listen", "made"]
 
 #: The classes of schedulers whose making is heard of. The others of torch's have that of the first one called.
 KINDS = (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau, lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler)
@@ -46,18 +46,23 @@ def deaf() -> None:
     _judged.clear()
 
 
-def _wrap(kind: Any) -> None:
-    made = vars(kind)["__init__"]
+def made() -> list[Any]:
+    """The schedulers that were made, and have not counted on."""
+    return [s for r in _made if (s := r()) is not None]
 
-    @functools.wraps(made)
+
+def _wrap(kind: Any) -> None:
+    makes = vars(kind)["__init__"]
+
+    @functools.wraps(makes)
     def heard(self: Any, *args: Any, **more: Any) -> None:
-        made(self, *args, **more)
+        makes(self, *args, **more)
         if not any(r() is self for r in _made):
             _made.append(weakref.ref(self))
 
     def back() -> None:
         if vars(kind).get("__init__") is heard:
-            kind.__init__ = made
+            kind.__init__ = makes
 
     kind.__init__ = heard
     _undo.append(back)

@@ -67,7 +67,8 @@ class Loaded:
         """Before training goes on: :class:`Mismatch` where tensors are not what was loaded, by name. In a job that begins, where that may be what is meant, ``say`` says so."""
         if not self._leaves:
             return
-        moved = [x for x in self._moved() if x.changes == "window" and x.name not in self._trained().renormalised]
+        trained = self._trained()
+        moved = [x for x in self._moved() if x.changes == "window" and not (x.name in trained.renormalised or x.name.startswith(trained.groups))]
         self.forget()
         if not (names := [x.name for x in self._others(moved)]):
             return

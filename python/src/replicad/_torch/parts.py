@@ -11,9 +11,22 @@ from .._core.region import Region
 from .layout import Sharded
 from .loaded import Loaded
 from .objects import Objects
+from .rates import Rates
 from .staging import Staging
 
-__all__ = ["Parts"]
+__all__ = ["Parts", "Standing"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What was loaded: tensors, and the numbers of optimizers' groups."""
+
+    tensors: Loaded
+    rates: Rates
+
+    def stands(self, goes_on: bool) -> list[str]:
+        """Behind the hooks with which a trainer begins in each process: in one that ``goes_on`` what they have changed is again what was loaded. Returns its names."""
+        return [*self.tensors.stands(goes_on), *self.rates.stands(goes_on)]
 
 
 @dataclass(frozen=True)
@@ -28,4 +41,4 @@ class Parts:
     renormalised: frozenset[str]  #: the weights that forwards bring back to a norm
     noticed: dict[str, str]  #: what was seen to change outside of its time
     common: Callable[[], Any]  #: what the shared capsule would have now
-    loaded: Loaded  #: whether what was loaded is still there
+    loaded: Standing  #: whether what was loaded is still there

@@ -64,6 +64,7 @@ class Trained:
         self.renormalised = {
             f"{m}.{clean(model, k)}.weight" for m, model in models.items() for k, x in model.named_modules() if getattr(x, "max_norm", None) is not None and hasattr(x, "weight")
         }
+        self.groups = tuple(f"{o}.groups." for o in optimizers)  #: how the names of tensors in groups begin, rates that programs write before their steps
         self._extra_state = [x for _, x in extra_state(models)]
         self._places = self._look()
         self._inner = [x for n, t in (*self._window, *self._of_the_optimizers.items()) for x in _made_of(n, t)]

@@ -16,6 +16,7 @@ from .._core import capsule, rngcodec
 from ..errors import Mismatch
 from .beginning import Began
 from .objects import Objects
+from .rates import Rates
 from .state import Capsule, Leaf
 from .tensors import some
 from .trained import Trained
@@ -113,7 +114,7 @@ class Watch:
 
     def __init__(self, debug: bool, strict: bool) -> None:
         self._debug, self._strict = debug, strict
-        self.began = Began()
+        self.began, self.rates = Began(), Rates()
         self.seen: dict[str, str] = {}
         self.lacking: dict[str, None] = {}  #: what changed and is in no copy, by name, at most :data:`MOST` of them
         self._samples: dict[str, tuple[bytes, int]] = {}  # by source: its first state, and how many steps have begun with it
@@ -126,7 +127,12 @@ class Watch:
         self._sampled = Sampled(x for x in objects.leaves if x.changes == "never")
         self._renormalised = trained.renormalised
         self._leaves = [x for x in objects.leaves if x.changes != "any"] if self._debug else []
+        self.rates.keep(objects)
         self.reset()
+
+    def texts(self) -> dict[str, str]:
+        """What goes with each rank's own copy."""
+        return {"began": self.began.text, "rates": self.rates.text}
 
     def reset(self) -> None:
         """State was loaded, or is about to be: what was seen before says nothing about it."""
