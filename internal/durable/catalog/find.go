@@ -255,7 +255,7 @@ func lostCommit(ctx context.Context, c *Catalog, b *book, g replica.Generation, 
 // stateOf is the state of a generation that could not be looked at whole.
 func stateOf(err error) State {
 	switch {
-	case unread(err):
+	case unread(err), errors.Is(err, format.ErrNewer):
 		return Unreadable
 	case errors.Is(err, ErrNone):
 		return Deleting

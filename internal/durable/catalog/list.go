@@ -23,7 +23,7 @@ const (
 	Unread     State = "unread"     // committed; nobody has read it whole yet
 	Damaged    State = "damaged"    // the newest whole read of it failed, or its COMMIT cannot be read
 	Unfinished State = "unfinished" // objects without a COMMIT
-	Unreadable State = "unreadable" // the store refuses to read it: what it holds is not known
+	Unreadable State = "unreadable" // the store refuses to read it, or a newer program wrote it: what it holds is not known
 	Deleting   State = "deleting"   // somebody began to delete it
 	Stripped   State = "stripped"   // whole, without optimizer state: nothing resumes from it
 	Encrypted  State = "encrypted"  // whole, and no key of it was given
@@ -218,7 +218,7 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 			switch {
 			case errors.Is(err, store.ErrAbsent):
 				l.State, l.Why = Deleting, "its commit went while it was listed"
-			case unread(err):
+			case unread(err), errors.Is(err, format.ErrNewer):
 				l.State, l.Why = Unreadable, err.Error()
 			case cantTell(err):
 				return err

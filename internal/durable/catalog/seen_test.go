@@ -1,8 +1,10 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -276,5 +278,33 @@ func TestCopyOverADeletionThatIsPinned(t *testing.T) {
 	}
 	if _, err := c.Copy(t.Context(), f, to); !errors.Is(err, ErrPinned) || !strings.Contains(err.Error(), "copy again") {
 		t.Errorf("copied with %v", err)
+	}
+}
+
+// TestOfANewerProgramNothingIsKnown: what a newer program wrote is neither good nor damaged, by a list and by a search, and both say what to do.
+func TestOfANewerProgramNothingIsKnown(t *testing.T) {
+	st := memory.New()
+	c := with(st, 2, nil)
+	mustWrite(t, c, gen(4), 1)
+	mustWrite(t, c, gen(6), 1)
+	f := find0(t, c)[0]
+	st.Bend(f.Run.Key(format.Name{Kind: format.CommitKind, Generation: gen(6)}), func(b []byte) []byte {
+		return bytes.Replace(b, fmt.Appendf(nil, `"format":%d`, format.Number), []byte(`"format":99`), 1)
+	})
+	st.Bend(f.Run.Under(format.SummaryKey), func(b []byte) []byte { // so does its summary
+		return bytes.Replace(b, fmt.Appendf(nil, `"format":%d`, format.Number), []byte(`"format":99`), 1)
+	})
+	found, skipped := find(t, c)
+	if len(found) != 1 || len(skipped) != 1 || skipped[0].State != Unreadable || !strings.Contains(skipped[0].Reason, "use a newer one") {
+		t.Errorf("found %v, passed over %+v", found, skipped)
+	}
+	list, err := c.List(t.Context(), f.Run.Job)
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	for _, l := range list {
+		if is := l.State == Unreadable && strings.Contains(l.Why, "use a newer one"); is != (l.Generation == gen(6)) {
+			t.Errorf("%+v", l)
+		}
 	}
 }

@@ -294,8 +294,9 @@ func TestStalls(t *testing.T) {
 			ranges = append(ranges, r.Header.Get("Range"))
 		}
 	}
-	if want := fmt.Sprintf("bytes=0-%d", len(text)-1); ranges[0] != want || ranges[1] == want || !strings.HasSuffix(ranges[1], want[len("bytes=0"):]) {
-		t.Errorf("%q: the second one should go on where the first broke off", ranges[:2])
+	want := fmt.Sprintf("bytes=0-%d", len(text)-1)
+	if onwards := func(r string) bool { return r != want && strings.HasSuffix(r, want[len("bytes=0"):]) }; ranges[0] != want || !slices.ContainsFunc(ranges, onwards) {
+		t.Errorf("%q: none goes on where the one before broke off", ranges) // on a machine under load the first may be given up before its first byte
 	}
 	srv.Spoil(t, storetest.Fault{Kind: "stall"})
 	s = client(t, srv, "lm", func(s *Settings) { s.Stall, s.Patience = 100*time.Millisecond, 200*time.Millisecond })
