@@ -21,7 +21,7 @@ var limits = map[string]time.Duration{
 	nodeLoss: 35 * time.Second, emptied: 45 * time.Second, restoreDaemon: 35 * time.Second, restoreRank: 35 * time.Second,
 	launcherKill: 25 * time.Second, launcherStop: 25 * time.Second,
 	netPair: 35 * time.Second, netOneWay: 35 * time.Second, netIsolate: 35 * time.Second, netLoss: 35 * time.Second, netDelay: 35 * time.Second,
-	mirrorKill: 25 * time.Second, keeperKill: 25 * time.Second, keeperLater: 25 * time.Second,
+	mirrorKill: 25 * time.Second, falling: 25 * time.Second, keeperKill: 25 * time.Second, keeperLater: 25 * time.Second,
 	busy: 25 * time.Second,
 }
 

@@ -35,6 +35,10 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 	var moments []moment
 	add := func(f Fault, from time.Duration) {
 		var a act
+		lasts := f.For
+		if spends(f.Kind) {
+			lasts = 0
+		}
 		moments = append(moments, moment{from, func() (err error) {
 			r.faults[f.Kind]++
 			a, err = r.begin(ctx, f)
@@ -43,7 +47,7 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 				began = time.Now()
 			}
 			return err
-		}}, moment{from + f.For, func() error {
+		}}, moment{from + lasts, func() error {
 			if a.end == nil {
 				return nil
 			}
@@ -174,6 +178,8 @@ func (r *runner) begin(ctx context.Context, f Fault) (act, error) {
 		return act{text, func() error { signal(pid, syscall.SIGCONT); return nil }}, nil
 	case heir:
 		return r.beginHeir(ctx, f)
+	case falling:
+		return r.beginFalling(ctx, f)
 	case pushDaemon, pushRank, captureDaemon, captureRank, restoreDaemon, restoreRank:
 		return r.beginAimed(ctx, f)
 	case keeperKill:
@@ -406,7 +412,7 @@ func (r *runner) role(f Fault) string {
 	switch f.Kind {
 	case leaderKill, leaderStop:
 		return r.leader()
-	case mirrorKill:
+	case mirrorKill, falling:
 		var list []string
 		r.journal.View(func() {
 			for _, name := range r.cluster.Names() {

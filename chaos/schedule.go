@@ -19,6 +19,7 @@ const (
 	leaderKill   = "leader"        // as daemon, of the node that leads
 	leaderStop   = "leader-stop"   // as daemon-stop, of the node that leads
 	mirrorKill   = "mirror"        // as daemon, of a node that holds parts and runs no rank; it stays away for longer
+	falling      = "leaders"       // as mirror, while one leader after the other falls: what is due then is due in time
 	nodeLoss     = "node"          // SIGKILL everything on a node and silence its addresses; it comes back empty
 	emptied      = "voter-emptied" // as node, of a voter, whose state_dir is emptied too; it is started again with --bootstrap
 	diskFull     = "disk-full"     // the durable directory has no room
@@ -47,7 +48,7 @@ const (
 
 // Known are the kinds that can be asked for.
 func Known() []string {
-	return []string{rankKill, rankStop, slowStart, heir, launcherKill, launcherStop, daemonKill, daemonStop, leaderKill, leaderStop, mirrorKill, nodeLoss, emptied,
+	return []string{rankKill, rankStop, slowStart, heir, launcherKill, launcherStop, daemonKill, daemonStop, leaderKill, leaderStop, mirrorKill, falling, nodeLoss, emptied,
 		diskFull, diskReadOnly, diskMoved, netPair, netOneWay, netIsolate, netLoss, netDelay, keeperKill, keeperLater,
 		pushDaemon, pushRank, captureDaemon, captureRank, restoreDaemon, restoreRank, openingRank, busy}
 }
@@ -77,7 +78,7 @@ var lasts = map[string][2]time.Duration{
 	launcherKill: {100 * time.Millisecond, 3 * time.Second}, launcherStop: {200 * time.Millisecond, 4 * time.Second},
 	daemonKill: {100 * time.Millisecond, 5 * time.Second}, daemonStop: {100 * time.Millisecond, 5 * time.Second},
 	leaderKill: {100 * time.Millisecond, 5 * time.Second}, leaderStop: {100 * time.Millisecond, 5 * time.Second},
-	mirrorKill: {time.Second, 25 * time.Second}, nodeLoss: {1500 * time.Millisecond, 5 * time.Second}, emptied: {500 * time.Millisecond, 5 * time.Second},
+	mirrorKill: {time.Second, 25 * time.Second}, falling: {12 * time.Second, 24 * time.Second}, nodeLoss: {1500 * time.Millisecond, 5 * time.Second}, emptied: {500 * time.Millisecond, 5 * time.Second},
 	diskFull: {2 * time.Second, 6 * time.Second}, diskReadOnly: {2 * time.Second, 6 * time.Second}, diskMoved: {2 * time.Second, 6 * time.Second},
 	netPair: {500 * time.Millisecond, 25 * time.Second}, netOneWay: {500 * time.Millisecond, 25 * time.Second}, netIsolate: {300 * time.Millisecond, 6 * time.Second},
 	netLoss: {time.Second, 5 * time.Second}, netDelay: {time.Second, 5 * time.Second},
@@ -93,8 +94,11 @@ func takesMemory(kind string) bool { return kind == nodeLoss || kind == emptied 
 // alone tells whether a kind has no other one beside it: it waits for a moment of its own.
 func alone(kind string) bool {
 	_, aimed := aims[kind]
-	return aimed || kind == heir || kind == keeperLater || kind == emptied || kind == busy
+	return aimed || kind == heir || kind == falling || kind == keeperLater || kind == emptied || kind == busy
 }
+
+// spends tells whether a kind takes its time while it begins.
+func spends(kind string) bool { return kind == heir || kind == falling }
 
 // Opening is the fault at the beginning of the i-th job: in every second one, and in each where nothing else is asked for.
 func Opening(seed uint64, l Layout, kinds []string, i int) (f Fault, ok bool) {
@@ -140,7 +144,7 @@ func clash(a, b string) bool {
 
 // startsDaemon tells whether a kind ends a daemon and starts it again.
 func startsDaemon(kind string) bool {
-	return slices.Contains([]string{daemonKill, leaderKill, mirrorKill, nodeLoss, emptied}, kind)
+	return slices.Contains([]string{daemonKill, leaderKill, mirrorKill, falling, nodeLoss, emptied}, kind)
 }
 
 // class names what only one fault at a time can have: the disk, the network.
