@@ -25,7 +25,7 @@ import (
 )
 
 // patience is how long an event that must come may take before the test gives up.
-const patience = 10 * time.Second
+const patience = 30 * time.Second
 
 // serve runs a server until the test ends.
 func serve(t testing.TB, cfg Config) *Server {
@@ -91,10 +91,15 @@ func dial(t testing.TB, s *Server) *testClient {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
 	return &testClient{t, c}
+}
+
+// mayTake has the next message go, or come, within the patience of the test.
+func (c *testClient) mayTake() {
+	c.t.Helper()
+	if err := c.c.SetDeadline(time.Now().Add(patience)); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 func (c *testClient) send(typ uint16, body []byte, files ...*os.File) {
@@ -112,6 +117,7 @@ func (c *testClient) sendRaw(b []byte, files ...*os.File) {
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
+	c.mayTake()
 	if _, _, err := c.c.WriteMsgUnix(b, oob, nil); err != nil {
 		c.t.Fatal(err)
 	}
@@ -120,6 +126,7 @@ func (c *testClient) sendRaw(b []byte, files ...*os.File) {
 // receive reads one message; io.EOF if the daemon hung up.
 func (c *testClient) receive() (wire.RankHeader, []byte, []*os.File, error) {
 	c.t.Helper()
+	c.mayTake()
 	b, files, _, _, err := unixsock.Receive(c.c, make([]byte, wire.MaxRankMessage))
 	if errors.Is(err, unix.ECONNRESET) {
 		err = io.EOF
