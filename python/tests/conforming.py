@@ -15,7 +15,7 @@ from replicad.testing import conformance
 from replicad.testing.conformance import Life, Report, Subject, Suite
 
 #: Of whose subjects the lives fork from a process that has the file's imports, which take longer than what they train. They leave no thread, so that it can be forked.
-FORKED = ("subject_accelerate", "subject_huggingface", "subject_lightning", "subject_logs", "subject_published")
+FORKED = ("subject_accelerate", "subject_huggingface", "subject_idioms", "subject_lightning", "subject_logs", "subject_published")
 
 
 class Forked(Suite):

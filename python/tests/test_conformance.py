@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
-from replicad.testing.conformance import Report, Row, judge, lives, port
+from replicad.testing.conformance import Report, Row, Run, judge, lives, port
 
 
 def events(*steps: int, loss: str = "1.0") -> list[Any]:
@@ -77,6 +77,19 @@ def test_a_run_that_ends_early_and_one_that_goes_on() -> None:
 
 def test_digests_of_the_end() -> None:
     assert judge(PLAIN, lives(text("life", *events(1, 2, 3, 4), {"weights": "b"}))) == {0: "in the end weights differ"}
+
+
+def test_what_a_session_names_is_a_difference(tmp_path: Path) -> None:
+    for due, want in (((), {0: "noticed 0 names=['model.hidden'] for the end"}), (("model.hidden",), {})):
+        folder = tmp_path / str(len(due))
+        folder.mkdir()
+        run = Run(folder, 0, 1, "kill")
+        run.life()
+        for name, step, values in events(1, 2, 3, 4):
+            run._write([name, step, values])
+        run.noticed({"model.hidden": "it is in no copy"}, due)
+        run._write({"weights": "a"})
+        assert judge(PLAIN, lives((folder / "rank0").read_text())) == want
 
 
 def test_the_table() -> None:

@@ -89,7 +89,9 @@ class Objects:
 
     def others(self, given: Mapping[str, Any], grown: Grown) -> Objects:
         """Other objects, which need not be like these, kept as these are."""
-        return Objects(given, self._shared_buffers, self.keep_rng, grown, self.derived)
+        new = Objects(given, self._shared_buffers, self.keep_rng, grown, self.derived)
+        new.implicit = Implicit(new, self.implicit)
+        return new
 
     def grew(self, grown: Grown) -> Objects:
         """The same, with more to keep."""

@@ -309,7 +309,8 @@ class _Keeper:
                 "replicad: train(resume_from_checkpoint=%r) is of step %d, and the job has step %d (%s): it goes on from that; another --job begins from the checkpoint",
                 path, step, session.at, resumed.source,
             )  # fmt: skip
-        self.back, self.otherwise, self.generators = self.loaded and session.at > 0, resumed.source == "otherwise", rng.get()
+        began = self.kept["state"]["global_step"] > self.kept["loop"]["_initial_global_step"] or path is not None  # a step of this training, which need not be the job's first
+        self.back, self.otherwise, self.generators = self.loaded and session.at > 0 and began, resumed.source == "otherwise", rng.get()
         return self.at.epoch, self.at.batches
 
     def _begin(self) -> None:
@@ -347,8 +348,8 @@ class _Keeper:
         control = begin(*args)
         if self.session.enabled:
             self.session.parts.loaded.stands(self.back)
-            self.session.parts.objects.implicit.again()
         if self.back:
+            self.session.parts.objects.implicit.again()
             self.boards.goes_on(trainer.state.global_step + (not {"log", "evaluation"} & set(self.session.due)))
         return control
 

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,11 @@ class Run:
         """What there is in the end, by name: trees of tensors, numbers and texts."""
         self._write({name: digest(value) for name, value in values.items()})
 
+    def noticed(self, lacks: Mapping[str, str], due: Collection[str] = ()) -> None:
+        """What the session has named, but for what it is to name: a plain run has no such line."""
+        if named := sorted(set(lacks) - set(due)):
+            self.event("noticed", 0, names=named)
+
     def at(self, place: str, step: int) -> None:
         """The rank is at a place of a step; what is to break there does, if it has not yet."""
         for i, b in enumerate(self.plan):
@@ -115,6 +120,8 @@ class Subject:
     """One way to train under one adapter: ``name`` it, and write its three methods. A run makes one of it in each process."""
 
     name = "?"
+    #: What its session is to name (``session.noticed``). Any other name there is a difference: a false word, or something that is in no copy.
+    noticed: Collection[str] = ()
 
     def __init__(self, run: Run) -> None:
         """Makes everything, under the adapter if ``run.kept``."""
@@ -382,6 +389,9 @@ def main() -> None:
         train()
     from .. import rng
 
-    run.digests({**subject.digests(), "generators": rng.get()})
+    digests = {**subject.digests(), "generators": rng.get()}
+    if run.kept:
+        run.noticed(subject.session.noticed, subject.noticed)
+    run.digests(digests)
     if run.kept:
         subject.session.close()
