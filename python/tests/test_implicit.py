@@ -290,6 +290,41 @@ def test_what_is_too_large_is_named() -> None:
     assert set(kept) == {"model.losses"}, "as long as it is short"
 
 
+class Lots(nn.Module):
+    """Many values that are small each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Carried60() for _ in range(20))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return sum(layer(x) for layer in self.layers)  # type: ignore[return-value]
+
+
+class Carried60(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.hidden = nn.Linear(4, 1), torch.zeros(15 << 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.hidden = (self.hidden + 1).detach()
+        return self.layer(x).sum() * self.hidden.mean()
+
+
+def test_what_takes_too_much_together_is_named() -> None:
+    """60 KiB each, of which 17 go into 1 MiB. The others are named, those alone, and what is kept is kept whole."""
+    want, got, said, kept = life(Lots, forward, 4, 2)
+    assert sum(capsule_bytes(v) for v in kept.values()) == 17 * (60 << 10) <= implicit.ALL < 18 * (60 << 10)
+    assert {*said, *kept} == {f"model.layers.{i}.hidden" for i in range(20)}
+    assert not said.keys() & kept.keys()
+    assert all("takes more than 64 KiB, or all such values more than 1 MiB" in text for text in said.values())
+    assert got != want
+
+
+def capsule_bytes(kept: Any) -> int:
+    return int(kept["value"][1].nbytes)
+
+
 class Odd(nn.Module):
     """What nobody can keep, or keeps otherwise."""
 

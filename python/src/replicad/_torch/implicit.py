@@ -225,14 +225,14 @@ class Implicit:
         self._notice()
         out: dict[str, Any] = {}
         unkept: dict[int, set[str]] = {}
-        taken = 0
+        taken = of_values = 0
         for name in sorted(self._moved):
             slot = self._moved[name]
             if slot.dead or (isinstance(slot, Drawn) and rng.added(slot.generator)) or name.startswith(self._ahead):
                 continue
             try:
-                made, n = slot.value(self._beside)
-                if taken + n > ROOM:
+                made, n, more = slot.value(self._beside)
+                if of_values + n > ALL or taken + n + more + 256 > ROOM:
                     raise values.Large
             except values.Beside:
                 slot.dead = True
@@ -242,7 +242,7 @@ class Implicit:
                     unkept.setdefault(id(slot.holder), set()).add(slot.key)
                 self._name(slot, str(err))
                 continue
-            taken += n + 256
+            of_values, taken = of_values + n, taken + n + more + 256
             out[name] = made
         self.taken = taken
         return {n: v for n, v in out.items() if not self._torn(self._moved[n], unkept)}

@@ -48,11 +48,11 @@ class Slot:
             return type(now) is not type(self.base) or (now != self.base and (now == now or self.base == self.base))
         return values.kept(now)
 
-    def value(self, beside: Callable[[torch.Tensor], bool]) -> tuple[Any, int]:
-        """What is kept of it: whether it is the object that it was first, and its tree."""
+    def value(self, beside: Callable[[torch.Tensor], bool]) -> tuple[Any, int, int]:
+        """What is kept of it: whether it is the object that it was first, and its tree; how many bytes it has, and how much room is taken around them."""
         now = self.held.get(self.key)
-        made, n = values.tree(now, beside)
-        return {"same": now is self.base, "value": made}, n
+        made, n, more = values.tree(now, beside)
+        return {"same": now is self.base, "value": made}, n, more
 
     def put(self, kept: Mapping[str, Any]) -> None:
         """The inverse."""
@@ -92,7 +92,7 @@ class Cell(Slot):
         self.held[self.key] = self._cell.cell_contents
         return super().moved()
 
-    def value(self, beside: Callable[[torch.Tensor], bool]) -> tuple[Any, int]:
+    def value(self, beside: Callable[[torch.Tensor], bool]) -> tuple[Any, int, int]:
         self.held[self.key] = self._cell.cell_contents
         return super().value(beside)
 
@@ -117,9 +117,9 @@ class Drawn:
     def moved(self) -> bool:
         return rng.state_of(self.generator)[1] != self.base
 
-    def value(self, beside: Callable[[torch.Tensor], bool]) -> tuple[Any, int]:
-        made, n = values.tree(self.generator, beside)
-        return {"same": True, "value": made}, n
+    def value(self, beside: Callable[[torch.Tensor], bool]) -> tuple[Any, int, int]:
+        made, n, more = values.tree(self.generator, beside)
+        return {"same": True, "value": made}, n, more
 
     def put(self, kept: Mapping[str, Any]) -> None:
         values.put(kept["value"], self.generator, True)

@@ -66,10 +66,11 @@ def size(v: Any) -> int:
     return int(v.nbytes) if isinstance(v, torch.Tensor) or _array(v) else 64 * len(v) if hasattr(v, "__len__") else 64
 
 
-def tree(v: Any, beside: Callable[[torch.Tensor], bool]) -> tuple[Any, int]:
-    """Its tree, and how much room that takes. ``beside`` says whether a tensor's memory is of what is kept otherwise. :class:`Unkept` where no copy can have it."""
+def tree(v: Any, beside: Callable[[torch.Tensor], bool]) -> tuple[Any, int, int]:
+    """Its tree, how many bytes it has, and how much room a capsule takes around them. ``beside`` says whether a tensor's memory is of what is kept otherwise. :class:`Unkept`
+    where no copy can have it."""
     packer = _Packer(beside)
-    return packer.value(v, 0), packer.n + packer.more
+    return packer.value(v, 0), packer.n, packer.more
 
 
 class _Packer:
