@@ -17,7 +17,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from .._core import capsule, draws, preloading
-from . import loaders
+from . import loaders, workers
 from .cadence import Cadence
 from .later import Later
 from .objects import Objects, extra_state
@@ -206,7 +206,7 @@ class Lacking:
     def _in_turn(self, at: int) -> list[tuple[str, str]]:
         """Each look has its turn once in :data:`ROUND` steps."""
         self._turn = (self._turn + 1) % ROUND
-        found = [*self._objects.implicit.look(), *self.cadence.found()]
+        found = [*self._objects.implicit.look(), *workers.told(self._objects), *self.cadence.found()]
         if self._turn == 6:
             return [*found, *self._idle.look()]
         return [*found, *self._resting.look(at)] if self._turn == 11 else found

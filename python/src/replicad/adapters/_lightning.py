@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from torchmetrics import Metric
 
 from .._torch import loaders
+from .._torch.workers import Workers, unwrapped
 from ..errors import Mismatch, Unsupported
 from ._indices import Indices, stream
 
@@ -95,6 +96,7 @@ class Feed(On):
     def __init__(self) -> None:
         self._hooks: OrderedDict[int, Any] = OrderedDict()
         self._loaders: list[Any] = []
+        self._workers: list[Workers] = []
         self._loaded: list[Any] | None = None
         self.place: Place
 
@@ -109,13 +111,19 @@ class Feed(On):
         for hook in list(self._hooks.values()):
             hook(self)
 
-    def bind(self) -> None:
-        """The trainer has its loaders, and is about to iterate them."""
+    def workers(self) -> list[Workers]:
+        """That make the batches."""
+        return self._workers
+
+    def bind(self, watched: bool) -> None:
+        """The trainer has its loaders, and is about to iterate them. ``watched`` is whether workers tell what they change."""
         self.unbind()
         combined = self.trainer.fit_loop._combined_loader
         assert combined is not None
         self._mode = combined._mode
         self._loaders = [_kept(o) for o in combined.flattened]
+        named = [(f"train_dataloader{i or ''}", o) for i, o in enumerate(combined.flattened)]
+        self._workers = [Workers(o, name) for name, o in named if watched and isinstance(o, DataLoader) and o.num_workers and not _stateful(o)]
         if self._loaded is not None:
             if len(self._loaded) != len(self._loaders):
                 raise Mismatch(f"the copy is of {len(self._loaded)} loaders, and the Trainer has {len(self._loaders)}: give it the same")
@@ -128,7 +136,9 @@ class Feed(On):
         for o in self._loaders:
             if isinstance(o, Indices):
                 o.taken_out()
-        self._loaders = []
+        for of in self._workers:
+            of.taken_out()
+        self._loaders, self._workers = [], []
 
     def state_dict(self) -> dict[str, Any]:
         if self.place.ended or not self.place.began:
@@ -187,7 +197,7 @@ class Callbacks(On):
         for i, loader in enumerate(given):
             if isinstance(loader, DataLoader) and not _stateful(loader.dataset):
                 name = f"train_dataloader{i or ''}"
-                out |= {f"{name}.dataset": loader.dataset, f"{name}.collate_fn": loader.collate_fn}
+                out |= {f"{name}.dataset": loader.dataset, f"{name}.collate_fn": unwrapped(loader.collate_fn)}
         return out
 
     def state_dict(self) -> dict[str, Any]:

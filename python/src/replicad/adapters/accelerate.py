@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -27,6 +26,8 @@ from torch.utils.hooks import RemovableHandle
 
 from .. import rng
 from .._torch.marked import moves
+from .._torch.workers import Workers, unwrapped
+from ..alone import launched
 from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from ..parallel import unsent
 from ..session import Session
@@ -35,8 +36,6 @@ from ._loop import Attributes, OneStep, want
 from ._makes import Makes
 
 __all__ = ["again", "prepare"]
-
-log = logging.getLogger("replicad")
 
 want("accelerate", "1.15")
 
@@ -60,8 +59,9 @@ def prepare(accelerator: Accelerator, *objects: Any, **options: Any) -> Session:
     if why := _REFUSED.get(accelerator.distributed_type.value):
         raise Unsupported(f"accelerate with {accelerator.distributed_type.value}: {why}: it is not supported")
     given = _sorted(accelerator, objects)
+    watched = launched() and options.get("enabled") is not False  # its workers
     loaders = sum(isinstance(x, DataLoaderShard) for x in given["data"])
-    data = [Place(x, "loader" if loaders == 1 else f"loader.{i}") if isinstance(x, DataLoaderShard) else x for i, x in enumerate(given["data"])]
+    data = [Place(x, "loader" if loaders == 1 else f"loader.{i}", watched) if isinstance(x, DataLoaderShard) else x for i, x in enumerate(given["data"])]
     extra = {"accelerator": moves(Attributes(accelerator, "step"))} | _registered(accelerator, given) | dict(options.pop("extra", None) or {})
     session = Session(
         model=[m if accelerator.distributed_type.value == "FSDP" else extract_model_from_parallel(m, keep_torch_compile=False) for m in given["model"]],
@@ -173,7 +173,7 @@ class Place:
     the generators of then, and goes on with those of now.
     """
 
-    def __init__(self, loader: DataLoaderShard, name: str = "loader") -> None:
+    def __init__(self, loader: DataLoaderShard, name: str = "loader", watched: bool = False) -> None:
         self._loader, self._base, self._name = loader, loader.base_dataloader, name
         self.makes = Makes(f"{name}.dataset", f"{name}.collate_fn")
         self.generator: torch.Generator | None = loader.synchronized_generator
@@ -187,6 +187,7 @@ class Place:
         object.__setattr__(self._base, "batch_sampler", _Indices(self._base.batch_sampler, self))  # torch refuses to have it set
         self._base.__iter__ = self._batches  # accelerate calls it by that name
         loader.numbered = self.numbered  # what the loop has
+        self._workers = [Workers(self._base, name)] if watched and self._base.num_workers else []
         self.room = 4 * (len(rng.get()) + (0 if self.generator is None else self.generator.get_state().numel()))  #: what its state takes in the middle of an epoch
 
     @property
@@ -219,7 +220,11 @@ class Place:
 
     def holders(self) -> dict[str, Any]:
         """What makes the batches, and may carry something from one to the next."""
-        return {f"{self._name}.dataset": self._base.dataset, f"{self._name}.collate_fn": self._base.collate_fn}
+        return {f"{self._name}.dataset": self._base.dataset, f"{self._name}.collate_fn": unwrapped(self._base.collate_fn)}
+
+    def workers(self) -> list[Workers]:
+        """That make the batches."""
+        return self._workers
 
     def _now(self) -> Any:
         return None if self.generator is None else self.generator.get_state()
@@ -286,14 +291,6 @@ class Place:
         open_, self._loader.end_of_dataloader = self._loader.gradient_state, False
         while any(x is self._loader for x in open_.dataloader_references):  # of an epoch that was broken off
             open_._remove_dataloader(self._loader)
-        if self._back and self._base.num_workers:
-            log.warning(
-                "replicad: the %d workers of the loader begin anew at batch %d of epoch %d: what a dataset draws in them is not what an undisturbed run has. "
-                "replicad.data.Loader seeds each batch",
-                self._base.num_workers,
-                state["used"],
-                state["epoch"],
-            )
 
 
 class _Indices:

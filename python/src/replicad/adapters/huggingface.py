@@ -21,6 +21,7 @@ import torch.distributed as dist
 from .. import moves, own, rng
 from .._core import behind
 from .._core.capsule import Opaque
+from .._torch.workers import Workers
 from ..alone import launched
 from ..errors import Invalid, SessionState, Unsupported
 from ..session import Session
@@ -136,6 +137,8 @@ class _Keeper:
         self.first = 0  # that batch
         self.steps_in_epoch, self.ended = 0, False
         self.history, self.boards = _History(trainer), Boards(trainer)
+        self.workers: list[Workers] = []
+        self.on = launched() and given.get("enabled") is not False
         self.passes: Mapping[str, Any] | None = None  # what the trainer of a training that is over had in the end
         self.takes: dict[str, Any] | None = None  # what takes the place of another training's objects
         self.final: dict[str, Any] = {}  # when the last step was over, and what followed it
@@ -282,6 +285,8 @@ class _Keeper:
         base: Any = getattr(loader, "base_dataloader", None)
         if isinstance(loader, DataLoaderShard) and getattr(base, "batch_sampler", None) is not None and not base.num_workers:
             object.__setattr__(base, "batch_sampler", _Fetches(base.batch_sampler, self.fetches))  # a DataLoader refuses it otherwise
+        if self.on and base is not None and base.num_workers:
+            self.workers = [Workers(base, "train_dataloader", dataset="train_dataset", collate_fn="data_collator")]
         return loader
 
     def init_training_state(self, init: Callable[..., tuple[int, int]], max_steps: int, per_epoch: int, epochs: int, path: Any, trial: Any) -> tuple[int, int]:
@@ -562,6 +567,10 @@ class _Kept:
     def holders(self) -> dict[str, Any]:
         """That of the keeper."""
         return self._of.holders()
+
+    def workers(self) -> list[Workers]:
+        """That make its batches."""
+        return self._of.workers
 
     def state_dict(self) -> dict[str, Any]:
         """That of the keeper."""

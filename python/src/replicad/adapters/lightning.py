@@ -334,7 +334,8 @@ class Keep(Callback):  # type: ignore[misc]
             assert fit._combined_loader is not None
             for loader in fit._combined_loader.flattened:  # workers are given their first indices before the epoch begins
                 _set_epoch(loader, fit.epoch_progress.current.processed)
-        self._feed.bind()
+        assert self.session is not None
+        self._feed.bind(self.session.enabled)
 
     def _begins(self, trainer: Trainer, reset: Callable[[], None]) -> None:
         """In the place of _FitLoop.reset."""
