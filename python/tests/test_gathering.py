@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from conftest import PATIENCE, Daemon
 from replicad import Rank, SessionState, Timeout
 from replicad._core import gathering
-from replicad._core.gathering import ARRIVALS, LAST, LOOK, meet, scattered
+from replicad._core.gathering import ARRIVALS, LAST, LOOK, awaited, meet, scattered
 from replicad.testing import Fault, Faults
 
 #: Arguments: how a rank goes on, "inprocess" or "anew"; or "twice": in process, and the process that replaces rank 1 sees one more come to meet the others.
@@ -119,6 +119,57 @@ def test_a_rank_is_lost_before_the_groups_are_made(how: str, where: str, daemon:
     assert len(ends) == 2 and len(set(ends)) == 1, out
 
 
+#: The group is made outside of the block, as accelerate's Accelerator() makes it. Rank 1 is killed once, in its third step.
+OUTSIDE = """
+import torch, torch.distributed as dist
+import os, sys
+import replicad
+from replicad.store import init_process_group
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+session = replicad.Session(model, optimizer)
+
+def train(call):
+    start = session.resume()
+    if not dist.is_initialized():
+        init_process_group(session)
+    for step in range(start + 1, 6):
+        model(torch.ones(1, 4)).sum().backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+        with session.step():
+            optimizer.step()
+        optimizer.zero_grad()
+        if step == 2:
+            session.commit()
+            if call.own_faults == 0 and session.order.epoch == 1 and sys.argv[1] == "raises" and rank == 1:
+                raise ValueError("once")
+            if session.order.epoch == 1 and sys.argv[1] == "killed" and rank == 1:
+                os.kill(os.getpid(), 9)
+    print("RANK", rank, "FROM", int(start), "RUNS", call.runs, "HAS", float(model.weight.detach().sum()), flush=True)
+    session.leave()
+
+replicad.inprocess.wrap(session)(train)()
+session.close()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "raises"])
+def test_a_lost_rank_makes_its_group_before_its_session(how: str, daemon: Daemon) -> None:
+    """The survivor made its group outside of the block: it waited for an order in resume(), and the new process for it. Where no process is lost both go on as they are."""
+    job = daemon.run(OUTSIDE, how, world=2)
+    out = job.done()
+    ends = [line.split() for line in job.out.seen if line.startswith("RANK")]
+    assert len(ends) == 2 and len({line[-1] for line in ends}) == 1, out
+    assert {(line[3], line[5]) for line in ends} == {("2", "1" if how == "killed" else "2")}, out
+    assert ("StaleProcessGroup: resume: the process that takes a lost rank's place" in out) == (how == "killed"), out
+
+
 class Meeting:
     """Three handles of a job of two ranks, none of them attached: two of rank 1, and one of rank 0."""
 
@@ -212,6 +263,21 @@ def test_the_later_of_two_processes_of_a_rank_meets_the_others(meeting: Meeting)
         thread.join()
     assert meeting.met["older"] is None
     assert meeting.met["newer"] == meeting.met["other"]
+
+
+def test_a_process_that_meets_is_awaited_in_the_epoch_to_come_alone(meeting: Meeting) -> None:
+    """In the epoch that a rank has been in all have met already."""
+    one, _, other = meeting.ranks
+    assert not awaited(other)
+    threads = [meeting.come("one", one, PATIENCE)]
+    while not awaited(other):
+        pass
+    other.ordered = other.scope()
+    assert not awaited(other)
+    threads.append(meeting.come("other", other, PATIENCE))
+    for thread in threads:
+        thread.join()
+    assert meeting.met["one"] == meeting.met["other"] is not None
 
 
 def test_a_number_that_is_drawn_again_is_of_another_process(meeting: Meeting) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("replicad")
 
-__all__ = ["ARRIVALS", "LAST", "LOOK", "Gathering", "meet", "scattered"]
+__all__ = ["ARRIVALS", "LAST", "LOOK", "Gathering", "awaited", "meet", "scattered"]
 
 #: Counts those who came to meet for an epoch. A number may be given twice: what a lost node had added is lost with it.
 ARRIVALS = "meet/arrivals"
@@ -98,6 +98,15 @@ def scattered(rank: Rank) -> bool:
     except Fenced:
         return True
     except _UNANSWERED:
+        return False
+
+
+def awaited(rank: Rank) -> bool:
+    """Whether a process has come to meet the others for the epoch to come, asked by one that has been in an epoch and waits for its next order: it makes groups before
+    it has a rank, with ranks that can't be ordered anything before it has one."""
+    try:
+        return rank.scope(LOOK) > rank.ordered and rank.kv_check(LAST, LOOK)  # in one that is not closed yet all may have met
+    except (Fenced, *_UNANSWERED):
         return False
 
 

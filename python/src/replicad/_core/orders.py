@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from ..errors import Fenced, Gone, RegroupNeeded, Timeout
-from .gathering import LOOK, scattered
+from ..errors import Fenced, Gone, RegroupNeeded, StaleProcessGroup, Timeout
+from .gathering import LOOK, awaited, scattered
 from .rank import Order, Rank
 
 __all__ = ["Orders"]
@@ -30,11 +30,12 @@ class Orders:
         self._waiting.start()
 
     def next(self, timeout: float | None) -> Order:
-        """Waits for the next order. One who has met the others for it looks now and then whether they must meet again."""
+        """Waits for the next order. A rank looks now and then whether all must meet again that have met for it, or must meet as another one waits for them."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
-            slice_ = left if self._rank.met is None else LOOK if left is None else min(LOOK, left)
+            survives = self._rank.met is None and self._rank.ordered > 0
+            slice_ = left if self._rank.met is None and not survives else LOOK if left is None else min(LOOK, left)
             try:
                 order = self._rank.join(slice_) if self._waiting is None else self._waiting.order(slice_)
                 self._waiting = None
@@ -48,6 +49,11 @@ class Orders:
                 if self._waiting is not None and self._waiting.over:
                     self._waiting = None  # it ended with this; else it goes on, and is asked again
                 raise
+            if survives and awaited(self._rank):
+                raise StaleProcessGroup(
+                    "resume: the process that takes a lost rank's place makes its process group before it has a session, with all ranks, and this one has made its own before the loss: "
+                    "this process ends, and a new one makes the group with it. A group that survivors are to make again belongs into the block, before resume() as in each new process"
+                )
             if scattered(self._rank):
                 raise RegroupNeeded("a process of the gathering died before it had a rank, and all ranks gather again: let this end the process, or the block")
 
