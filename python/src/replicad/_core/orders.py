@@ -51,8 +51,9 @@ class Orders:
                 raise
             if survives and awaited(self._rank):
                 raise StaleProcessGroup(
-                    "resume: the process that takes a lost rank's place makes its process group before it has a session, with all ranks, and this one has made its own before the loss: "
-                    "this process ends, and a new one makes the group with it. A group that survivors are to make again belongs into the block, before resume() as in each new process"
+                    "resume: the process that takes a lost rank's place makes its process group before it has a session, with all ranks, and this one made its own before the "
+                    "loss: this process ends, and a new one makes the group with it. A group that survivors are to make again belongs into the block, before resume() as in each "
+                    "new process"
                 )
             if scattered(self._rank):
                 raise RegroupNeeded("a process of the gathering died before it had a rank, and all ranks gather again: let this end the process, or the block")
