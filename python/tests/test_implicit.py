@@ -17,8 +17,9 @@ from torch import nn
 
 from conftest import Daemon
 from replicad._core import capsule
-from replicad._torch import attributes, implicit
+from replicad._torch import attributes, implicit, marked
 from replicad._torch.objects import Objects
+from replicad.adapters._loop import Attributes
 from replicad.data import Loader
 
 
@@ -315,7 +316,7 @@ def test_what_takes_too_much_together_is_named() -> None:
     """60 KiB each, of which 17 go into 1 MiB. The others are named, those alone, and what is kept is kept whole."""
     want, got, said, kept = life(Lots, forward, 4, 2)
     assert sum(capsule_bytes(v) for v in kept.values()) == 17 * (60 << 10) <= implicit.ALL < 18 * (60 << 10)
-    assert {*said, *kept} == {f"model.layers.{i}.hidden" for i in range(20)}
+    assert {*said, *kept} == {f"model.layers[{i}].hidden" for i in range(20)}
     assert not said.keys() & kept.keys()
     assert all("takes more than 64 KiB, or all such values more than 1 MiB" in text for text in said.values())
     assert got != want
@@ -496,6 +497,50 @@ def test_what_code_says() -> None:
     assert attributes.uses(OneLine).renewed >= {"hidden"}
     assert "scratch" not in attributes.state(Rotary)
     assert implicit.ALL == 1 << 20
+
+
+class Noise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = torch.Generator().manual_seed(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand(x.shape, generator=self.rng)
+
+
+class Shared(nn.Module):
+    """A generator that is in a list, and in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources = [torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)]
+        self.named, self.first = {"b": self.sources[1]}, self.sources[0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return sum(torch.rand(1, generator=g) for g in (*self.sources, self.first, self.named["b"])).sum()  # type: ignore[union-attr]
+
+
+def test_a_generator_that_two_have_stays_one() -> None:
+    want, got, said, _ = life(Shared, forward, 6, 3)
+    assert (got, said) == (want, {})
+
+
+class Few:
+    """What a framework has in one of its objects."""
+
+    def __init__(self) -> None:
+        self.step, self.rng = 1, torch.Generator()
+
+
+def test_names_are_as_programs_write_them() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ModuleDict({"a": nn.ModuleList([Noise()])}))
+    of = session({"gan": nn.Sequential(Noise()), "net": model}, extra={"few": marked.moves(Attributes(Few(), "step"))})
+    for noise in (of.models["model.gan"][0], model[1]["a"][0]):
+        noise(x(1))
+    assert set(of.implicit.own()) == {"model.gan[0].rng", "model.net[1].a[0].rng"}, "each once"
+    assert len(of.implicit.generators()) == 2
+    for way, want in (("._modules['0'].rng", "[0].rng"), (".layers.10.0", ".layers[10][0]"), (".v1.x", ".v1.x"), (".x['0'].1", ".x['0'][1]")):
+        assert attributes.written(way) == want
 
 
 PROGRAM = """

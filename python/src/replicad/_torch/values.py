@@ -176,7 +176,8 @@ def put(made: Any, there: Any, same: bool) -> Any:
     if kind in _LISTS.values():
         return _list(made, there)
     if kind in _DICTS.values():
-        pairs = [(k, put(x, None, False)) for k, x in made[1]]
+        was = there if type(there) in _DICTS else {}
+        pairs = [(k, _inner(x, was.get(k))) for k, x in made[1]]
         if type(there) in _DICTS and _DICTS[type(there)] == kind:
             there.clear()
             there.update(pairs)
@@ -214,7 +215,8 @@ def _list(made: Any, there: Any) -> Any:
         else:
             values = t.tolist()
     else:
-        values = [put(x, None, False) for x in items]
+        was = list(there) if type(there) in (list, tuple, deque) else []
+        values = [_inner(x, was[i] if i < len(was) else None) for i, x in enumerate(items)]
     if _LISTS.get(type(there)) == kind and (kind in ("list", "set") or (kind == "deque" and there.maxlen == most)):
         there.clear()
         (there.update if kind == "set" else there.extend)(values)
@@ -222,6 +224,11 @@ def _list(made: Any, there: Any) -> Any:
     if kind == "deque":
         return deque(values, most)
     return next(of for of, name in _LISTS.items() if name == kind)(values)
+
+
+def _inner(made: Any, there: Any) -> Any:
+    """One of a container's. A generator stays who it is, as others may draw from it too."""
+    return put(made, there if type(made) is tuple and made[0] == "generator" else None, False)
 
 
 def _generator(made: Any, there: Any) -> Any:
