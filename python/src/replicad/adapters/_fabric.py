@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from .. import rng
+from .._torch.workers import Workers
+from ..alone import launched
 from ..errors import Invalid, Mismatch, Unsupported
 from ..session import Session
 from ._indices import Indices
@@ -29,8 +31,9 @@ def keep(fabric: Fabric, *objects: Any, extra: Mapping[str, Any] | None = None, 
     if not isinstance(fabric.strategy, (SingleDeviceStrategy, DDPStrategy, ModelParallelStrategy)):
         raise Unsupported(f"keep: {type(fabric.strategy).__name__} is not supported: use DDPStrategy() or ModelParallelStrategy()")
     given: dict[str, Any] = {"model": [], "optimizer": [], "scheduler": [], "data": []}
+    loaders = sum(isinstance(o, _FabricDataLoader) for o in objects)
     for o in objects:
-        kind, kept = _sorted(o)
+        kind, kept = _sorted(o, "data" if loaders == 1 else f"data.{len(given['data'])}", launched() and options.get("enabled") is not False)
         given[kind].append(kept)
     scaler = getattr(fabric._precision, "scaler", None)
     session = Session(**given, scaler=() if scaler is None else scaler, extra=extra, **options)
@@ -41,14 +44,14 @@ def keep(fabric: Fabric, *objects: Any, extra: Mapping[str, Any] | None = None, 
     return session
 
 
-def _sorted(o: Any) -> tuple[str, Any]:
-    """Which argument of a session it is, and what is kept of it."""
+def _sorted(o: Any, name: str, watched: bool) -> tuple[str, Any]:
+    """Which argument of a session it is, and what is kept of it; a loader has this ``name`` there, and is ``watched`` for what its workers change."""
     if isinstance(o, _FabricModule):
         return "model", o.module
     if isinstance(o, _FabricOptimizer):
         return "optimizer", o.optimizer
     if isinstance(o, _FabricDataLoader):
-        return "data", Place(o)
+        return "data", Place(o, name, watched)
     if isinstance(o, DataLoader) or hasattr(o, "param_groups") or hasattr(o, "named_parameters"):
         raise Invalid(f"keep: {type(o).__name__} is not what fabric.setup() or fabric.setup_dataloaders() returned: call those first, and give their results here")
     return ("data" if hasattr(o, "__iter__") else "scheduler"), o
@@ -67,11 +70,12 @@ class Place:
 
     room = 64 << 10  #: the generators that shuffle an epoch
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, name: str, watched: bool) -> None:
         if isinstance(loader._dataloader, Place):
             raise Invalid("keep: this loader is kept already: give each to one session")
         self._fabrics, self._loader = loader, loader._dataloader
         self._indices = Indices(self._loader)
+        self._workers = [Workers(self._loader, name)] if watched and self._loader.num_workers else []
         self._hooks: OrderedDict[int, Any] = OrderedDict()
         self._used, self._life, self._goes_on = 0, 0, False
         loader.epoch, loader.numbered = 0, self.numbered
@@ -100,6 +104,10 @@ class Place:
             yield batch
             if self._used:
                 self._tell()
+
+    def workers(self) -> list[Workers]:
+        """That make the batches."""
+        return self._workers
 
     @property
     def epoch(self) -> int:
