@@ -147,8 +147,8 @@ def test_generators_of_objects() -> None:
     assert kept(lambda _: g.random(), extra={"noise": Noise(g, keeps=False)}) == {"noise.rng"}
     assert kept(lambda _: None, extra={"noise": Noise(g, keeps=False)}) == set(), "it may have been drawn from when the object was made"
     m[0].draws = [random.Random(1), t]
-    assert kept(lambda _: torch.rand(1, generator=t)) == {"model._modules['0'].draws[1]"}
-    assert kept(lambda _: m[0].draws[0].random()) == {"model._modules['0'].draws[0]"}
+    assert kept(lambda _: torch.rand(1, generator=t)) == {"model[0].draws[1]"}
+    assert kept(lambda _: m[0].draws[0].random()) == {"model[0].draws[0]"}
     rng.add("mine", m[0].draws[0])
     try:
         assert kept(lambda _: m[0].draws[0].random()) == set()
@@ -212,7 +212,7 @@ def test_a_temperature_that_is_annealed() -> None:
 
     assert life(Annealed(), train) >= {"model.seen", "model.tau"}
     assert life(Kept(), train) == set()
-    assert life(nn.Sequential(nn.Dropout()), lambda m, step: setattr(m[0], "p", 0.01 * step)) == {"model.0.p"}
+    assert life(nn.Sequential(nn.Dropout()), lambda m, step: setattr(m[0], "p", 0.01 * step)) == {"model[0].p"}
 
 
 # -- optimizers and loaders over the whole life -------------------------------------------------------------------------

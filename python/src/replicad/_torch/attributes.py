@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import functools
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import torch
 
 from .._core import draws, preloading
 
-__all__ = ["Uses", "loaded", "of_program", "programs", "sets", "state", "uses"]
+__all__ = ["Uses", "loaded", "of_program", "programs", "sets", "state", "uses", "written"]
 
 #: Functions that make an object, print it, or put its state back.
 _BESIDE = frozenset(
@@ -46,6 +47,12 @@ class Uses:
     framed: frozenset[str]  #: written by code of a framework
     groups: tuple[frozenset[str], ...]  #: what one function writes together
     tables: tuple[frozenset[str], ...]  #: of those, what comes with buffers that no copy has, as far as the code tells
+
+
+def written(path: str) -> str:
+    """A way to something as programs write it: ``model[0].rng`` for ``model._modules['0'].rng`` and ``model.0.rng``."""
+    path = re.sub(r"\._modules\['(\w+)'\]", r".\1", path)
+    return re.sub(r"\.(\d+)(?=\.|\[|$)", r"[\1]", path)
 
 
 def state(kind: type) -> frozenset[str]:

@@ -83,7 +83,7 @@ class Implicit:
         objects = self._objects
         for name, model in objects.models.items():
             for prefix, m in model.named_modules() if all_ else self._mine[name]:
-                yield ".".join(x for x in (name, clean(model, prefix) if prefix else "") if x), m
+                yield name + attributes.written(f".{clean(model, prefix)}" if prefix else ""), m
         for name, o in objects.data.items():
             yield from _feeding(name, o)
         for o in (*objects.data.values(), *objects.extra.values()):
@@ -345,7 +345,8 @@ class Implicit:
 
     def generators(self) -> list[Any]:
         """Those that are kept."""
-        return [s.generator for s in self.slots.values() if isinstance(s, Drawn)]
+        of = (s.generator if isinstance(s, Drawn) else s.held.get(s.key) for s in self.slots.values() if not s.dead)
+        return [g for g in of if not values.plain(g) and draws.found(g)]
 
 
 def _memory(t: torch.Tensor) -> int:
@@ -425,5 +426,5 @@ def _generators(objects: Any, roots: Iterator[tuple[str, Any]], first: bool) -> 
     models = objects.models.items() if first else ()
     for name, o in (*models, *walked, *others, *objects.extra.items()):
         for path, g in draws.generators(o, name, of_program=False).items():
-            found.setdefault(id(g), (path, g))
+            found.setdefault(id(g), (name + attributes.written(path.removeprefix(name)), g))
     return [(path, g) for path, g in found.values() if not rng.added(g) and not any(g is s for s in seeded)]
