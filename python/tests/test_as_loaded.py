@@ -32,13 +32,15 @@ class Tied(torch.nn.Module):
         self.head.weight = self.body.weight
         self.turned = torch.nn.Parameter(torch.randn(6, 4).t())  # lies in another order of dimensions
         self.table = torch.nn.Embedding(3, 4, max_norm=0.1)
+        self.still = torch.nn.Linear(4, 6).requires_grad_(False)
+        self.register_buffer("heat", torch.ones(1))
     def forward(self, x):
-        return self.out(self.norm(self.body(x))) + (self.head(x) + self.norm(x @ self.turned)).sum() + self.table(torch.tensor([1])).sum()
+        return self.heat * self.out(self.norm(self.body(x) + self.still(x))) + (self.head(x) + self.norm(x @ self.turned)).sum() + self.table(torch.tensor([1])).sum()
 
 
 model = Tied()
 pretrained = {k: torch.ones_like(v) for k, v in model.state_dict().items()}
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.1) if STAGED else 0.1, foreach=False)
 session = replicad.Session(model, optimizer, staging=STAGED)
 
 
@@ -83,7 +85,23 @@ def there_and_back():
     model.load_state_dict(kept)
 def rate():
     for group in optimizer.param_groups:
-        group["lr"] = 0.1 / (1 + session.at)
+        if STAGED:
+            group["lr"].fill_(0.1 / (1 + session.at))
+        else:
+            group["lr"] = 0.1 / (1 + session.at)
+def heat():
+    model.heat.fill_(1 / (1 + session.at))
+def part():
+    "Of the model, whose forward the session sees."
+    model.norm(torch.ones(3, 6))
+def still():
+    torch.nn.init.normal_(model.still.weight)
+def still_by_data():
+    model.still.weight.data.normal_()
+def statistics():
+    model.norm.reset_running_stats()
+def of_others():
+    model.norm.load_state_dict(model.norm.state_dict() | {"running_var": torch.ones(6) / 3, "num_batches_tracked": torch.tensor(50000)})
 def renormalised():
     model.table(torch.tensor([0, 1, 2]))
 def ddp():
@@ -104,7 +122,8 @@ else:
     model.load_state_dict(pretrained)
 trains()
 out["begins"] = [x for x in said if "changed between" in x]
-for case in (equal, there_and_back, rate, renormalised, ddp, *((compiled,) if not STAGED else ()), guarded, load, fresh, by_data, turned, moments):
+refused = (load, fresh, by_data, turned, moments, still, still_by_data, statistics, of_others)
+for case in (equal, there_and_back, rate, heat, part, renormalised, ddp, *((compiled,) if not STAGED else ()), guarded, *refused):
     goes_back()
     said.clear()
     through = case()
@@ -127,6 +146,7 @@ kept = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
 fresh()
 moments()
 model.norm.running_mean.add_(1)
+still()
 out["put back"] = sorted(session.parts.loaded.stands(True))
 now = [model.state_dict(), optimizer.state_dict()]
 out["as it was"] = [repr(kept) == repr(now)]
@@ -142,18 +162,28 @@ def test_what_was_loaded_is_what_training_goes_on_with(run: Callable[..., str], 
     text = run(PROGRAM, how)
     out = json.loads(next(x for x in text.splitlines() if x.startswith("OUT ")).removeprefix("OUT "))
     begins, back, same = out.pop("begins"), out.pop("put back"), out.pop("as it was")
-    assert same == [True] and "model.norm.running_mean" in back and "model.turned" in back and any("exp_avg" in x for x in back), back
+    assert same == [True] and "model.norm.running_mean" in back and {"model.turned", "model.still.weight"} <= set(back) and any("exp_avg" in x for x in back), back
     if how == "staged":
         assert begins == [], "what stands under `if session.at == 0:` is as it should be"
     else:
         assert len(begins) == 1 and "model.out.weight" in begins[0] and "`if session.at == 0:`" in begins[0]
+    assert text.count("job grows at step 1: the same regions") == 1, "what is frozen is kept as it was put in place"
     quiet = {k: v for k, v in out.items() if isinstance(v, list)}
     refused = {k: v for k, v in out.items() if isinstance(v, str)}
     assert not any(quiet.values()), quiet
-    assert sorted(quiet) == sorted(["equal", "there_and_back", "rate", "renormalised", "ddp", "guarded", *(["compiled"] if how == "in place" else [])])
-    assert sorted(refused) == sorted(["load", "fresh", "by_data", "turned", "moments", "at the step"])
+    assert sorted(quiet) == sorted(["equal", "there_and_back", "rate", "heat", "part", "renormalised", "ddp", "guarded", *(["compiled"] if how == "in place" else [])])
+    assert sorted(refused) == sorted(["load", "fresh", "by_data", "turned", "moments", "still", "still_by_data", "statistics", "of_others", "at the step"])
     for text in refused.values():
         assert "`if session.at == 0:`" in text
-    for case, names in {"load": ["model.body.weight"], "by_data": ["model.out.weight"], "turned": ["model.turned"], "moments": ["exp_avg"]}.items():
+    for case, names in {
+        "load": ["model.body.weight"],
+        "by_data": ["model.out.weight"],
+        "turned": ["model.turned"],
+        "moments": ["exp_avg"],
+        "still": ["model.still.weight"],
+        "still_by_data": ["model.still.weight"],
+        "statistics": ["model.norm.running_mean", "model.norm.running_var"],
+        "of_others": ["model.norm.running_var"],
+    }.items():
         assert all(n in refused[case] for n in names), refused[case]
     assert "model.body.weight" not in refused["by_data"] and "before the first forward" not in refused["at the step"] and "first step" in refused["at the step"]

@@ -501,8 +501,9 @@ class Session:
         elif first:  # to look takes a tenth of a second, for which no recovery is to wait
             self._say_at = order.step + SAID
         self._watch.resumed()
-        self._watch.rates.loaded(own.get("rates", ""), order.step, source in ("fresh", "from", "otherwise"))
-        self._kept.loaded.taken()
+        begins = source in ("fresh", "from", "otherwise")
+        self._watch.rates.loaded(own.get("rates", ""), order.step, begins)
+        self._kept.loaded.taken(begins or not order.step)
         self._life.resumed.set()
         if self._unwinder is None:
             self._unwinder = unwind.Unwinder(self)
@@ -780,7 +781,8 @@ class Session:
             tight, full = self._asks_room and self._kept.tight, False
         except Full:
             tight = full = True
-        return More(grows, moving, full, of) if grows is not None or moving or tight else None
+        anew = self._kept.loaded.anew
+        return More(grows, moving, full, of, anew) if grows is not None or moving or tight or anew else None
 
     def _moving(self) -> list[str]:
         """The frozen parameters that have begun to move and that the job can take up. Those that it can't are named."""
@@ -810,7 +812,7 @@ class Session:
             return
         self._take_up(new, table, *more.of)
         if self._rank.number == 0:
-            log.warning("replicad: step %d: the job keeps more from here on, in epoch %d: %s", ended.step, self.order.epoch, "; ".join(grown.lines(was)))
+            log.warning("replicad: step %d: the job keeps more from here on, in epoch %d: %s", ended.step, self.order.epoch, "; ".join(grown.lines(was, more.anew)))
 
     def _ask_to_grow(self, ended: Ended, grown: Grown) -> tuple[Kept, list[Region]]:
         """What the job has taken up, and what is registered of it. Where it does not, optimizers have what they had: an in-process resume may go back to before."""
@@ -833,7 +835,11 @@ class Session:
         for name in more.moving:
             self._unkept.add(name)
             self._watch.lacks(name, f"{name} asks for no gradient and changes, and the job can't keep it from step {ended.step} on: {err}")
-        if not more.moving:
+        for name in more.anew:
+            self._watch.lacks(
+                name, f"{name} is kept once, and was put in place behind session.resume(): the job can't take it up at step {ended.step}: {err}. Put it before the session"
+            )
+        if not (more.moving or more.anew):
             self._asks_room = False
             self._watch.say(
                 "room",

@@ -33,12 +33,14 @@ class Grows(Mismatch):
 
 @dataclass(frozen=True)
 class More:
-    """What there is to keep that was not, when a step is over. ``moving`` parameters ask for no gradient. ``full``: small values have no room. ``of`` is for who reads those."""
+    """What there is to keep that was not, when a step is over. ``moving`` parameters ask for no gradient, and
+    those to keep ``anew``, once, are what the program has put in place after the job had them. ``full``: small values have no room. ``of`` is for who reads those."""
 
     grows: Grows | None
     moving: list[str]
     full: bool
     of: tuple[Any, ...]
+    anew: list[str]
 
     @property
     def must(self) -> bool:
@@ -121,8 +123,10 @@ class Grown:
             raise Mismatch(f"this job trains {name}, which it has taken up on its way, and this program has none of that name: start the program that the job was started with")
         return of[name]
 
-    def lines(self, before: Grown) -> Iterator[str]:
-        """What there is more than before, for a line that a person reads."""
+    def lines(self, before: Grown, anew: list[str]) -> Iterator[str]:
+        """What there is more than before, or ``anew``, for a line that a person reads."""
+        if anew:
+            yield f"{anew[0]}{f' and {len(anew) - 1} more' if len(anew) > 1 else ''} as put in place behind resume()"
         if new := [n for n in self.window if n not in before.window]:
             yield f"{new[0]}{f' and {len(new) - 1} more' if len(new) > 1 else ''} change now"
         for name, groups in self.groups.items():

@@ -11,7 +11,8 @@ import bisect
 import ctypes
 import logging
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -28,15 +29,21 @@ log = logging.getLogger("replicad")
 
 #: So many bytes in the middle of each tensor in host memory are remembered, for changes that torch does not count (``p.data.normal_()``).
 SAMPLE = 64
+#: So many times a BatchNorm may be called in one compiled forward.
+BATCHES = 64
 _VERSION: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
 
 
 class Loaded:
-    """Of a session's tensors that change in its steps, but for those that a forward changes (embeddings with ``max_norm``)."""
+    """Of a session's tensors, but for those that a forward changes (embeddings with ``max_norm``), and of buffers for the statistics of BatchNorm alone, which count the forwards.
+
+    What is frozen is kept once, as of the resume at which the job begins. A program that puts it in place behind that (pretrained weights) has the job keep it anew."""
 
     def __init__(self, rank: Rank, staging: Staging, trained: Callable[[], Trained]) -> None:
         self._rank, self._staging, self._trained = rank, staging, trained
         self._regions: dict[str, int] = {}
+        self._anew: list[str] = []
+        self._begins = False
         self.asked = False  #: whether the program has looked at the step since, as one does that puts values in place at step 0 alone
         self.forget()
 
@@ -46,6 +53,7 @@ class Loaded:
         self._counts: list[int] = []
         self._samples: list[bytes] = []
         self._wholes: list[tuple[str, torch.Tensor, int]] = []
+        self._statistics = Statistics()
 
     def registered(self, regions: Sequence[Region]) -> None:
         """These were registered, in this order."""
@@ -53,12 +61,17 @@ class Loaded:
         for leaf in self._staging.leaves:
             self._regions[leaf.name] = starts[bisect.bisect_right(starts, (leaf.local.data_ptr(), len(regions))) - 1][1]
 
-    def taken(self) -> None:
-        """The loaded state is in place: it is what the next step is to begin with."""
-        self.asked = False
-        self._leaves = [x for x in (*self._staging.fixed, *self._staging.live) if x.changes != "never" and x.tensor.numel()]
+    def taken(self, begins: bool) -> None:
+        """The loaded state is in place: it is what the next step is to begin with, the job's first one perhaps."""
+        self.asked, self._begins, self._anew = False, begins, []
+        self._notes()
+
+    def _notes(self) -> None:
+        self._leaves = [x for x in (*self._staging.fixed, *self._staging.live) if x.tensor.numel()]
         self._counts, self._samples = self._now()
-        self._wholes = [(name, t, _count(t)) for name, t in self._trained().tensors(True) if hasattr(t, "__tensor_flatten__")]
+        trained = self._trained()
+        self._wholes = [(name, t, _count(t)) for of in (True, False) for name, t in trained.tensors(of) if hasattr(t, "__tensor_flatten__")]
+        self._statistics = Statistics(trained.norms)
 
     def _now(self) -> tuple[list[int], list[bytes]]:
         return [_count(x.tensor) for x in self._leaves], [_sample(x.tensor) for x in self._leaves]
@@ -68,9 +81,13 @@ class Loaded:
         if not self._leaves:
             return
         trained = self._trained()
-        moved = [x for x in self._moved() if x.changes == "window" and not (x.name in trained.renormalised or x.name.startswith(trained.groups))]
+        written = self._statistics.written()
+        moved = [x for x in self._moved() if x.name in written or (x.changes != "any" and not (x.name in trained.renormalised or x.name.startswith(trained.groups)))]
         self.forget()
-        if not (names := [x.name for x in self._others(moved)]):
+        others = self._others(moved)
+        if self._begins:
+            self._anew = [x.name for x in others if x.changes == "never"]
+        if not (names := [x.name for x in others if x.changes != "never" or not (self._begins or trained.merges)]):
             return
         if at:
             raise Mismatch(
@@ -84,6 +101,12 @@ class Loaded:
                 "then. Put it before the session, or under `if session.at == 0:`",
             )
 
+    @property
+    def anew(self) -> list[str]:
+        """What is frozen, and was put in place behind the resume at which the job begins: the job has what was there before. Asked once."""
+        anew, self._anew = self._anew, []
+        return anew
+
     def _moved(self) -> list[Leaf]:
         """Those that may have changed: a DTensor counts what is done to it, and not the shard that it is made of."""
         counts, samples = self._now()
@@ -94,7 +117,8 @@ class Loaded:
     def stands(self, goes_on: bool) -> list[str]:
         """Behind the hooks with which a trainer begins in each process. What they put into tensors (a fresh initialisation), buffers too, they had put there before the job's first
         step, and the job has trained since: in one that ``goes_on`` it is put back. Returns its names."""
-        changed, staged = self._others(self._moved()) if goes_on else [], self._stages()
+        others, staged = self._others([x for x in self._moved() if goes_on or x.changes == "never"]), self._stages()
+        changed = others if goes_on else []
         with torch.no_grad():
             for x in changed:
                 if (stage := staged.get(x.name)) is not None:
@@ -103,7 +127,9 @@ class Loaded:
                     self._rank.load_again(self._regions[x.name])
         if names := [x.name for x in changed]:
             log.info("replicad: %s changed in the hooks that begin the training, and are again what was loaded", some(names))
-        self.taken()
+        elif self._begins:
+            self._anew = [x.name for x in others]
+        self._notes()
         return names
 
     def _stages(self) -> dict[str, torch.Tensor]:
@@ -120,6 +146,26 @@ class Loaded:
         except Error as err:
             log.info("replicad: %s may have changed since it was loaded: %s", leaf.name, err)
             return True
+
+
+class Statistics:
+    """The buffers of BatchNorms, which change in each forward that trains, of a part of the model too: each counts its forwards in another buffer."""
+
+    def __init__(self, norms: Mapping[str, Any] | None = None) -> None:
+        self._of = [(name, counter, _count(counter), int(counter)) for name, m in (norms or {}).items() if (counter := m.num_batches_tracked) is not None]
+
+    def written(self) -> set[str]:
+        """The names of those that something else than forwards has written."""
+        out = set[str]()
+        for name, counter, count, was in self._of:
+            if not self._went(_count(counter) - count, counter, was):
+                out |= {f"{name}.{k}" for k in ("running_mean", "running_var", "num_batches_tracked")}
+        return out
+
+    @staticmethod
+    def _went(changes: int, counter: Any, was: int) -> bool:
+        """Whether it was counted on. A compiled forward may count several at once."""
+        return changes > 0 and 0 < int(counter) - was <= BATCHES * changes
 
 
 def _alike(live: torch.Tensor, stage: torch.Tensor) -> bool:

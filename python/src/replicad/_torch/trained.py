@@ -34,6 +34,7 @@ REPLACED = (
     "does, in each step: have that step change it in place, or use an optimizer that does"
 )
 
+NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
 
 #: Whether a parameter asks for a gradient.
 _ASKS: Callable[[torch.Tensor], bool] = operator.attrgetter("requires_grad")
@@ -64,6 +65,8 @@ class Trained:
         self.renormalised = {
             f"{m}.{clean(model, k)}.weight" for m, model in models.items() for k, x in model.named_modules() if getattr(x, "max_norm", None) is not None and hasattr(x, "weight")
         }
+        #: what keeps statistics of its batches and counts them
+        self.norms: dict[str, Any] = {f"{m}.{clean(model, k)}": x for m, model in models.items() for k, x in model.named_modules() if isinstance(x, NORMS)}
         self.groups = tuple(f"{o}.groups." for o in optimizers)  #: how the names of tensors in groups begin, rates that programs write before their steps
         self._extra_state = [x for _, x in extra_state(models)]
         self._places = self._look()
