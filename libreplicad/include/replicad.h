@@ -298,7 +298,7 @@ RP_API int rp_fail(rp_handle *h, const char *text, rp_error *err);
 RP_API int rp_reject(rp_handle *h, const char *text, rp_error *err);
 
 /* Says that the rank will stand still for at most most_ns, on purpose (evaluation, compilation, loading), so that it is not taken
- * for a hang: a day at most; 0 ends the pause. */
+ * for a hang: a day at most; 0 ends the pause. After RP_EGONE rp_reconnect says it: a daemon that was away hears what is left of it. */
 RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err);
 /* Says that the process is on its way out, for at most most_ns, a day at most: an exception ends it, or its exit handlers run. Where an
  * epoch was closed it is no hang meanwhile; its rank gets a new process once it has ended. */

@@ -368,7 +368,8 @@ RP_API int rp_notify(rp_handle *h) {
 	pthread_mutex_lock(&h->io);
 	int told = rpi_tell_lacks(h);
 	int said = rpi_tell_said(h);
-	told = told == RP_OK ? said : told;
+	int paused = rpi_tell_pause(h);
+	told = told != RP_OK ? told : said != RP_OK ? said : paused;
 	rc = rc == RP_OK ? told : rc;
 	if (!h->waiting) /* else the training thread reads */
 		rpi_pump(h);

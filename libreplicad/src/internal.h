@@ -209,6 +209,8 @@ struct rp_handle {
 	uint8_t said[RP_MAX_SAID]; /* what the rank says of its job, as rp_say said last */
 	uint32_t said_bytes;
 	uint64_t said_on; /* the connection on which the daemon was told so; 0: on none */
+	int64_t paused_until; /* the rank may stand still until then, as rp_pause said last; 0: it said that it goes on, or nothing */
+	uint64_t paused_on;   /* the connection on which the daemon was told so; 0: on none */
 	uint8_t *datagram; /* RP_MAX_MESSAGE */
 };
 
@@ -294,6 +296,9 @@ void rpi_quiesce(rp_handle *h, int64_t deadline); /* finishes or cancels, and jo
 
 /* lacks.c */
 int rpi_tell_lacks(rp_handle *h); /* io held: where the connection's daemon was not told yet; RP_ETIMEOUT: it takes no message now */
+
+/* join.c */
+int rpi_tell_pause(rp_handle *h); /* as rpi_tell_lacks: what is left of the pause */
 
 /* said.c */
 int rpi_tell_said(rp_handle *h); /* as rpi_tell_lacks */

@@ -187,9 +187,28 @@ static int say_time(rp_handle *h, uint16_t type, const char *call, int64_t most_
 		return rpi_error(err, RP_EINVAL, "%s: %lld ns: want 0 to a day", call, (long long)most_ns);
 	if (!h->control)
 		return rpi_error(err, RP_ESTATE, "%s: before rp_attach", call);
+	if (type == RP_M_PAUSE) {
+		pthread_mutex_lock(&h->io);
+		h->paused_until = most_ns ? rpi_now() + most_ns : 0;
+		h->paused_on = h->connections; /* where it does not come through another one follows */
+		pthread_mutex_unlock(&h->io);
+	}
 	uint64_t ns = (uint64_t)most_ns;
 	struct iovec body = {&ns, sizeof ns};
 	return rpi_send(h, type, 0, &body, 1, rpi_deadline(1000000000), err);
+}
+
+/* The handle keeps the end of the pause: a daemon that was away has forgotten it, and would take the rank for one that hangs. */
+int rpi_tell_pause(rp_handle *h) {
+	int64_t left = h->paused_until ? h->paused_until - rpi_now() : 0;
+	if (left <= 0 || h->gone || h->paused_on == h->connections)
+		return RP_OK;
+	uint64_t most_ns = (uint64_t)left;
+	struct iovec body = {&most_ns, sizeof most_ns};
+	int rc = rpi_send_on(h, h->fd, RP_M_PAUSE, 0, &body, 1, -1, 0);
+	if (rc == RP_OK)
+		h->paused_on = h->connections;
+	return rc;
 }
 
 RP_API int rp_pause(rp_handle *h, int64_t most_ns, rp_error *err) {

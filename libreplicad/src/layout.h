@@ -143,7 +143,7 @@ enum {
 	RP_M_KV_DELETE = 17, /* rp_kv; reply RP_M_KV_TOTAL: 1 if there was a key */
 	RP_M_SCOPE = 18,    /* reply RP_M_SCOPED */
 	RP_M_UNLOADABLE = 23, /* text: rp_load found that the bytes it was ordered to load are not the plan's; no reply (a fence follows) */
-	RP_M_PAUSE = 19,    /* u64 nanoseconds: the rank stands still for at most so long, on purpose; 0 ends it; reply RP_M_PAUSED if it is a request */
+	RP_M_PAUSE = 19,    /* u64 nanoseconds: the rank stands still for at most so long, on purpose; 0 ends it; reply RP_M_PAUSED if it is a request; what is left is said again on each connection */
 	RP_M_ENDING = 24,   /* u64 nanoseconds: the process is on its way out, for at most so long; no reply */
 	RP_M_LACKS = 30,    /* text: what copies of this rank lack, at most RP_MAX_LACKS bytes; empty: nothing; no reply; said again on each connection */
 	RP_M_RECIPE_PART = 25, /* rp_piece: a piece of the recipe of the growth to come; no reply */

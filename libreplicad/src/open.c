@@ -296,6 +296,7 @@ RP_API int rp_reconnect(rp_handle *h, int64_t timeout_ns, rp_error *err) {
 		h->connections++;
 		rpi_tell_lacks(h);
 		rpi_tell_said(h);
+		rpi_tell_pause(h);
 		pthread_mutex_unlock(&h->io);
 		atomic_fetch_add(&h->reconnects, 1);
 	}

@@ -233,6 +233,8 @@ static void answer(fake *f, const uint8_t *message) {
 		fake_send(f, RP_M_BYE, 0, h.request, NULL, 0);
 		break;
 	case RP_M_PAUSE:
+		memcpy(&f->paused_ns, message + sizeof h, sizeof f->paused_ns);
+		atomic_fetch_add(&f->pausing, 1);
 		if (f->freeing)
 			usleep(20000); /* busy: by now a rank that does not wait has seen its step sealed */
 		for (uint32_t i = 0; f->freeing && i < f->slots; i++)

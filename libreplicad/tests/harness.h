@@ -70,7 +70,8 @@ typedef struct {
 	size_t before_bytes;
 	const char *recipe, *resumed, *from;
 	bool freeing;   /* frees the slots before it takes a word of a pause */
-	_Atomic unsigned sealed, stopped, unloadable, lacking, saying; /* messages of each kind */
+	_Atomic unsigned sealed, stopped, unloadable, lacking, saying, pausing; /* messages of each kind */
+	uint64_t paused_ns; /* the newest, read behind a reply to what was sent after it */
 	char lacks[RP_MAX_LACKS + 1]; /* the newest, read behind a reply to what was sent after it */
 	uint8_t said[RP_MAX_SAID]; /* the newest, likewise */
 	uint32_t said_bytes;

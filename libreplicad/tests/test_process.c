@@ -274,6 +274,43 @@ static void says_what_its_copies_lack_again(void) {
 	rank_end(&r);
 }
 
+/* What the daemon heard of pauses, once it has answered something that was sent later. */
+static uint64_t heard_pause(rank *r, unsigned times) {
+	OK(rp_kv_set(r->h, "k", "v", 1, 20ll * second, &failure));
+	SAME(atomic_load(&r->daemon.pausing), times);
+	return r->daemon.paused_ns;
+}
+
+/* A daemon that was away hears what is left of a pause, and nothing of one that is over. */
+static void says_again_that_it_stands_still(void) {
+	rank r;
+	rank_start(&r, 100);
+	uint64_t day = 86400ull * second;
+	SAME(rp_pause(r.h, -1, &failure), RP_EINVAL);
+	OK(rp_pause(r.h, (int64_t)day, &failure));
+	SAME(heard_pause(&r, 1), day);
+	fake_hang_up(&r.daemon);
+	SAME(rp_notify(r.h), RP_EGONE);
+	fake_start(&r.daemon);
+	OK(rp_reconnect(r.h, 20ll * second, &failure));
+	OK(rp_notify(r.h));
+	uint64_t left = heard_pause(&r, 2);
+	CHECK(left < day && left > day / 2);
+	fake_hang_up(&r.daemon);
+	SAME(rp_notify(r.h), RP_EGONE);
+	SAME(rp_pause(r.h, (int64_t)day, &failure), RP_EGONE); /* it begins meanwhile */
+	fake_start(&r.daemon);
+	OK(rp_reconnect(r.h, 20ll * second, &failure));
+	CHECK(heard_pause(&r, 3) > day / 2);
+	fake_hang_up(&r.daemon);
+	SAME(rp_notify(r.h), RP_EGONE);
+	SAME(rp_pause(r.h, 0, &failure), RP_EGONE);
+	fake_start(&r.daemon);
+	OK(rp_reconnect(r.h, 20ll * second, &failure));
+	heard_pause(&r, 3);
+	rank_end(&r);
+}
+
 /* What the daemon heard of a rank's remarks, once it has answered something that was sent later. */
 static const fake *heard_said(rank *r, unsigned times) {
 	OK(rp_kv_set(r->h, "k", "v", 1, 20ll * second, &failure));
@@ -343,4 +380,4 @@ static void says_remarks(void) {
 }
 
 const test process_tests[] = {{"child touches nothing", child_touches_nothing}, {"killed while copying", killed_while_copying}, {"daemon goes away", daemon_goes_away}, {"refused then attached", refused_then_attached}, {"refused before it hung up", refused_before_it_hung_up}, {"refused while training", refused_while_training}, {"reconnect to another incarnation", reconnect_to_another_incarnation},
-			      {"good is asked again when copied", good_is_asked_again_when_copied}, {"says what its copies lack", says_what_its_copies_lack}, {"says what its copies lack again", says_what_its_copies_lack_again}, {"says remarks", says_remarks}, {0}};
+			      {"good is asked again when copied", good_is_asked_again_when_copied}, {"says what its copies lack", says_what_its_copies_lack}, {"says what its copies lack again", says_what_its_copies_lack_again}, {"says again that it stands still", says_again_that_it_stands_still}, {"says remarks", says_remarks}, {0}};

@@ -309,8 +309,8 @@ class Rank(Rendezvous):
 
     def pause(self, most: float) -> None:
         """Says that this rank will stand still for at most ``most`` seconds, on purpose, so that it is not taken for a hang; 0
-        ends the pause."""
-        with self._lock:
+        ends the pause. A daemon that is away hears it once it is back."""
+        with self._lock, contextlib.suppress(Gone):
             self._paused = time.monotonic() + most
             self._check(self._lib.rp_pause(self._handle(), int(most * 1e9), c.byref(self._text)), "pause")
 
