@@ -17,6 +17,7 @@ from replicad import rng
 from replicad._torch import attributes, lacking
 from replicad._torch.lacking import ROUND, Lacking, alive, missing
 from replicad._torch.objects import Objects
+from replicad._torch.replacing import Replacing
 from replicad.data import Loader
 
 
@@ -318,3 +319,23 @@ def test_what_is_said_in_a_job(run: Callable[..., str], how: str, line: str, not
     lacks = [x for x in said if "would lack" in x]
     assert lacks == ([f"{line}: session.explain() says more"] if line else [])
     assert list(seen.values()) == ([noticed] if noticed else []), seen
+
+
+def test_a_scheduler_of_what_is_put_around_an_optimizer_is_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """As accelerate's is, which gives the optimizer's groups: its rates are compared by what they began with, and nothing hangs on the optimizer unregistered."""
+    from accelerate import Accelerator
+    from transformers import get_scheduler
+
+    m = net()
+    around = Accelerator(cpu=True).prepare_optimizer(sgd(m))
+    warm = get_scheduler("cosine", around, num_warmup_steps=2, num_training_steps=8)
+    of = objects(model=m, optimizer=around, scheduler=warm)
+    (o,) = of.optimizers.values()
+    assert o is not warm.optimizer
+    assert Lacking(of).scheduled(o)
+    assert not Lacking(objects(model=m, optimizer=around)).scheduled(o)
+    replacing = Replacing()
+    replacing.asks(of, ())
+    o.param_groups[0]["lr"] = 0.07  # as of a job that is further in its schedule
+    replacing.say(of, Lacking(of).scheduled, 0, True)
+    assert not caplog.records

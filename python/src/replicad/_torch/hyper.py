@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["BEGAN", "alike", "arguments", "plain", "replaced", "text"]
+__all__ = ["BEGAN", "alike", "arguments", "drives", "plain", "replaced", "text"]
 
 #: What schedulers change in a group; they keep the rate that they began with under another name.
 SCHEDULED = frozenset(("lr", "momentum", "betas", "beta1"))
@@ -33,6 +33,12 @@ def _group(ours: Mapping[str, Any], theirs: Mapping[str, Any], names: frozenset[
         a, b = ours[key], theirs[key]
         if plain(a) and plain(b) and alike(a) != alike(b):
             yield f"{'lr' if key == BEGAN else key} {text(a)} of this program is replaced by {text(b)} of the job"
+
+
+def drives(scheduler: Any, optimizer: Any) -> bool:
+    """Whether a scheduler is of an optimizer, or of what a framework has put around it, which has its groups."""
+    of = getattr(scheduler, "optimizer", None)
+    return of is optimizer or (of is not None and getattr(of, "param_groups", None) is optimizer.param_groups)
 
 
 def plain(v: Any) -> bool:

@@ -19,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from .._core import capsule, draws, preloading
 from . import loaders, workers
 from .cadence import Cadence
+from .hyper import drives
 from .later import Later
 from .objects import Objects, extra_state
 from .optimizers import part
@@ -109,7 +110,7 @@ def _scheduled(objects: Objects, optimizer: Any) -> bool:
     """Whether a scheduler of it is registered, by itself or in an object that holds it."""
     given = (*objects.schedulers.values(), *objects.extra.values())
     inner = (x for o in given for _, x in draws.within(o, "", of_program=False) if isinstance(x, torch.optim.lr_scheduler.LRScheduler))
-    return any(getattr(s, "optimizer", None) is optimizer for s in chain(objects.schedulers.values(), inner))
+    return any(drives(s, optimizer) for s in chain(objects.schedulers.values(), inner))
 
 
 def _workers(objects: Objects, live: Mapping[str, list[Any]]) -> Iterator[Verdict]:

@@ -21,6 +21,7 @@ from . import loaders
 from .derived import Derived
 from .gradients import Gradients
 from .grown import Grown
+from .hyper import drives
 from .implicit import Implicit
 from .marked import Moves, Own
 from .optimizers import bare, part, refuse_inner, refuse_sparse, unwrapped
@@ -291,7 +292,7 @@ def extra_state(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, to
 
 
 def _drives(scheduler: Any, optimizers: Mapping[str, Any]) -> bool:
-    return any(getattr(scheduler, "optimizer", None) is o for o in optimizers.values())
+    return any(drives(scheduler, o) for o in optimizers.values())
 
 
 def by_name(kind: str, given: Any) -> dict[str, Any]:

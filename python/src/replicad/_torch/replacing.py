@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 
 from .._core import draws
 from ..errors import Invalid
-from .hyper import BEGAN, alike, arguments, plain, replaced, text
+from .hyper import BEGAN, alike, arguments, drives, plain, replaced, text
 from .objects import Objects
 
 __all__ = ["Replacing"]
@@ -71,7 +71,7 @@ class Replacing:
                         f"replace: {n} of {name} is {g[n]!r:.60}, which is no {'finite number' if n == 'lr' else 'plain value'}: make the optimizer with one, or write it "
                         "yourself (fill_) inside of a step"
                     )
-            unknown = [k for k, s in objects.schedulers.items() if getattr(s, "optimizer", None) is o and not _within(s)]
+            unknown = [k for k, s in objects.schedulers.items() if drives(s, o) and not _within(s)]
             if unknown and n in FAMILY:
                 raise Invalid(f"replace: {n} of {name} is set by {', '.join(unknown)}, which is none of torch's schedulers and keeps rates of its own: set them there")
 
@@ -176,4 +176,4 @@ def _within(given: Any) -> list[Any]:
 def _schedulers(objects: Objects, optimizer: Any) -> Iterator[Any]:
     """Those of an optimizer that are registered, each once, by themselves or in an object that holds them."""
     found = {id(s): s for given in (*objects.schedulers.values(), *objects.extra.values()) for s in _within(given)}
-    return (s for s in found.values() if getattr(getattr(s, "optimizer", None), "param_groups", None) is optimizer.param_groups)
+    return (s for s in found.values() if drives(s, optimizer))
