@@ -68,6 +68,8 @@ class Grpo(Sft):
     of = GRPOTrainer
     config = GRPOConfig
     kept: Mapping[str, Any] = {"completions": 1 << 20}
+    #: Advice of a block that is run again, whose evaluation generates: what it draws is drawn again, and the run is equal.
+    noticed = ("torch's CPU generator, in an evaluation",)
 
     def samples(self, n: int) -> list[dict[str, Any]]:
         return [{"prompt": text(i, 4)} for i in range(n)]
