@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from .._core.rank import Rank
 from .._core.region import Region
@@ -149,7 +150,8 @@ class Loaded:
 
 
 class Statistics:
-    """The buffers of BatchNorms, which change in each forward that trains, of a part of the model too: each counts its forwards in another buffer."""
+    """The buffers of BatchNorms, which change in each forward that trains, of a part of the model too: each counts its forwards in another buffer. A DDP gives rank 0's to the
+    others, when it is made and in a forward: only there it is known that something else has written them."""
 
     def __init__(self, norms: Mapping[str, Any] | None = None) -> None:
         self._of = [(name, counter, _count(counter), int(counter)) for name, m in (norms or {}).items() if (counter := m.num_batches_tracked) is not None]
@@ -157,6 +159,8 @@ class Statistics:
     def written(self) -> set[str]:
         """The names of those that something else than forwards has written."""
         out = set[str]()
+        if dist.is_available() and dist.is_initialized() and dist.get_rank():
+            return out
         for name, counter, count, was in self._of:
             if not self._went(_count(counter) - count, counter, was):
                 out |= {f"{name}.{k}" for k in ("running_mean", "running_var", "num_batches_tracked")}
