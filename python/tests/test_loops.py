@@ -26,6 +26,7 @@ KILLS = {
     "curriculum": "forward:11 iteration:20",
     "skip": "iteration:12 window:29",
     "evaluate": "forward:11 iteration:20",
+    "average": "forward:11 iteration:20",  # the first forward after step 10 is its evaluation's, with the average in
     "trainer": "forward:11 window:20",  # the first forward after step 10 is its evaluation's
     "loop": "forward:71 batch:112",  # of docs/loops.md; step 70 is followed by an evaluation, 112 by that of an epoch
 }

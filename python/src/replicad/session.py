@@ -1025,8 +1025,8 @@ class Session:
             self._rank.freeze_good()
 
     def commit(self, timeout: float | None = None) -> int:
-        """Waits until the step whose state is live is committed on the whole job, and returns it: before a planned stop, say, or an
-        evaluation. All ranks call it, between two steps, with nothing of the next one done yet.
+        """Waits until the step whose state is live is committed on the whole job, and returns it: before a planned stop, say. All ranks call it, between two steps, with
+        nothing of the next one done yet, and last in an iteration of :meth:`steps`: what follows it there is not done again if it is interrupted, unless :meth:`follow` names it.
 
         Every step is captured behind the next forward by itself, and most are committed; this one is, whatever ``--cadence`` says and
         however fast steps are. :class:`Fenced` when a rank is lost before that; :class:`Timeout` after ``timeout`` seconds, and
@@ -1034,8 +1034,10 @@ class Session:
         and training may go on. A rank that never calls it is taken for a hang like any that stands still.
         """
         self._between("commit")
+        early = self._loop.ended is not None and self._loop.over_steps is not None
         self._over("a commit")
         self._kept.live.commit(self._at, timeout)
+        self._watch.committed(self._at, early)
         return self._at
 
     def note(self, **values: object) -> None:

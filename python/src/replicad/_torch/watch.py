@@ -67,10 +67,12 @@ class Exit:
     known: bool  #: the loop has said so: what changes now is the next iteration's
     generators: bytes | None  #: that its copy has
     objects: bytes  #: what the user's own objects had, packed
+    whole: bool = False  #: it is committed, so that nothing that changes now is in its copy
+    early: bool = False  #: by a commit, with the rest of its iteration still to come
 
     def begun(self) -> Exit:
         """The next iteration has begun."""
-        return replace(self, known=True)
+        return replace(self, known=True, early=False)
 
     def drawn(self, generators: bytes | None) -> Exit:
         """The generators were looked at again."""
@@ -171,6 +173,8 @@ class Watch:
         if self._left is None or not (changed := [n for n in self._trained.changed(self._left) if n not in self.seen]):
             return
         torn = f"the copy of step {step} is made meanwhile, and has the change whole, in part or not at all; ranks that should be equal can be found to differ"
+        if self._at_exit is not None and self._at_exit.whole:
+            torn = f"session.commit() has copied step {step} before, so that a restart from it has none of the change unless it was put back"
         if own := [n for n in changed if n in self._renormalised]:
             self._say_all(
                 own,
@@ -229,9 +233,17 @@ class Watch:
             self.lacks(name, f"{name}: random numbers were drawn after step {step}: {remedy}")
         self._at_exit = at.begun()
 
-    def followed(self) -> None:
-        """What was due is done. A process that resumes does it again, so that it has what that drew and changed."""
+    def committed(self, step: int, early: bool) -> None:
+        """The step was committed before anything else was done. ``early``: in a loop over steps, with the rest of the iteration still to come."""
+        self.look("session.commit()", step)
         if (at := self._at_exit) is not None:
+            self._at_exit = replace(at, whole=True, early=early or at.early)
+
+    def followed(self) -> None:
+        """What was due is done. A process that resumes does it again, so that it has what that drew and changed: in place, too, where the copy was whole before."""
+        if (at := self._at_exit) is not None:
+            if at.whole and self._left is not None:
+                self._left = self._trained.now()
             objects = self._objects()
             self._at_exit = replace(at, generators=self._generators(), objects=capsule.pack(objects, "extra") if objects else b"")
 
@@ -245,7 +257,17 @@ class Watch:
                 "goes on with others than an undisturbed run. That is right where every step draws before its forward; what is drawn once a process (a DataLoader's seed: "
                 "give it generator=torch.Generator()) belongs before the session, or into `with replicad.rng.preserved()`; a loop over session.steps() needs neither",
             )
-        if (at := self._at_exit) is None or (self._looks >= LOOKS and not training):
+        if (at := self._at_exit) is None:
+            return
+        if at.early and not training:
+            self.say(
+                "evaluation",
+                f"an evaluation follows session.commit() in the iteration of step {at.step}: a fault in it goes back to behind that, and it is never done. Leave the commit out: "
+                "the step is copied when its iteration ends, and what was interrupted is done again with it. Or name it inside of the block, session.follow('evaluate'), and call "
+                "session.done('evaluate') behind it",
+            )
+            return
+        if self._looks >= LOOKS and not training:
             return
         self.look("the next forward", at.step)
         self._looks += 1
