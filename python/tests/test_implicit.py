@@ -19,7 +19,7 @@ from conftest import Daemon
 from replicad._core import capsule
 from replicad._torch import attributes, implicit, marked
 from replicad._torch.objects import Objects
-from replicad.adapters._loop import Attributes
+from replicad.adapters.accelerate import Micro
 from replicad.data import Loader
 
 
@@ -534,7 +534,7 @@ class Few:
 
 def test_names_are_as_programs_write_them() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ModuleDict({"a": nn.ModuleList([Noise()])}))
-    of = session({"gan": nn.Sequential(Noise()), "net": model}, extra={"few": marked.moves(Attributes(Few(), "step"))})
+    of = session({"gan": nn.Sequential(Noise()), "net": model}, extra={"few": marked.moves(Micro(Few()))})
     for noise in (of.models["model.gan"][0], model[1]["a"][0]):
         noise(x(1))
     assert set(of.implicit.own()) == {"model.gan[0].rng", "model.net[1].a[0].rng"}, "each once"

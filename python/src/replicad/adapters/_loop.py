@@ -35,9 +35,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 class Attributes:
     """State that lies in attributes of an object: ``replicad.moves(Attributes(trainer.state, "global_step", "epoch"))``. Their values are what
-    can be kept: numbers, texts, lists, dicts, tensors. It has slots alone, and the object stays out of sight: what it holds besides is the framework's, or given by itself."""
-
-    __slots__ = ("__weakref__", "_names", "_obj")
+    can be kept: numbers, texts, lists, dicts, tensors."""
 
     def __init__(self, obj: Any, *names: str) -> None:
         self._obj, self._names = obj, names

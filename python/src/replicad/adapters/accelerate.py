@@ -32,7 +32,7 @@ from ..errors import Invalid, Mismatch, SessionState, Unsupported
 from ..parallel import unsent
 from ..session import Session
 from ..store import init_process_group
-from ._loop import Attributes, OneStep, want
+from ._loop import OneStep, want
 from ._makes import Makes
 
 __all__ = ["again", "prepare"]
@@ -62,7 +62,7 @@ def prepare(accelerator: Accelerator, *objects: Any, **options: Any) -> Session:
     watched = launched() and options.get("enabled") is not False  # its workers
     loaders = sum(isinstance(x, DataLoaderShard) for x in given["data"])
     data = [Place(x, "loader" if loaders == 1 else f"loader.{i}", watched) if isinstance(x, DataLoaderShard) else x for i, x in enumerate(given["data"])]
-    extra = {"accelerator": moves(Attributes(accelerator, "step"))} | _registered(accelerator, given) | dict(options.pop("extra", None) or {})
+    extra = {"accelerator": moves(Micro(accelerator))} | _registered(accelerator, given) | dict(options.pop("extra", None) or {})
     session = Session(
         model=[m if accelerator.distributed_type.value == "FSDP" else extract_model_from_parallel(m, keep_torch_compile=False) for m in given["model"]],
         optimizer=given["optimizer"],
@@ -163,6 +163,23 @@ def _as_steps(session: Session, optimizer: AcceleratedOptimizer, one: OneStep) -
             return plain(closure)
 
     optimizer.step = step
+
+
+class Micro:
+    """An accelerator's count of micro-batches. It has slots alone, by which the accelerator stays out of sight: what that holds is given by itself."""
+
+    __slots__ = ("__weakref__", "_accelerator")
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+
+    def state_dict(self) -> dict[str, Any]:
+        """As it is now."""
+        return {"step": self._accelerator.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts it back."""
+        self._accelerator.step = state["step"]
 
 
 class Place:
