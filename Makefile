@@ -12,7 +12,7 @@ GOBUILD    := $(GO) build -buildvcs=false -trimpath
 FUZZTIME   ?= 20s
 EPISODES   ?= 300
 SIM        ?=
-CONTROLS   ?= heir twice left slots never_loads incarnation early anew afresh clocks
+CONTROLS   ?= heir twice left slots never_loads incarnation early anew afresh clocks unasked
 RUNS       ?= 20
 DEMO       ?=
 VENV       := $(CURDIR)/.venv

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/spf13/cobra"
 )
 
@@ -25,8 +26,9 @@ const (
 // admin names the admin socket: by itself or through the configuration.
 type admin struct {
 	target
-	socket string
-	longer time.Duration // than adminTimeout, that a call may take
+	socket  string
+	daemons []uint32      // users whose daemon is believed there, by the configuration
+	longer  time.Duration // than adminTimeout, that a call may take
 }
 
 func (a *admin) addFlags(cmd *cobra.Command) {
@@ -39,9 +41,9 @@ func (a *admin) find() (*config.Config, error) {
 	if a.socket != "" {
 		return new(config.Config), nil
 	}
-	c, err := a.load(noDevCluster)
+	c, err := a.load(nil)
 	if err == nil {
-		a.socket = c.AdminSocket
+		a.socket, a.daemons = c.AdminSocket, c.Daemons()
 	}
 	return c, err
 }
@@ -52,8 +54,7 @@ func (a *admin) call(ctx context.Context, method, path string, request []byte) (
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout+a.longer)
 	defer cancel()
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", socket)
+		return unixsock.Dial(ctx, "unix", socket, a.daemons...)
 	}}
 	req, err := http.NewRequestWithContext(ctx, method, "http://replicad"+path, bytes.NewReader(request))
 	if err != nil {

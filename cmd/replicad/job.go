@@ -68,7 +68,7 @@ func newJobToken(std stdio) *cobra.Command {
 			"The token is valid on every node with that secret, and for no other job.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := t.load(noDevCluster)
+			c, err := t.load(nil)
 			if err != nil {
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -175,14 +176,17 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 		return o, coded(exitUsage, err)
 	}
 	if o.Socket == "" {
-		c, err := f.load(noDevCluster)
+		c, err := f.load(nil)
 		if err != nil {
 			return o, err
 		}
-		o.Socket, o.Admin, o.Token = c.Socket, c.AdminSocket, c.JobToken(o.Job)
+		o.Socket, o.Daemons, o.Admin, o.Token = c.Socket, c.Daemons(), c.AdminSocket, c.JobToken(o.Job)
 		if o.Host == "" {
 			o.Host = c.Host()
 		}
+	}
+	if uid, err := strconv.ParseUint(os.Getenv(unixsock.DaemonUID), 10, 32); err == nil && len(o.Daemons) == 0 {
+		o.Daemons = []uint32{uint32(uid)} // ranks get none of the launcher's own variables
 	}
 	if err := f.showToken(&o); err != nil {
 		return o, err

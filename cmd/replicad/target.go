@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
@@ -23,7 +21,7 @@ func (t *target) addFlags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("config", "dev")
 }
 
-// load reads the configuration; with --dev it is the one that makeIdentity is for.
+// load reads the configuration; with --dev it is the one that makeIdentity is for. nil: the cluster must be there.
 func (t *target) load(makeIdentity func(dir string, node replica.NodeName) error) (*config.Config, error) {
 	var c *config.Config
 	var err error
@@ -33,9 +31,4 @@ func (t *target) load(makeIdentity func(dir string, node replica.NodeName) error
 		c, err = config.Load(t.file)
 	}
 	return c, coded(exitConfig, err)
-}
-
-// noDevCluster is the makeIdentity of verbs that need a running daemon.
-func noDevCluster(string, replica.NodeName) error {
-	return errors.New("there is no dev cluster here yet: start it with `replicad daemon --dev`, or go to the directory that it was started in (XDG_STATE_HOME, if set, is where it lives for all directories)")
 }

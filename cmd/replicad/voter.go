@@ -47,7 +47,7 @@ holds, and what the log can't tell. Run it like that on every voter that is left
 --accept-loss on the voter whose log reaches farthest.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			c, err := t.load(noDevCluster)
+			c, err := t.load(nil)
 			if err != nil {
 				return err
 			}

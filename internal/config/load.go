@@ -37,7 +37,7 @@ const (
 // Load reads a file, fills in the defaults for what it leaves out and validates the result: a zero in the file is taken as it is,
 // and refused where it is out of range. Its errors begin with the path and report every fault; none shows the secret.
 func Load(path string) (*Config, error) {
-	data, mode, err := readFile(path)
+	data, st, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -51,36 +51,37 @@ func Load(path string) (*Config, error) {
 	}
 	c = c.relativeTo(dir)
 	c.fillPaths()
-	if c.JobSecret != "" && mode.Perm()&0o077 != 0 {
+	if mode := st.Mode(); c.JobSecret != "" && mode.Perm()&0o077 != 0 {
 		faults = append(faults, &FieldError{"job_secret", fmt.Sprintf("in a file of mode %04o", mode.Perm()), "a file that its owner alone may read: chmod 600 " + path, "a user who reads it can make the token of every job"})
 	}
+	faults = append(faults, c.checkDaemonUser(path, st))
 	if err := errors.Join(append(faults, c.Validate())...); err != nil {
 		return nil, fmt.Errorf("config %s:\n%w", path, err)
 	}
 	return c, nil
 }
 
-func readFile(path string) ([]byte, fs.FileMode, error) {
+func readFile(path string) ([]byte, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a named pipe is to be refused, not waited for
 	if err != nil {
-		return nil, 0, fmt.Errorf("config: %w (give --config FILE, or start one node with --dev)", err)
+		return nil, nil, fmt.Errorf("config: %w (give --config FILE, or start one node with --dev)", err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return nil, 0, fmt.Errorf("config: %w", err)
+		return nil, nil, fmt.Errorf("config: %w", err)
 	}
 	if !st.Mode().IsRegular() {
-		return nil, 0, fmt.Errorf("config %s: not a regular file: name the configuration itself", path)
+		return nil, nil, fmt.Errorf("config %s: not a regular file: name the configuration itself", path)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
 	if err != nil {
-		return nil, 0, fmt.Errorf("config: %w", err)
+		return nil, nil, fmt.Errorf("config: %w", err)
 	}
 	if len(data) > MaxFileBytes {
-		return nil, 0, fmt.Errorf("config %s: more than %d bytes: is it a configuration?", path, MaxFileBytes)
+		return nil, nil, fmt.Errorf("config %s: more than %d bytes: is it a configuration?", path, MaxFileBytes)
 	}
-	return data, st.Mode(), nil
+	return data, st, nil
 }
 
 // parse reads one YAML document over the defaults; paths that the file leaves out are empty. What can't be taken (unknown fields,

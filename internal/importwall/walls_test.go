@@ -28,13 +28,14 @@ const side = 9
 var walls = map[string]wall{
 	"replica":            {0, []string{}, nil},
 	"internal/invariant": {0, []string{}, nil},
+	"internal/owner":     {0, []string{}, []string{"golang.org/x/sys/unix"}},
 
 	"lock":                   {1, []string{"replica", "internal/planted"}, nil},
 	"recovery":               {1, []string{"replica", "internal/planted"}, nil},
 	"rng":                    {1, []string{"replica"}, nil},
 	"internal/franchise":     {1, []string{"replica", "internal/planted"}, nil},
 	"internal/wire":          {1, []string{"replica"}, []string{"github.com/cespare/xxhash/v2", "github.com/fxamacker/cbor/v2"}},
-	"internal/unixsock":      {1, []string{}, []string{"golang.org/x/sys/unix"}},
+	"internal/unixsock":      {1, []string{"internal/owner"}, []string{"golang.org/x/sys/unix"}},
 	"internal/exposure":      {1, []string{"replica"}, nil},
 	"internal/threads":       {1, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/want":          {1, []string{}, []string{"golang.org/x/sys/unix"}},
@@ -42,7 +43,7 @@ var walls = map[string]wall{
 	"internal/atomicfile":    {1, []string{}, nil},
 	"internal/manners":       {1, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/store": {1, []string{}, nil},
-	"internal/config":        {1, []string{"replica"}, []string{"github.com/goccy/go-yaml"}},
+	"internal/config":        {1, []string{"replica", "internal/owner"}, []string{"github.com/goccy/go-yaml"}},
 
 	"internal/durable/kept":        {1, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/safetensors": {1, []string{"replica"}, []string{"github.com/zeebo/xxh3"}},
@@ -71,7 +72,7 @@ var walls = map[string]wall{
 	"internal/durable/directory": {2, []string{"internal/durable/store"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/remote":    {2, []string{"internal/durable/store"}, nil},
 	"internal/shm":               {2, []string{"replica", "internal/planted", "internal/unixsock", "internal/want"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
-	"internal/pki":               {2, []string{"replica"}, nil},
+	"internal/pki":               {2, []string{"replica", "internal/owner"}, nil},
 	"internal/endpoint":          {2, []string{"replica"}, []string{"github.com/quic-go/quic-go", "golang.org/x/net/ipv4", "golang.org/x/sys/unix"}},
 	"membership":                 {2, []string{"replica"}, []string{"github.com/hashicorp/memberlist"}},
 	"transfer":                   {2, []string{"replica", "internal/wire"}, []string{"github.com/zeebo/xxh3", "github.com/quic-go/quic-go"}},

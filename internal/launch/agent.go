@@ -44,7 +44,7 @@ func Agent(ctx context.Context, o Options, nodes int, in io.Reader, out io.Write
 	rand.Read(id[:])
 	linkCtx, unlink := context.WithCancel(ctx)
 	a := &agent{opt: o, out: json.NewEncoder(out), is: wire.Agent{ID: hex.EncodeToString(id[:]), Nodes: uint32(nodes)}, lines: make(chan []byte), over: make(chan struct{}), unlink: unlink,
-		link: &link{socket: o.Socket, hello: o.hello(), wait: o.helloWait, events: make(chan linkEvent)}}
+		link: &link{socket: o.Socket, daemons: o.Daemons, hello: o.hello(), wait: o.helloWait, events: make(chan linkEvent)}}
 	ended := make(chan struct{})
 	go func() { defer close(ended); a.link.run(linkCtx) }()
 	go a.read(in) // ends with in, which is not this function's to close
@@ -192,6 +192,8 @@ func (a *agent) onAway(err error) error {
 		return fmt.Errorf("job %q: %w", a.opt.Job, err)
 	case forGood && (a.is.Round == 0 || refused.Code == wire.CodeStopped):
 		return a.finish(1, err.Error())
+	case stranger(err) && !a.ready:
+		return fmt.Errorf("job %q: %w", a.opt.Job, a.opt.nobody(err))
 	case !a.ready: // patience is what it has
 		if a.away.last == nil || !errors.Is(err, context.DeadlineExceeded) {
 			a.away.last = err

@@ -23,7 +23,7 @@ func Create(ctx context.Context, o Options) error {
 	patience := time.AfterFunc(o.Patience, func() { cancel(fmt.Errorf("no answer for %v", o.Patience)) })
 	defer patience.Stop()
 	o.Capacity, o.Ranks, o.Spare = 0, nil, true // the daemon is to start nothing here
-	l := &link{socket: o.Socket, hello: o.hello(), wait: o.helloWait, events: make(chan linkEvent)}
+	l := &link{socket: o.Socket, daemons: o.Daemons, hello: o.hello(), wait: o.helloWait, events: make(chan linkEvent)}
 	done, end := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() { defer close(ended); l.run(done) }()
@@ -48,6 +48,8 @@ func Create(ctx context.Context, o Options) error {
 				continue
 			case errors.As(e.err, &refused) && refused.Code != wire.CodeAgain:
 				return fmt.Errorf("job %q: %w", o.Job, e.err)
+			case stranger(e.err):
+				return fmt.Errorf("job %q: %w", o.Job, o.nobody(e.err))
 			}
 			if away == nil || !errors.Is(e.err, context.DeadlineExceeded) && !errors.Is(e.err, context.Canceled) { // the last try ends with the patience, which says less than those before
 				away = e.err

@@ -49,7 +49,7 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	linkCtx, closeLink := context.WithCancel(context.WithoutCancel(ctx))
 	l := &launcher{
 		opt: o, children: map[replica.Rank]*child{}, dismissed: map[*child]bool{}, seats: seats{}, last: map[replica.Rank]outcome{}, ended: map[replica.Rank]wire.RunExited{}, exits: make(chan exited),
-		link: &link{socket: o.Socket, hello: o.hello(), kept: o.Kept, wait: o.helloWait, events: make(chan linkEvent)},
+		link: &link{socket: o.Socket, daemons: o.Daemons, hello: o.hello(), kept: o.Kept, wait: o.helloWait, events: make(chan linkEvent)},
 	}
 	l.wg.Go(func() { l.link.run(linkCtx) })
 	defer l.wg.Wait()
@@ -156,6 +156,10 @@ func (l *launcher) onAway(err error) {
 	var refused *refusedError
 	if errors.As(err, &refused) && (len(l.children) == 0 && refused.Code != wire.CodeAgain || refused.Code == wire.CodeStopped) {
 		l.stop(1, fmt.Errorf("job %q: %w", l.opt.Job, err), syscall.SIGTERM)
+		return
+	}
+	if stranger(err) && len(l.children) == 0 {
+		l.stop(1, fmt.Errorf("job %q: %w", l.opt.Job, l.opt.nobody(err)), syscall.SIGTERM)
 		return
 	}
 	if news := l.away.news(l.opt.Socket, err); news != "" {

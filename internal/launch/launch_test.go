@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/leakcheck"
+	"github.com/replicad/replicad/internal/otheruser"
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -720,6 +721,30 @@ func TestNoDaemon(t *testing.T) {
 	code, err := j.wait()
 	if code != 1 || err == nil || !strings.Contains(err.Error(), path) || !errors.Is(err, ErrNoDaemon) || !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("code %d, %v", code, err)
+	}
+}
+
+// TestAStranger: a launcher sends nothing to another user's process that answers on the socket, and does not wait for it to become the daemon.
+func TestAStranger(t *testing.T) {
+	const path = "@replicad-launch-stranger"
+	l := otheruser.Listen(t, path, otheruser.Nobody-1)
+	heard := make(chan int, 1)
+	go func() {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			heard <- -1
+			return
+		}
+		defer c.Close()
+		n, _ := c.Read(make([]byte, 100))
+		heard <- n
+	}()
+	code, err := runIn(t, path, 1, "exit 0").wait()
+	if code != 1 || err == nil || !strings.Contains(err.Error(), "user 65533") || !strings.Contains(err.Error(), "daemon_user") || !errors.Is(err, ErrNoDaemon) {
+		t.Errorf("code %d, %v", code, err)
+	}
+	if n := <-heard; n > 0 {
+		t.Errorf("it was sent %d bytes", n)
 	}
 }
 

@@ -27,12 +27,13 @@ const reasons = 8
 // link keeps one connection to the daemon, connecting again until the job is done; its run goroutine owns it. What happens goes to
 // events, which blocks: the reader waits for the launcher, never the other way round.
 type link struct {
-	socket string
-	hello  wire.RunHello // names the job that it was accepted for from then on
-	kept   *os.File      // goes with each hello; nil: nothing does
-	wait   time.Duration // for the answer to the hello
-	events chan linkEvent
-	over   bool // the daemon has said that the job is done: a daemon that is started again would make a new job of the name
+	socket  string
+	daemons []uint32      // users whose daemon may serve it, besides root and this one
+	hello   wire.RunHello // names the job that it was accepted for from then on
+	kept    *os.File      // goes with each hello; nil: nothing does
+	wait    time.Duration // for the answer to the hello
+	events  chan linkEvent
+	over    bool // the daemon has said that the job is done: a daemon that is started again would make a new job of the name
 }
 
 // linkEvent is exactly one of: connected (conn), a message (typ and body), or not connected any more (err).
@@ -58,6 +59,12 @@ func (e *silence) Error() string {
 // Is makes it a kind of ErrNoDaemon, for programs.
 func (e *silence) Is(target error) bool { return target == ErrNoDaemon }
 
+// stranger tells whether somebody answers on the socket who is not to be believed: no daemon that comes back changes that.
+func stranger(err error) bool {
+	_, is := errors.AsType[*unixsock.StrangerError](err)
+	return is
+}
+
 // absence is what is known of a daemon that is away.
 type absence struct {
 	last error           // nil: it is there
@@ -73,6 +80,8 @@ func (a *absence) news(socket string, err error) string {
 		if refused.Code == wire.CodeAgain { // it passes, and may have a number that moves
 			kind = "refuses for now"
 		}
+	} else if stranger(err) {
+		kind = "is another's"
 	} else if _, ok := errors.AsType[*silence](err); ok {
 		kind, what = "is silent", fmt.Sprintf("socket %s: %v", socket, err)
 	}
@@ -112,12 +121,12 @@ func (l *link) run(ctx context.Context) {
 
 // once connects and relays until the connection ends; up tells whether the daemon had accepted the hello.
 func (l *link) once(ctx context.Context) (up bool, err error) {
-	dialer := net.Dialer{Timeout: l.wait}
-	c, err := dialer.DialContext(ctx, "unixpacket", l.socket)
+	dialing, cancel := context.WithTimeout(ctx, l.wait)
+	conn, err := unixsock.Dial(dialing, "unixpacket", l.socket, l.daemons...)
+	cancel()
 	if err != nil {
 		return false, err
 	}
-	conn := c.(*net.UnixConn)
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if err := conn.SetDeadline(time.Now().Add(l.wait)); err != nil {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -18,7 +19,9 @@ import (
 // Options say which ranks to run, and how. Zero values of the job's own options mean the daemon's defaults.
 type Options struct {
 	Socket string // the daemon's socket for ranks
-	Token  string // its job token, if it asks for one
+	// Daemons are the users whose daemon is believed on it, besides root and the launcher's own: one, or none.
+	Daemons []uint32
+	Token   string // its job token, if it asks for one
 	// Program is this program, if known: ranks that read or write durable generations start it.
 	Program string
 	Admin   string // its admin socket, if known: ranks may ask it what they would lose
@@ -260,6 +263,9 @@ func (o Options) access() (env []string) {
 	}
 	if o.Program != "" {
 		env = append(env, "REPLICAD_PROGRAM="+o.Program)
+	}
+	if len(o.Daemons) > 0 {
+		env = append(env, unixsock.DaemonUID+"="+strconv.FormatUint(uint64(o.Daemons[0]), 10))
 	}
 	return append(env, "REPLICAD_SLOTS="+strconv.Itoa(o.slots()))
 }

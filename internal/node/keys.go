@@ -12,7 +12,7 @@ import (
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/durable/sealed"
-	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/internal/owner"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -75,7 +75,7 @@ func secretFile(path string) ([]byte, error) {
 	case st.Mode().Perm()&0o077 != 0:
 		return nil, fmt.Errorf("it holds a secret but has mode %04o: chmod 600 %s", st.Mode().Perm(), path)
 	}
-	if err := pki.CheckOwner(path, st); err != nil {
+	if err := owner.Check(path, st); err != nil {
 		return nil, err
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxKeys+1))

@@ -37,6 +37,7 @@ import (
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader"
 	"github.com/replicad/replicad/internal/manners"
+	"github.com/replicad/replicad/internal/owner"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -399,13 +400,9 @@ func (d *daemon) lockState() error {
 }
 
 // checkMark reads the mark of a state directory, which must be the wanted one; false: it has none yet. The directory itself must be
-// this user's: what another one laid there would be taken for this node's own.
+// this user's, and nobody else may write it: what another one laid there would be taken for this node's own.
 func checkMark(dir string, want stateMark) (marked bool, err error) {
-	st, err := os.Stat(dir)
-	if err == nil {
-		err = pki.CheckOwner(dir, st)
-	}
-	if err != nil {
+	if err := owner.Folder(dir); err != nil {
 		return false, fmt.Errorf("state_dir: %w", err)
 	}
 	path := filepath.Join(dir, "node.json")

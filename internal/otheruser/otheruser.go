@@ -16,8 +16,30 @@ import (
 // Nobody is a user that no test runs as.
 const Nobody = 65534
 
-// Dial connects as that user: credentials are a thread's, as far as the kernel goes. The test is skipped where it may not change them.
-func Dial(t *testing.T, socket string, uid uintptr) *net.UnixConn {
+// Dial connects as that user. The test is skipped where it may not be another one.
+func Dial(t *testing.T, socket string, uid uintptr) (c *net.UnixConn) {
+	t.Helper()
+	as(t, uid, func() (err error) {
+		c, err = net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+		return err
+	})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Listen is a socket that user listens on. The test is skipped where it may not be another one.
+func Listen(t *testing.T, socket string, uid uintptr) (l *net.UnixListener) {
+	t.Helper()
+	as(t, uid, func() (err error) {
+		l, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+		return err
+	})
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// as does something as another user: credentials are a thread's, as far as the kernel goes.
+func as(t *testing.T, uid uintptr, do func() error) {
 	t.Helper()
 	const same = ^uintptr(0)
 	if os.Geteuid() != 0 {
@@ -28,15 +50,11 @@ func Dial(t *testing.T, socket string, uid uintptr) *net.UnixConn {
 	if _, _, e := syscall.RawSyscall(unix.SYS_SETRESUID, same, uid, same); e != 0 {
 		t.Skipf("this root can't be another user: %v", e)
 	}
-	defer func() {
-		if _, _, e := syscall.RawSyscall(unix.SYS_SETRESUID, same, 0, same); e != 0 {
-			panic(e) // the thread would go on as another user
-		}
-	}()
-	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	if err != nil {
-		t.Fatalf("connect as user %d: %v", uid, err)
+	err := do()
+	if _, _, e := syscall.RawSyscall(unix.SYS_SETRESUID, same, 0, same); e != 0 {
+		panic(e) // the thread would go on as another user
 	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	if err != nil {
+		t.Fatalf("as user %d: %v", uid, err)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/replicad/replicad/internal/owner"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -203,18 +204,6 @@ func caName(c *x509.Certificate) (replica.ClusterID, error) {
 	return cluster, err
 }
 
-// CheckOwner refuses what belongs to another user than the one of this process or root: whoever owns a file decides what is in it, and
-// whoever owns a directory which files are.
-func CheckOwner(path string, info fs.FileInfo) error {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if me := os.Geteuid(); ok && !trusted(st.Uid, me) {
-		return fmt.Errorf("%s belongs to user %d, and this process runs as user %d: run it as that user, or have the file made by this one (chown)", path, st.Uid, me)
-	}
-	return nil
-}
-
-func trusted(owner uint32, me int) bool { return owner == 0 || int64(owner) == int64(me) }
-
 // readFile reads one credential: its owner's to change alone, and a private one his alone to read.
 func readFile(path string, private bool) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a named pipe is to be refused, not waited for
@@ -232,7 +221,7 @@ func readFile(path string, private bool) ([]byte, error) {
 	if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file: name the credential file itself", path)
 	}
-	if err := CheckOwner(path, st); err != nil {
+	if err := owner.Check(path, st); err != nil {
 		return nil, err
 	}
 	if !private && st.Mode().Perm()&0o022 != 0 {

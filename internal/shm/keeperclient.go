@@ -59,19 +59,14 @@ func (k *Keeper) TakeLife() error {
 }
 
 func dialKeeper(ctx context.Context, socket string, first keeperMessage) (k *Keeper, done keeperMessage, err error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unixpacket", socket)
+	c, err := unixsock.Dial(ctx, "unixpacket", socket)
+	if s, ok := errors.AsType[*unixsock.StrangerError](err); ok {
+		return nil, done, fmt.Errorf("keeper at %s runs as user %d, this daemon as %d: start both as the same user", socket, s.UID, os.Geteuid())
+	}
 	if err != nil {
 		return nil, done, fmt.Errorf("keeper at %s: %w", socket, err)
 	}
-	k = &Keeper{socket: socket, conn: c.(*net.UnixConn), turn: make(chan struct{}, 1)}
-	cred, err := unixsock.Peer(k.conn)
-	if err != nil {
-		return nil, done, errors.Join(fmt.Errorf("keeper at %s: %w", socket, err), c.Close())
-	}
-	if uid := int(cred.Uid); uid != os.Geteuid() && uid != 0 {
-		return nil, done, errors.Join(fmt.Errorf("keeper at %s runs as user %d, this daemon as %d: start both as the same user", socket, uid, os.Geteuid()), c.Close())
-	}
+	k = &Keeper{socket: socket, conn: c, turn: make(chan struct{}, 1)}
 	if err := k.watch(); err != nil {
 		return nil, done, errors.Join(fmt.Errorf("keeper at %s: %w", socket, err), c.Close())
 	}

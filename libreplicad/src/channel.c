@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -40,6 +41,25 @@ static int parted(rp_handle *h, rp_error *err) {
 	return h->parting_code ? refused_with(h->parting_code, h->parting, (int)strlen(h->parting), err) : RP_OK;
 }
 
+/* Whom the kernel says that a connection is to, as of when he began to listen: a socket's path says nothing, where others may write its folder. Root, this
+ * process's user, and the one that the launcher was served by are believed. One that this user namespace has no number for is nobody, unless named. */
+static int answered_by(int fd, const char *path, rp_error *err) {
+	struct ucred cred;
+	socklen_t size = sizeof cred;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) != 0)
+		return rpi_system(err, "getsockopt SO_PEERCRED", errno);
+	char number[16];
+	snprintf(number, sizeof number, "%u", (unsigned)cred.uid);
+	const char *named = getenv("REPLICAD_DAEMON_UID");
+	if (named && strcmp(named, number) == 0)
+		return RP_OK;
+	if (cred.uid == 65534) /* the kernel's overflowuid, as all systems have it */
+		return rpi_error(err, RP_EINVAL, "connect to %s: it is answered by a user that this user namespace does not know (shown as %s): start both in one user namespace, or, if that is the daemon, set REPLICAD_DAEMON_UID=%s", path, number, number);
+	if (cred.uid == 0 || cred.uid == geteuid())
+		return RP_OK;
+	return rpi_error(err, RP_EINVAL, "connect to %s: it is answered by a process of user %s, and this one, of user %u, believes its own user and root: if that is the daemon, name it as daemon_user in the launcher's configuration, or set REPLICAD_DAEMON_UID=%s", path, number, (unsigned)geteuid(), number);
+}
+
 /* Tries until the deadline: a daemon that restarts is away for a moment. A deadline that has passed allows one try. */
 int rpi_connect(const char *path, int64_t deadline, int *out, rp_error *err) {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -51,6 +71,9 @@ int rpi_connect(const char *path, int64_t deadline, int *out, rp_error *err) {
 		int size = 1 << 20;
 		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
 		if (connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0) {
+			int rc = answered_by(fd, path, err);
+			if (rc != RP_OK)
+				return close(fd), rc;
 			*out = fd;
 			return RP_OK;
 		}

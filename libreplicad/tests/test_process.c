@@ -2,6 +2,8 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -206,6 +208,31 @@ static void refused_before_it_hung_up(void) {
 	rank_end(&r);
 }
 
+/* Another user's process that answers on the socket hears nothing, unless the launcher named that user. */
+static void a_stranger_answers(void) {
+	if (geteuid() != 0)
+		return; /* only root can be another user */
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	snprintf(a.sun_path, sizeof a.sun_path, "/tmp/replicad-c-test-stranger-%d", (int)getpid());
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
+	CHECK(seteuid(61002) == 0 && listen(fd, 8) == 0 && seteuid(0) == 0); /* the kernel says who listens */
+	rp_handle *h;
+	rp_options o = {.struct_size = sizeof o, .world = 4, .socket_path = a.sun_path, .job = "opticks", .rank = 2, .timeout_ns = 20ll * second};
+	SAME(rp_open(&o, &h, &failure), RP_EINVAL);
+	CHECK(strstr(failure.text, "user 61002") && strstr(failure.text, "daemon_user"));
+	char byte;
+	int c = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+	CHECK(c >= 0 && recv(c, &byte, 1, 0) <= 0);
+	close(c);
+	setenv("REPLICAD_DAEMON_UID", "61002", 1);
+	o.timeout_ns = second / 20;
+	SAME(rp_open(&o, &h, &failure), RP_ETIMEOUT); /* it is heard, and says nothing */
+	unsetenv("REPLICAD_DAEMON_UID");
+	close(fd);
+	unlink(a.sun_path);
+}
+
 /* And it arrives where only something that expects no answer was said. */
 static void refused_while_training(void) {
 	rank r;
@@ -379,5 +406,5 @@ static void says_remarks(void) {
 	rank_end(&r);
 }
 
-const test process_tests[] = {{"child touches nothing", child_touches_nothing}, {"killed while copying", killed_while_copying}, {"daemon goes away", daemon_goes_away}, {"refused then attached", refused_then_attached}, {"refused before it hung up", refused_before_it_hung_up}, {"refused while training", refused_while_training}, {"reconnect to another incarnation", reconnect_to_another_incarnation},
+const test process_tests[] = {{"child touches nothing", child_touches_nothing}, {"killed while copying", killed_while_copying}, {"daemon goes away", daemon_goes_away}, {"refused then attached", refused_then_attached}, {"refused before it hung up", refused_before_it_hung_up}, {"refused while training", refused_while_training}, {"a stranger answers", a_stranger_answers}, {"reconnect to another incarnation", reconnect_to_another_incarnation},
 			      {"good is asked again when copied", good_is_asked_again_when_copied}, {"says what its copies lack", says_what_its_copies_lack}, {"says what its copies lack again", says_what_its_copies_lack_again}, {"says again that it stands still", says_again_that_it_stands_still}, {"says remarks", says_remarks}, {0}};

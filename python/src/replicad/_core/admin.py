@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,15 @@ class _Connection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+        answered_by(self.sock, self._path)
+
+
+def answered_by(sock: socket.socket, path: str) -> None:
+    """Believes root, this process's user and the one in REPLICAD_DAEMON_UID, as the C library does: where others may write a socket's folder, its path says nothing.
+    :class:`Invalid` names anybody else."""
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid not in (0, os.geteuid()) and os.environ.get("REPLICAD_DAEMON_UID") != str(uid):
+        raise Invalid(f"{path} is answered by a process of user {uid}, and this one, of user {os.geteuid()}, believes its own user and root: if that is the daemon, name it as daemon_user in its configuration, or set REPLICAD_DAEMON_UID={uid}")
 
 
 def path() -> str:
