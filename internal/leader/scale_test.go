@@ -13,9 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
@@ -294,7 +294,7 @@ func BenchmarkCommit(b *testing.B) {
 // its time: they don't depend on what else the machine does, in a bubble, where no second passes meanwhile in which nodes are told of clocks.
 func TestTenTimesTheRanksTakeTenTimesAsMuch(t *testing.T) {
 	takes := func(world, group int) (took map[string]float64) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s := newScale(t, world, group)
 			s.commit(64, false)
 			var before, after runtime.MemStats
