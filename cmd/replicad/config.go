@@ -29,6 +29,9 @@ func newConfig(std stdio) *cobra.Command {
 				}
 				room, unwise := node.Room(c)
 				room = append(room, node.GossipKeys(c))
+				if r := node.KeysUnread(c); r != "" {
+					room = append(room, r)
+				}
 				if w := node.CertificateEnds(c); w != "" {
 					unwise = append(unwise, w)
 				}

@@ -19,7 +19,7 @@ import (
 // It leaves nothing behind: a file is written into directories that are there and removed, and none is made.
 func Check(ctx context.Context, c *config.Config) error {
 	id, err := Identity(c)
-	_, wrong := durableKeys(ctx, c)
+	wrong := checkKeys(ctx, c)
 	faults := []error{err, wrong}
 	if missing(c.StateDir) {
 		faults = append(faults, canMake("state_dir", c.StateDir))
@@ -51,6 +51,26 @@ func Check(ctx context.Context, c *config.Config) error {
 		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
+}
+
+// checkKeys reads the keys of the durable tier. A program that prints them is looked at, and not run: a configuration is checked before it is trusted.
+func checkKeys(ctx context.Context, c *config.Config) error {
+	if len(c.DurableIdentitiesCommand) == 0 {
+		_, err := durableKeys(ctx, c)
+		return err
+	}
+	if err := unix.Access(c.DurableIdentitiesCommand[0], unix.X_OK); err != nil {
+		return fmt.Errorf("durable_identities_command %s: %w: name a program that the daemon's user may run", c.DurableIdentitiesCommand[0], err)
+	}
+	return nil
+}
+
+// KeysUnread says that the keys of the durable tier were not read, because a program prints them; empty: they were, or there are none.
+func KeysUnread(c *config.Config) string {
+	if len(c.DurableIdentitiesCommand) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("durable_identities_command %s: it may be run, and was not: whether it prints a key of durable_recipients shows when the daemon starts", c.DurableIdentitiesCommand[0])
 }
 
 // checkBucket tries the store of a bucket's URL.

@@ -1,7 +1,9 @@
 package node
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,5 +67,27 @@ func TestDurableKeys(t *testing.T) {
 		case err != nil && strings.Contains(fmt.Sprint(err), ids[0].String()[16:30]):
 			t.Errorf("%s: it shows a key: %v", name, err)
 		}
+	}
+}
+
+// TestCheckRunsNoProgram: whoever checks a configuration has not decided yet that what it names is to run.
+func TestCheckRunsNoProgram(t *testing.T) {
+	dir := t.TempDir()
+	program, ran := filepath.Join(dir, "keys"), filepath.Join(dir, "ran")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n: >"+ran+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := &config.Config{DurableIdentitiesCommand: []string{program}}
+	if err := checkKeys(t.Context(), c); err != nil || !strings.Contains(KeysUnread(c), program) {
+		t.Errorf("%v, %q", err, KeysUnread(c))
+	}
+	if _, err := os.Stat(ran); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the program was run: %v", err)
+	}
+	if err := os.Chmod(program, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkKeys(t.Context(), c); err == nil || !strings.Contains(err.Error(), program) {
+		t.Errorf("a program that may not be run: %v", err)
 	}
 }
