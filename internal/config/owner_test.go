@@ -93,3 +93,21 @@ func TestDevFolder(t *testing.T) {
 		t.Errorf("a link: %v, made %d", err, made)
 	}
 }
+
+// TestAKeyIsNotShown: one that stands where its file belongs comes into no error.
+func TestAKeyIsNotShown(t *testing.T) {
+	const key = "AGE-SECRET-KEY-1QQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQ"
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	c := good()
+	c.DurableIdentities = key
+	b, err := yaml.Marshal(c)
+	if err == nil {
+		err = os.WriteFile(path, b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err == nil || strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), "durable_identities") {
+		t.Errorf("%v", err)
+	}
+}
