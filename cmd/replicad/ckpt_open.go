@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -55,7 +54,7 @@ func (k *keyring) identities() ([]sealed.Identity, error) {
 		if path == "" {
 			return
 		}
-		if isKey(path) {
+		if sealed.IsKey(path) {
 			k.err = coded(exitUsage, fmt.Errorf("%s: it is a key itself (not shown), which other users of this host may have read by now: put a new one into a file of mode 0600, and name that", from))
 			return
 		}
@@ -65,9 +64,6 @@ func (k *keyring) identities() ([]sealed.Identity, error) {
 	})
 	return k.ids, k.err
 }
-
-// isKey tells whether a key was given where its file is wanted: its text must not come into an error.
-func isKey(path string) bool { return strings.HasPrefix(strings.ToUpper(path), "AGE-SECRET-KEY-") }
 
 func identities(path string) ([]sealed.Identity, error) {
 	f, err := os.Open(path)

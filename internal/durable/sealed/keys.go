@@ -67,9 +67,12 @@ func CheckRecipient(text string) error {
 // maxShown bounds what is shown of a text that is no recipient; it may be a key that was put there by mistake, which is not shown at all.
 const maxShown = 80
 
+// IsKey tells whether a text is a secret key, which comes into no error: it stands where a recipient, or the path of a key's file, is wanted.
+func IsKey(text string) bool { return strings.HasPrefix(strings.ToUpper(text), "AGE-SECRET-KEY-") }
+
 func recipient(text string) (age.Recipient, error) {
 	const want = "want age1... or age1pq1..., as age-keygen prints them"
-	if strings.HasPrefix(strings.ToUpper(text), "AGE-SECRET-KEY-") {
+	if IsKey(text) {
 		return nil, errors.New("a recipient is a secret key (not shown): " + want + "; the key belongs into a file")
 	}
 	list, err := age.ParseRecipients(strings.NewReader(text))
