@@ -35,9 +35,9 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 	var moments []moment
 	add := func(f Fault, from time.Duration) {
 		var a act
-		lasts := f.For
-		if spends(f.Kind) {
-			lasts = 0
+		end := from + f.For
+		if f.Kind == falling { // it has taken that time when it has begun
+			end = from
 		}
 		moments = append(moments, moment{from, func() (err error) {
 			r.faults[f.Kind]++
@@ -47,7 +47,7 @@ func (r *runner) inject(ctx context.Context, f Fault) error {
 				began = time.Now()
 			}
 			return err
-		}}, moment{from + lasts, func() error {
+		}}, moment{end, func() error {
 			if a.end == nil {
 				return nil
 			}

@@ -97,9 +97,6 @@ func alone(kind string) bool {
 	return aimed || kind == heir || kind == falling || kind == keeperLater || kind == emptied || kind == busy
 }
 
-// spends tells whether a kind takes its time while it begins.
-func spends(kind string) bool { return kind == heir || kind == falling }
-
 // Opening is the fault at the beginning of the i-th job: in every second one, and in each where nothing else is asked for.
 func Opening(seed uint64, l Layout, kinds []string, i int) (f Fault, ok bool) {
 	rng := rand.New(rand.NewPCG(seed^l.salt(), 0x09e4+uint64(i)))
