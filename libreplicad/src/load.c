@@ -274,6 +274,8 @@ static int still(const rpi_place *p, uint64_t word, const char *call, rp_error *
 
 RP_API int rp_as_loaded(rp_handle *h, uint32_t region, int *same, rp_error *err) {
 	RPI_ENTER(h, err);
+	if (!same)
+		return rpi_error(err, RP_EINVAL, "rp_as_loaded: no place for the answer");
 	rpi_place p = {0};
 	const uint8_t *from;
 	uint64_t word, bytes;
