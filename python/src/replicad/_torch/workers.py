@@ -7,6 +7,7 @@ and then now and then, and tells the training process what has moved. What it te
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -22,8 +23,8 @@ __all__ = ["Workers", "told", "unwrapped"]
 
 #: A worker looks behind so many batches, and each so many.
 LOOKS, ROUND = frozenset((1, 2, 3, 4, 8, 16, 64)), 256
-#: So many names does a worker tell: the pipe takes them without a reader.
-MOST = 64
+#: So many names does a worker tell, of so many bytes: what goes through a pipe at once is never mixed with another's.
+MOST, NAME = 64, 400
 
 
 class Workers:
@@ -34,10 +35,12 @@ class Workers:
         self._loader, self._name = loader, name
         given = getattr(loader, "multiprocessing_context", None)
         context = multiprocessing.get_context(given) if given is None or isinstance(given, str) else given
-        self._told: Any = context.SimpleQueue()
+        told, tell = context.Pipe(duplex=False)
+        self._told: Any = told
+        os.set_blocking(tell.fileno(), False)  # a batch must never wait for who reads this
         names = {key: roots.get(key, f"{name}.{key}") for key in ("dataset", "collate_fn", "worker_init_fn")}
         self._was = loader.collate_fn, loader.worker_init_fn
-        self._now = _Collates(loader.collate_fn, names["collate_fn"], self._told), _Begins(loader.worker_init_fn, names, self._told)
+        self._now = _Collates(loader.collate_fn, names["collate_fn"], tell), _Begins(loader.worker_init_fn, names)
         loader.collate_fn, loader.worker_init_fn = self._now
 
     def taken_out(self) -> None:
@@ -46,8 +49,8 @@ class Workers:
 
     def said(self) -> Iterator[tuple[str, str]]:
         """What workers have told since it was asked last: the name, and what to do about it."""
-        while not self._told.empty():
-            kind, name = self._told.get()
+        while self._told.poll():
+            kind, _, name = self._told.recv_bytes().decode(errors="replace").partition(" ")
             begins = "a worker that begins in the middle of an epoch, as after a restart, begins it anew, and so does what follows from it. Have it follow from the sample's number"
             if kind == "process":
                 name = f"{self._name}.workers.{name}"
@@ -136,29 +139,29 @@ def _generator(v: Any) -> bool:
 class _Begins:
     """In the place of a loader's ``worker_init_fn``."""
 
-    def __init__(self, inner: Callable[[int], Any] | None, names: dict[str, str], told: Any) -> None:
-        self.inner, self._names, self._told = inner, names, told
+    def __init__(self, inner: Callable[[int], Any] | None, names: dict[str, str]) -> None:
+        self.inner, self._names = inner, names
 
     def __call__(self, worker: int) -> None:
         if self.inner is not None:
             self.inner(worker)
         info = get_worker_info()
         of = {self._names["dataset"]: getattr(info, "dataset", None), self._names["worker_init_fn"]: self.inner}
-        _here.begins({name: o for name, o in of.items() if o is not None}, self._told)
+        _here.begins({name: o for name, o in of.items() if o is not None})
 
 
 class _Collates:
     """In the place of a loader's ``collate_fn``."""
 
-    def __init__(self, inner: Callable[[Any], Any], name: str, told: Any) -> None:
-        self.inner, self._name, self._told = inner, name, told
+    def __init__(self, inner: Callable[[Any], Any], name: str, tell: Any) -> None:
+        self.inner, self._name, self._tell = inner, name, tell
 
     def __call__(self, batch: Any) -> Any:
         if get_worker_info() is None:
             return self.inner(batch)
         _here.collates(self._name, self.inner)
         out = self.inner(batch)
-        _here.looks(self._told)
+        _here.looks(self._tell)
         return out
 
 
@@ -170,7 +173,7 @@ class _Here:
         self._drawn: dict[str, Any] = {}
         self._batches, self._collate, self._said = 0, "", set[tuple[str, str]]()
 
-    def begins(self, of: dict[str, Any], told: Any) -> None:
+    def begins(self, of: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]  # it may be a fork of a worker
         self._of, self._drawn = [_Looks(**of)], _process()
 
@@ -180,7 +183,7 @@ class _Here:
             self._collate = name
             self._of.append(_Looks(**{name: f}))
 
-    def looks(self, told: Any) -> None:
+    def looks(self, tell: Any) -> None:
         self._batches += 1
         if self._batches not in LOOKS and self._batches % ROUND:
             return
@@ -188,8 +191,11 @@ class _Here:
         found += [("process", name) for name, state in _process().items() if self._drawn.get(name, state) != state]
         for x in found:
             if x not in self._said and len(self._said) < MOST:
+                try:
+                    tell.send_bytes(" ".join(x).encode()[:NAME])
+                except (BlockingIOError, BrokenPipeError):  # it is full, or nobody reads any more: told at another look
+                    return
                 self._said.add(x)
-                told.put(x)
 
 
 _here = _Here()
