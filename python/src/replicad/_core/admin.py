@@ -36,7 +36,10 @@ def answered_by(sock: socket.socket, path: str) -> None:
     :class:`Invalid` names anybody else."""
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid not in (0, os.geteuid()) and os.environ.get("REPLICAD_DAEMON_UID") != str(uid):
-        raise Invalid(f"{path} is answered by a process of user {uid}, and this one, of user {os.geteuid()}, believes its own user and root: if that is the daemon, name it as daemon_user in its configuration, or set REPLICAD_DAEMON_UID={uid}")
+        raise Invalid(
+            f"{path} is answered by a process of user {uid}, and this one, of user {os.geteuid()}, believes its own user and root: if that is the daemon, name it as daemon_user "
+            f"in its configuration, or set REPLICAD_DAEMON_UID={uid}"
+        )
 
 
 def path() -> str:
