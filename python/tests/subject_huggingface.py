@@ -88,8 +88,6 @@ class Kept(Subject):
         if run.kept:
             self.trainer = replicad.huggingface.keep(self.trainer, **self.kept)
         run.watch(self.trainer.model, self.optimizer(), lambda: self.trainer.state.global_step + 1)
-        if self.trainer.args.load_best_model_at_end:  # it writes other weights behind the last step, of which the session may speak
-            self.noticed = {f"model.{name}" for name, _ in self.trainer.model.named_parameters(remove_duplicate=False)}
 
     def arguments(self) -> dict[str, Any]:
         run = self.run

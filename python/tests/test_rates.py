@@ -293,3 +293,4 @@ def test_a_process_that_takes_anothers_place(daemon: Any, tmp_path: Path) -> Non
     assert out.count("lr of optim was written between session.resume() and the first step, and a scheduler has moved it since") == 1
     out = daemon.run(PROGRAM, "by step", str(tmp_path / "by step")).done()
     assert "END 0.0025 {}" in out, out
+    assert "is replaced by" not in out, out  # the loop writes it before each step, so that nobody's rate is lost

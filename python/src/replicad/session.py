@@ -482,9 +482,11 @@ class Session:
             log.warning("replicad: step %d lacks %s: a restart is not the same run; session.noticed of the process that ran it said what to do", order.step, some(lacked))
             self._watch.lacking = self._watch.lacking | dict.fromkeys(lacked)
         self._kept.lacking.cadence.loaded(own.get("cadence", ""))
-        self._watch.began.loaded(own.get("began", ""), order.step, source in ("fresh", "from", "otherwise"), first, self._watch.say)
+        begins = source in ("fresh", "from", "otherwise")
+        self._watch.began.loaded(own.get("began", ""), order.step, begins, first, self._watch.say)
+        self._watch.rates.loaded(own.get("rates", ""), order.step, begins)
         if source != "fresh":
-            self._replacing.say(self._objects, self._kept.lacking.scheduled, self._rank.number, first and source != "otherwise")
+            self._replacing.say(self._objects, self._kept.lacking.scheduled, self._rank.number, first and source != "otherwise", self._watch.rates.by_hand)
             for text in conversion.rounded(self._staging.converted):
                 log.warning("replicad: step %d: %s", order.step, text)
         told = self._begun if source == "from" else self._told(source)
@@ -501,8 +503,6 @@ class Session:
         elif first:  # to look takes a tenth of a second, for which no recovery is to wait
             self._say_at = order.step + SAID
         self._watch.resumed()
-        begins = source in ("fresh", "from", "otherwise")
-        self._watch.rates.loaded(own.get("rates", ""), order.step, begins)
         self._kept.loaded.taken(begins or not order.step)
         self._life.resumed.set()
         if self._unwinder is None:
@@ -1234,7 +1234,8 @@ class Session:
         """What the session is made of, for replicad's own modules."""
         kept = self._kept
         standing = Standing(kept.loaded, self._watch.rates)
-        return Parts(self._rank, kept.objects, kept.staging, kept.table, kept.sharded, frozenset(kept.trained.renormalised), self._watch.seen, kept.common, standing)
+        own = frozenset(kept.trained.renormalised)
+        return Parts(self._rank, kept.objects, kept.staging, kept.table, kept.sharded, own, self._watch.seen, kept.common, standing, self._watch.rewritten)
 
     @property
     def at(self) -> int:

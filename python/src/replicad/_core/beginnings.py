@@ -18,8 +18,8 @@ __all__ = ["Beginning", "begin", "drawn"]
 WORDS = 624
 #: So many blocks behind the first state are looked at: 640,000 numbers.
 BLOCKS = 1024
-#: So few draws are a library's, for a name of its own as it is imported (rich draws one, which Lightning imports), and no split of data.
-FEW = 16
+#: So few draws are libraries', for names of their own as they are imported (rich draws one, which Lightning imports), and no split of data.
+FEW = 4
 #: Of what tells a generator from another process's, and what stands for a generator that is not there.
 DIGITS, NONE = 16, "-" * 16
 #: What to call, by generator.

@@ -42,3 +42,4 @@ class Parts:
     noticed: dict[str, str]  #: what was seen to change outside of its time
     common: Callable[[], Any]  #: what the shared capsule would have now
     loaded: Standing  #: whether what was loaded is still there
+    rewritten: Callable[[], None]  #: says that weights were written behind the last step's copy, as the framework does it

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -85,6 +85,11 @@ class Rates:
         self._objects = objects
         self._of = [Numbers(name, o) for name, o in objects.optimizers.items()]
         self._forget()
+
+    @property
+    def by_hand(self) -> Collection[str]:
+        """The numbers, as ``optimizer.name``, that the loop writes between steps."""
+        return self._seen.by_hand
 
     @property
     def text(self) -> str:

@@ -93,13 +93,15 @@ class Replacing:
         """What durable checkpoints say of it."""
         return {"replaced": self.kept["said"]} if self.kept["said"] else {}
 
-    def say(self, objects: Objects, scheduled: Callable[[Any], bool], rank: int, first: bool) -> None:
-        """What this program has in the place of the job's, once; and, at a process's ``first`` resume, what the job has in the place of this program's."""
+    def say(self, objects: Objects, scheduled: Callable[[Any], bool], rank: int, first: bool, by_hand: Collection[str]) -> None:
+        """What this program has in the place of the job's, once; and, at a process's ``first`` resume, what the job has in the place of this program's: not what the loop
+        writes ``by_hand``, as ``optimizer.name``, before each step."""
         if self.moved and rank == 0:
             log.warning("replicad: %s, as replace= asks", self.kept["said"])
         for name, now in objects.hyperparameters().items() if first else ():
             o, written = self._written[name]
-            if found := replaced(written, now, arguments(o), scheduled(o)):
+            names = frozenset(n for n in arguments(o) if f"{name}.{n}" not in by_hand)
+            if found := replaced(written, now, names, scheduled(o)):
                 log.warning("replicad: %s: %s (session.resume(replace=(%r,)) has this program's stay)", name, found, found.partition(" ")[0])
 
     def _digest(self, n: str) -> str:

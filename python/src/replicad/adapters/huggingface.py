@@ -368,7 +368,9 @@ class _Keeper:
     def load_best_model(self, load: Callable[[], Any]) -> Any:
         """Other weights come into the place of those of the last step, of which there has to be a copy by then."""
         self.session.commit()
-        return load()
+        best = load()
+        self.session.parts.rewritten()
+        return best
 
     # -- an epoch -------------------------------------------------------------------------------------------------------------
 
