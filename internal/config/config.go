@@ -99,8 +99,9 @@ type Config struct {
 	// outside of StateDir, which is closed. Default: none; the socket's mode (0600) keeps all others out.
 	RankUsers []string `yaml:"rank_users,omitempty"`
 	// DaemonUser is the user, by name or number, that the daemon of this node runs as, where that is neither root nor the user of whoever asks it: launchers,
-	// ranks and commands believe no other one that answers on its sockets. Only a file counts that belongs to root or to the one who reads it. Default: none.
-	DaemonUser string `yaml:"daemon_user,omitempty"`
+	// ranks and commands believe no other one that answers on its sockets. It counts only in a file of root or of the one who reads it. Default: none.
+	DaemonUser string   `yaml:"daemon_user,omitempty"`
+	daemons    []uint32 // of DaemonUser, where the file's owner may say it
 	// JobSecret, 16 to 256 printable bytes and the same on all nodes, is what the tokens of jobs are made from (JobToken): ranks and launchers must
 	// show their job's. Whoever can read it can make all of them, so a file that holds it must have mode 0600. Default: none; a process of a job's user then needs no token.
 	JobSecret string `yaml:"job_secret,omitempty"`

@@ -10,26 +10,23 @@ import (
 )
 
 // Daemons are the users whose daemon is believed on this node's sockets, besides root and the asking one: that of DaemonUser, or none.
-func (c *Config) Daemons() []uint32 {
-	if uid, err := userNumber(c.DaemonUser); c.DaemonUser != "" && err == nil {
-		return []uint32{uid}
-	}
-	return nil
-}
+func (c *Config) Daemons() []uint32 { return c.daemons }
 
-// checkDaemonUser refuses a user that is none, or that somebody named who can as well put a daemon of his own in its place.
-func (c *Config) checkDaemonUser(path string, st fs.FileInfo) error {
+// believe takes DaemonUser's word for whose daemon is believed, and refuses a user that is none. In another user's file it does not count: whoever wrote that can
+// put a daemon of his own on the socket.
+func (c *Config) believe(path string, st fs.FileInfo) error {
 	if c.DaemonUser == "" {
 		return nil
 	}
-	if _, err := userNumber(c.DaemonUser); err != nil {
+	uid, err := userNumber(c.DaemonUser)
+	if err != nil {
 		return &FieldError{"daemon_user", strconv.Quote(c.DaemonUser), "the name or number of the user that the daemon runs as", err.Error()}
-	}
-	if err := owner.Check(path, st); err != nil {
-		return &FieldError{"daemon_user", strconv.Quote(c.DaemonUser), "a file of root or of the user who reads it", err.Error()}
 	}
 	if mode := st.Mode().Perm(); mode&0o022 != 0 {
 		return &FieldError{"daemon_user", fmt.Sprintf("in a file of mode %04o", mode), "a file that its owner alone may write: chmod go-w " + path, "others could name themselves"}
+	}
+	if owner.Check(path, st) == nil {
+		c.daemons = []uint32{uid}
 	}
 	return nil
 }

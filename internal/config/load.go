@@ -54,7 +54,7 @@ func Load(path string) (*Config, error) {
 	if mode := st.Mode(); c.JobSecret != "" && mode.Perm()&0o077 != 0 {
 		faults = append(faults, &FieldError{"job_secret", fmt.Sprintf("in a file of mode %04o", mode.Perm()), "a file that its owner alone may read: chmod 600 " + path, "a user who reads it can make the token of every job"})
 	}
-	faults = append(faults, c.checkDaemonUser(path, st))
+	faults = append(faults, c.believe(path, st))
 	if err := errors.Join(append(faults, c.Validate())...); err != nil {
 		return nil, fmt.Errorf("config %s:\n%w", path, err)
 	}
@@ -243,6 +243,9 @@ func fieldsOf(v reflect.Value) map[string]reflect.Value {
 	}
 	known := map[string]reflect.Value{}
 	for f, at := range v.Fields() {
+		if !f.IsExported() {
+			continue
+		}
 		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		known[name] = at
 	}

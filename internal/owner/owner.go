@@ -75,7 +75,7 @@ func checkFolder(dir string, st fs.FileInfo) error {
 		return err
 	}
 	if st.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s can be written by others, with mode %04o, and says whom this process trusts: chmod go-w %s", dir, st.Mode().Perm(), dir)
+		return fmt.Errorf("%s can be written by others, with mode %04o, and says whom this process trusts: chmod go-w %s, or name a folder below it, which is made then", dir, st.Mode().Perm(), dir)
 	}
 	return nil
 }

@@ -286,7 +286,7 @@ func listen(t *testing.T, network, addr string) {
 func tmpfs(t *testing.T, size string) string {
 	t.Helper()
 	dir := shortDir(t)
-	if err := unix.Mount("none", dir, "tmpfs", 0, "size="+size); err != nil {
+	if err := unix.Mount("none", dir, "tmpfs", 0, "mode=0700,size="+size); err != nil {
 		t.Skipf("needs a small file system of its own, which only root may mount: %v", err)
 	}
 	t.Cleanup(func() {

@@ -15,6 +15,9 @@ import (
 	harness "github.com/replicad/replicad/chaos/cluster"
 )
 
+// replicadsDaemon is how those learn whom to believe who may not read the daemon's configuration.
+var replicadsDaemon = fmt.Sprintf("REPLICAD_DAEMON_UID=%d", replicadUser)
+
 // users of one host. Nobody else runs as them.
 const replicadUser, alice, bob, mallory = 61000, 61001, 61002, 61003
 
@@ -88,7 +91,7 @@ func (h *host) launch(user uint32, job, token string) *process {
 	if err := closing(os.WriteFile(file, []byte(token), 0o600), os.Chown(file, int(user), int(user))); err != nil {
 		h.t.Fatal(err)
 	}
-	l := h.as(user, fmt.Sprintf("launcher of %s by %d", job, user), rankSpec{}.env(), replicad,
+	l := h.as(user, fmt.Sprintf("launcher of %s by %d", job, user), append(rankSpec{}.env(), replicadsDaemon), replicad,
 		"run", "--socket", h.cfg.Socket, "--token-file", file, "--job", job, "--world", "1", "--chunk-mb", "1", "--durable-every", "0", "--", "sh", "-c", h.self+"; exit $?") // a wrapper, as many are: the rank is not the launcher's own child
 	h.t.Cleanup(func() { l.Signal(syscall.SIGTERM); l.exit() }) // which it passes on to what is below the wrapper
 	return l
@@ -104,8 +107,13 @@ func TestUsersApart(t *testing.T) {
 	a.await("step", fields{"step": 5})
 	b.await("step", fields{"step": 5})
 	for name, uid := range map[string]float64{"a": alice, "b": bob} {
-		_, out := call(t, "status", "--json", "--socket", h.cfg.AdminSocket)
-		contains(t, out, fmt.Sprintf(`"name": %q`, name), fmt.Sprintf(`"owner": %.0f`, uid))
+		p := h.as(replicadUser, "replicad status", nil, replicad, "status", "--json", "--socket", h.cfg.AdminSocket)
+		p.exit()
+		contains(t, p.output(), fmt.Sprintf(`"name": %q`, name), fmt.Sprintf(`"owner": %.0f`, uid))
+	}
+
+	if code, out := call(t, "status", "--socket", h.cfg.AdminSocket); code != exitNobody || !strings.Contains(out, replicadsDaemon) { // root is another user, too
+		t.Errorf("a daemon whose user nobody has named: code %d\n%s", code, out)
 	}
 
 	for _, tc := range []struct {
@@ -122,7 +130,7 @@ func TestUsersApart(t *testing.T) {
 		if code := l.exit(); code == 0 || !strings.Contains(l.output(), tc.says) {
 			t.Errorf("%s: code %d\n%s", tc.what, code, l.output())
 		}
-		env := append(rankSpec{Token: tc.token}.env(), "REPLICAD_SOCKET="+h.cfg.Socket, "REPLICAD_JOB="+tc.job, "REPLICAD_RANK=0", "REPLICAD_WORLD=1", "REPLICAD_GROUP=0")
+		env := append(rankSpec{Token: tc.token}.env(), "REPLICAD_SOCKET="+h.cfg.Socket, "REPLICAD_JOB="+tc.job, "REPLICAD_RANK=0", "REPLICAD_WORLD=1", "REPLICAD_GROUP=0", replicadsDaemon)
 		r := h.as(tc.user, "rank of "+tc.job, env, h.self)
 		if code := r.exit(); code != 1 || !strings.Contains(r.output(), tc.says) {
 			t.Errorf("%s, a rank: code %d\n%s", tc.what, code, r.output())
