@@ -369,7 +369,8 @@ class _Keeper:
         """Other weights come into the place of those of the last step, of which there has to be a copy by then."""
         self.session.commit()
         best = load()
-        self.session.parts.rewritten()
+        if self.session.enabled:
+            self.session.parts.rewritten()
         return best
 
     # -- an epoch -------------------------------------------------------------------------------------------------------------
