@@ -8,20 +8,24 @@ import (
 // Who misbehaves.
 type Who string
 
-// The four, from the one that has nothing to the one that is on the host.
+// The six, from the one that has nothing to the one that is the daemon's own user.
 const (
-	Stranger Who = "stranger" // on the network, without a certificate of the cluster
-	Peer     Who = "peer"     // on the network, with a node's certificate and the gossip key
-	Rank     Who = "rank"     // on the host, with a user that may have ranks
-	Admin    Who = "admin"    // on the host, with the daemon's own user
+	Author    Who = "author"    // of a file that is read, or of a store's answers
+	Stranger  Who = "stranger"  // on the network, without a certificate of the cluster
+	Peer      Who = "peer"      // on the network, with a node's certificate and the gossip key
+	Neighbour Who = "neighbour" // on the host, with a user whom nobody named
+	Rank      Who = "rank"      // on the host, with a user that may have ranks
+	Admin     Who = "admin"     // on the host, with the daemon's own user
 )
 
 // budget is what a daemon may need beyond a quarter more than it has idle, in bytes. SECURITY.md says where it comes from.
 var budget = map[Who]uint64{
-	Stranger: 128 << 20, // 256 handshakes a second, each kept for 3 s
-	Peer:     160 << 20, // 64 MiB of requests, a frame of 16 MiB, 3,072 streams, and as much again until it is collected
-	Rank:     96 << 20,  // 1,024 sessions with a buffer of 64 KiB each
-	Admin:    64 << 20,  // 256 connections with 64 KiB of header or order each
+	Author:    16 << 20,  // commands read such files, in processes of their own
+	Stranger:  128 << 20, // 256 handshakes a second, each kept for 3 s
+	Peer:      160 << 20, // 64 MiB of requests, a frame of 16 MiB, 3,072 streams, and as much again until it is collected
+	Neighbour: 32 << 20,  // the kernel keeps it out
+	Rank:      96 << 20,  // 1,024 sessions with a buffer of 64 KiB each
+	Admin:     64 << 20,  // 256 connections with 64 KiB of header or order each
 }
 
 // Pattern is one way to misbehave.
@@ -108,6 +112,13 @@ var All = []Pattern{
 	{Name: "raft-client", Who: Peer, Does: "raft connections of a node that is no voter", Must: "refuse by name", act: raftClient},
 	{Name: "raft-garbage", Who: Peer, Does: "random bytes, and lengths of 2 GiB, on raft streams with a voter's certificate", Must: "hang up, and allocate nothing for what is announced", act: raftGarbage},
 	{Name: "raft-streams", Who: Peer, Does: "1,000 raft streams of a voter that say nothing", Must: "take those of the other voters", act: raftStreams},
+
+	{Name: "neighbour-socket", Who: Neighbour, Does: "connects to the ranks' socket and hangs up, as fast as it can, four at once", Must: "be out of its reach: `rank_group` has the kernel refuse", act: neighbourSocket},
+	{Name: "neighbour-folder", Long: true, Who: Neighbour, Does: "plants a `.replicad-dev` in a shared folder, with links to root's files, where root then uses `--dev`", Must: "not be asked; each command refuses, names the planter, and writes nothing", Brief: true, act: neighbourFolder},
+	{Name: "neighbour-daemon", Long: true, Who: Neighbour, Does: "answers where a daemon should, for a launcher and a command of root's", Must: "not be asked; each refuses, names who answers, and sends it nothing", act: neighbourDaemon},
+
+	{Name: "file-bombs", Long: true, Who: Author, Does: "`ckpt import` of a DCP folder whose metadata of 1 MB asks for 18 million pieces, and of a safetensors header of 95 MB", Must: "not be asked; the command refuses within 384 MiB", act: fileBombs},
+	{Name: "store-answers", Long: true, Who: Author, Does: "`ckpt ls` of a store with a key, a page and tags without end, and an empty page that more follow", Must: "not be asked; the command refuses within 384 MiB", act: storeAnswers},
 
 	{Name: "rank-silent", Long: true, Who: Rank, Does: "1,000 connections that say nothing", Must: "hang up after 5 s, let a rank in meanwhile", act: rankSilent},
 	{Name: "rank-messages", Who: Rank, Does: "malformed, oversized and misplaced messages, and descriptors nobody asked for", Must: "refuse each with the reason", Brief: true, act: rankMessages},

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -182,8 +183,16 @@ func (r *runner) trainer(more ...string) []string {
 func (r *runner) running() []*cluster.Node { return r.cluster.Nodes[:voters] }
 
 func (r *runner) perform(ctx context.Context, list []Pattern) (err error) {
+	doors, err := r.doors()
+	if err != nil {
+		return fmt.Errorf("a folder for the ranks' sockets: %w", err)
+	}
+	defer os.RemoveAll(doors)
 	r.cluster, err = cluster.New(cluster.Plan{Dir: r.dir, Program: r.opt.Program, Nodes: nodes, Voters: voters, Change: func(c *config.Config) {
 		c.JobSecret = "hostile-0123456789abcdef"
+		if doors != "" {
+			c.Socket, c.RankUsers, c.RankGroup = filepath.Join(doors, string(c.Node)), []string{strconv.Itoa(named)}, strconv.Itoa(namedGroup)
+		}
 		if r.opt.Change != nil {
 			r.opt.Change(c)
 		}

@@ -32,6 +32,13 @@ func newConfig(std stdio) *cobra.Command {
 				if r := node.KeysUnread(c); r != "" {
 					room = append(room, r)
 				}
+				reach, wide := node.Reach(c)
+				if reach != "" {
+					room = append(room, reach)
+				}
+				if wide != "" {
+					unwise = append(unwise, wide)
+				}
 				if w := node.CertificateEnds(c); w != "" {
 					unwise = append(unwise, w)
 				}

@@ -95,9 +95,12 @@ type Config struct {
 	Labels map[string]string `yaml:"labels"`
 
 	// RankUsers are the users, by name or number, whose processes may be ranks and launchers here, besides the daemon's own and root. Each reaches
-	// the jobs that it created itself. The socket is then open to every user of the node, who are judged by what the kernel says of them; it must lie
-	// outside of StateDir, which is closed. Default: none; the socket's mode (0600) keeps all others out.
+	// the jobs that it created itself, as who the kernel says that it is. The socket, which RankGroup then opens to them, must lie outside of StateDir, which is closed. Default: none; the socket's mode (0600) keeps all others out.
 	RankUsers []string `yaml:"rank_users,omitempty"`
+	// RankGroup is the group, by name or number, that the socket of ranks is given (0660) where RankUsers names some: the kernel then keeps everybody else from
+	// connecting, so that no stranger fills its queue. Default: a group that has all of RankUsers and that the daemon may give; where there is none, and with "none",
+	// every user of the node may connect (0666) and is refused behind that. A process of a rank user that was started without the group, as containers do, can't connect.
+	RankGroup string `yaml:"rank_group,omitempty"`
 	// DaemonUser is the user, by name or number, that the daemon of this node runs as, where that is neither root nor the user of whoever asks it: launchers,
 	// ranks and commands believe no other one that answers on its sockets. It counts only in a file of root or of the one who reads it. Default: none.
 	DaemonUser string   `yaml:"daemon_user,omitempty"`

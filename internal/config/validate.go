@@ -85,6 +85,9 @@ func (c *Config) checkNames(v *faults) {
 	if len(c.RankUsers) > maxRankUsers || slices.Contains(c.RankUsers, "") {
 		v.add("rank_users", fmt.Sprintf("%d users", len(c.RankUsers)), fmt.Sprintf("at most %d names or numbers, none of them empty", maxRankUsers), "an empty name lets no user in, and no message would say so")
 	}
+	if c.RankGroup != "" && len(c.RankUsers) == 0 {
+		v.add("rank_group", strconv.Quote(c.RankGroup), "none without rank_users", "the socket is the daemon's user's alone, and no group would reach it: name the users of the group in rank_users")
+	}
 	if len(c.Labels) > replica.MaxLabels {
 		v.add("labels", fmt.Sprintf("%d labels", len(c.Labels)), fmt.Sprintf("at most %d", replica.MaxLabels), "the Raft log holds every node's labels")
 	}

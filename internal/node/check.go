@@ -20,7 +20,8 @@ import (
 func Check(ctx context.Context, c *config.Config) error {
 	id, err := Identity(c)
 	wrong := checkKeys(ctx, c)
-	faults := []error{err, wrong}
+	_, nobody := rankUsers(c)
+	faults := []error{err, wrong, nobody}
 	if missing(c.StateDir) {
 		faults = append(faults, canMake("state_dir", c.StateDir))
 	} else {

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -136,25 +135,6 @@ func (d *daemon) close() {
 	d.closers = nil
 }
 
-// userNumbers looks up users that are named.
-func userNumbers(names []string) (numbers []int, err error) {
-	for _, name := range names {
-		n, bad := strconv.Atoi(name)
-		if bad != nil {
-			u, err := user.Lookup(name)
-			if err != nil {
-				return nil, fmt.Errorf("rank_users: %q: %w: make the user on this node, or give its number", name, err)
-			}
-			n, bad = strconv.Atoi(u.Uid)
-		}
-		if bad != nil || n < 0 {
-			return nil, fmt.Errorf("rank_users: %q is no user: give a name or a number", name)
-		}
-		numbers = append(numbers, n)
-	}
-	return numbers, nil
-}
-
 func (d *daemon) onClose(fn func()) { d.closers = append(d.closers, fn) }
 
 // open acquires everything that can fail, in dependency order: identity, disk, sockets, keeper, ports, log.
@@ -178,11 +158,14 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err := d.trust.load(); err != nil {
 		return err
 	}
-	users, err := userNumbers(c.RankUsers)
+	users, err := rankUsers(c)
 	if err != nil {
 		return err
 	}
-	if d.sessions, err = session.Listen(session.Config{Path: c.Socket, Token: c.JobToken, Users: users, PerUser: c.PerUser.Sessions}); err != nil {
+	if users.open != "" {
+		d.log.Failed("rank_group", "who may connect to "+c.Socket, users.open)
+	}
+	if d.sessions, err = session.Listen(session.Config{Path: c.Socket, Token: c.JobToken, Users: users.numbers, Group: users.group, PerUser: c.PerUser.Sessions}); err != nil {
 		return err
 	}
 	d.onClose(d.sessions.Close)

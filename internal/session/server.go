@@ -28,6 +28,7 @@ type Config struct {
 	// Users, by number, may connect besides this process' own and root. Where there are any the socket is open to all users of the host, and
 	// who is none of these is refused by what the kernel says of it.
 	Users []int
+	Group int // that the socket is given where Users names some; [Everybody], the zero value: all users of the node may connect
 	// MaxPeers connected at once; 0: 1024. Each costs two goroutines and a queue. Where there are so many, one that has said nothing yet
 	// makes room for the next.
 	MaxPeers int
@@ -100,7 +101,7 @@ func Listen(cfg Config) (*Server, error) {
 	if cfg.Token == nil {
 		cfg.Token = func(string) string { return "" }
 	}
-	ln, err := listen(cfg.Path, len(cfg.Users) > 0)
+	ln, err := listen(cfg.Path, len(cfg.Users) > 0, cfg.Group)
 	if err != nil {
 		return nil, err
 	}

@@ -5,10 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/replicad/replicad/internal/otheruser"
+	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/internal/wire"
 )
 
@@ -67,13 +69,41 @@ func TestSocketOfUsers(t *testing.T) {
 	} else if !strings.Contains(err.Error(), "chmod 0755 "+shut) {
 		t.Error(err)
 	}
-	for users, want := range map[int]os.FileMode{0: 0o600, 1: 0o666} {
+	group := os.Getegid()
+	if os.Geteuid() == 0 {
+		group = 61000
+	}
+	for _, tc := range []struct {
+		users, group int
+		want         os.FileMode
+	}{{0, Everybody, 0o600}, {0, group, 0o600}, {1, Everybody, 0o666}, {1, group, 0o660}} {
 		path := filepath.Join(openDir(t), "run", "ranks.sock")
-		s := serve(t, Config{Path: path, Users: make([]int, users)})
+		s := serve(t, Config{Path: path, Users: make([]int, tc.users), Group: tc.group})
 		st, err := os.Stat(s.cfg.Path)
-		if err != nil || st.Mode().Perm() != want {
-			t.Errorf("%d users: %v, %v", users, st.Mode(), err)
+		if err != nil || st.Mode().Perm() != tc.want {
+			t.Errorf("%+v: %v, %v", tc, st.Mode(), err)
 		}
+		if gid := int(st.Sys().(*syscall.Stat_t).Gid); tc.want == 0o660 && gid != group {
+			t.Errorf("%+v: group %d", tc, gid)
+		}
+	}
+}
+
+// The kernel keeps a stranger from the queue of a socket that has a group, and says so to who would connect.
+func TestAStrangerDoesNotReachTheQueue(t *testing.T) {
+	const alice, mallory, theirs = 61001, 61002, 61000
+	s := serve(t, Config{Path: filepath.Join(openDir(t), "run", "ranks.sock"), Users: []int{alice}, Group: theirs})
+	if err := otheruser.Try(t, mallory, 61002, func() error { _, err := unixsock.Dial(t.Context(), "unixpacket", s.cfg.Path, 0); return err }); err == nil || !strings.Contains(err.Error(), "rank_users") {
+		t.Errorf("a stranger: %v", err)
+	}
+	if err := otheruser.Try(t, alice, theirs, func() error {
+		c, err := unixsock.Dial(t.Context(), "unixpacket", s.cfg.Path)
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	}); err != nil {
+		t.Errorf("one of the group: %v", err)
 	}
 }
 

@@ -34,6 +34,9 @@ func (e *StrangerError) Error() string {
 func Dial(ctx context.Context, network, path string, daemons ...uint32) (*net.UnixConn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, network, path)
+	if errors.Is(err, os.ErrPermission) {
+		return nil, fmt.Errorf("%w: user %d may not connect, with the groups of this process: be one whom rank_users of the node's configuration names, and have the socket's group (see id; containers have --group-add)", err, os.Geteuid())
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -79,6 +79,8 @@ int rpi_connect(const char *path, int64_t deadline, int *out, rp_error *err) {
 		}
 		int number = errno;
 		close(fd);
+		if (number == EACCES)
+			return rpi_error(err, RP_ESYS, "connect to %s: user %u may not connect, with the groups of this process: be one whom rank_users of the node's configuration names, and have the socket's group (see id; containers have --group-add)", path, (unsigned)geteuid());
 		if (number != ECONNREFUSED && number != ENOENT && number != EAGAIN && number != EINTR)
 			return rpi_error(err, RP_ESYS, "connect to %s: errno %d: is this the daemon's socket, and may this user use it?", path, number);
 		if (rpi_now() >= deadline)
