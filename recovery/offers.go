@@ -125,8 +125,11 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 		switch _, connected := in.current(o.node); {
 		case s.starts(o.node, r):
 			o.taken, patience = true, l.bound(AwaitAttach) // its process runs: it imports, or builds its model; its node kills it after Start
-			if l.roomElsewhere(in, s, r, o) {
+			switch {
+			case l.roomElsewhere(in, s, r, o):
 				patience = 0
+			case !l.job.attached:
+				return true // nobody waits for it, so its node does not kill it either
 			}
 		case o.taken && connected && o.own && o.expect == 0:
 			o.withdrawn(&l.Clocks, r)

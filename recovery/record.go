@@ -19,6 +19,7 @@ type record struct {
 	members  [][]replica.Rank             // by group
 	runs     map[replica.Holder]bool      // lives of nodes that hold a rank
 	names    map[replica.NodeName]bool    // that the records name: see involved; made when it is first asked for
+	attached bool                         // some rank has a process that has attached: it waits for those that have not
 	known    map[replica.Part]replica.PartRoot
 	before   map[replica.Part]replica.PartRoot // the same of what was committed before
 }
@@ -57,6 +58,7 @@ func newRecord(j *replica.Job) *record {
 				k.rungs[r] = max(k.rungs[r], Elsewhere)
 			}
 		}
+		k.attached = k.attached || !k.vacant(replica.Rank(r))
 	}
 	return k
 }

@@ -51,6 +51,13 @@ func (l *slow) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 		switch _, connected := in.current(o.node); {
 		case slowStarting(in, o.node, r):
 			o.taken, patience = true, l.t.Start+l.t.Claim // its process runs: it imports, or builds its model; its node kills it after Start
+			attached := false
+			for other := range l.job.Ranks {
+				attached = attached || !slowVacant(l.job.Job, replica.Rank(other))
+			}
+			if !attached {
+				return true // nobody waits for it
+			}
 		case o.taken && connected && o.own && o.expect == 0:
 			*o = offering{since: l.now, again: l.now + l.t.Claim} // its launcher starts it again while the job opens
 			l.wakeAt(l.now + launcherPatience)

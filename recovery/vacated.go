@@ -26,6 +26,17 @@ func Vacated(job *replica.Job, rank replica.Rank) bool {
 	})
 }
 
+// AttachedBeside tells whether another rank of the job has a process that has attached, and so waits for this one. Where none has, a program may
+// take as long as it needs before its session.
+func AttachedBeside(job *replica.Job, rank replica.Rank) bool {
+	for r, c := range job.Ranks {
+		if other := replica.Rank(r); other != rank && c.Incarnation != 0 && !Vacated(job, other) {
+			return true
+		}
+	}
+	return false
+}
+
 // RanksOn lists the ranks that a node holds, in rising order.
 func RanksOn(job *replica.Job, n replica.NodeName) (ranks []replica.Rank) {
 	for r, c := range job.Ranks {

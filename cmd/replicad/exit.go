@@ -27,8 +27,8 @@ wrong; 4 no daemon answers; 128 + n ended by signal n (daemon and keeper: 0).
 ` + "`replicad run`" + ` ends with the job's own code: 0 finished, or stopped by ` + "`job stop`" + `; 1 ended by
 ` + "`job end`" + `, or a program failed after its job had finished; 5 given up, do not requeue; 6 refused: the program is not the
 job's, which is kept in memory for the right one. A job is given up after too many recoveries without
-a new step, if a program ends again and again before it attaches, or if one that has its rank ends
-with status 78. Where a step is committed and no rank is left to wait, only the launcher ends, with 6.`
+a new step, if a program ends again and again before it attaches, if one ends with 0 and never
+connected to the daemon (it has no session), or if one that has its rank ends with status 78. Where a step is committed and no rank is left to wait, only the launcher ends, with 6.`
 
 // codedError carries the exit code of an error.
 type codedError struct {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -71,6 +72,14 @@ func (h *Host) sayWhoIsAwaited(lj *localJob) {
 // saysHalted has a place for how long.
 const saysHalted = "process %d is stopped by a signal (kill -CONT %d), and all ranks wait for it: %%v"
 
+// howLong says how long a process may go on without a word.
+func howLong(job *replica.Job, r replica.Rank, limit time.Duration) string {
+	if !recovery.AttachedBeside(job, r) {
+		return "; a program without a replicad session never does (docs/pytorch.md)"
+	}
+	return fmt.Sprintf("; other ranks wait for it, and it is killed %v after its start (timing.start)", limit)
+}
+
 // whyAwaited says what a launcher's process has not done yet, with a place for how long; since is then since when. Empty: the job
 // does not wait for it.
 func (h *Host) whyAwaited(lj *localJob, l *launcher, r replica.Rank, since *time.Time) string {
@@ -82,6 +91,8 @@ func (h *Host) whyAwaited(lj *localJob, l *launcher, r replica.Rank, since *time
 			return fmt.Sprintf(saysHalted, p.pid, p.pid)
 		case h.heardOf(lj, r) || p.pid == 0:
 			return "" // it waits itself
+		case p.mute:
+			return fmt.Sprintf("process %d has run %%v and has not called resume() yet: it has not even connected to the daemon%s", p.pid, howLong(lj.job, r, h.cfg.Timing.Start))
 		default:
 			return fmt.Sprintf("process %d has run %%v and has not called resume() yet", p.pid)
 		}

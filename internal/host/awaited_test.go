@@ -82,6 +82,7 @@ func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
 	d.startRank(lj, l, 1)
 	end.reads() // the start
 	d.runRunning(peer, 1, 19951)
+	l.starts.hello(1) // it makes its session
 	d.sayWhoIsAwaited(lj)
 	for i, waited := range []time.Duration{1, 1, 2, 9, 9} {
 		l.starts.entry(1).running, l.starts[1].since = true, time.Now().Add(-waited*time.Second)

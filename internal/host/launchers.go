@@ -38,6 +38,7 @@ type launcher struct {
 	idle     time.Time     // since when it was accepted, until it was told what it waits for
 	begun    bool          // it was told that the job needs no more what it began with
 	done     bool
+	taught   bool         // it was told what a program needs
 	leaving  bool         // it was told to end
 	leaveAt  replica.Step // it may once this step is committed
 	kept     *kept.Tar    // files that its job is to carry, until that has them; nil: none
@@ -142,6 +143,15 @@ func (h *Host) refuseLauncher(l *launcher, code int32, text string) {
 	l.peer.Refuse(l.request, code, text)
 	l.withdraws()
 	delete(h.launchers, l.peer.ID())
+}
+
+// saidHello tells the launchers of a process's job that it has connected.
+func saidHello(all map[uint64]*launcher, hello wire.Hello) {
+	for _, l := range all {
+		if l.hello.Job == hello.Job {
+			l.starts.hello(hello.Rank)
+		}
+	}
 }
 
 // launching tells whether a launcher here waits for the job to be created.
@@ -401,12 +411,18 @@ func (h *Host) runExited(ev session.RunExited) {
 
 // endedEarly counts a process that ended before it attached: it was started in vain, and will be again.
 func (h *Host) endedEarly(lj *localJob, l *launcher, r replica.Rank, status int32) {
+	c := lj.job.Ranks[r]
+	elsewhere := c.Incarnation != 0 && c.Node != h.self.Name && !recovery.Vacated(lj.job, r)
+	if l.starts.strange(r, status) && !elsewhere && lj.job.Phase != replica.Ended && !l.done {
+		stranger(h, lj, l, r)
+		return
+	}
 	if kind := h.wanted(lj, r, status); kind != want.Nothing {
 		l.starts.again(r, time.Now())
 		h.short(lj, r, kind, fmt.Sprintf("a process for rank %d ended with status %d before it attached", r, status))
 		return
 	}
-	if c := lj.job.Ranks[r]; c.Incarnation != 0 && c.Node != h.self.Name && !recovery.Vacated(lj.job, r) {
+	if elsewhere {
 		return // it came too late: a process elsewhere has the rank
 	}
 	tries := l.starts.early(r, time.Now(), h.cfg.Timing.Start)
@@ -439,7 +455,8 @@ func (h *Host) wanted(lj *localJob, r replica.Rank, status int32) want.Kind {
 }
 
 // killStuck ends the processes here that were started and have neither attached nor met anybody since (an import from a file system
-// that hangs, say): the epoch that waits for them has no steps to tell a hang by.
+// that hangs, for example): the epoch that waits for them has no steps to tell a hang by. Where no other rank has attached nobody waits for
+// one: the program may take as long as it needs before its session, and its launcher is told.
 func (h *Host) killStuck() {
 	limit := h.cfg.Timing.Start
 	starting := map[*localJob][]replica.Rank{} // which looks at all launchers: a user may have hundreds of them
@@ -455,7 +472,7 @@ func (h *Host) killStuck() {
 			switch {
 			case h.heardOf(lj, r):
 				l.starts.excused(r, time.Now())
-			case l.starts.stuck(r, time.Now(), limit):
+			case recovery.AttachedBeside(lj.job, r) && l.starts.stuck(r, time.Now(), limit):
 				why := fmt.Sprintf("killed, since it had not attached after %v (timing.start of this node's configuration)", limit)
 				l.starts.refused(r, why, false)
 				h.log.RankNote(lj.job, r, "stuck", why)

@@ -18,6 +18,7 @@ import (
 func (h *Host) handleSession(ev session.Event) {
 	switch ev := ev.(type) {
 	case session.Hello:
+		saidHello(h.launchers, ev.Hello)
 		if ev.File != nil {
 			h.reattach(ev)
 			return

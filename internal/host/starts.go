@@ -26,6 +26,7 @@ type start struct {
 	pid      uint64    // as its launcher says; 0: not yet
 	halted   bool      // and has not attached, and a signal has stopped it
 	attached bool
+	mute     bool          // this daemon asked for it, and no process has said hello for the rank since
 	saidAt   time.Duration // into the wait, its launcher is told next that it is waited for; 0: not told yet
 
 	// Of the processes for the rank that ended before they claimed anything.
@@ -91,15 +92,27 @@ func (s starts) may(r replica.Rank, now time.Time) bool {
 // asked notes that the launcher was asked to run a process for a rank.
 func (s starts) asked(r replica.Rank, now time.Time) {
 	p := s.entry(r)
-	p.running, p.since, p.pid, p.halted, p.attached, p.saidAt = true, now, 0, false, false, 0
+	p.running, p.since, p.pid, p.halted, p.attached, p.saidAt, p.mute = true, now, 0, false, false, 0, true
 	p.refused, p.turned = "", false
 }
 
 // runs notes that the launcher runs one.
 func (s starts) runs(r replica.Rank, pid uint64, now time.Time) {
 	p := s.entry(r)
+	p.mute = p.mute && p.running // one that this daemon has not asked for may have talked to the daemon before
 	p.running, p.since, p.pid, p.halted = true, now, pid, false
 }
+
+// hello notes that a process has connected to the socket and says that it is the rank.
+func (s starts) hello(r replica.Rank) {
+	if p := s[r]; p != nil {
+		p.mute = false
+	}
+}
+
+// strange tells whether a process that ended with a status was none of a rank: it ended well, and never connected. A program without a session
+// does that however often it is started.
+func (s starts) strange(r replica.Rank, status int32) bool { return status == 0 && s.of(r).mute }
 
 // silent tells whether the launcher has not said within patience that it runs what it was asked to. heard is when it said anything last: it starts one
 // process after the other, so that many take it longer than one.
@@ -111,7 +124,7 @@ func (s starts) silent(r replica.Rank, heard, now time.Time, patience time.Durat
 // attached notes that the process of a rank has its arena: whatever goes wrong with it from here on is recovery's business.
 func (s starts) attached(r replica.Rank) {
 	p := s.entry(r)
-	p.attached, p.halted, p.tries, p.wants, p.refused, p.turned = true, false, 0, 0, "", false
+	p.attached, p.halted, p.mute, p.tries, p.wants, p.refused, p.turned = true, false, false, 0, 0, "", false
 }
 
 // refused notes why a process got no arena. turned: it was told so.

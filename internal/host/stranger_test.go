@@ -1,0 +1,109 @@
+package host
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/replica"
+)
+
+// A program that ends well without a word to the daemon has no session, and would do the same each time: it is not started again, and its launcher
+// prints what a program needs. The job ends, or is kept for the right program where it has a step.
+func TestProgramWithoutASessionIsNotStartedAgain(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		committed replica.Step
+		before    func(d *rig, l *launcher) // the process ends
+		status    int32
+		counted   bool // as any process that fails while it starts
+	}{
+		{name: "a new job"},
+		{name: "a job with a step", committed: 5},
+		{name: "it failed", status: 1, counted: true},
+		{name: "it connected", counted: true, before: func(d *rig, _ *launcher) {
+			peer, _ := d.session(0)
+			d.handleSession(session.Hello{Peer: peer, Hello: wire.Hello{Job: "job", World: 2}})
+		}},
+		{name: "an earlier daemon started it", counted: true, before: func(d *rig, l *launcher) {
+			l.starts = starts{}
+			d.runRunning(l.peer, 0, 4711)
+		}},
+	} {
+		d := newRig(t)
+		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+			j.Position.Step = tc.committed
+			j.Faults = append(j.Faults, replica.Fault{Epoch: j.Epoch, Kind: replica.ProcessDead, Incarnation: j.Ranks[0].Incarnation})
+		}))
+		peer, end := d.listener()
+		l := d.launchers[peer.ID()]
+		d.startRank(lj, l, 0)
+		end.reads() // the start
+		d.runRunning(peer, 0, 4711)
+		d.says()
+		if tc.before != nil {
+			tc.before(d, l)
+		}
+		d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: tc.status, PID: 4711}})
+		ended := fixture.Only[control.EndRequest](d.says())
+		if tc.counted {
+			if len(ended) != 0 || l.done || l.starts.of(0).tries != 1 {
+				t.Errorf("%s: the job ends with %+v, the launcher is done: %v, %+v", tc.name, ended, l.done, l.starts.of(0))
+			}
+			continue
+		}
+		for i, want := range sixLines {
+			if said := end.note(); said != want {
+				t.Errorf("%s: line %d says %q, want %q", tc.name, i, said, want)
+			}
+		}
+		const never = "rank 0's process ended with status 0 on node n1 and never connected to the daemon"
+		switch {
+		case tc.committed == 0 && (len(ended) != 1 || !strings.HasPrefix(ended[0].Reason, recovery.DoNotRequeue+never)):
+			t.Errorf("%s: the job ends with %+v", tc.name, ended)
+		case tc.committed > 0:
+			h, body := end.reads()
+			if done, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunDone || done.Code != wire.ExitRefused || !strings.HasPrefix(done.Text, never) || len(ended) > 0 {
+				t.Errorf("%s: message %d, %d %q, %v; the job ends with %+v", tc.name, h.Type, done.Code, done.Text, err, ended)
+			}
+		}
+	}
+}
+
+// Where no other rank has attached nobody waits for a process: its launcher is told that it has not connected, and it is not killed.
+func TestProcessThatNobodyWaitsForIsNotKilled(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Phase = replica.Opening
+		clear(j.Ranks)
+	}))
+	peer, end := d.listener()
+	l := d.launchers[peer.ID()]
+	d.startRank(lj, l, 0)
+	end.reads() // the start
+	d.runRunning(peer, 0, 4711)
+	ago := func(since time.Duration) { l.starts[0].since = time.Now().Add(-since) }
+
+	ago(d.cfg.Timing.Start + time.Minute)
+	d.killStuck()
+	end.quiet(peer)
+	d.sayWhoIsAwaited(lj)
+	if said := end.note(); !strings.Contains(said, "has not even connected to the daemon; a program without a replicad session never does") {
+		t.Errorf("it says %q", said)
+	}
+	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Ranks[1].Incarnation, j.Ranks[1].Node = 4, "n2" })
+	l.starts.quiet()
+	d.sayWhoIsAwaited(lj)
+	if said := end.note(); !strings.Contains(said, "other ranks wait for it, and it is killed 10m0s after its start") {
+		t.Errorf("it says %q", said)
+	}
+	d.killStuck()
+	if said := end.note(); !strings.Contains(said, "killed, since it had not attached") {
+		t.Errorf("it says %q", said)
+	}
+}
