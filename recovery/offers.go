@@ -128,7 +128,7 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 			switch {
 			case l.roomElsewhere(in, s, r, o):
 				patience = 0
-			case !l.job.attached:
+			case l.job.Phase == replica.Opening && !l.job.attached:
 				return true // nobody waits for it, so its node does not kill it either
 			}
 		case o.taken && connected && o.own && o.expect == 0:

@@ -55,7 +55,7 @@ func (l *slow) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 			for other := range l.job.Ranks {
 				attached = attached || !slowVacant(l.job.Job, replica.Rank(other))
 			}
-			if !attached {
+			if !attached && l.job.Phase == replica.Opening {
 				return true // nobody waits for it
 			}
 		case o.taken && connected && o.own && o.expect == 0:

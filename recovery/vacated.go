@@ -26,9 +26,12 @@ func Vacated(job *replica.Job, rank replica.Rank) bool {
 	})
 }
 
-// AttachedBeside tells whether another rank of the job has a process that has attached, and so waits for this one. Where none has, a program may
-// take as long as it needs before its session.
-func AttachedBeside(job *replica.Job, rank replica.Rank) bool {
+// StartAwaited tells whether somebody waits for the process of a rank to attach: another rank of the job that has, or a job that has trained, whose
+// program is known to. Else the program may take as long as it needs before its session.
+func StartAwaited(job *replica.Job, rank replica.Rank) bool {
+	if job.Phase != replica.Opening {
+		return true
+	}
 	for r, c := range job.Ranks {
 		if other := replica.Rank(r); other != rank && c.Incarnation != 0 && !Vacated(job, other) {
 			return true

@@ -187,7 +187,7 @@ var Waits = [waitKinds]WaitRule{
 	AwaitStart: {Phases: opens, For: "the node that a rank was offered to", Judge: "leader", Bound: sum(claim), Since: "the offer",
 		Then: "another node is offered the rank", Says: "rank {rank}: offered to node {node} {since} ago, which has not started a process yet"},
 	AwaitAttach: {Phases: opens, For: "a process that was started", Judge: "its node, after `start`; then the leader", Bound: sum(start, claim), Since: "its start",
-		Then: "where another rank has attached: the process is killed, the rank offered again", Says: "rank {rank}: {process} on node {node} has run {since} and has not called resume() yet (rp_attach)"},
+		Then: "the process is killed, the rank offered again; not where the job begins and no other rank has attached", Says: "rank {rank}: {process} on node {node} has run {since} and has not called resume() yet (rp_attach)"},
 	AwaitSeal: {Phases: []replica.JobPhase{replica.Opening}, For: "the initial state of a rank that has attached", Judge: "leader", Bound: sum(start).and("with `--from` what the bytes take at 64 MiB/s"), Since: "all have attached, and one of them last got on",
 		Then: "hang", fault: replica.Hang, Says: "rank {rank}: process {pid} on node {node} attached {since} ago and has not sealed its initial state yet"},
 	AwaitRegions: {Phases: opens, For: "two daemons that compare a disputed state", Judge: "leader", Bound: fixed(time.Minute), Since: "the question",

@@ -74,10 +74,10 @@ const saysHalted = "process %d is stopped by a signal (kill -CONT %d), and all r
 
 // howLong says how long a process may go on without a word.
 func howLong(job *replica.Job, r replica.Rank, limit time.Duration) string {
-	if !recovery.AttachedBeside(job, r) {
+	if !recovery.StartAwaited(job, r) {
 		return "; a program without a replicad session never does (docs/pytorch.md)"
 	}
-	return fmt.Sprintf("; other ranks wait for it, and it is killed %v after its start (timing.start)", limit)
+	return fmt.Sprintf("; the job waits for it, and it is killed %v after its start (timing.start)", limit)
 }
 
 // whyAwaited says what a launcher's process has not done yet, with a place for how long; since is then since when. Empty: the job

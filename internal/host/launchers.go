@@ -455,8 +455,8 @@ func (h *Host) wanted(lj *localJob, r replica.Rank, status int32) want.Kind {
 }
 
 // killStuck ends the processes here that were started and have neither attached nor met anybody since (an import from a file system
-// that hangs, for example): the epoch that waits for them has no steps to tell a hang by. Where no other rank has attached nobody waits for
-// one: the program may take as long as it needs before its session, and its launcher is told.
+// that hangs, for example): the epoch that waits for them has no steps to tell a hang by. Where a job begins and no other rank has attached, nobody
+// waits for one: the program may take as long as it needs before its session, and its launcher is told.
 func (h *Host) killStuck() {
 	limit := h.cfg.Timing.Start
 	starting := map[*localJob][]replica.Rank{} // which looks at all launchers: a user may have hundreds of them
@@ -472,7 +472,7 @@ func (h *Host) killStuck() {
 			switch {
 			case h.heardOf(lj, r):
 				l.starts.excused(r, time.Now())
-			case recovery.AttachedBeside(lj.job, r) && l.starts.stuck(r, time.Now(), limit):
+			case recovery.StartAwaited(lj.job, r) && l.starts.stuck(r, time.Now(), limit):
 				why := fmt.Sprintf("killed, since it had not attached after %v (timing.start of this node's configuration)", limit)
 				l.starts.refused(r, why, false)
 				h.log.RankNote(lj.job, r, "stuck", why)

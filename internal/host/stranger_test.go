@@ -75,7 +75,7 @@ func TestProgramWithoutASessionIsNotStartedAgain(t *testing.T) {
 	}
 }
 
-// Where no other rank has attached nobody waits for a process: its launcher is told that it has not connected, and it is not killed.
+// Where a job begins and no other rank has attached nobody waits for a process: its launcher is told that it has not connected, and it is not killed.
 func TestProcessThatNobodyWaitsForIsNotKilled(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
@@ -99,7 +99,7 @@ func TestProcessThatNobodyWaitsForIsNotKilled(t *testing.T) {
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Ranks[1].Incarnation, j.Ranks[1].Node = 4, "n2" })
 	l.starts.quiet()
 	d.sayWhoIsAwaited(lj)
-	if said := end.note(); !strings.Contains(said, "other ranks wait for it, and it is killed 10m0s after its start") {
+	if said := end.note(); !strings.Contains(said, "the job waits for it, and it is killed 10m0s after its start") {
 		t.Errorf("it says %q", said)
 	}
 	d.killStuck()

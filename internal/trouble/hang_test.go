@@ -38,15 +38,15 @@ func TestARankHangs(t *testing.T) {
 }
 
 // A process that hangs before it attaches has no steps to tell that by: it is killed after timing.start, and another one started.
-// The launcher says why. Both as the job begins and in a recovery.
+// The launcher says why. Both as the job begins, where another rank waits, and in a recovery.
 func TestAProcessHangsAtItsStart(t *testing.T) {
 	t.Parallel()
 	n := one(t, func(c *config.Config) { c.Timing.Start = 2 * time.Second })
 	stuck := filepath.Join(t.TempDir(), "stuck")
 	write(t, stuck, "")
-	l := n.run("job", 1, rankSpec{Stuck: stuck})
+	l := n.run("job", 2, rankSpec{Stuck: stuck})
 	l.await("stuck", nil)
-	l.awaitText(0, "rank 0: killed, since it had not attached after 2s (timing.start of this node's configuration); it is started again")
+	l.awaitText(0, ": killed, since it had not attached after 2s (timing.start of this node's configuration); it is started again")
 	at := l.await("step", fields{"step": 20})
 	n.committed(20)
 
