@@ -128,15 +128,30 @@ func (a *agent) end() error {
 	return a.failed
 }
 
-func (a *agent) onLine(line []byte) error {
-	var c struct {
-		Join  string `json:"join"`
-		Close bool   `json:"close"`
-	}
+// agentLine is what an agent's torchrun says in a line.
+type agentLine struct {
+	Join  string `json:"join"`
+	Close bool   `json:"close"`
+}
+
+func parseAgentLine(line []byte) (c agentLine, err error) {
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&c); err != nil {
-		return fmt.Errorf("line of torchrun's agent: %w", err)
+	if err = d.Decode(&c); err == nil {
+		if _, more := d.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("bytes behind its end")
+		}
+	}
+	if err != nil {
+		return agentLine{}, fmt.Errorf("line of torchrun's agent: %w", err)
+	}
+	return c, nil
+}
+
+func (a *agent) onLine(line []byte) error {
+	c, err := parseAgentLine(line)
+	if err != nil {
+		return err
 	}
 	switch {
 	case c.Close:

@@ -291,3 +291,33 @@ func TestProcessesOfAKilledTorchrun(t *testing.T) {
 		t.Errorf("process %d ended by itself", other.Process.Pid)
 	}
 }
+
+// FuzzAgentLine: a line that is taken says one thing, and an address that a daemon takes is one that it may send on.
+func FuzzAgentLine(f *testing.F) {
+	for _, s := range []string{`{"join":"10.0.0.1:29400"}`, `{"close":true}`, `{"join":""}`, `{}`, `{"join":1}`, `{"close":true}{}`, `{"joins":"x"}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		c, err := parseAgentLine(line)
+		if err != nil {
+			if c != (agentLine{}) {
+				t.Fatalf("%q: %+v beside %v", line, c, err)
+			}
+			return
+		}
+		a := wire.Agent{ID: "0123456789abcdef", Nodes: 2, Address: c.Join}
+		if a.Check() != nil {
+			return
+		}
+		again, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := parseAgentLine(again); err != nil || back != c {
+			t.Fatalf("%q comes back as %+v: %v", line, back, err)
+		}
+		if got, err := wire.ParseAgent(a.Append(nil)); err != nil || !reflect.DeepEqual(got, a) {
+			t.Fatalf("%+v is sent as %+v: %v", a, got, err)
+		}
+	})
+}

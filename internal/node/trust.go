@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -171,6 +172,19 @@ func signer(id *pki.Identity, r replica.Revocation, check func(certificate, mess
 	return by, nil
 }
 
+// parseRevoked reads the file's list. Who ordered its revocations is not asked here.
+func parseRevoked(b []byte) (list []replica.Revocation, err error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&list); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("bytes behind its end")
+	}
+	return list, lock.CheckRevoked(list)
+}
+
 // load reads what an earlier start of this daemon knew.
 func (t *trust) load() error {
 	fail := func(err error) error {
@@ -190,13 +204,8 @@ func (t *trust) load() error {
 	if err != nil {
 		return fail(err)
 	}
-	var list []replica.Revocation
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&list); err != nil {
-		return fail(err)
-	}
-	if err := lock.CheckRevoked(list); err != nil {
+	list, err := parseRevoked(b)
+	if err != nil {
 		return fail(err)
 	}
 	for _, r := range list {

@@ -2,9 +2,11 @@ package node
 
 import (
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/membership"
 	"github.com/replicad/replicad/replica"
 )
@@ -307,4 +310,27 @@ func TestResetKeyStays(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(dir, resetFile)); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", st.Mode(), err)
 	}
+}
+
+// FuzzRevoked: a list that is taken is one that a log takes, and is written as it was read.
+func FuzzRevoked(f *testing.F) {
+	for _, s := range []string{`[]`, `null`, `[{"role":1,"name":"a","epoch":3}]`, `[{"role":2,"name":"ada","epoch":1,"certificate":"AA==","order":"AQ==","signature":"Ag=="}]`, `[{"role":1,"name":"a","epoch":3},{"role":1,"name":"a","epoch":4}]`, `[]x`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		list, err := parseRevoked(b)
+		if err != nil {
+			return
+		}
+		if err := lock.CheckRevoked(list); err != nil {
+			t.Fatalf("%s is taken: %v", b, err)
+		}
+		again, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := parseRevoked(again); err != nil || len(back) != len(list) || len(list) > 0 && !reflect.DeepEqual(back, list) {
+			t.Fatalf("%s comes back as %s: %v", b, again, err)
+		}
+	})
 }

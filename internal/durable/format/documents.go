@@ -254,6 +254,9 @@ func (c *Commit) check() error {
 	if err := c.checkSealed(); err != nil {
 		return err
 	}
+	if n := c.Layout.NumGroups(); len(c.Geometries) > n {
+		return fmt.Errorf("%d geometries of %d groups", len(c.Geometries), n)
+	}
 	return cmp.Or(c.Layout.Check(), checkTexts("note", c.Notes), checkTexts("provenance", c.Provenance), checkNames("metric", c.Metrics))
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -277,6 +278,79 @@ func TestFlips(t *testing.T) {
 			if err == nil && !reflect.DeepEqual(got, c) {
 				t.Fatalf("byte %d, bit %d: passed as something else", i, bit)
 			}
+		}
+	}
+}
+
+// TestWhatCannotBe: documents whose digests are right, and which say what no writer of ours says.
+func TestWhatCannotBe(t *testing.T) {
+	x, _, c, _ := generation(t)
+	commit := func(change func(*Commit)) error {
+		d := *c
+		change(&d)
+		b, err := d.Seal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = ParseCommit(b, place, durabletest.Job, gen)
+		return err
+	}
+	index := func(change func(*Index)) error {
+		y := *x
+		y.Tensors = slices.Clone(x.Tensors)
+		change(&y)
+		b, err := y.Seal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := *c
+		d.Index.Bytes, d.Index.SHA256 = uint64(len(b)), Sum(b)
+		_, err = ParseIndex(b, &d, nil)
+		return err
+	}
+	raw := func(old, new string) error {
+		b, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := strings.Replace(string(b), old, new, 1)
+		if changed == string(b) {
+			t.Fatalf("%s has no %s", b, old)
+		}
+		_, err = ParseCommit(enclosed("commit", []byte(changed)), place, durabletest.Job, gen)
+		return err
+	}
+	for name, got := range map[string]struct {
+		err  error
+		says string
+	}{
+		"geometries":    {commit(func(c *Commit) { c.Geometries = make([]replica.Digest, 1<<10) }), "1024 geometries of"},
+		"a field twice": {raw(`"owner":`, `"owner":1,"owner":`), `"owner" is there twice`},
+		"in other case": {raw(`"owner":`, `"Owner":1,"owner":`), `"Owner" is none of its fields`},
+		"by escape":     {raw(`"owner":`, `"own\u0065r":1,"owner":`), `"owner" is there twice`},
+		"within":        {raw(`"layout":{`, `"layout":{"world":3,`), `"world" is there twice`},
+		"of notes":      {raw(`"notes":{`, `"notes":{"a":"1","a":"2",`), `"a" is there twice`},
+		"a shape":       {index(func(x *Index) { x.Tensors[0].Shape = []uint64{1 << 40, 1 << 40} }), "whose pieces have"},
+		"two pieces of one": {index(func(x *Index) {
+			x.Tensors[0].Pieces = append(slices.Clone(x.Tensors[0].Pieces), x.Tensors[0].Pieces[0])
+		}), "two pieces of"},
+		"bytes twice": {index(func(x *Index) {
+			for range 100 {
+				x.Tensors = append(x.Tensors, x.Tensors[0])
+			}
+		}), "where other tensors leave"},
+	} {
+		if got.err == nil || !errors.Is(got.err, ErrCorrupt) || !strings.Contains(got.err.Error(), got.says) {
+			t.Errorf("%s: %v; want %q", name, got.err, got.says)
+		}
+	}
+	for name, err := range map[string]error{ // what may be there is taken
+		"untouched":      commit(func(*Commit) {}),
+		"index":          index(func(*Index) {}),
+		"keys in a case": raw(`"notes":{`, `"notes":{"a":"1","A":"2",`),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

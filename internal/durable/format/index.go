@@ -236,8 +236,12 @@ func (x *Index) check(c *Commit) error {
 			return fmt.Errorf("%v needs the frozen part %v, which it does not have", p.Part, p.FrozenRoot)
 		}
 	}
+	room := make([]uint64, len(x.Files)) // no two tensors share bytes
+	for i, f := range x.Files {
+		room[i] = f.Plain() - f.Header
+	}
 	for _, t := range x.Tensors {
-		if err := x.checkTensor(t); err != nil {
+		if err := x.checkTensor(t, room); err != nil {
 			return fmt.Errorf("tensor %.128q: %w", t.Name, err)
 		}
 	}
@@ -269,12 +273,21 @@ func (x *Index) checkFiles(c *Commit) error {
 	return nil
 }
 
-func (x *Index) checkTensor(t Tensor) error {
+// checkTensor takes what the pieces have from the room of their files.
+func (x *Index) checkTensor(t Tensor, room []uint64) error {
 	dtype, err := replica.ParseDType(t.DType)
 	if err != nil {
 		return err
 	}
+	if err := t.checkWhole(dtype); err != nil {
+		return err
+	}
+	seen := make(map[uint32]bool, len(t.Pieces))
 	for _, p := range t.Pieces {
+		if seen[p.Index] {
+			return fmt.Errorf("two pieces of %d", p.Index)
+		}
+		seen[p.Index] = true
 		n, ok := dtype.Size(), true
 		for _, d := range p.Shape {
 			if ok = ok && (d == 0 || n <= maxSpan<<20/d); ok {
@@ -287,9 +300,41 @@ func (x *Index) checkTensor(t Tensor) error {
 		if f := x.Files[p.File]; p.From < f.Header || p.From > f.Plain() || p.Bytes > f.Plain()-p.From {
 			return fmt.Errorf("a piece at %d of %d bytes, in a file of %d", p.From, p.Bytes, f.Plain())
 		}
+		if p.Bytes > room[p.File] {
+			return fmt.Errorf("a piece of %d bytes, where other tensors leave %d of file %d", p.Bytes, room[p.File], p.File)
+		}
+		room[p.File] -= p.Bytes
 		if len(p.At) > 2*replica.MaxDims {
 			return fmt.Errorf("a piece that begins at %v", p.At)
 		}
+	}
+	return nil
+}
+
+// checkWhole tells whether the whole tensor can be of its pieces: each rank of the mesh has as much as one of them at most.
+func (t Tensor) checkWhole(dtype replica.DType) error {
+	if len(t.Shape) > 2*replica.MaxDims || len(t.Placements) > 2*replica.MaxDims || len(t.Mesh) > 2*replica.MaxDims {
+		return fmt.Errorf("shape %v, placements %.200q, mesh %v: at most %d of each", t.Shape, t.Placements, t.Mesh, 2*replica.MaxDims)
+	}
+	if t.Shape == nil || slices.Contains(t.Shape, 0) {
+		return nil
+	}
+	var have uint64
+	for _, p := range t.Pieces {
+		have = min(have+p.Bytes, maxSpan<<10)
+	}
+	ranks := uint64(1)
+	for _, d := range t.Mesh {
+		ranks *= min(max(d, 1), replica.MaxRanks)
+		ranks = min(ranks, replica.MaxRanks)
+	}
+	most := min(have, maxSpan<<3) * ranks // 2^63 at most
+	n := dtype.Size()
+	for _, d := range t.Shape {
+		if d > most/n {
+			return fmt.Errorf("shape %v of %v over a mesh of %v, whose pieces have %d bytes", t.Shape, dtype, t.Mesh, have)
+		}
+		n *= d
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 )
 
 // Number is the format's. A program reads those up to its own; a newer one is refused by name.
@@ -83,7 +84,7 @@ func strict(b []byte, into any) error {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("bytes behind its end")
 	}
-	return nil
+	return once(b, reflect.TypeOf(into))
 }
 
 // Sum is the SHA-256 of an object, as it is written.

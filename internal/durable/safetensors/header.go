@@ -19,6 +19,12 @@ import (
 // be captured can be written.
 const MaxHeader = 100_000_000
 
+// What a header may make: each entry of a tensor or of the metadata takes many times its bytes in memory.
+const (
+	MaxTensors  = 1_000_000 // of a file, whoever wrote it; a part of a job has replica.MaxRegions at most
+	MaxMetadata = 1 << 16   // entries beside the tensors
+)
+
 // Tensor is an entry of a safetensors header; Begin and End count from the end of the header.
 type Tensor struct {
 	Name       string
@@ -53,7 +59,9 @@ func HeaderLength(b [8]byte) (uint64, error) {
 // ParseHeader reads the header's JSON strictly; data is the length of what follows it. Refused are: duplicate keys,
 // unknown fields and types, shapes whose product overflows or is not what the offsets say, holes, overlaps (of empty
 // tensors too), bytes that belong to no tensor, and metadata that is not string to string.
-func ParseHeader(b []byte, data uint64) (*Header, error) {
+func ParseHeader(b []byte, data uint64) (*Header, error) { return parseHeader(b, data, MaxTensors) }
+
+func parseHeader(b []byte, data uint64, most int) (*Header, error) {
 	if len(b) < 2 || len(b) > MaxHeader || b[0] != '{' {
 		return nil, badFormat("header of %d bytes does not begin with {", len(b))
 	}
@@ -70,13 +78,16 @@ func ParseHeader(b []byte, data uint64) (*Header, error) {
 		if key == "__metadata__" {
 			h.Metadata = make(map[string]string)
 			return p.object(func(k string) error {
+				if len(h.Metadata) >= MaxMetadata {
+					return badFormat("more than %d entries of metadata", MaxMetadata)
+				}
 				v, err := p.text()
 				h.Metadata[k] = v
 				return err
 			})
 		}
-		if len(h.Tensors) >= replica.MaxRegions {
-			return badFormat("more than %d tensors", replica.MaxRegions)
+		if len(h.Tensors) >= most {
+			return badFormat("more than %d tensors", most)
 		}
 		t, err := p.tensor(key)
 		h.Tensors = append(h.Tensors, t)

@@ -65,12 +65,22 @@ func TestHostileHeaders(t *testing.T) {
 	}
 	var bloat strings.Builder
 	bloat.WriteByte('{')
-	for i := range 100_000 {
+	for i := range 1000 {
 		fmt.Fprintf(&bloat, `"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},`, i)
 	}
 	bloat.WriteString(`"z":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`)
-	if _, err := ParseHeader([]byte(bloat.String()), 0); !errors.Is(err, ErrFormat) {
-		t.Errorf("100,001 entries in %d bytes: %v", bloat.Len(), err)
+	if _, err := parseHeader([]byte(bloat.String()), 0, 1000); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "more than 1000 tensors") {
+		t.Errorf("1001 entries in %d bytes: %v", bloat.Len(), err)
+	}
+	if h, err := parseHeader([]byte(bloat.String()), 0, 1001); err != nil || len(h.Tensors) != 1001 {
+		t.Errorf("1001 entries of 1001: %v", err)
+	}
+	var meta strings.Builder // short keys take many times their bytes
+	for i := range MaxMetadata + 1 {
+		fmt.Fprintf(&meta, `,"%x":""`, i)
+	}
+	if _, err := ParseHeader([]byte(`{"__metadata__":{`+meta.String()[1:]+`}}`), 0); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "metadata") {
+		t.Errorf("%d entries of metadata: %v", MaxMetadata+1, err)
 	}
 	for _, n := range []uint64{0, 1, MaxHeader + 1, 1 << 63} {
 		var b [8]byte

@@ -2,7 +2,9 @@ package dcp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -135,6 +137,84 @@ func TestHostileMetadata(t *testing.T) {
 	} {
 		if s, err := Parse(c.b); err == nil || !strings.Contains(err.Error(), c.says) || !errors.Is(err, ErrFormat) && !errors.Is(err, pickles.ErrRefused) {
 			t.Errorf("%s: %+v, %v; want %q", name, s, err, c.says)
+		}
+	}
+}
+
+// bomb is a .metadata in which one record of a chunk is put so often into one list, two bytes each, and one record of a tensor with that list is the value of
+// so many names.
+func bomb(chunks, tensors int) []byte {
+	var o bytes.Buffer
+	o.WriteString("\x80\x02")
+	text := func(s string) { o.WriteString("X" + string(binary.LittleEndian.AppendUint32(nil, uint32(len(s)))) + s) }
+	object := func(module, class string) { o.WriteString("c" + module + "\n" + class + "\n)\x81") }
+	number := func(n int) { o.WriteString("J" + string(binary.LittleEndian.AppendUint32(nil, uint32(n)))) }
+	object(metadata, "Metadata")
+	o.WriteString("}(")
+	text("state_dict_metadata")
+	o.WriteString("}(")
+	for i := range tensors {
+		text(fmt.Sprint("t", i))
+		if i > 0 {
+			o.WriteString("h\x01")
+			continue
+		}
+		object(metadata, "TensorStorageMetadata")
+		o.WriteString("}(")
+		text("properties")
+		object(metadata, "TensorProperties")
+		o.WriteString("(ctorch\nfloat32\ntb")
+		text("size")
+		number(4)
+		o.WriteString("\x85")
+		text("chunks")
+		o.WriteString("](")
+		object(metadata, "ChunkStorageMetadata")
+		o.WriteString("}(")
+		text("offsets")
+		number(0)
+		o.WriteString("\x85")
+		text("sizes")
+		number(4)
+		o.WriteString("\x85ubq\x00" + strings.Repeat("h\x00", chunks-1) + "eubq\x01")
+	}
+	o.WriteString("u")
+	text("storage_data")
+	o.WriteString("}(")
+	for i := range tensors {
+		object(metadata, "MetadataIndex")
+		o.WriteString("}(")
+		text("fqn")
+		text(fmt.Sprint("t", i))
+		text("offset")
+		number(0)
+		o.WriteString("\x85ub")
+		object(filesystem, "_StorageInfo")
+		o.WriteString("}(")
+		text("relative_path")
+		text("__0_0.distcp")
+		text("offset")
+		number(1000 * i)
+		text("length")
+		number(900)
+		o.WriteString("ub")
+	}
+	o.WriteString("uub.")
+	return o.Bytes()
+}
+
+// A small .metadata that stands for millions of pieces is refused at the first of them; so is one whose fields are looked at too often.
+func TestRecordsInManyPlaces(t *testing.T) {
+	if s, err := Parse(bomb(1, 3)); err != nil || len(s.Tensors) != 3 {
+		t.Fatal(s, err)
+	}
+	for says, parsed := range map[string]func() (*Saved, error){
+		"listed twice":             func() (*Saved, error) { return Parse(bomb(100_000, 20)) },
+		"more than 100 values":     func() (*Saved, error) { return parse(bomb(1, 60), 100) },
+		"stand for more than 1000": func() (*Saved, error) { return parse(bomb(1, 300), 1000) },
+	} {
+		if s, err := parsed(); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%+v, %v; want %q", s, err, says)
 		}
 	}
 }

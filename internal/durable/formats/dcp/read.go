@@ -42,13 +42,33 @@ type Piece struct {
 	From, Bytes uint64
 }
 
+// usualVisits bounds how often values of .metadata are looked at: one record of a pickle may be put into any number of places, two bytes each.
+const usualVisits = 16 << 20
+
+// reader reads .metadata within a budget.
+type reader struct {
+	visits int // that are left
+	of     int
+}
+
+// visit counts looks at so many values.
+func (r *reader) visit(n int) error {
+	if r.visits -= n; r.visits < 0 {
+		return bad("its records stand for more than %d values: one record is used in very many places", r.of)
+	}
+	return nil
+}
+
 // Parse reads .metadata.
-func Parse(b []byte) (*Saved, error) {
+func Parse(b []byte) (*Saved, error) { return parse(b, usualVisits) }
+
+func parse(b []byte, visits int) (*Saved, error) {
 	v, err := pickles.Load(b, admitted)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", Metadata, err)
 	}
-	m, err := state(v, metadata, "Metadata")
+	r := &reader{visits, visits}
+	m, err := r.state(v, metadata, "Metadata")
 	if err != nil {
 		return nil, err
 	}
@@ -56,13 +76,16 @@ func Parse(b []byte) (*Saved, error) {
 	if !ok {
 		return nil, bad("its state_dict_metadata is a %T", m["state_dict_metadata"])
 	}
-	lies, err := storage(m["storage_data"])
+	lies, err := r.storage(m["storage_data"])
 	if err != nil {
 		return nil, err
 	}
 	s := &Saved{}
 	for i, k := range entries.Keys {
 		name, err := nameOf(k)
+		if err == nil {
+			err = r.visit(1)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -70,7 +93,7 @@ func Parse(b []byte) (*Saved, error) {
 			s.Others = append(s.Others, name)
 			continue
 		}
-		t, err := tensor(name, entries.Values[i], lies)
+		t, err := r.tensor(name, entries.Values[i], lies)
 		if err != nil {
 			return nil, fmt.Errorf("tensor %.128q: %w", name, err)
 		}
@@ -98,7 +121,7 @@ func admitted(c pickles.Class) bool {
 }
 
 // state is what an object of a class was given, by field.
-func state(v any, module, name string) (map[string]any, error) {
+func (r *reader) state(v any, module, name string) (map[string]any, error) {
 	c, ok := v.(*pickles.Call)
 	if !ok || c.Class != (pickles.Class{Module: module, Name: name}) {
 		return nil, bad("a %T where a %s belongs", v, name)
@@ -106,6 +129,9 @@ func state(v any, module, name string) (map[string]any, error) {
 	d, ok := c.State.(*pickles.Dict)
 	if !ok {
 		return nil, bad("a %s without fields", name)
+	}
+	if err := r.visit(len(d.Keys)); err != nil {
+		return nil, err
 	}
 	fields := make(map[string]any, len(d.Keys))
 	for i, k := range d.Keys {
@@ -131,14 +157,14 @@ func nameOf(v any) (string, error) {
 func key(name string, at []uint64) string { return fmt.Sprint(at) + name }
 
 // storage reads where pieces lie.
-func storage(v any) (map[string]Piece, error) {
+func (r *reader) storage(v any) (map[string]Piece, error) {
 	d, ok := v.(*pickles.Dict)
 	if !ok {
 		return nil, bad("its storage_data is a %T", v)
 	}
 	lies := make(map[string]Piece, len(d.Keys))
 	for i, k := range d.Keys {
-		index, err := state(k, metadata, "MetadataIndex")
+		index, err := r.state(k, metadata, "MetadataIndex")
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +172,7 @@ func storage(v any) (map[string]Piece, error) {
 		if err != nil {
 			return nil, err
 		}
-		info, err := state(d.Values[i], filesystem, "_StorageInfo")
+		info, err := r.state(d.Values[i], filesystem, "_StorageInfo")
 		if err != nil {
 			return nil, fmt.Errorf("%.128q: %w", name, err)
 		}
@@ -183,8 +209,8 @@ func lying(info map[string]any) (p Piece, err error) {
 	return Piece{File: file, From: uint64(from), Bytes: uint64(bytes)}, nil
 }
 
-func tensor(name string, v any, lies map[string]Piece) (t Tensor, err error) {
-	m, err := state(v, metadata, "TensorStorageMetadata")
+func (r *reader) tensor(name string, v any, lies map[string]Piece) (t Tensor, err error) {
+	m, err := r.state(v, metadata, "TensorStorageMetadata")
 	if err != nil {
 		return t, err
 	}
@@ -199,7 +225,7 @@ func tensor(name string, v any, lies map[string]Piece) (t Tensor, err error) {
 		return t, bad("its chunks are a %T", m["chunks"])
 	}
 	for _, c := range chunks.Items {
-		fields, err := state(c, metadata, "ChunkStorageMetadata")
+		fields, err := r.state(c, metadata, "ChunkStorageMetadata")
 		if err != nil {
 			return t, err
 		}
@@ -212,7 +238,11 @@ func tensor(name string, v any, lies map[string]Piece) (t Tensor, err error) {
 		if !ok {
 			return t, bad("its piece at %v lies nowhere", at)
 		}
+		if p.Shape != nil {
+			return t, bad("its piece at %v is listed twice", at)
+		}
 		p.Shape = shape
+		lies[key(name, at)] = p
 		t.Pieces = append(t.Pieces, p)
 	}
 	return t, nil
