@@ -81,19 +81,17 @@ type Catalog struct {
 	block int64 // how much of an object is read at once, in bytes
 
 	mu sync.Mutex
-	// Guarded by mu, by the key of the first twin: frozen files that were seen whole since the start or the last failed read, and those of
-	// which a read failed since.
-	frozen  map[string]format.Written
-	suspect map[string]bool
-	backed  map[string]bool              // frozen files, each twin by its key, that were read back whole since the start or the last failed read
-	runs    map[replica.JobID]Run        // where they lie; guarded by mu
-	said    map[store.Info]*format.Claim // that were read; guarded by mu
-	kept    map[store.Info]keptLook      // tars of runs' files that were read; guarded by mu
+	// Guarded by mu, by the key of the first twin: frozen files that were seen whole since the start or the last failed read.
+	frozen map[string]format.Written
+	backed map[string]bool              // frozen files, each twin by its key, that were read back whole since the start or the last failed read
+	runs   map[replica.JobID]Run        // where they lie; guarded by mu
+	said   map[store.Info]*format.Claim // that were read; guarded by mu
+	kept   map[store.Info]keptLook      // tars of runs' files that were read; guarded by mu
 }
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
-	c := &Catalog{st: st, note: o.Note, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, keys: o.Keys, weak: o.Unconditional, block: blockBytes, frozen: make(map[string]format.Written), suspect: make(map[string]bool), backed: make(map[string]bool), runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim), kept: make(map[store.Info]keptLook)}
+	c := &Catalog{st: st, note: o.Note, who: o.Who, host: o.Host, now: o.Now, pause: o.Pause, lanes: o.Lanes, best: o.Best, most: o.Largest, keys: o.Keys, weak: o.Unconditional, block: blockBytes, frozen: make(map[string]format.Written), backed: make(map[string]bool), runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim), kept: make(map[store.Info]keptLook)}
 	if c.who == "" {
 		c.who = "user-" + fmt.Sprint(os.Getuid())
 	}

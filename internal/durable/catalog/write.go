@@ -79,7 +79,7 @@ func (c *Catalog) earlier(ctx context.Context, a Attempt, name string, parts []P
 		if !n.SealedFor(c.keys.Tag()) {
 			continue
 		}
-		w, err = c.isWritten(ctx, a.Run, n, manifests(parts), false)
+		w, err = c.isWritten(ctx, a.Run, n, manifests(parts))
 		if err == nil {
 			return w, true, nil
 		}
@@ -110,7 +110,6 @@ func (c *Catalog) WriteFrozen(ctx context.Context, r Run, p Part) (w format.Writ
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.frozen[r.Key(name)] = w
-	delete(c.suspect, r.Key(name))
 	return w, nil
 }
 
@@ -185,22 +184,18 @@ func sealedTwins(n format.Name, seal string) (twins [2]format.Name) {
 	return twins
 }
 
-// frozenThere looks at one twin of a frozen part: whether it has the part, and every byte of it. The store's own checksum stands for reading
-// it, unless a read has failed since.
+// frozenThere looks at one twin of a frozen part: whether it has the part, and every byte of it.
 func (c *Catalog) frozenThere(ctx context.Context, r Run, n format.Name, m replica.Manifest) (w format.Written, err error) {
-	c.mu.Lock()
-	suspect := c.suspect[r.Key(frozenName(m, 'a'))]
-	c.mu.Unlock()
-	w, err = c.isWritten(ctx, r, n, []replica.Manifest{m}, suspect)
+	w, err = c.isWritten(ctx, r, n, []replica.Manifest{m})
 	if errors.Is(err, ErrLocked) { // its name says that a key of these opens it
 		err = fmt.Errorf("%s: %w: it was changed: no key opens it", n, store.ErrCorrupt)
 	}
 	return w, err
 }
 
-// isWritten looks at an object that somebody may have written: whether it has these parts and no others, and every byte of them. deep: it is read, whatever
-// checksum the store has of it.
-func (c *Catalog) isWritten(ctx context.Context, r Run, n format.Name, parts []replica.Manifest, deep bool) (w format.Written, err error) {
+// isWritten looks at an object that somebody may have written: whether it has these parts and no others, and every byte of them. It is
+// read, whatever checksum the store has of it: that may be of something else than all of its bytes.
+func (c *Catalog) isWritten(ctx context.Context, r Run, n format.Name, parts []replica.Manifest) (w format.Written, err error) {
 	key := r.Key(n)
 	var info store.Info
 	err = c.again(ctx, func() (err error) {
@@ -210,7 +205,7 @@ func (c *Catalog) isWritten(ctx context.Context, r Run, n format.Name, parts []r
 	if err != nil {
 		return w, err
 	}
-	w.File = format.File{Key: n.String(), Bytes: uint64(info.Size), SHA256: info.Checksum}
+	w.File = format.File{Key: n.String(), Bytes: uint64(info.Size)}
 	if w.File.Header, w.File.Sealed, err = c.headBytes(ctx, key, info.Size); err != nil {
 		return w, err
 	}
@@ -223,12 +218,8 @@ func (c *Catalog) isWritten(ctx context.Context, r Run, n format.Name, parts []r
 			return w, fmt.Errorf("%s: %w: it has not %v with root %v", key, store.ErrCorrupt, m.Part, m.Root)
 		}
 	}
-	w.Object = o
-	if w.File.SHA256 == "" || deep {
-		w.File.SHA256, err = c.readFile(ctx, r, w.File, w.File.Key, o, s, nil, func(uint64) {})
-	}
-	if err != nil {
-		w.Object = nil
+	if w.File.SHA256, err = c.readFile(ctx, r, w.File, w.File.Key, o, s, nil, func(uint64) {}); err == nil {
+		w.Object = o
 	}
 	return w, err
 }
@@ -292,7 +283,6 @@ func (c *Catalog) doubt(r Run, n format.Name) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.frozen, r.Key(n))
-	c.suspect[r.Key(n)] = true
 	clear(c.backed)
 }
 

@@ -5,9 +5,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/minio/minio-go/v7"
@@ -22,6 +24,7 @@ const (
 	defaultPart = 16 << 20
 	mostPart    = 5 << 30
 	mostUpload  = remote.MaxParts * mostPart
+	readBack    = 8 << 20 // read at a time
 )
 
 // upload is a multipart upload. An empty object has no parts, which S3 does not allow: it is put at the end.
@@ -37,6 +40,7 @@ type upload struct {
 	sums [][]byte   // SHA-256 of the parts that are here
 	over bool       // completed or aborted
 	info store.Info // of a completed one
+	said string     // the checksum of the store's answer to the completion; empty: it said none
 }
 
 // Upload begins a large object.
@@ -128,6 +132,12 @@ func (u *upload) Complete(ctx context.Context, sum [32]byte) (store.Info, error)
 		return store.Info{}, c.Fail(nil, store.ErrCorrupt, errors.New("the digest of an empty object is another"))
 	}
 	info, err := c.Finish(u.size, u.complete, func(ctx context.Context) (store.Info, error) { return u.s.head(ctx, u.key) })
+	if err == nil && !u.agrees(sum) {
+		err = u.s.readsAs(ctx, u.key, u.size, sum)
+	}
+	if info.Checksum != hex.EncodeToString(sum[:]) {
+		info.Checksum = "" // of something else than all of the bytes
+	}
 	if err == nil {
 		u.over, u.info = true, info
 	}
@@ -145,16 +155,32 @@ func (u *upload) complete(ctx context.Context) error {
 		r.StatusCode = http.StatusInternalServerError
 		err = r
 	}
-	if err == nil && info.ChecksumSHA256 != "" && info.ChecksumSHA256 != u.composite() && sumOf(info.ChecksumSHA256) == "" {
-		return &remote.Failure{Class: remote.Refused, Text: "the store has another checksum of its parts", Err: store.ErrCorrupt}
-	}
+	u.said = info.ChecksumSHA256
 	return err
 }
 
-// composite is the checksum that S3 has of an upload: that of its parts' checksums.
-func (u *upload) composite() string {
-	d := sha256.Sum256(bytes.Join(u.sums, nil))
-	return fmt.Sprintf("%s-%d", base64.StdEncoding.EncodeToString(d[:]), len(u.sums))
+// agrees tells whether the checksum that the store has of the upload, where it says one, is of the bytes that were sent: the digest of the parts' digests,
+// which S3 says with "-3" behind it for three parts and some servers say without, or that of the whole. Another one is a doubt, and the bytes decide.
+func (u *upload) agrees(whole [sha256.Size]byte) bool {
+	said, _, _ := strings.Cut(u.said, "-")
+	parts := sha256.Sum256(bytes.Join(u.sums, nil))
+	return said == "" || said == base64.StdEncoding.EncodeToString(parts[:]) || said == base64.StdEncoding.EncodeToString(whole[:])
+}
+
+// readsAs reads an object, and tells whether it has the bytes of a digest.
+func (s *Store) readsAs(ctx context.Context, key string, size int64, want [sha256.Size]byte) error {
+	h := sha256.New()
+	for off := int64(0); off < size; off += readBack {
+		b := make([]byte, min(readBack, size-off)) // a call that was given up may still write to it
+		if err := s.ReadRange(ctx, key, off, b); err != nil {
+			return err
+		}
+		_, _ = h.Write(b) // it returns no error
+	}
+	if got := [sha256.Size]byte(h.Sum(nil)); got != want {
+		return s.calls.Begin(ctx, "complete", key).Fail(nil, store.ErrCorrupt, fmt.Errorf("it reads with SHA-256 %x, %x was written", got, want))
+	}
+	return nil
 }
 
 // Abort frees what the parts took.

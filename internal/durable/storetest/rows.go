@@ -50,6 +50,7 @@ func Rows() []Row {
 		{"calls end when the store is closed", closes},
 		{"the probe passes, and leaves nothing", probes},
 		{"no secret is shown", secrets},
+		{"generations by the catalog: written, listed, read whole, deleted", generations},
 	}
 }
 
