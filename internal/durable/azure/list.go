@@ -52,6 +52,11 @@ func (s *Store) page(ctx context.Context, prefix, next, include string) (remote.
 	if err != nil {
 		return remote.Page{}, err
 	}
+	return parsePage(text)
+}
+
+// parsePage reads an answer to a listing.
+func parsePage(text []byte) (remote.Page, error) {
 	var n names
 	if err := xml.Unmarshal(bare(text), &n); err != nil {
 		return remote.Page{}, remote.NotTheStores("list of objects")
@@ -63,6 +68,7 @@ func (s *Store) page(ctx context.Context, prefix, next, include string) (remote.
 		}
 		name := b.Name.Text
 		if b.Name.Encoded {
+			var err error
 			if name, err = url.PathUnescape(name); err != nil {
 				return remote.Page{}, remote.NotTheStores("list of objects")
 			}

@@ -34,11 +34,24 @@ func (s *Store) page(ctx context.Context, prefix, from, token string, most int) 
 	if err != nil {
 		return names{}, err
 	}
-	var n names
+	return parseNames(text)
+}
+
+// parseNames reads an answer to a listing.
+func parseNames(text []byte) (n names, err error) {
 	if err := json.Unmarshal(text, &n); err != nil || n.Kind != "storage#objects" {
 		return names{}, remote.NotTheStores("list of objects")
 	}
 	return n, nil
+}
+
+// objects are those that it names.
+func (n names) objects() remote.Page {
+	p := remote.Page{Next: n.Next}
+	for _, o := range n.Items {
+		p.Objects = append(p.Objects, o.info(o.Name))
+	}
+	return p
 }
 
 // List calls each for every object whose key begins with prefix.
@@ -52,10 +65,6 @@ func (s *Store) List(ctx context.Context, prefix, after string, each func(store.
 	}
 	return s.calls.Begin(ctx, "list", prefix).ListPages(s.root(), prefix, after, each, func(ctx context.Context, next string) (remote.Page, error) {
 		n, err := s.page(ctx, s.name(prefix), from, next, pageSize)
-		p := remote.Page{Next: n.Next}
-		for _, o := range n.Items {
-			p.Objects = append(p.Objects, o.info(o.Name))
-		}
-		return p, err
+		return n.objects(), err
 	})
 }

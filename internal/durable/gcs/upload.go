@@ -204,15 +204,20 @@ func (s *Store) clear(ctx context.Context, at string) error {
 
 // all calls each for every name that begins so.
 func (s *Store) all(ctx context.Context, prefix string, each func(properties)) error {
+	var pages remote.Pages
 	for token := ""; ; {
+		if f := pages.Next(token); f != nil {
+			return f
+		}
 		n, err := s.page(ctx, prefix, "", token, pageSize)
 		if err != nil {
 			return err
 		}
 		for _, p := range n.Items {
+			pages.Moved()
 			each(p)
 		}
-		if n.Next == "" || n.Next == token {
+		if n.Next == "" {
 			return nil
 		}
 		token = n.Next

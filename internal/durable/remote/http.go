@@ -27,10 +27,7 @@ type Answer struct {
 
 func (a *Answer) Error() string { return fmt.Sprintf("HTTP %d", a.Status) }
 
-const (
-	maxError  = 64 << 10 // bytes of an answer that is an error
-	maxAnswer = 64 << 20 // and of one that is read whole
-)
+const maxError = 64 << 10 // bytes of an answer that is an error
 
 // HTTP sends the requests of a client. It follows no redirect: a store has none, and a portal's leads to its page.
 type HTTP struct {
@@ -97,7 +94,7 @@ func (h *HTTP) Do(ctx context.Context, q Request) (http.Header, []byte, error) {
 		return nil, nil, err
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	b, err := io.ReadAll(Bounded(resp.Body, MaxAnswer))
 	if err != nil {
 		return nil, nil, fmt.Errorf("the answer ends early: %w", err)
 	}

@@ -2,8 +2,6 @@ package remote
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/replicad/replicad/internal/durable/store"
@@ -19,7 +17,11 @@ type Page struct {
 // first) where it can, and from next on where that is not empty. A page that breaks off is asked for again.
 func (c *Call) ListPages(root, prefix, after string, each func(store.Info) error, get func(ctx context.Context, next string) (Page, error)) error {
 	last, next := "", ""
+	var pages Pages
 	for {
+		if f := pages.Next(next); f != nil {
+			return c.Fail(f)
+		}
 		var p Page
 		f := c.Repeat(func(ctx context.Context) (err error) {
 			p, err = get(ctx, next)
@@ -29,6 +31,7 @@ func (c *Call) ListPages(root, prefix, after string, each func(store.Info) error
 			return c.Fail(f)
 		}
 		for _, o := range p.Objects {
+			pages.Moved()
 			key, ok := strings.CutPrefix(o.Key, root)
 			if !ok || !strings.HasPrefix(key, prefix) {
 				return c.unlisted("it lists %q below %q", o.Key, root+prefix)
@@ -50,14 +53,11 @@ func (c *Call) ListPages(root, prefix, after string, each func(store.Info) error
 		if p.Next == "" {
 			return nil
 		}
-		if p.Next == next {
-			return c.unlisted("the page after %q is itself", next)
-		}
 		next = p.Next
 		c.Moves()
 	}
 }
 
 func (c *Call) unlisted(format string, args ...any) error {
-	return c.Fail(&Failure{Class: Refused, Text: OneLine(fmt.Sprintf(format, args...)), Err: errors.New("no order")})
+	return c.Fail(unordered(format, args...))
 }

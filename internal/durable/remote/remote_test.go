@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/replicad/replicad/internal/bubble"
@@ -188,6 +189,8 @@ func TestListPages(t *testing.T) {
 		{map[string]Page{"": page("2", "r/a", "r/b"), "2": page("", "r/a")}, "b", ""},
 		{map[string]Page{"": page("", "s/a")}, "", ""},
 		{map[string]Page{"": page("2", "r/a"), "2": page("2")}, "", ""},
+		{map[string]Page{"": page("2", "r/a"), "2": page("3"), "3": page("2")}, "", ""}, // round, and naming nothing
+		{map[string]Page{"": page("2"), "2": page("3"), "3": page("4"), "4": page("", "r/a")}, "", "a"},
 	} {
 		var keys []string
 		err := c.Begin(t.Context(), "list", "").ListPages("r/", "", tc.after, func(o store.Info) error {
@@ -196,6 +199,28 @@ func TestListPages(t *testing.T) {
 		}, func(_ context.Context, next string) (Page, error) { return tc.pages[next], nil })
 		if tc.want == "" && !errors.Is(err, store.ErrRefused) || tc.want != "" && (err != nil || strings.Join(keys, " ") != tc.want) {
 			t.Errorf("%d: %q, %v, want %q", i, keys, err, tc.want)
+		}
+	}
+}
+
+// TestAnswersAreBounded: what is parsed has an end, in bytes and in elements.
+func TestAnswersAreBounded(t *testing.T) {
+	for what, tc := range map[string]struct {
+		text string
+		most int64
+		ok   bool
+	}{
+		"a page":              {strings.Repeat("<Contents><Key>k</Key><Size>1</Size></Contents>", 5000), MaxAnswer, true},
+		"a name without end":  {"<Key>" + strings.Repeat("A", 1<<20), 1 << 19, false},
+		"exactly as much":     {strings.Repeat("A", 1<<19), 1 << 19, true},
+		"elements in another": {strings.Repeat("<a>", maxMarks+1), MaxAnswer, false},
+		"attributes":          {"<a " + strings.Repeat(`b="" `, maxMarks+1), MaxAnswer, false},
+		"objects of nothing":  {"[" + strings.Repeat("{},", maxMarks), MaxAnswer, false},
+		"lists in another":    {strings.Repeat("[", maxMarks+1), MaxAnswer, false},
+	} {
+		b, err := io.ReadAll(Bounded(io.NopCloser(iotest.HalfReader(strings.NewReader(tc.text))), tc.most))
+		if tc.ok && (err != nil || string(b) != tc.text) || !tc.ok && (!errors.Is(err, store.ErrRefused) || int64(len(b)) > tc.most) {
+			t.Errorf("%s: %d bytes, %v", what, len(b), err)
 		}
 	}
 }

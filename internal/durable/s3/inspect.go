@@ -6,15 +6,28 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"github.com/replicad/replicad/internal/durable/remote"
 )
 
-// maxAnswer bounds the answer to a put, of which nothing but its headers is wanted, and that of a 404.
-const maxAnswer = 64 << 10
+const (
+	maxAnswer = 64 << 10 // bytes of the answer to a put, of which nothing but its headers is wanted, and of a 404
+	maxPage   = 8 << 20  // and of what is not an object: a page of a listing is at most 5 MB
+)
 
 // inspected reads an answer that the library would believe. A put that says 200 may have an error in it, by some servers and by what stands
 // before them. A 404 without a code is a proxy's, and the library would take it for one of the key: the object would count as absent. Such
-// answers become errors of the server.
+// answers become errors of the server. Whatever is parsed is bounded, and a listing leads on.
 func inspected(resp *http.Response) (*http.Response, error) {
+	if p, ok := resp.Request.Context().Value(pagesKey{}).(*remote.Pages); ok {
+		if f := p.Next(resp.Request.URL.Query().Get("continuation-token")); f != nil {
+			_ = resp.Body.Close()
+			return nil, f
+		}
+	}
+	if r := resp.Request; r.Method != http.MethodGet || r.URL.RawQuery != "" || resp.StatusCode >= 300 { // what is left is an object
+		resp.Body = remote.Bounded(resp.Body, maxPage)
+	}
 	if r := resp.Request; !(r.Method == http.MethodPut && resp.StatusCode == http.StatusOK || r.Method != http.MethodHead && resp.StatusCode == http.StatusNotFound) {
 		return resp, nil
 	}

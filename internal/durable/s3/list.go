@@ -53,10 +53,13 @@ func (l *listing) run(ctx context.Context) error {
 	if l.after != "" {
 		opts.StartAfter = l.s.name(l.after)
 	}
+	var pages remote.Pages // the library goes from page to page by itself
+	ctx = context.WithValue(ctx, pagesKey{}, &pages)
 	for o := range l.s.core.ListObjectsIter(ctx, l.s.settings.Bucket, opts) {
 		if o.Err != nil {
 			return o.Err
 		}
+		pages.Moved()
 		key, ok := strings.CutPrefix(o.Key, l.s.root())
 		if !ok || !strings.HasPrefix(o.Key, l.prefix) {
 			return unlisted("it lists %q below %q", o.Key, l.prefix)
@@ -75,9 +78,15 @@ func (l *listing) run(ctx context.Context) error {
 	return ctx.Err() // the library ends a listing without an error then
 }
 
+// pagesKey finds the pages of a listing in the context of its requests.
+type pagesKey struct{}
+
 func unlisted(format string, args ...any) error {
 	return &remote.Failure{Class: remote.Refused, Text: remote.OneLine(fmt.Sprintf(format, args...)), Err: store.ErrRefused}
 }
+
+// maxUnfinished is how many unfinished uploads are listed: those of a server that lists one key's for ever have an end.
+const maxUnfinished = 1 << 20
 
 // Unfinished lists uploads that were neither completed nor aborted.
 func (s *Store) Unfinished(ctx context.Context, prefix string) (list []store.Pending, err error) {
@@ -86,7 +95,15 @@ func (s *Store) Unfinished(ctx context.Context, prefix string) (list []store.Pen
 	}
 	c := s.calls.Begin(ctx, "unfinished", prefix)
 	keyMarker, idMarker := "", ""
+	var pages remote.Pages
 	for {
+		token := ""
+		if keyMarker != "" || idMarker != "" {
+			token = keyMarker + " " + idMarker
+		}
+		if f := pages.Next(token); f != nil {
+			return nil, c.Fail(f)
+		}
 		var r minio.ListMultipartUploadsResult
 		f := c.Repeat(func(ctx context.Context) (err error) {
 			r, err = s.core.ListMultipartUploads(ctx, s.settings.Bucket, s.name(prefix), keyMarker, idMarker, "", page)
@@ -96,12 +113,16 @@ func (s *Store) Unfinished(ctx context.Context, prefix string) (list []store.Pen
 			return nil, c.Fail(f)
 		}
 		for _, u := range r.Uploads {
+			pages.Moved()
 			if key, ok := strings.CutPrefix(u.Key, s.root()); ok && strings.HasPrefix(u.Key, s.name(prefix)) && store.CheckKey(key) == nil {
 				list = append(list, store.Pending{Key: key, ID: u.UploadID, Began: u.Initiated})
 			}
 		}
-		if !r.IsTruncated || r.NextKeyMarker == keyMarker && r.NextUploadIDMarker == idMarker {
+		if !r.IsTruncated {
 			return list, nil
+		}
+		if r.NextKeyMarker < keyMarker || r.NextKeyMarker == keyMarker && r.NextUploadIDMarker == idMarker || len(list) > maxUnfinished {
+			return nil, c.Fail(judge(ctx, c.Trace, unlisted("after %d unfinished uploads it goes on at %q, which is not after %q", len(list), r.NextKeyMarker, keyMarker)))
 		}
 		keyMarker, idMarker = r.NextKeyMarker, r.NextUploadIDMarker
 		c.Moves()

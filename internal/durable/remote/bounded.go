@@ -1,0 +1,72 @@
+package remote
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+
+	"github.com/replicad/replicad/internal/durable/store"
+)
+
+// Bounds of an answer that is parsed. A page of 5,000 objects is about 6 MB and 200,000 marks.
+const (
+	MaxAnswer = 32 << 20 // bytes
+	maxMarks  = 1 << 19  // beginnings of elements, attributes, objects, lists and values
+	maxEmpty  = 100      // pages of a listing in succession that name nothing
+)
+
+// Bounded reads an answer of at most so many bytes, and of as few elements as stores have in one: a parser makes more of each than it takes here.
+func Bounded(body io.ReadCloser, most int64) io.ReadCloser { return &bounded{body: body, most: most} }
+
+type bounded struct {
+	body        io.ReadCloser
+	most        int64
+	read, marks int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.body.Read(p)
+	b.read += int64(n)
+	for _, mark := range []byte("<={[,") {
+		b.marks += int64(bytes.Count(p[:n], []byte{mark}))
+	}
+	switch {
+	case b.read > b.most:
+		return 0, tooMuch("%d MiB", b.most>>20)
+	case b.marks > maxMarks:
+		return 0, tooMuch("%d elements", maxMarks)
+	}
+	return n, err
+}
+
+func (b *bounded) Close() error { return b.body.Close() }
+
+func tooMuch(format string, args ...any) error {
+	return &Failure{Class: Refused, Text: "an answer of more than " + fmt.Sprintf(format, args...) + ", which no store gives: is it a store that answers?", Err: store.ErrRefused}
+}
+
+// Pages watches a listing that is asked for by pages: each page is to lead on.
+type Pages struct {
+	last  string
+	empty int
+}
+
+// Next is called before the page of a token is taken: empty where it is the first. A failure says that the listing does not move on.
+func (p *Pages) Next(token string) *Failure {
+	if token != "" && token == p.last {
+		return unordered("the page after %q is itself: such a store cannot be gone through", token)
+	}
+	if p.empty >= maxEmpty {
+		return unordered("%d pages in succession name nothing and say that there are more: such a store cannot be gone through", p.empty)
+	}
+	p.last = token
+	p.empty++
+	return nil
+}
+
+// Moved is called with each thing that a page names.
+func (p *Pages) Moved() { p.empty = 0 }
+
+func unordered(format string, args ...any) *Failure {
+	return &Failure{Class: Refused, Text: OneLine(fmt.Sprintf(format, args...)), Err: store.ErrRefused}
+}
