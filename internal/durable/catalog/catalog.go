@@ -129,6 +129,7 @@ func pause(ctx context.Context, d time.Duration) error {
 const (
 	tries      = 4
 	firstPause = 50 * time.Millisecond
+	patience   = 10 * time.Second // a request that took longer was repeated by the store, as long as docs/stores.md says
 )
 
 // unclear tells whether a request may be made again.
@@ -138,8 +139,9 @@ func unclear(err error) bool {
 
 // again makes a request until its answer is clear.
 func (c *Catalog) again(ctx context.Context, ask func() error) (err error) {
+	began := c.now()
 	for i := range tries {
-		if err = ask(); !unclear(err) {
+		if err = ask(); !unclear(err) || c.now().Sub(began) >= patience {
 			return err
 		}
 		if i+1 < tries {
