@@ -126,7 +126,8 @@ func (n *Node) mayJoin(a *asker, v Voter) (answered, error) {
 	return h, nil
 }
 
-// caughtUp waits until a node has all that was committed, and what was added meanwhile took it less than an election.
+// caughtUp waits until a node has all that was committed, and what was added meanwhile took it less than an election. One that has started again since it was
+// invited, and takes no entries any more, is not waited for: it has to be invited anew.
 func (n *Node) caughtUp(ctx context.Context, a *asker, v Voter) error {
 	tick := time.NewTicker(max(n.cfg.Heartbeat/10, time.Millisecond))
 	defer tick.Stop()
@@ -134,6 +135,9 @@ func (n *Node) caughtUp(ctx context.Context, a *asker, v Voter) error {
 		began, goal := time.Now(), n.raft.CommitIndex()
 		for {
 			h, err := a.ask(v, nil)
+			if err == nil && h.Needs {
+				return fmt.Errorf("it has started again meanwhile, with its log up to entry %d of %d, and waits for another invite", h.last, goal)
+			}
 			if err == nil && h.last >= goal {
 				break
 			}
