@@ -112,6 +112,7 @@ func (c *Catalog) sameRoots(ctx context.Context, r Run, com *format.Commit, root
 // describe fills COMMIT in, for an index and its bytes as they lie in the store. What nobody could read back is refused.
 func (c *Catalog) describe(a Attempt, fleet Fleet, said format.Commit, x *format.Index, plain, xb []byte) (com *format.Commit, b []byte, err error) {
 	com = &said
+	com.Provenance = unsaid(c, said.Provenance)
 	com.Job, com.Run, com.Generation, com.Write, com.Cluster = a.Run.Job, a.Run.ID, a.Generation, a.Write, fleet.Cluster
 	com.Index = format.Ref{Key: format.Name{Kind: format.IndexKind, Generation: a.Generation, Write: a.Write}.String(), Bytes: uint64(len(xb)), SHA256: format.Sum(xb)}
 	com.Files, com.Bytes, com.Frozen = len(x.Files), 0, nil

@@ -45,7 +45,7 @@ func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended boo
 	if err := c.copyWords(ctx, f, to); err != nil {
 		return false, err
 	}
-	if err := c.copyKept(ctx, f, to); err != nil {
+	if err := c.copyKept(ctx, f, to, false); err != nil {
 		return false, err
 	}
 	there, bad, err := to.copied(ctx, f)
@@ -238,6 +238,7 @@ func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
 			said.From = f.From.String()
 		}
 	}
+	said.Program = unsaid(to, said.Program)
 	b, err := said.Seal()
 	if err != nil {
 		return err
@@ -316,7 +317,7 @@ func (c *Catalog) copyAnew(ctx context.Context, f Found, to *Catalog) error {
 	if err := c.copyWords(ctx, f, to); err != nil {
 		return err
 	}
-	if err := c.copyKept(ctx, f, to); err != nil {
+	if err := c.copyKept(ctx, f, to, true); err != nil {
 		return err
 	}
 	a := Attempt{Run: f.Run, Generation: f.Generation}
@@ -407,7 +408,11 @@ func (c *Catalog) writeAnew(ctx context.Context, f Found, to *Catalog, a Attempt
 		return err
 	}
 	slices.SortFunc(files, func(a, b format.Written) int { return strings.Compare(a.File.Key, b.File.Key) })
-	com, b, err := to.putIndex(ctx, a, Fleet{Cluster: f.Cluster}, f.Commit, format.NewIndex(f.Job, f.Commit.Run, f.Generation, a.Write, files, layouts))
+	said := f.Commit
+	if said.KeptFiles, err = to.carried(ctx, f.Run); err != nil {
+		return err
+	}
+	com, b, err := to.putIndex(ctx, a, Fleet{Cluster: f.Cluster}, said, format.NewIndex(f.Job, f.Commit.Run, f.Generation, a.Write, files, layouts))
 	if err != nil {
 		return err
 	}

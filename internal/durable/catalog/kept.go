@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
@@ -38,10 +39,30 @@ func (c *Catalog) keepFiles(ctx context.Context, r Run, tar func() ([]byte, erro
 	if _, err := kept.List(bytes.NewReader(b)); err != nil { // nobody could read it back
 		return there, err
 	}
+	if b, err = sealTar(c, b); err != nil {
+		return there, err
+	}
 	if other, err := c.putOnce(ctx, r.Under(format.KeptKey), b); err != nil && other == nil {
 		return there, err
 	}
 	return c.keptFiles(ctx, r) // read back: where several put one at once, one of them is there
+}
+
+// sealTar encrypts a tar where the catalog encrypts.
+func sealTar(c *Catalog, tar []byte) ([]byte, error) {
+	if !c.keys.Seals() {
+		return tar, nil
+	}
+	return c.keys.SealBytes(tar)
+}
+
+// openTar gives the tar that lies in what a run carries. ErrLocked: it is encrypted, and no key here opens it.
+func openTar(c *Catalog, b []byte) ([]byte, error) {
+	if !sealed.Is(b) {
+		return b, nil
+	}
+	tar, err := c.keys.OpenBytes(b)
+	return tar, corrupted(err)
 }
 
 // keptFiles looks at the tar that a run carries, and reads it whole the first time. ErrAbsent: it carries none.
@@ -66,7 +87,11 @@ func (c *Catalog) keptFiles(ctx context.Context, r Run) (there format.Ref, err e
 		return there, err
 	}
 	is := keptLook{ref: format.Ref{Key: format.KeptKey, Bytes: uint64(len(b)), SHA256: format.Sum(b)}}
-	if _, err := kept.List(bytes.NewReader(b)); err != nil {
+	tar, err := openTar(c, b)
+	if err == nil {
+		_, err = kept.List(bytes.NewReader(tar))
+	}
+	if err != nil && !errors.Is(err, ErrLocked) { // of what is locked the digest has to do
 		is = keptLook{err: fmt.Errorf("%s: %w: %w: delete that object, and start the run again with --resume and --keep-file", key, store.ErrCorrupt, err)}
 	}
 	c.mu.Lock()
@@ -97,6 +122,9 @@ func (c *Catalog) ReadKept(ctx context.Context, f Found, each func(file kept.Fil
 		return nil
 	}
 	b, err := c.keptBytes(ctx, f)
+	if err == nil {
+		b, err = openTar(c, b)
+	}
 	if err != nil {
 		return fmt.Errorf("read the files kept with generation %v of job %s: %w", f.Generation, f.Job, err)
 	}
@@ -145,14 +173,15 @@ func (c *Catalog) verifyKept(ctx context.Context, f Found, how How) (*Fault, err
 	return &Fault{Key: f.KeptFiles.Key, What: err.Error(), Beside: true}, nil
 }
 
-// copyKept takes the files that a generation's run carries along. What is wrong with them, here or there, is told, and the state is copied all the same.
-func (c *Catalog) copyKept(ctx context.Context, f Found, to *Catalog) error {
+// copyKept takes the files that a generation's run carries along. What is wrong with them, here or there, is told, and the state is copied all the same. anew:
+// they are written as the target writes, which may be encrypted to others or to nobody.
+func (c *Catalog) copyKept(ctx context.Context, f Found, to *Catalog, anew bool) error {
 	if f.KeptFiles == nil {
 		return nil
 	}
 	there, err := to.keptFiles(ctx, f.Run)
 	switch {
-	case err == nil && there == *f.KeptFiles:
+	case err == nil && (there == *f.KeptFiles || anew): // a run has one tar: what is encrypted once more has another digest
 		return nil
 	case err == nil:
 		to.told(fmt.Errorf("run %s of job %s carries other files in %s (SHA-256 %s) than in %s (%s): they stay as they are", f.Run.Run, f.Job, to.URL(), there.SHA256, c.URL(), f.KeptFiles.SHA256))
@@ -161,6 +190,11 @@ func (c *Catalog) copyKept(ctx context.Context, f Found, to *Catalog) error {
 		return err
 	}
 	b, rerr := c.keptBytes(ctx, f)
+	if rerr == nil && anew {
+		if b, rerr = openTar(c, b); rerr == nil {
+			b, rerr = sealTar(to, b)
+		}
+	}
 	if rerr != nil {
 		if !IsDamage(rerr) {
 			return rerr

@@ -114,6 +114,7 @@ func (c *Catalog) Begin(ctx context.Context, said format.Run) (r Run, err error)
 	if err := c.root(ctx); err != nil {
 		return r, err
 	}
+	said.Program = unsaid(c, said.Program)
 	runs, err := c.Runs(ctx, said.Job)
 	if err != nil {
 		return r, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/replicad/replicad/internal/durable/format"
@@ -137,6 +138,38 @@ func (c *Catalog) sealing(size uint64, fill func(b []byte) error) (stored, envel
 		return 0, 0, nil, err
 	}
 	return s.Size, s.Envelope, s.Fill, nil
+}
+
+// unsaid leaves out of what a run or a generation says of its program what goes to no store that others read: its arguments, where the catalog encrypts. A
+// token, or the address of something, is among them sooner or later.
+func unsaid(c *Catalog, said map[string]string) map[string]string {
+	if _, there := said[format.Arguments]; !there || !c.keys.Seals() {
+		return said
+	}
+	said = maps.Clone(said)
+	delete(said, format.Arguments)
+	return said
+}
+
+// Downgrades is an error where a catalog would write without encryption for a job whose newest generation is encrypted.
+func Downgrades(ctx context.Context, c *Catalog, job string) error {
+	if c.keys.Seals() {
+		return nil
+	}
+	list, err := c.List(ctx, job)
+	if err != nil {
+		return err
+	}
+	for _, l := range list { // the newest first
+		if l.State == Unfinished {
+			continue
+		}
+		if l.Row.Sealed {
+			return fmt.Errorf("step %d of job %s in %s is encrypted, and the next one would not be: name to whom in REPLICAD_RECIPIENTS, or give it another job", l.Generation.Step, job, c.URL())
+		}
+		break
+	}
+	return nil
 }
 
 // putIndex puts the index of an attempt, and says what COMMIT is to say. What is encrypted anew has other bytes: where an earlier try has put the very

@@ -49,7 +49,7 @@ func TestEncrypted(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"round trip": TestRoundTrip, "commit once": TestCommitOnce, "damage in pairs": TestDamageInPairs, "one bad read": TestOneBadReadIsNoDamage, "swapped": TestSwapped,
 		"crash of the first": TestCrashOfTheFirst, "doubts": TestDoubtAtEveryCall, "crash of a copy": TestCopyCrash, "copy heals": TestCopyHealsFromTheTwin,
-		"copy mends": TestCopyMendsItsTarget, "another cluster": TestFrozenOfAnotherCluster, "diff": TestDiff, "directory": TestOverADirectory,
+		"copy mends": TestCopyMendsItsTarget, "another cluster": TestFrozenOfAnotherCluster, "diff": TestDiff, "directory": TestOverADirectory, "kept by several": TestKeptFilesRace,
 	} {
 		t.Run(name, test)
 	}

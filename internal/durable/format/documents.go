@@ -53,7 +53,7 @@ type Run struct {
 	Order   uint64            `json:"order"`             // among the runs of the name: one more than the largest that was there
 	Began   int64             `json:"began"`             // milliseconds since 1970, for people
 	From    string            `json:"from,omitempty"`    // what it began from, as it was given
-	Program map[string]string `json:"program,omitempty"` // argv, cwd, versions
+	Program map[string]string `json:"program,omitempty"` // its file, Arguments, versions
 	Notes   map[string]string `json:"notes,omitempty"`
 }
 
@@ -101,7 +101,7 @@ type Commit struct {
 	Lacks      []replica.Lacking    `json:"lacks,omitempty"`
 	Metrics    map[string]Metric    `json:"metrics,omitempty"`
 	Notes      map[string]string    `json:"notes,omitempty"`
-	Provenance map[string]string    `json:"provenance,omitempty"` // program, host, library versions
+	Provenance map[string]string    `json:"provenance,omitempty"` // program, Arguments, library versions
 	Loader     *uint64              `json:"loader,omitempty"`     // the loader's epoch
 	Keep       string               `json:"keep,omitempty"`       // why session.save wants it kept
 	Stripped   bool                 `json:"stripped,omitempty"`   // without optimizer state: nothing resumes from it
@@ -109,6 +109,9 @@ type Commit struct {
 	Sealed     *Sealing             `json:"sealed,omitempty"`     // index and files are encrypted; nil: they are not
 	At         int64                `json:"at"`                   // milliseconds since 1970 by the writer's clock, for people
 }
+
+// Arguments is the entry of Provenance, and of a run's Program, that has the program's arguments. Where a generation is encrypted nobody writes it.
+const Arguments = "arguments"
 
 // Sealing is what a commit says of a generation that is encrypted, so that it can be verified, copied and deleted without a key.
 type Sealing struct {

@@ -127,6 +127,9 @@ func (k *Keys) Check() error {
 	return err
 }
 
+// Is tells whether bytes begin as those of an object that is encrypted.
+func Is(b []byte) bool { return bytes.HasPrefix(b, []byte("age-encryption.org/v1\n")) }
+
 // SealBytes encrypts a small object.
 func (k *Keys) SealBytes(b []byte) ([]byte, error) {
 	var out bytes.Buffer
