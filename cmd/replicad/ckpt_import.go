@@ -13,7 +13,7 @@ import (
 
 func (c ckpt) imports() *cobra.Command {
 	var f common
-	var renames []string
+	var renames, recipients []string
 	var step uint64
 	root, into := "", convert.Into{Owner: uint32(os.Getuid())}
 	cmd := f.add(&cobra.Command{
@@ -38,13 +38,17 @@ is left out, and said.`,
 			if into.Step = replica.Step(step); into.Step > replica.MaxStep {
 				return coded(exitUsage, fmt.Errorf("--step %d: want 0 to %d", step, uint64(replica.MaxStep)))
 			}
+			keys, err := c.keyring.sealing(recipients, false)
+			if err != nil {
+				return err
+			}
 			st, err := openStore(cmd.Context(), root, c.std.err)
 			if err != nil {
 				return err
 			}
 			defer st.Close()
 			into.Moved = c.slow("import").moved
-			done, err := convert.Import(cmd.Context(), args[0], catalog.New(st, catalog.Options{Who: f.name(), Note: func(err error) { printf(c.std.err, "note: %s\n", line(err.Error())) }}), into)
+			done, err := convert.Import(cmd.Context(), args[0], catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: func(err error) { printf(c.std.err, "note: %s\n", line(err.Error())) }}), into)
 			if err != nil {
 				return err
 			}
@@ -60,6 +64,7 @@ is left out, and said.`,
 	fl.StringVar(&root, "to", "", "the root: a directory, or the URL of a store")
 	fl.StringVar(&into.Job, "job", "", "the job's name")
 	fl.Uint64Var(&step, "step", 0, "the step that it is called by")
+	fl.StringArrayVar(&recipients, "recipient", nil, "encrypt it to this recipient of age; several: to each (default: "+recipientsEnv+")")
 	fl.StringArrayVar(&renames, "map", nil, "FROM=TO: names that begin with FROM begin with TO; the first that fits (of models alone: =model.)")
 	return cmd
 }

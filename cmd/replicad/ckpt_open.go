@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/replicad/replicad/internal/durable"
 	"github.com/replicad/replicad/internal/durable/remote"
@@ -24,6 +27,36 @@ func openStore(ctx context.Context, url string, says io.Writer) (store.Store, er
 
 // identityEnv names a file with keys where no flag does: a launcher's ranks inherit it.
 const identityEnv = launch.Identity
+
+// recipientsEnv names to whom generations are encrypted that a command or a program writes: recipients of age, with spaces or commas between.
+const recipientsEnv = "REPLICAD_RECIPIENTS"
+
+// sealing are to whom generations are encrypted that a command writes, as the flag or else the environment names them, and what reads. nil: neither is named. own:
+// what is written is read back with these keys before it counts, so that one of them has to open it.
+func (k *keyring) sealing(flag []string, own bool) (*sealed.Keys, error) {
+	from, names := "--recipient", flag
+	if len(names) == 0 {
+		from = recipientsEnv
+		names = strings.FieldsFunc(os.Getenv(recipientsEnv), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+	}
+	if len(names) == 0 {
+		return k.keys()
+	}
+	ids, err := k.identities()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := sealed.New(names, ids)
+	if err == nil && own {
+		if err = keys.Check(); errors.Is(err, sealed.ErrLocked) {
+			err = fmt.Errorf("a generation is read back by who wrote it: name the file with the key of one recipient in %s", identityEnv)
+		}
+	}
+	if err != nil {
+		return nil, coded(exitUsage, fmt.Errorf("%s: %w", from, err))
+	}
+	return keys, nil
+}
 
 // maxIdentity bounds such a file, in bytes.
 const maxIdentity = 1 << 20
@@ -71,6 +104,13 @@ func identities(path string) ([]sealed.Identity, error) {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if mode := info.Mode(); mode.IsRegular() && mode.Perm()&0o077 != 0 { // a pipe's mode says nothing
+		return nil, fmt.Errorf("mode %04o: other users can read the key: chmod 600 it", mode.Perm())
+	}
 	b, err := io.ReadAll(io.LimitReader(f, maxIdentity+1))
 	if err != nil {
 		return nil, err

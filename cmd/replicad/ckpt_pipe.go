@@ -20,6 +20,7 @@ import (
 // this program and the package of its release.
 func (c ckpt) pipe() *cobra.Command {
 	var f common
+	var recipients []string
 	cmd := f.add(&cobra.Command{
 		Use: "pipe WHERE", Short: "Serve generations to the Python package over standard input and output", Hidden: true, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -28,16 +29,21 @@ func (c ckpt) pipe() *cobra.Command {
 					return usageIf(c.piped(ctx, args[0], job, at, f.name(), read))
 				},
 				Write: func(ctx context.Context) (*catalog.Catalog, uint32, func(), error) {
+					keys, err := c.keyring.sealing(recipients, true)
+					if err != nil {
+						return nil, 0, nil, usageIf(err)
+					}
 					st, err := openStore(ctx, args[0], c.std.err)
 					if err != nil {
 						return nil, 0, nil, err
 					}
 					note := func(err error) { printf(c.std.err, "replicad: %v\n", err) }
-					return catalog.New(st, catalog.Options{Who: f.name(), Note: note}), uint32(os.Getuid()), func() { st.Close() }, nil
+					return catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: note}), uint32(os.Getuid()), func() { st.Close() }, nil
 				},
 			})
 		},
 	}, true)
+	cmd.Flags().StringArrayVar(&recipients, "recipient", nil, "encrypt what is written to this recipient of age (default: "+recipientsEnv+")")
 	return cmd
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -169,4 +170,56 @@ func TestCopyOfWhatIsEncrypted(t *testing.T) {
 		}
 	}
 	expect(t, exitFailed, []string{"cp", dir, anew, "--identity", file, "--decrypt"}, "step 30 is there, and is another one or encrypted otherwise")
+}
+
+// TestCkptImportEncrypts: to a recipient of the flag, or of the environment; with what a folder has beside its weights. What is no recipient is refused.
+func TestCkptImportEncrypts(t *testing.T) {
+	id, err := filippo.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := filepath.Join(t.TempDir(), "key.txt")
+	if err := os.WriteFile(key, []byte(id.String()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir, out := t.TempDir(), filepath.Join(t.TempDir(), "out")
+	writeMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: 10}, 2, durabletest.Trained()...), 0)
+	expect(t, exitOK, []string{"export", dir + "@10", out, "--to", "hf", "--only", "model"}, "exported")
+	if err := os.WriteFile(filepath.Join(out, "config.json"), []byte(`{"token": "hf_t0k3n"}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	flag, env := t.TempDir(), t.TempDir()
+	expect(t, exitOK, []string{"import", out, "--to", flag, "--job", "new", "--recipient", id.Recipient().String()}, "imported")
+	t.Setenv("REPLICAD_RECIPIENTS", " "+id.Recipient().String()+",")
+	expect(t, exitOK, []string{"import", out, "--to", env, "--job", "new"}, "imported")
+	for _, root := range []string{flag, env} {
+		expect(t, exitOK, []string{"verify", root}, "good")
+		expect(t, exitFailed, []string{"export", root, filepath.Join(t.TempDir(), "out"), "--to", "hf"}, "is encrypted to "+id.Recipient().String())
+		back := filepath.Join(t.TempDir(), "out")
+		expect(t, exitOK, []string{"export", root, back, "--to", "hf", "--identity", key}, "exported")
+		if b, err := os.ReadFile(filepath.Join(back, "config.json")); err != nil || !bytes.Contains(b, []byte("hf_t0k3n")) {
+			t.Errorf("%s, %v", b, err)
+		}
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			if bytes.Contains(b, []byte("hf_t0k3n")) || bytes.Contains(b, []byte("AGE-SECRET-KEY")) || bytes.Contains(b, []byte("weight")) {
+				t.Errorf("%s shows what is encrypted", path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := expect(t, exitUsage, []string{"import", out, "--to", t.TempDir(), "--job", "new", "--recipient", id.String()}, "a recipient is a secret key (not shown)")
+	if strings.Contains(text, id.String()) {
+		t.Error(text)
+	}
+	if err := os.Chmod(key, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, exitUsage, []string{"export", env, filepath.Join(t.TempDir(), "out"), "--to", "hf", "--identity", key}, "mode 0644: other users can read the key: chmod 600 it")
 }

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 import unittest
 import uuid
@@ -38,7 +39,7 @@ from conftest import PATIENCE, ROOT, Daemon
 from ranks import Ranks
 from replicad import Corrupt, Gone
 from replicad._core import capsule, generations
-from replicad.dcp import Reader, Writer
+from replicad.dcp import Reader, Writer, _runs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's, of a single process
 
@@ -120,9 +121,43 @@ def test_encrypted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         dcp.load(into, storage_reader=Reader(str(tmp_path / "sealed" / "lm")))
     assert bits(into) == bits(emptied(given))
     (tmp_path / "key.txt").write_text(KEY + "\n")
+    (tmp_path / "key.txt").chmod(0o600)
     monkeypatch.setenv("REPLICAD_IDENTITY", str(tmp_path / "key.txt"))
     dcp.load(into, storage_reader=Reader(str(tmp_path / "sealed" / "lm")))
     assert bits(into) == bits(given)
+
+
+def test_written_encrypted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written to recipients is read with one's key, and shows neither names nor the program's arguments. What would follow in the clear is refused."""
+    given, root = state(), tmp_path / "root"
+    root.mkdir()
+    monkeypatch.setattr(sys, "argv", ["train.py", "--wandb-key=5ec4e7a46um3n7"])
+    with pytest.raises(FAILS, match="name the file with the key of one recipient in REPLICAD_IDENTITY"):
+        dcp.save(given, storage_writer=Writer(str(root), "lm", 7, recipients=[RECIPIENT]))
+    (tmp_path / "key.txt").write_text(KEY + "\n")
+    (tmp_path / "key.txt").chmod(0o600)
+    monkeypatch.setenv("REPLICAD_IDENTITY", str(tmp_path / "key.txt"))
+    dcp.save(given, storage_writer=Writer(str(root), "lm", 7, recipients=[RECIPIENT]))
+    monkeypatch.setenv("REPLICAD_RECIPIENTS", RECIPIENT)
+    dcp.save(given, storage_writer=Writer(str(root), "lm"))
+    into = emptied(given)
+    dcp.load(into, storage_reader=Reader(str(root / "lm"), "8"))
+    assert bits(into) == bits(given)
+    for file in (p for p in root.rglob("*") if p.is_file()):
+        assert not any(word in file.read_bytes() for word in (b"5ec4e7a46um3n7", b"parameter", KEY.encode())), file
+    monkeypatch.delenv("REPLICAD_RECIPIENTS")
+    with pytest.raises(FAILS, match=r"step 8 of job lm in .* is encrypted, and the next one would not be: name to whom in REPLICAD_RECIPIENTS"):
+        dcp.save(given, storage_writer=Writer(str(root), "lm"))
+    dcp.save(given, storage_writer=Writer(str(root), "plain"))
+    assert any(b"5ec4e7a46um3n7" in p.read_bytes() for p in (root / "plain").rglob("*.json"))
+
+
+def test_the_next_process_goes_on_counting(tmp_path: Path) -> None:
+    """Without a step a generation comes behind all that the job has, whichever process wrote them: it is the newest by its number, too."""
+    for step in (100, None, None):
+        _runs.clear()  # as another process
+        dcp.save({"w": torch.full((3,), float(step or 0))}, storage_writer=Writer(str(tmp_path), "lm", step))
+    assert [row["step"] for row in json.loads(command("ls", tmp_path / "lm", "--json"))] == [102, 101, 100]
 
 
 def test_beside_torchs_own_files(tmp_path: Path) -> None:

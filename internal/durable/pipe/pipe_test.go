@@ -168,7 +168,7 @@ func begun(t *testing.T, s Stores, step replica.Step, world uint32) attempt {
 	t.Helper()
 	var a attempt
 	c := talk(t, s)
-	c.ask(beginRequest{Op: "begin", run: run{"lm", id}, Fleet: "f", Began: began, Step: step, World: world, Program: map[string]string{"program": "x"}})
+	c.ask(beginRequest{Op: "begin", run: run{"lm", id}, Fleet: "f", Began: began, Step: &step, World: world, Program: map[string]string{"program": "x"}})
 	c.must(&a)
 	return a
 }
@@ -286,12 +286,12 @@ func TestAnotherStepOfTheRun(t *testing.T) {
 	s := over(m)
 	first := written(t, s, 5, nil)
 	c := talk(t, s)
-	c.ask(beginRequest{Op: "begin", run: run{"lm", id}, Fleet: "f", Step: 5, World: 2})
+	c.ask(beginRequest{Op: "begin", run: run{"lm", id}, Fleet: "f", Step: new(replica.Step(5)), World: 2})
 	if f := c.answer(nil); f.Kind != kindUsage || !strings.Contains(f.Error, "step 5 of run "+first.Run+" of job lm is written already") {
 		t.Errorf("%+v", f)
 	}
 	c = talk(t, s)
-	c.ask(beginRequest{Op: "begin", run: run{"lm", id}, Fleet: "other", Step: 6, World: 2})
+	c.ask(beginRequest{Op: "begin", run: run{"lm", id}, Fleet: "other", Step: new(replica.Step(6)), World: 2})
 	if f := c.answer(nil); !strings.Contains(f.Error, catalog.ErrFenced.Error()) {
 		t.Errorf("another writer takes the run: %+v", f)
 	}

@@ -49,7 +49,7 @@ type beginRequest struct {
 	Fleet   string            `json:"fleet"` // who writes, the same in all requests of a run
 	Began   int64             `json:"began"` // when the run did, in milliseconds since 1970
 	Program map[string]string `json:"program,omitempty"`
-	Step    replica.Step      `json:"step"`
+	Step    *replica.Step     `json:"step"`  // null: one above the largest that the job has
 	World   uint32            `json:"world"` // processes that write
 }
 
@@ -178,8 +178,8 @@ func checkWorld(n uint32) error {
 }
 
 func (r *beginRequest) check() error {
-	if r.Step > replica.MaxStep {
-		return fmt.Errorf("step %d: at most %d", r.Step, replica.MaxStep)
+	if r.Step != nil && *r.Step > replica.MaxStep {
+		return fmt.Errorf("step %d: at most %d", *r.Step, replica.MaxStep)
 	}
 	return errors.Join(r.run.check(), checkFleet(r.Fleet), checkWorld(r.World))
 }

@@ -42,6 +42,13 @@ func fleet(name string) catalog.Fleet { return catalog.Fleet{Name: name, Epoch: 
 
 // begin gives a run its place and its owner, and the attempt a number.
 func (w *writing) begin(ctx context.Context, r *beginRequest) (any, error) {
+	if err := catalog.Downgrades(ctx, w.c, r.Job); err != nil {
+		return nil, usage{err}
+	}
+	step, err := w.step(ctx, r)
+	if err != nil {
+		return nil, err
+	}
 	at, err := w.c.Begin(ctx, format.Run{Job: r.Job, ID: r.ID, Owner: w.owner, Began: r.Began, Program: r.Program})
 	if err != nil {
 		return nil, err
@@ -49,11 +56,11 @@ func (w *writing) begin(ctx context.Context, r *beginRequest) (any, error) {
 	if err := w.c.Claim(ctx, at, fleet(r.Fleet)); err != nil {
 		return nil, err
 	}
-	a := catalog.Attempt{Run: at, Generation: replica.Generation{Epoch: epoch, Step: r.Step}}
+	a := catalog.Attempt{Run: at, Generation: replica.Generation{Epoch: epoch, Step: step}}
 	switch _, err := w.c.Holds(ctx, r.Job, r.ID, a.Generation); {
 	case errors.Is(err, catalog.ErrNone):
 	case err == nil || catalog.IsDamage(err):
-		return nil, wrong("step %d of run %s of job %s is written already: give the next one another step", r.Step, at.Run, r.Job)
+		return nil, wrong("step %d of run %s of job %s is written already: give the next one another step", step, at.Run, r.Job)
 	default:
 		return nil, err
 	}
@@ -61,6 +68,28 @@ func (w *writing) begin(ctx context.Context, r *beginRequest) (any, error) {
 		return nil, err
 	}
 	return attempt{at.Run, a.Generation, a.Write, r.World}, nil
+}
+
+// step is that of the generation that begins. A process that names none goes on where the job is, whoever wrote it: counted from the process's own first, an
+// older step would become the newest.
+func (w *writing) step(ctx context.Context, r *beginRequest) (replica.Step, error) {
+	if r.Step != nil {
+		return *r.Step, nil
+	}
+	list, err := w.c.List(ctx, r.Job)
+	if err != nil {
+		return 0, err
+	}
+	last := replica.Step(0)
+	for _, l := range list {
+		if l.State != catalog.Unfinished {
+			last = max(last, l.Generation.Step, l.Row.Position.Step)
+		}
+	}
+	if last >= replica.MaxStep {
+		return 0, wrong("job %s is at step %d, the last there is: give a step", r.Job, last)
+	}
+	return last + 1, nil
 }
 
 // attempt finds what a request goes on with.

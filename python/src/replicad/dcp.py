@@ -18,7 +18,7 @@ import time
 import uuid
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -323,7 +323,10 @@ def _renamed(have: list[str], names: Callable[[str], str | None]) -> Iterator[tu
 
 class Writer(StorageWriter):
     """Writes a state dict as generation ``step`` of a job, to the store of ``url``. ``checkpoint_id``, where ``dcp.save`` is given one, is the step; without
-    either a generation has the number after the last one.
+    either a generation has the number after the largest that the job has in the store, whichever process wrote it.
+
+    ``recipients`` of age encrypt it (default: those in REPLICAD_RECIPIENTS); REPLICAD_IDENTITY names the file with one's key, since who writes reads back. For a
+    job whose newest generation is encrypted one that would not be is refused.
 
     All generations that a process writes for a job are of one run; the next process begins another. Each rank writes one file; the coordinator commits
     when all have. ``metrics`` and ``notes`` are shown by ``replicad ckpt ls`` and ``show``.
@@ -333,11 +336,19 @@ class Writer(StorageWriter):
     """
 
     def __init__(
-        self, url: str, job: str, step: int | None = None, *, metrics: Mapping[str, float] | None = None, notes: Mapping[str, str] | None = None, program: str | None = None
+        self,
+        url: str,
+        job: str,
+        step: int | None = None,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        notes: Mapping[str, str] | None = None,
+        recipients: Sequence[str] = (),
+        program: str | None = None,
     ) -> None:
         self.url, self.job, self.step = url, job, step
         self.metrics, self.notes = dict(metrics or {}), dict(notes or {})
-        self.program = program
+        self.recipients, self.program = tuple(recipients), program
         self._begun: Attempt | None = None  # the coordinator's
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -397,7 +408,6 @@ class Writer(StorageWriter):
         paths = {name: tuple(path) for name, path in (metadata.planner_data or {}).items()}
         private = capsule.pack({"version": _VERSION, "values": values, "paths": paths}, "state dict")
         generations.commit(self._begun, [w.report for w in wrote], private, self.metrics, self.notes, versions(), program=self.program)
-        _run(self.url, self.job).last = self._begun.plain["generation"]["step"]
         self._begun = None
 
     @classmethod
@@ -537,13 +547,11 @@ class _Run:
         self.id = str(uuid.uuid4())
         self.fleet = f"dcp-{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
         self.began = time.time_ns() // 1_000_000
-        self.last = 0
 
     def begin(self, w: Writer, world: int) -> Attempt:
-        step = self.last + 1 if w.step is None else w.step
-        if type(step) is not int or step < 0:
-            raise Invalid(f"step={step!r}: want a number of 0 or more")
-        return generations.begin(w.url, w.job, self.id, self.fleet, step, world, self.began, versions(), program=w.program)
+        if w.step is not None and (type(w.step) is not int or w.step < 0):
+            raise Invalid(f"step={w.step!r}: want a number of 0 or more")
+        return generations.begin(w.url, w.job, self.id, self.fleet, w.step, world, self.began, versions(), program=w.program, recipients=w.recipients)
 
 
 #: By process, store and job. Used by one save at a time, as torch's are.

@@ -90,6 +90,7 @@ class Attempt:
     fleet: str
     world: int
     plain: dict[str, Any]  # what the program calls it
+    recipients: tuple[str, ...] = ()  # to whom it is encrypted; none: as REPLICAD_RECIPIENTS says
 
 
 # -- the program --------------------------------------------------------------------------------------------------------
@@ -107,14 +108,15 @@ def binary(program: str | None = None) -> str:
 class _Pipe:
     """A running `replicad ckpt pipe`."""
 
-    def __init__(self, url: str, program: str | None) -> None:
+    def __init__(self, url: str, program: str | None, recipients: Sequence[str] = ()) -> None:
         if not isinstance(url, str) or not url or "\0" in url:
             raise Invalid(f"{url!r} names no store: want a directory, file:///..., s3://..., gs://... or az://...")
         self.command = f"replicad ckpt pipe {url}"
         path = binary(program)
         try:
             # In a session of its own: an interrupt from the terminal is this process's to handle, which then closes the pipe.
-            self._process = subprocess.Popen([path, "ckpt", "pipe", "--", url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+            to = [f"--recipient={r}" for r in recipients]
+            self._process = subprocess.Popen([path, "ckpt", "pipe", *to, "--", url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         except OSError as err:
             raise Gone(f"{path} can't be started: {err}: install the wheel, or set REPLICAD to the program") from err
         assert isinstance(self._process.stdin, io.BufferedWriter)
@@ -383,16 +385,29 @@ def _extent(shape: tuple[int, ...], itemsize: int, lengths: tuple[int, ...]) -> 
 # -- writing ------------------------------------------------------------------------------------------------------------
 
 
-def begin(url: str, job: str, id: str, fleet: str, step: int, world: int, began: int, made_by: dict[str, str] | None = None, *, program: str | None = None) -> Attempt:
-    """Begins generation ``step`` of run ``id`` of a job, which ``fleet`` owns from then on: its name is the same for all generations of the run."""
-    said = _one(url, program, {"op": "begin", "job": job, "id": id, "fleet": fleet, "step": step, "world": world, "began": began, "program": made_by or {}})
-    return Attempt(url, job, id, fleet, world, said)
+def begin(
+    url: str,
+    job: str,
+    id: str,
+    fleet: str,
+    step: int | None,
+    world: int,
+    began: int,
+    made_by: dict[str, str] | None = None,
+    *,
+    program: str | None = None,
+    recipients: tuple[str, ...] = (),
+) -> Attempt:
+    """Begins generation ``step`` of run ``id`` of a job, which ``fleet`` owns from then on: its name is the same for all generations of the run. None: the step
+    after the largest that the job has. ``recipients`` are to whom it is encrypted; without one REPLICAD_RECIPIENTS says."""
+    request = {"op": "begin", "job": job, "id": id, "fleet": fleet, "step": step, "world": world, "began": began, "program": made_by or {}}
+    return Attempt(url, job, id, fleet, world, _one(url, program, request, recipients), recipients)
 
 
 def put(attempt: Attempt, rank: int, tensors: Sequence[Out], data: Callable[[], Iterable[memoryview]], layout: bytes, *, program: str | None = None) -> dict[str, Any]:
     """Writes what a rank has: tensors, whose bytes ``data`` gives in their order and is called twice for, since a file begins with the digests of what
     follows; and its layout. The report is :func:`commit`'s."""
-    pipe = _Pipe(attempt.url, program)
+    pipe = _Pipe(attempt.url, program, attempt.recipients)
     try:
         listed = [{"name": t.name, "dtype": CODES[t.dtype], "shape": list(t.shape)} for t in tensors]
         pipe.ask({"op": "put", "job": attempt.job, "id": attempt.id, **attempt.plain, "rank": rank, "tensors": listed, "layout": base64.b64encode(layout).decode()}, data())
@@ -418,15 +433,15 @@ def commit(
     said = {k: v if math.isfinite(v) else {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}[str(float(v))] for k, v in (metrics or {}).items()}
     request = {"op": "commit", "job": attempt.job, "id": attempt.id, **attempt.plain, "fleet": attempt.fleet, "reports": list(reports)}
     request |= {"private": base64.b64encode(private).decode(), "metrics": said, "notes": notes or {}, "provenance": provenance or {}}
-    return _one(attempt.url, program, request)
+    return _one(attempt.url, program, request, attempt.recipients)
 
 
 #: The private region of rank 0 that small state lies in.
 STATE = "replicad.dcp"
 
 
-def _one(url: str, program: str | None, request: dict[str, Any]) -> dict[str, Any]:
-    pipe = _Pipe(url, program)
+def _one(url: str, program: str | None, request: dict[str, Any], recipients: Sequence[str]) -> dict[str, Any]:
+    pipe = _Pipe(url, program, recipients)
     try:
         pipe.ask(request)
         pipe.send(())
