@@ -26,13 +26,20 @@ const (
 	U64
 	F8E4M3
 	F8E5M2
+	// Those from here on come from files; libreplicad has no names for them.
+	C64
+	F8E8M0
+	F8E4M3FNUZ
+	F8E5M2FNUZ
+	F4X2 // two numbers of 4 bits in a byte, which is what a shape counts, as torch does
 )
 
 var dtypes = [...]struct {
 	name string
 	size uint64
 }{U8: {"U8", 1}, I8: {"I8", 1}, I16: {"I16", 2}, I32: {"I32", 4}, I64: {"I64", 8}, F16: {"F16", 2}, BF16: {"BF16", 2}, F32: {"F32", 4},
-	F64: {"F64", 8}, Bool: {"BOOL", 1}, U16: {"U16", 2}, U32: {"U32", 4}, U64: {"U64", 8}, F8E4M3: {"F8_E4M3", 1}, F8E5M2: {"F8_E5M2", 1}}
+	F64: {"F64", 8}, Bool: {"BOOL", 1}, U16: {"U16", 2}, U32: {"U32", 4}, U64: {"U64", 8}, F8E4M3: {"F8_E4M3", 1}, F8E5M2: {"F8_E5M2", 1},
+	C64: {"C64", 8}, F8E8M0: {"F8_E8M0", 1}, F8E4M3FNUZ: {"F8_E4M3FNUZ", 1}, F8E5M2FNUZ: {"F8_E5M2FNUZ", 1}, F4X2: {"F4_X2", 1}}
 
 // Size is the element's size in bytes; 0 for an unknown type.
 func (d DType) Size() uint64 {

@@ -184,7 +184,8 @@ func TestParseRegionEveryByte(t *testing.T) {
 }
 
 func TestDTypes(t *testing.T) {
-	sizes := map[string]uint64{"U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "F16": 2, "BF16": 2, "F32": 4, "F64": 8, "BOOL": 1, "U16": 2, "U32": 4, "U64": 8, "F8_E4M3": 1, "F8_E5M2": 1}
+	sizes := map[string]uint64{"U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "F16": 2, "BF16": 2, "F32": 4, "F64": 8, "BOOL": 1, "U16": 2, "U32": 4, "U64": 8, "F8_E4M3": 1, "F8_E5M2": 1,
+		"C64": 8, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "F4_X2": 1}
 	for name, size := range sizes {
 		d, err := ParseDType(name)
 		if err != nil || d.Size() != size || d.String() != name {
@@ -194,7 +195,7 @@ func TestDTypes(t *testing.T) {
 	if d, err := ParseDType(""); err == nil {
 		t.Errorf("an empty dtype is %v", d)
 	}
-	if U8 != 1 || F8E5M2 != 15 {
+	if U8 != 1 || F8E5M2 != 15 || F4X2 != 20 {
 		t.Error("dtype numbers are the contract with libreplicad")
 	}
 }

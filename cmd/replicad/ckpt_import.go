@@ -19,11 +19,11 @@ func (c ckpt) imports() *cobra.Command {
 	cmd := f.add(&cobra.Command{
 		Use:   "import DIR|FILE --to ROOT --job NAME",
 		Short: "Bring weights of other programs in as a generation",
-		Long: `Bring weights of other programs in as a generation of one rank, in a new run of a job that has none.
+		Long: `Bring weights of other programs in as a generation of a new run, of a job that has none.
 
 It takes a safetensors file, a folder of Hugging Face's, a folder of torch.distributed.checkpoint, or a file of torch.save's, and
-tells them by their content. The run carries a Hugging Face folder's small files (config.json, tokenizer.json) along. No pickle is executed: what names anything else than tensors is refused. What is no tensor
-is left out, and said.`,
+tells them by their content. The run carries a Hugging Face folder's small files (config.json, tokenizer.json) along. No pickle is executed: an object of any other class than
+tensors' is left out, and so is a tensor that no generation can hold. Each is named.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if into.Map, err = parseRenames(renames); err != nil {
@@ -65,6 +65,7 @@ is left out, and said.`,
 	fl.StringVar(&into.Job, "job", "", "the job's name")
 	fl.Uint64Var(&step, "step", 0, "the step that it is called by")
 	fl.StringArrayVar(&recipients, "recipient", nil, "encrypt it to this recipient of age; several: to each (default: "+recipientsEnv+")")
+	fl.StringArrayVar(&into.Only, "only", nil, "a `PATTERN` of names, in the file or as they become ('state_dict.*'; behind ! those that do not fit); given again, all must fit")
 	fl.StringArrayVar(&renames, "map", nil, "FROM=TO: names that begin with FROM begin with TO; the first that fits (of models alone: =model.)")
 	return cmd
 }

@@ -221,7 +221,7 @@ class Colour(enum.Enum):
         ("enum", Colour.RED, "enum: it can't be kept without pickle"),
         ("set", {1, 2}, "set: "),
         ("dtype", torch.float32, "dtype: torch.dtype can't be kept without pickle: make it a text"),
-        ("complex", torch.ones(2, dtype=torch.complex64), "complex: generations have no tensors of complex64: torch.view_as_real"),
+        ("complex", torch.ones(2, dtype=torch.complex128), "complex: generations have no tensors of complex128: torch.view_as_real"),
         ("deep", torch.ones([1] * 9), "deep: 9 dimensions, at most 8"),
         ("x" * 128, torch.ones(1), "want a name of 1 to 127 bytes"),
         ("replicad.layout", torch.ones(1), "'replicad.layout': want a name"),

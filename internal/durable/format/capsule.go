@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/rng"
@@ -55,7 +56,11 @@ type Shard struct {
 	At         []uint64 `json:"offset"` // null where torch does not say
 	Placements []string `json:"placements"`
 	Mesh       []uint64 `json:"mesh"`
+	Whole      string   `json:"-"` // the tensor's whole name, which the layout says apart
 }
+
+// says tells whether it says more of the tensor than its name.
+func (s Shard) says() bool { return s.Shape != nil || len(s.Placements) > 0 }
 
 // maxShards bounds the tensors of a layout.
 const maxShards = replica.MaxRegions
@@ -65,7 +70,33 @@ type layout struct {
 	Version int              `json:"version"`
 	Tensors map[string]Shard `json:"tensors"`
 	Orders  map[string][]int `json:"orders"`
+	// Names are the whole names of tensors that are too long for a region; Aliases further names of tensors, by whole names both.
+	Names   map[string]string `json:"names"`
+	Aliases map[string]string `json:"aliases"`
 }
+
+// NewLayout makes a layout that says names alone.
+func NewLayout(names, aliases map[string]string) ([]byte, error) {
+	text, err := json.Marshal(&layout{Version: layoutVersion, Tensors: map[string]Shard{}, Names: names, Aliases: aliases})
+	if err != nil {
+		return nil, err
+	}
+	b := binary.LittleEndian.AppendUint64([]byte(capsuleMagic), uint64(len(text)))
+	b = append(b, text...)
+	return append(b, make([]byte, (capsuleAlign-len(b)%capsuleAlign)%capsuleAlign)...), nil
+}
+
+// ParseAliases reads of a group's replicad.layout which further names tensors have.
+func ParseAliases(b []byte) (map[string]string, error) {
+	l, err := parseLayout(b)
+	if err != nil {
+		return nil, err
+	}
+	return l.Aliases, nil
+}
+
+// MaxName bounds a tensor's whole name, in bytes.
+const MaxName = 4096
 
 // ParseOrders reads of a group's replicad.layout which tensors' bytes lie in another order than that of their shape.
 func ParseOrders(b []byte) (map[string][]int, error) {
@@ -81,6 +112,11 @@ func ParseLayout(b []byte) (map[string]Shard, error) {
 	l, err := parseLayout(b)
 	if err != nil {
 		return nil, err
+	}
+	for name, whole := range l.Names {
+		s := l.Tensors[name]
+		s.Whole = whole
+		l.Tensors[name] = s
 	}
 	return l.Tensors, nil
 }
@@ -99,6 +135,19 @@ func parseLayout(b []byte) (*layout, error) {
 	}
 	if len(l.Tensors) > maxShards {
 		return nil, corrupt("%s: %d tensors, at most %d", LayoutRegion, len(l.Tensors), maxShards)
+	}
+	for _, names := range []map[string]string{l.Names, l.Aliases} {
+		if len(names) > maxShards {
+			return nil, corrupt("%s: %d names, at most %d", LayoutRegion, len(names), maxShards)
+		}
+		for name, whole := range names {
+			if max(len(name), len(whole)) > MaxName || !utf8.ValidString(whole) {
+				return nil, corrupt("%s: %.128q is called %.128q, of %d bytes: at most %d of UTF-8", LayoutRegion, name, whole, len(whole), MaxName)
+			}
+		}
+	}
+	if l.Tensors == nil {
+		l.Tensors = make(map[string]Shard)
 	}
 	for name, s := range l.Tensors {
 		if err := s.check(); err != nil {

@@ -1,11 +1,13 @@
 package format
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/replica"
@@ -61,7 +63,8 @@ type PartAt struct {
 
 // Tensor is a tensor over all ranks. Without placements nothing is known but its pieces: the program did not say how they belong together.
 type Tensor struct {
-	Name       string   `json:"name"`
+	Name       string   `json:"name"`            // of its region
+	Whole      string   `json:"whole,omitempty"` // the program's own, where that is too long for a region
 	DType      string   `json:"dtype"`
 	Class      string   `json:"class"`           // window, volatile, frozen, private
 	Shape      []uint64 `json:"shape,omitempty"` // the whole tensor's
@@ -69,6 +72,9 @@ type Tensor struct {
 	Mesh       []uint64 `json:"mesh,omitempty"`
 	Pieces     []Piece  `json:"pieces"`
 }
+
+// Called is the tensor's whole name.
+func (t Tensor) Called() string { return cmp.Or(t.Whole, t.Name) }
 
 // Piece is what one group, or one rank, has of a tensor.
 type Piece struct {
@@ -124,7 +130,11 @@ func NewIndex(job string, run replica.JobID, g replica.Generation, write uint64,
 					x.Tensors = append(x.Tensors, Tensor{Name: t.Name, DType: t.DType.String(), Class: class})
 				}
 				piece := Piece{Index: m.Part.Index, File: i, From: w.Object.Head + p.At + t.Begin, Bytes: t.End - t.Begin, Shape: append([]uint64{}, t.Shape...)}
-				if s, ok := layouts[m.Part.Index][t.Name]; ok && !private {
+				s, ok := layouts[m.Part.Index][t.Name]
+				if ok && s.Whole != "" {
+					x.Tensors[n].Whole = s.Whole
+				}
+				if ok && s.says() && !private {
 					x.Tensors[n].Shape, x.Tensors[n].Placements, x.Tensors[n].Mesh, piece.At = s.Shape, s.Placements, s.Mesh, s.At
 					if met[m.Part.Index] == nil {
 						met[m.Part.Index] = make(map[string]bool)
@@ -137,7 +147,7 @@ func NewIndex(job string, run replica.JobID, g replica.Generation, write uint64,
 	}
 	for _, group := range slices.Sorted(maps.Keys(layouts)) {
 		for _, name := range slices.Sorted(maps.Keys(layouts[group])) {
-			if !met[group][name] {
+			if !met[group][name] && layouts[group][name].says() {
 				x.Beyond = append(x.Beyond, Beyond{group, name, layouts[group][name]})
 			}
 		}
@@ -278,6 +288,9 @@ func (x *Index) checkTensor(t Tensor, room []uint64) error {
 	dtype, err := replica.ParseDType(t.DType)
 	if err != nil {
 		return err
+	}
+	if len(t.Whole) > MaxName || !utf8.ValidString(t.Whole) {
+		return fmt.Errorf("it is called %.128q, of %d bytes: at most %d of UTF-8", t.Whole, len(t.Whole), MaxName)
 	}
 	if err := t.checkWhole(dtype); err != nil {
 		return err

@@ -5,9 +5,17 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/replicad/replicad/replica"
+)
+
+// Limits of a file's tensors.
+const (
+	MaxTensors = 1_000_000
+	MaxName    = 4096 // bytes of a name
 )
 
 // Tensor is a whole tensor: what it is, and how its bytes are read.
@@ -28,11 +36,17 @@ func (t Tensor) Bytes() uint64 {
 
 // Check tells why a tensor that others wrote is none that a generation or another format can hold.
 func (t Tensor) Check() error {
-	if err := replica.CheckRegionName(t.Name); err != nil {
-		return fmt.Errorf("tensor %.128q: %w", t.Name, err)
+	if len(t.Name) > MaxName {
+		return fmt.Errorf("tensor %.128q: a name of %d bytes, at most %d", t.Name, len(t.Name), MaxName)
+	}
+	if t.Name == "" || !utf8.ValidString(t.Name) || strings.ContainsFunc(t.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) || t.Name == "__metadata__" {
+		return fmt.Errorf("tensor %.128q: want a name of 1 to %d bytes of UTF-8 without control characters, and none that safetensors files have for themselves", t.Name, MaxName)
 	}
 	if len(t.Shape) > replica.MaxDims {
 		return fmt.Errorf("tensor %q: %d dimensions, at most %d", t.Name, len(t.Shape), replica.MaxDims)
+	}
+	if t.DType == replica.F4X2 && len(t.Shape) == 0 {
+		return fmt.Errorf("tensor %q: a byte of two numbers of 4 bits, which is no number", t.Name)
 	}
 	if _, ok := Size(t.DType, t.Shape); !ok {
 		return fmt.Errorf("tensor %q: %v%v has a size that no tensor has", t.Name, t.DType, t.Shape)

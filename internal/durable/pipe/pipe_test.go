@@ -459,11 +459,11 @@ func TestRefusedTensors(t *testing.T) {
 	s := over(m)
 	a := begun(t, s, 5, 1)
 	for want, list := range map[string][]tensor{
-		`dtype "C64" is unknown`: {{"w", "C64", []uint64{1}}},
-		"is too large":           {{"w", "F32", []uint64{1 << 40, 1 << 40}}},
-		"registered twice":       {{"w", "F32", []uint64{1}}, {"w", "F32", []uint64{1}}},
-		"want a name of 1 to":    {{strings.Repeat("x", 128), "F32", []uint64{1}}},
-		"at most 8":              {{"w", "F32", slices.Repeat([]uint64{1}, 9)}},
+		`dtype "C128" is unknown`: {{"w", "C128", []uint64{1}}},
+		"is too large":            {{"w", "F32", []uint64{1 << 40, 1 << 40}}},
+		"registered twice":        {{"w", "F32", []uint64{1}}, {"w", "F32", []uint64{1}}},
+		"want a name of 1 to":     {{strings.Repeat("x", 128), "F32", []uint64{1}}},
+		"at most 8":               {{"w", "F32", slices.Repeat([]uint64{1}, 9)}},
 	} {
 		c := talk(t, s)
 		c.ask(putRequest{Op: "put", run: run{"lm", id}, attempt: a, Tensors: list, Layout: layout(1, 0, 1)})

@@ -31,6 +31,8 @@ type Tensor struct {
 	DType      replica.DType
 	Shape      []uint64
 	Begin, End uint64
+	// Refused is why no generation can hold the tensor, in a file of others; its type may be 0 then.
+	Refused string
 }
 
 // Header is a parsed safetensors header: tensors in order of their bytes.
@@ -59,9 +61,16 @@ func HeaderLength(b [8]byte) (uint64, error) {
 // ParseHeader reads the header's JSON strictly; data is the length of what follows it. Refused are: duplicate keys,
 // unknown fields and types, shapes whose product overflows or is not what the offsets say, holes, overlaps (of empty
 // tensors too), bytes that belong to no tensor, and metadata that is not string to string.
-func ParseHeader(b []byte, data uint64) (*Header, error) { return parseHeader(b, data, MaxTensors) }
+func ParseHeader(b []byte, data uint64) (*Header, error) {
+	return parseHeader(b, data, MaxTensors, false)
+}
 
-func parseHeader(b []byte, data uint64, most int) (*Header, error) {
+// ParseForeign is ParseHeader for files of others: types that have no name here, and more dimensions than a generation has, are marked in their tensor.
+func ParseForeign(b []byte, data uint64) (*Header, error) {
+	return parseHeader(b, data, MaxTensors, true)
+}
+
+func parseHeader(b []byte, data uint64, most int, foreign bool) (*Header, error) {
 	if len(b) < 2 || len(b) > MaxHeader || b[0] != '{' {
 		return nil, badFormat("header of %d bytes does not begin with {", len(b))
 	}
@@ -71,7 +80,7 @@ func parseHeader(b []byte, data uint64, most int) (*Header, error) {
 	if trimmed := bytes.TrimRight(b, " "); trimmed[len(trimmed)-1] != '}' {
 		return nil, badFormat("header ends in something else than spaces")
 	}
-	p := parser{json.NewDecoder(bytes.NewReader(b))}
+	p := parser{json.NewDecoder(bytes.NewReader(b)), foreign}
 	p.UseNumber()
 	h := &Header{Size: 8 + uint64(len(b))}
 	err := p.object(func(key string) error {
@@ -110,8 +119,11 @@ func (h *Header) check(data uint64) error {
 	at := uint64(0)
 	for _, t := range h.Tensors {
 		n, ok := t.bytes()
+		if t.DType == 0 { // foreign: only the place can be judged
+			n, ok = t.End-t.Begin, true
+		}
 		if !ok {
-			return badFormat("tensor %q: shape %v overflows", t.Name, t.Shape)
+			return badFormat("tensor %.128q: shape %v overflows", t.Name, t.Shape)
 		}
 		if t.End < t.Begin || t.End-t.Begin != n {
 			return badFormat("tensor %q: offsets [%d, %d], but shape %v of %v has %d bytes", t.Name, t.Begin, t.End, t.Shape, t.DType, n)
@@ -146,7 +158,10 @@ func cmpUint(a, b uint64) int {
 }
 
 // parser reads exactly the shapes that a header may have.
-type parser struct{ *json.Decoder }
+type parser struct {
+	*json.Decoder
+	foreign bool
+}
 
 func (p parser) delim(want json.Delim) error {
 	tok, err := p.Token()
@@ -227,12 +242,21 @@ func (p parser) tensor(name string) (Tensor, error) {
 		case "dtype":
 			var s string
 			if s, err = p.text(); err == nil {
-				if t.DType, err = replica.ParseDType(s); err != nil {
+				if t.DType, err = parseType(s); err != nil && p.foreign && len(s) <= maxTypeName {
+					t.Refused, err = err.Error(), nil
+				}
+				if err != nil {
 					err = badFormat("tensor %q: %v", name, err)
 				}
 			}
 		case "shape":
-			t.Shape, err = p.numbers(replica.MaxDims)
+			most := replica.MaxDims
+			if p.foreign {
+				most = maxForeignDims
+			}
+			if t.Shape, err = p.numbers(most); err == nil && len(t.Shape) > replica.MaxDims {
+				t.Refused = fmt.Sprintf("%d dimensions, at most %d", len(t.Shape), replica.MaxDims)
+			}
 		case "data_offsets":
 			offsets, err = p.numbers(2)
 		default:
@@ -243,11 +267,68 @@ func (p parser) tensor(name string) (Tensor, error) {
 	if err != nil {
 		return t, err
 	}
-	if t.DType == 0 || t.Shape == nil || len(offsets) != 2 {
+	if t.DType == 0 && t.Refused == "" || t.Shape == nil || len(offsets) != 2 {
 		return t, badFormat("tensor %q: dtype, shape and two data_offsets are needed", name)
 	}
 	t.Begin, t.End = offsets[0], offsets[1]
+	if t.DType == replica.F4X2 {
+		shape, ok := pairs(t.Shape)
+		switch {
+		case ok:
+			t.Shape = shape
+		case p.foreign:
+			t.DType, t.Refused = 0, fmt.Sprintf("shape %v of F4, whose rows are no whole bytes", t.Shape)
+		default:
+			return t, badFormat("tensor %q: shape %v of F4, whose rows are no whole bytes", name, t.Shape)
+		}
+	}
 	return t, nil
+}
+
+// Bounds of what is only told of a foreign tensor.
+const (
+	maxTypeName    = 32
+	maxForeignDims = 64
+)
+
+// fours is what files call numbers of 4 bits, which their shapes count one by one.
+const fours = "F4"
+
+func parseType(s string) (replica.DType, error) {
+	if s == fours {
+		return replica.F4X2, nil
+	}
+	d, err := replica.ParseDType(s)
+	if d == replica.F4X2 {
+		return 0, fmt.Errorf("dtype %q is unknown", s)
+	}
+	return d, err
+}
+
+func typeName(d replica.DType) string {
+	if d == replica.F4X2 {
+		return fours
+	}
+	return d.String()
+}
+
+// pairs is a shape of numbers of 4 bits in bytes, and single the other way.
+func pairs(shape []uint64) ([]uint64, bool) {
+	if len(shape) == 0 || shape[len(shape)-1]%2 != 0 {
+		return nil, false
+	}
+	out := slices.Clone(shape)
+	out[len(out)-1] /= 2
+	return out, true
+}
+
+func single(shape []uint64) ([]uint64, error) {
+	if len(shape) == 0 || shape[len(shape)-1] > 1<<62 {
+		return nil, fmt.Errorf("shape %v of F4, whose rows safetensors can't count", shape)
+	}
+	out := slices.Clone(shape)
+	out[len(out)-1] *= 2
+	return out, nil
 }
 
 // AppendHeader makes length field and header, padded so that the data begins at a multiple of 64 bytes.
@@ -268,11 +349,17 @@ func AppendHeader(metadata map[string]string, tensors []Tensor) ([]byte, error) 
 		if err != nil {
 			return nil, err
 		}
-		shape, err := json.Marshal(append([]uint64{}, t.Shape...))
+		dims := append([]uint64{}, t.Shape...)
+		if t.DType == replica.F4X2 {
+			if dims, err = single(dims); err != nil {
+				return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
+			}
+		}
+		shape, err := json.Marshal(dims)
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(&b, `,%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, t.DType, shape, t.Begin, t.End)
+		fmt.Fprintf(&b, `,%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, typeName(t.DType), shape, t.Begin, t.End)
 	}
 	b.WriteByte('}')
 	for b.Len()%64 != 0 {

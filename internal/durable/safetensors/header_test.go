@@ -69,10 +69,10 @@ func TestHostileHeaders(t *testing.T) {
 		fmt.Fprintf(&bloat, `"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},`, i)
 	}
 	bloat.WriteString(`"z":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`)
-	if _, err := parseHeader([]byte(bloat.String()), 0, 1000); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "more than 1000 tensors") {
+	if _, err := parseHeader([]byte(bloat.String()), 0, 1000, false); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "more than 1000 tensors") {
 		t.Errorf("1001 entries in %d bytes: %v", bloat.Len(), err)
 	}
-	if h, err := parseHeader([]byte(bloat.String()), 0, 1001); err != nil || len(h.Tensors) != 1001 {
+	if h, err := parseHeader([]byte(bloat.String()), 0, 1001, false); err != nil || len(h.Tensors) != 1001 {
 		t.Errorf("1001 entries of 1001: %v", err)
 	}
 	var meta strings.Builder // short keys take many times their bytes
@@ -105,12 +105,52 @@ func TestGoodHeaders(t *testing.T) {
 	}
 }
 
+// TestForeignTensors: what a generation can't hold costs its tensor, and not the file; what lies about its place still costs the file.
+func TestForeignTensors(t *testing.T) {
+	const text = `{"six":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]},"deep":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[3,4]},"odd":{"dtype":"F4","shape":[2,3],"data_offsets":[4,7]},"four":{"dtype":"F4","shape":[2,6],"data_offsets":[7,13]},"w":{"dtype":"U8","shape":[2],"data_offsets":[13,15]}}`
+	if _, err := ParseHeader([]byte(text), 15); !errors.Is(err, ErrFormat) {
+		t.Errorf("taken as a file of our own: %v", err)
+	}
+	h, err := ParseForeign([]byte(text), 15)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, says := range []string{`"F6_E2M3" is unknown`, "9 dimensions", "no whole bytes", "", ""} {
+		if x := h.Tensors[i]; (x.Refused == "") != (says == "") || !strings.Contains(x.Refused, says) {
+			t.Errorf("%+v; want %q", x, says)
+		}
+	}
+	if four := h.Tensors[3]; four.DType != replica.F4X2 || !reflect.DeepEqual(four.Shape, []uint64{2, 3}) {
+		t.Errorf("%+v", four)
+	}
+	again, err := AppendHeader(nil, []Tensor{{Name: "four", DType: replica.F4X2, Shape: []uint64{2, 3}, End: 6}})
+	if err != nil || !strings.Contains(string(again), `{"dtype":"F4","shape":[2,6],"data_offsets":[0,6]}`) {
+		t.Errorf("%s, %v", again, err)
+	}
+	for name, c := range hostile {
+		if name == "unknown dtype" || name == "nine dimensions" {
+			continue
+		}
+		if h, err := ParseForeign([]byte(c.json), c.data); !errors.Is(err, ErrFormat) {
+			t.Errorf("%s: parsed as %+v, %v", name, h, err)
+		}
+	}
+}
+
 func FuzzHeader(f *testing.F) {
 	for _, c := range hostile {
 		f.Add([]byte(c.json), c.data)
 	}
 	f.Add([]byte(`{"__metadata__":{"k":"v"},"b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}} `), uint64(6))
+	f.Add([]byte(`{"four":{"dtype":"F4","shape":[2,6],"data_offsets":[0,6]},"six":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[6,9]}}`), uint64(9))
 	f.Fuzz(func(t *testing.T, b []byte, data uint64) {
+		if h, err := ParseForeign(b, data); err == nil {
+			for _, x := range h.Tensors {
+				if x.End > data || x.Refused == "" && (x.DType.Size() == 0 || len(x.Shape) > replica.MaxDims) {
+					t.Fatalf("%+v", x)
+				}
+			}
+		}
 		h, err := ParseHeader(b, data)
 		if err != nil {
 			return
@@ -138,7 +178,7 @@ func TestLongestHeader(t *testing.T) {
 		if err := r.Check(); err != nil || len(r.Shape) != replica.MaxDims {
 			t.Fatalf("%q: %v", char, err)
 		}
-		one := Tensor{r.Name, r.DType, r.Shape, 1<<64 - 1, 1<<64 - 1}
+		one := Tensor{Name: r.Name, DType: r.DType, Shape: r.Shape, Begin: 1<<64 - 1, End: 1<<64 - 1}
 		b, err := AppendHeader(nil, []Tensor{one, one})
 		if err != nil {
 			t.Fatal(err)

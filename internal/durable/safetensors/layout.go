@@ -41,7 +41,7 @@ func NewLayout(m *replica.Manifest, all []replica.Region) (Layout, error) {
 			return Layout{}, fmt.Errorf("%v: region %q at %d of %d bytes overlaps another or lies outside the part's %d bytes", m.Part, r.Name, r.Offset, r.Bytes, m.Bytes)
 		}
 		at = r.Offset + r.Bytes
-		l.Tensors = append(l.Tensors, Tensor{r.Name, r.DType, r.Shape, packed, packed + r.Bytes})
+		l.Tensors = append(l.Tensors, Tensor{Name: r.Name, DType: r.DType, Shape: r.Shape, Begin: packed, End: packed + r.Bytes})
 		packed += r.Bytes
 	}
 	return l, nil

@@ -158,7 +158,9 @@ class _Opened:
         layout = generation.tensors.get("replicad.layout")
         ordered = capsule.unpack(generation.load(layout.pieces[0])).get("orders", {}) if layout is not None else {}
         tensors = {t.name: replace(t, shape=t.pieces[0].shape, pieces=t.pieces[:1]) for t in generation.private.values()} | generation.tensors
-        for name, new in _renamed([*(t for t in tensors if t not in _OURS), *self.values], names):
+        whole = {t.called or name: name for name, t in tensors.items() if name not in _OURS}
+        for name, new in _renamed([*whole, *self.values], names):
+            name = whole.get(name, name)
             of[new] = name
             if name in ordered:
                 self.ordered.add(new)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -71,21 +72,25 @@ type Done struct {
 	Bytes   uint64   `json:"bytes"`
 	Kept    []string `json:"kept_files,omitempty"` // files that its run carries
 	Notes   []string `json:"notes,omitempty"`      // what is to be known of it
+	// Left are tensors that no generation or format can hold, and Opaque objects of classes that are no tensors', which an import left out.
+	Left   []formats.Left `json:"left_out,omitempty"`
+	Opaque []pt.Opaque    `json:"opaque,omitempty"`
 }
 
 // writers write a format into a folder that is there.
-var writers = map[string]func(ctx context.Context, dir string, f catalog.Found, tensors []formats.Tensor) error{
-	HF: func(ctx context.Context, dir string, _ catalog.Found, tensors []formats.Tensor) error {
-		return hf.WriteFolder(ctx, dir, tensors, hf.ShardBytes)
+var writers = map[string]func(ctx context.Context, dir string, f catalog.Found, tensors []formats.Tensor, aliases map[string]string) error{
+	HF: func(ctx context.Context, dir string, _ catalog.Found, tensors []formats.Tensor, aliases map[string]string) error {
+		return hf.WriteFolder(ctx, dir, tensors, aliases, hf.ShardBytes)
 	},
-	DCP: func(ctx context.Context, dir string, _ catalog.Found, tensors []formats.Tensor) error {
+	DCP: func(ctx context.Context, dir string, _ catalog.Found, tensors []formats.Tensor, _ map[string]string) error {
 		return dcp.WriteFolder(ctx, dir, tensors)
 	},
-	PT: func(ctx context.Context, dir string, _ catalog.Found, tensors []formats.Tensor) error {
+	PT: func(ctx context.Context, dir string, _ catalog.Found, tensors []formats.Tensor, _ map[string]string) error {
 		return formats.WriteFile(dir, "state.pt", func(w io.Writer) error { return pt.Write(ctx, w, tensors) })
 	},
-	Safetensors: func(ctx context.Context, dir string, f catalog.Found, tensors []formats.Tensor) error {
-		meta := map[string]string{"format": "pt", "replicad": fmt.Sprintf("job %s, run %s, %s", f.Job, f.Run.Run, format.StepName(f.Generation))}
+	Safetensors: func(ctx context.Context, dir string, f catalog.Found, tensors []formats.Tensor, aliases map[string]string) error {
+		meta := maps.Clone(aliases)
+		maps.Copy(meta, map[string]string{"format": "pt", "replicad": fmt.Sprintf("job %s, run %s, %s", f.Job, f.Run.Run, format.StepName(f.Generation))})
 		return formats.WriteFile(dir, "state.safetensors", func(w io.Writer) error { return hf.WriteFile(ctx, w, meta, tensors) })
 	},
 }
@@ -99,7 +104,7 @@ func Export(ctx context.Context, cat *catalog.Catalog, f catalog.Found, w Want) 
 	err = cat.Leased(ctx, f, "ckpt export "+why, w.Refused, func() error {
 		g := newGeneration(ctx, cat, f)
 		defer g.close()
-		tensors, notes, err := g.export(w)
+		tensors, aliases, notes, err := g.export(w)
 		if err != nil {
 			return err
 		}
@@ -108,8 +113,8 @@ func Export(ctx context.Context, cat *catalog.Catalog, f catalog.Found, w Want) 
 			d.Bytes += t.Bytes()
 		}
 		w.Moved.counted(tensors, 1)
-		return whole(w.Dir, func(dir string) error {
-			if err := writers[w.Format](ctx, dir, f, tensors); err != nil {
+		return atOnce(w.Dir, func(dir string) error {
+			if err := writers[w.Format](ctx, dir, f, tensors, aliases); err != nil {
 				return err
 			}
 			return d.writeKept(ctx, cat, f, w.Format, dir)
@@ -124,21 +129,21 @@ func Export(ctx context.Context, cat *catalog.Catalog, f catalog.Found, w Want) 
 	return d, nil
 }
 
-// shortened are names that were too long for a region: a digest, and their end.
+// shortened are names that were too long for a region: a digest, and their end. What wrote them did not say the whole.
 var shortened = regexp.MustCompile(`^[0-9a-f]{16}~`)
 
-// export chooses tensors and gives them their names.
-func (g *generation) export(w Want) (tensors []formats.Tensor, notes []string, err error) {
+// export chooses tensors and gives them their names; aliases are further ones.
+func (g *generation) export(w Want) (tensors []formats.Tensor, aliases map[string]string, notes []string, err error) {
 	only := slices.Clone(w.Only)
 	if w.Format == HF {
 		only = append(only, onlyModel)
 	}
 	list, laid, err := g.chosenTensors(only)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if len(list) == 0 {
-		return nil, nil, errors.New("no tensor is left to export: see `replicad ckpt show --tensors`")
+		return nil, nil, nil, errors.New("no tensor is left to export: see `replicad ckpt show --tensors`")
 	}
 	names := w.Map
 	if names == nil && slices.Contains(only, onlyModel) {
@@ -146,33 +151,54 @@ func (g *generation) export(w Want) (tensors []formats.Tensor, notes []string, e
 	}
 	orders, err := g.orders(laid)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	private := ""
+	private, short := "", 0
+	have := make(map[string]bool, len(list))
 	for _, t := range list {
 		out, err := g.tensor(t, laid, orders)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		if t.Class == "private" && len(t.Pieces) > 1 {
 			private = t.Name
 		}
-		if out.Name = renamed(t.Name, names); out.Name == "" || w.Format == HF && shortened.MatchString(out.Name) {
-			return nil, nil, fmt.Errorf("tensor %q would be called %q: give it its whole name with --map FROM=TO", t.Name, out.Name)
+		lost := shortened.MatchString(t.Called())
+		if out.Name = renamed(t.Called(), names); out.Name == "" || w.Format == HF && lost && out.Name == t.Name {
+			return nil, nil, nil, fmt.Errorf("tensor %q would be called %q: give it its whole name with --map FROM=TO", t.Name, out.Name)
 		}
+		if lost {
+			short++
+		}
+		have[out.Name] = true
 		tensors = append(tensors, out)
 	}
 	if private != "" {
 		notes = append(notes, fmt.Sprintf("tensors that each rank has for itself, as %s, are those of rank 0", private))
 	}
-	if w.Format == HF && !slices.ContainsFunc(list, func(t format.Tensor) bool { return strings.HasPrefix(t.Name, model) }) && w.Map == nil {
+	if short > 0 {
+		notes = append(notes, fmt.Sprintf("%d names are a digest and an end: what wrote the generation did not say the whole", short))
+	}
+	if w.Format == HF && !slices.ContainsFunc(list, func(t format.Tensor) bool {
+		return strings.HasPrefix(t.Name, model) || strings.HasPrefix(t.Whole, model)
+	}) && w.Map == nil {
 		notes = append(notes, fmt.Sprintf("no name begins with %q, so names are as they are registered, as %s: --map FROM=TO gives others", model, tensors[0].Name))
 	}
-	return tensors, notes, formats.Unique(tensors)
+	all, err := g.aliases(laid)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	aliases = make(map[string]string)
+	for alias, of := range all {
+		if alias, of = renamed(alias, names), renamed(of, names); have[of] && !have[alias] {
+			aliases[alias] = of
+		}
+	}
+	return tensors, aliases, notes, formats.Unique(tensors)
 }
 
-// whole makes a folder that is there with all that write puts into it, or not at all.
-func whole(dir string, write func(dir string) error) (err error) {
+// atOnce makes a folder that is there with all that write puts into it, or not at all.
+func atOnce(dir string, write func(dir string) error) (err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return err

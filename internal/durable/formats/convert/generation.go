@@ -137,6 +137,15 @@ func (l laid) equal(name string) bool {
 
 // orders are the tensors whose bytes lie in another order than their shape's, as the first group says.
 func (g *generation) orders(l laid) (map[string][]int, error) {
+	b, err := g.layout(l)
+	if b == nil || err != nil {
+		return nil, err
+	}
+	return format.ParseOrders(b)
+}
+
+// layout is what the first group says of how tensors lie; nil: nothing.
+func (g *generation) layout(l laid) ([]byte, error) {
 	if !l.layout {
 		return nil, nil
 	}
@@ -148,7 +157,16 @@ func (g *generation) orders(l laid) (map[string][]int, error) {
 	if err := p.read(b, p.regions[format.LayoutRegion].Offset); err != nil {
 		return nil, err
 	}
-	return format.ParseOrders(b)
+	return b, nil
+}
+
+// aliases are the further names of tensors, as the first group says.
+func (g *generation) aliases(l laid) (map[string]string, error) {
+	b, err := g.layout(l)
+	if b == nil || err != nil {
+		return nil, err
+	}
+	return format.ParseAliases(b)
 }
 
 // tensor is a whole tensor of the generation.

@@ -1,6 +1,9 @@
 package convert
 
 import (
+	"archive/zip"
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +19,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/formats"
 	"github.com/replicad/replicad/internal/durable/formats/formatstest"
 	"github.com/replicad/replicad/internal/durable/formats/hf"
+	"github.com/replicad/replicad/internal/durable/formats/pickles"
 	"github.com/replicad/replicad/internal/durable/formats/pt"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/replica"
@@ -178,7 +182,7 @@ func TestImportRefuses(t *testing.T) {
 			return errors.Join(file(d, "latest", "global_step5"), os.Mkdir(filepath.Join(d, "global_step5"), 0o700))
 		}, says: "zero_to_fp32.py"},
 		"no tensors":       {make: func(d string) error { return saved(d, nil) }, path: "x.pt", says: "no tensors"},
-		"control":          {make: func(d string) error { return saved(d, one("a\x1b[31m")) }, path: "x.pt", says: "control character"},
+		"control":          {make: func(d string) error { return saved(d, one("a\x1b[31m")) }, path: "x.pt", says: "control characters"},
 		"no name":          {make: func(d string) error { return saved(d, one("")) }, path: "x.pt", says: "want a name"},
 		"our names":        {make: func(d string) error { return saved(d, one("replicad.layout")) }, path: "x.pt", says: "replicad's own"},
 		"two by one name":  {make: func(d string) error { return saved(d, append(one("a"), one("b")...)) }, path: "x.pt", into: Into{Map: []Rename{{"a", "c"}, {"b", "c"}}}, says: `called "c"`},
@@ -208,6 +212,134 @@ func TestImportRefuses(t *testing.T) {
 	}
 }
 
+// TestNamesOfFiles: whole names, however long, and aliases come out of each format as they went in, of one group and of several.
+func TestNamesOfFiles(t *testing.T) {
+	long := "model." + strings.Repeat("layers.experts.", 260) + "weight" // 3,912 bytes
+	list := []formats.Tensor{formatstest.Tensor("model.emb", replica.F32, 2, 3), formatstest.Tensor(long, replica.BF16, 4), formatstest.Tensor(strings.Repeat("é", 100), replica.C64, 2), formatstest.Tensor("z", replica.F4X2, 2, 2)}
+	dir := t.TempDir()
+	meta := map[string]string{"format": "pt", "head": "model.emb", "replicad": "x", "note": "not a name"}
+	if err := formats.WriteFile(dir, "x.safetensors", func(w io.Writer) error { return hf.WriteFile(t.Context(), w, meta, list) }); err != nil {
+		t.Fatal(err)
+	}
+	for _, perGroup := range []int{0, 1, 3} {
+		c := catalog.New(memory.New(), catalog.Options{Who: "ada"})
+		if _, err := Import(t.Context(), filepath.Join(dir, "x.safetensors"), c, Into{Job: "new", perGroup: perGroup}); err != nil {
+			t.Fatal(err)
+		}
+		f := imported(t, c, "new")
+		if n := map[int]uint32{0: 1, 1: 4, 3: 2}[perGroup]; f.Layout.World != n {
+			t.Errorf("a world of %d, want %d", f.Layout.World, n)
+		}
+		if faults, err := c.Verify(t.Context(), f, nil); err != nil || len(faults) > 0 {
+			t.Errorf("%v, %v", faults, err)
+		}
+		for to, file := range map[string]string{HF: "", DCP: "", PT: "state.pt", Safetensors: "state.safetensors"} {
+			out := filepath.Join(t.TempDir(), "out")
+			d, err := Export(t.Context(), c, f, Want{Format: to, Dir: out, Map: []Rename{{"model.", "m."}}})
+			if err != nil || d.Tensors != len(list) {
+				t.Fatalf("%s: %+v, %v", to, d, err)
+			}
+			s, err := open(filepath.Join(out, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want []formats.Tensor
+			for _, x := range list {
+				x.Name = renamed(x.Name, []Rename{{"model.", "m."}})
+				want = append(want, x)
+			}
+			formatstest.Same(t, s.tensors, want)
+			if (to == HF || to == Safetensors) && fmt.Sprint(s.aliases) != "map[head:m.emb]" {
+				t.Errorf("%s: aliases %v", to, s.aliases)
+			}
+			if err := s.folder.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestLeftOutOfAnImport: what can't be held is named, and --only chooses by the file's names and by those that a tensor gets.
+func TestLeftOutOfAnImport(t *testing.T) {
+	const text = `{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"six":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[2,5]},"b.c":{"dtype":"U8","shape":[1],"data_offsets":[5,6]}}`
+	dir := t.TempDir()
+	file := append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text+"123456"...)
+	if err := os.WriteFile(filepath.Join(dir, "x.safetensors"), file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		only []string
+		want string
+		left int
+		says string
+	}{
+		{nil, "model.a model.b.c", 1, ""}, {[]string{"b.*"}, "model.b.c", 0, ""}, {[]string{"model.a"}, "model.a", 0, ""}, {[]string{"!six"}, "model.a model.b.c", 0, ""},
+		{[]string{"!b.*", "!model.six"}, "model.a", 0, ""}, {[]string{"six"}, "", 0, `"F6_E2M3" is unknown`}, {[]string{"x"}, "", 0, "none of its 3 tensors fits --only"}, {[]string{"["}, "", 0, "--only"},
+	} {
+		cat := catalog.New(memory.New(), catalog.Options{Who: "ada"})
+		d, err := Import(t.Context(), filepath.Join(dir, "x.safetensors"), cat, Into{Job: "new", Only: c.only})
+		if c.says != "" {
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%q: %v; want %q", c.only, err, c.says)
+			}
+			continue
+		}
+		if err != nil || len(d.Left) != c.left || strings.Contains(strings.Join(d.Notes, "\n"), `tensor "six" was left out`) != (c.left > 0) {
+			t.Fatalf("%q: %+v, %v", c.only, d, err)
+		}
+		f := imported(t, cat, "new")
+		var names []string
+		for _, x := range f.Index.Tensors {
+			names = append(names, x.Name)
+		}
+		if strings.Join(names, " ") != c.want || (f.Provenance["left out"] != "") != (c.left > 0) {
+			t.Errorf("%q: %q, %v", c.only, names, f.Provenance)
+		}
+	}
+}
+
+// TestObjectsOfAnImport: objects of other classes are named by class and place; a file of nothing else says what to do.
+func TestObjectsOfAnImport(t *testing.T) {
+	p := pickles.NewWriter()
+	p.Dict(func() {
+		p.Text("args")
+		p.Object("argparse", "Namespace", func() { p.Dict(func() {}) })
+	})
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	w, err := z.CreateHeader(&zip.FileHeader{Name: "a/data.pkl"})
+	if err == nil {
+		_, err = w.Write(p.Bytes())
+	}
+	if err := errors.Join(err, z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "x.pt")
+	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Import(t.Context(), path, catalog.New(memory.New(), catalog.Options{Who: "ada"}), Into{Job: "new"})
+	if err == nil || !strings.Contains(err.Error(), `"argparse.Namespace"`) || !strings.Contains(err.Error(), "state_dict()") || len(d.Opaque) != 1 || !strings.Contains(d.Notes[0], `"argparse.Namespace"`) {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+func TestSplit(t *testing.T) {
+	var list []formats.Tensor
+	for range 10 {
+		list = append(list, formatstest.Tensor("12345", replica.U8, 1))
+	}
+	for want, got := range map[string][][]formats.Tensor{"4 4 2": split(list, 4, 1000), "10": split(list, 10, 50), "5 5": split(list, 10, 29), "1 1 1": split(list[:3], 9, 1)} {
+		var n []string
+		for _, g := range got {
+			n = append(n, fmt.Sprint(len(g)))
+		}
+		if strings.Join(n, " ") != want {
+			t.Errorf("%v, want %s", n, want)
+		}
+	}
+}
+
 // A file that changes between the reads is no generation.
 func TestChangedMeanwhile(t *testing.T) {
 	x := formatstest.Tensor("a", replica.U8, 3)
@@ -218,10 +350,11 @@ func TestChangedMeanwhile(t *testing.T) {
 		n++
 		return err
 	}
-	g, err := newSealed(t.Context(), []formats.Tensor{x}, replica.Generation{Epoch: 1})
+	one, err := newSealed(t.Context(), 0, []formats.Tensor{x}, nil, replica.Generation{Epoch: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
+	g := &whole{generation: one.generation, groups: []*sealed{one}}
 	c := catalog.New(memory.New(), catalog.Options{Who: "ada"})
 	if _, err := g.write(t.Context(), c, Into{Job: "new"}, "x"); err == nil || !strings.Contains(err.Error(), "digest") {
 		t.Error(err)

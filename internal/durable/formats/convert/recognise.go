@@ -21,7 +21,10 @@ type source struct {
 	folder  *formats.Folder
 	tensors []formats.Tensor
 	others  []string // of what is no tensor
-	bare    bool     // a model's own names, without that which a session gives the model
+	left    []formats.Left
+	opaque  []pt.Opaque
+	aliases map[string]string // further names, and the tensors'
+	bare    bool              // a model's own names, without that which a session gives the model
 }
 
 const known = "want a safetensors file, a folder of Hugging Face's with safetensors, a folder of torch.distributed.checkpoint, or a file of torch.save's"
@@ -66,23 +69,32 @@ func (s *source) openFile(name string) error {
 		return err
 	}
 	switch {
-	case strings.HasPrefix(string(head), pt.Magic):
+	case strings.HasPrefix(string(head), pt.Magic), strings.HasPrefix(pt.OldMagic, string(head)) && len(head) > 2:
 		s.format = PT
 		saved, err := pt.Read(within{s.folder, name}, o.Size)
 		if err != nil {
 			return err
 		}
-		s.tensors, s.others = saved.Tensors, saved.Others
+		s.tensors, s.others, s.left, s.opaque = saved.Tensors, saved.Others, saved.Left, saved.Opaque
 		return nil
 	case len(head) == 9 && head[8] == '{' && binary.LittleEndian.Uint64(head[:8]) < 1<<32:
 		s.format = Safetensors
-		tensors, meta, err := hf.ReadFile(s.folder, name)
-		s.tensors, s.bare = tensors, meta["replicad"] == ""
-		return err
+		saved, err := hf.ReadFile(s.folder, name)
+		if err != nil {
+			return err
+		}
+		s.bare = !saved.Ours
+		s.of(saved)
+		return nil
 	case len(head) > 1 && head[0] == 0x80 && head[1] <= 5:
-		return errors.New("it is a bare pickle, or was saved by torch before 1.6: load it with a program that you trust, and save its state dict with torch.save or safetensors")
+		return errors.New("it is a bare pickle, or was saved by torch before 0.2: load it with a program that you trust, and save its state dict with torch.save or safetensors")
 	}
 	return fmt.Errorf("it begins with %q, which is no format that is known: %s", head, known)
+}
+
+// of takes what safetensors files have.
+func (s *source) of(saved *hf.Saved) {
+	s.tensors, s.left, s.aliases = saved.Tensors, saved.Left, saved.Aliases
 }
 
 // within reads a file of a folder.
@@ -106,11 +118,17 @@ func (s *source) openFolder() error {
 	switch {
 	case slices.Contains(names, dcp.Metadata):
 		s.format = DCP
-		s.tensors, s.others, err = dcp.ReadFolder(s.folder)
+		tensors, saved, err := dcp.ReadFolder(s.folder)
+		if err == nil {
+			s.tensors, s.others, s.left = tensors, saved.Others, saved.Left
+		}
 		return err
 	case hf.Holds(names):
 		s.format, s.bare = HF, true
-		s.tensors, err = hf.ReadFolder(s.folder)
+		saved, err := hf.ReadFolder(s.folder)
+		if err == nil {
+			s.of(saved)
+		}
 		return err
 	}
 	if tag := deepspeed(s.folder, names); tag != "" {

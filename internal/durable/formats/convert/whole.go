@@ -87,18 +87,28 @@ func chosen(t format.Tensor, only []string) (bool, error) {
 	if strings.HasPrefix(t.Name, own) {
 		return false, nil
 	}
+	return fits(only, t.Class == "frozen", t.Called())
+}
+
+// fits tells whether a tensor of such names is one that all words and patterns take. One pattern behind "!" takes those that it does not fit.
+func fits(only []string, frozen bool, names ...string) (bool, error) {
 	for _, o := range only {
-		var ok bool
+		pattern, not := strings.CutPrefix(o, "!")
+		ok := false
 		switch o {
 		case onlyModel:
-			ok = !strings.HasPrefix(t.Name, optimizers)
+			ok = !strings.HasPrefix(names[0], optimizers)
 		case onlyTrained:
-			ok = t.Class != "frozen"
+			ok = !frozen
 		default:
-			var err error
-			if ok, err = path.Match(o, t.Name); err != nil {
-				return false, fmt.Errorf("--only %.128q: %w: want model, trained, or a pattern of names as 'model.layers.*'", o, err)
+			for _, name := range names {
+				is, err := path.Match(pattern, name)
+				if err != nil {
+					return false, fmt.Errorf("--only %.128q: %w: want model, trained, or a pattern of names as 'model.layers.*' or '!model.layers.*'", o, err)
+				}
+				ok = ok || is
 			}
+			ok = ok != not
 		}
 		if !ok {
 			return false, nil

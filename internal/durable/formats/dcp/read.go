@@ -25,6 +25,7 @@ func bad(form string, args ...any) error {
 type Saved struct {
 	Tensors []Tensor
 	Others  []string // names of what is no tensor
+	Left    []formats.Left
 }
 
 // Tensor is a tensor and the pieces that it lies in.
@@ -94,11 +95,15 @@ func parse(b []byte, visits int) (*Saved, error) {
 			continue
 		}
 		t, err := r.tensor(name, entries.Values[i], lies)
+		if refused, ok := errors.AsType[formats.Refused](err); ok {
+			s.Left = append(s.Left, formats.Left{Name: name, Why: refused.Why})
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("tensor %.128q: %w", name, err)
 		}
-		if s.Tensors = append(s.Tensors, t); len(s.Tensors) > replica.MaxRegions {
-			return nil, bad("more than %d tensors", replica.MaxRegions)
+		if s.Tensors = append(s.Tensors, t); len(s.Tensors) > formats.MaxTensors {
+			return nil, bad("more than %d tensors", formats.MaxTensors)
 		}
 	}
 	return s, apart(s.Tensors)
@@ -117,7 +122,7 @@ func admitted(c pickles.Class) bool {
 	case filesystem + "._StorageInfo", "torch.Size", "torch.serialization._get_layout", "pathlib.PosixPath", "pathlib.WindowsPath", "pathlib._local.PosixPath":
 		return true
 	}
-	return pt.TypeOf(c) != 0
+	return pt.IsType(c)
 }
 
 // state is what an object of a class was given, by field.
@@ -143,7 +148,7 @@ func (r *reader) state(v any, module, name string) (map[string]any, error) {
 }
 
 // maxName bounds a name, in bytes: one long text may be the name of everything.
-const maxName = 1024
+const maxName = formats.MaxName
 
 func nameOf(v any) (string, error) {
 	name, ok := v.(string)
@@ -215,10 +220,13 @@ func (r *reader) tensor(name string, v any, lies map[string]Piece) (t Tensor, er
 		return t, err
 	}
 	if t.Name, t.DType = name, typeOf(m["properties"]); t.DType == 0 {
-		return t, bad("it is of a type that generations have no name for")
+		return t, formats.Refused{Why: "it is of a type that a generation has no name for"}
 	}
 	if t.Shape, err = pt.Ints(m["size"]); err != nil {
 		return t, bad("%w", err)
+	}
+	if len(t.Shape) > replica.MaxDims {
+		return t, formats.Refused{Why: fmt.Sprintf("%d dimensions, at most %d", len(t.Shape), replica.MaxDims)}
 	}
 	chunks, ok := m["chunks"].(*pickles.List)
 	if !ok {
@@ -275,30 +283,39 @@ func apart(tensors []Tensor) error {
 	return nil
 }
 
-// ReadFolder lists the tensors of a folder, put together from their pieces, and the names of what is no tensor.
-func ReadFolder(f *formats.Folder) (tensors []formats.Tensor, others []string, err error) {
+// ReadFolder lists the tensors of a folder, put together from their pieces; and what .metadata says beside them.
+func ReadFolder(f *formats.Folder) (tensors []formats.Tensor, s *Saved, err error) {
 	b, err := f.Small(Metadata, pickles.MaxBytes)
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := Parse(b)
-	if err != nil {
+	if s, err = Parse(b); err != nil {
 		return nil, nil, err
 	}
 	for _, t := range s.Tensors {
-		pieces := make([]formats.Piece, len(t.Pieces))
-		for i, p := range t.Pieces {
-			if pieces[i], err = open(f, t, p); err != nil {
-				return nil, nil, fmt.Errorf("tensor %.128q, the piece at %v: %w", t.Name, p.At, err)
-			}
+		whole, err := whole(f, t)
+		if refused, ok := errors.AsType[formats.Refused](err); ok {
+			s.Left = append(s.Left, formats.Left{Name: t.Name, Why: refused.Why})
+			continue
 		}
-		read, err := formats.Whole(t.DType.Size(), t.Shape, pieces)
 		if err != nil {
 			return nil, nil, fmt.Errorf("tensor %.128q: %w", t.Name, err)
 		}
-		tensors = append(tensors, formats.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, ReadAt: read})
+		tensors = append(tensors, whole)
 	}
-	return tensors, s.Others, nil
+	return tensors, s, nil
+}
+
+func whole(f *formats.Folder, t Tensor) (formats.Tensor, error) {
+	pieces := make([]formats.Piece, len(t.Pieces))
+	for i, p := range t.Pieces {
+		var err error
+		if pieces[i], err = open(f, t, p); err != nil {
+			return formats.Tensor{}, fmt.Errorf("the piece at %v: %w", p.At, err)
+		}
+	}
+	read, err := formats.Whole(t.DType.Size(), t.Shape, pieces)
+	return formats.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, ReadAt: read}, err
 }
 
 // part reads a part of a file of a folder.

@@ -67,15 +67,15 @@ func (s *Saved) describe() []byte {
 	p.object(metadata, "Metadata", "state_dict_metadata", func() {
 		p.Dict(func() {
 			for _, t := range s.Tensors {
-				p.Text(t.Name)
+				p.Name(t.Name)
 				p.tensor(t)
 			}
 		})
 	}, "planner_data", func() { // where each name lies in the state dict
 		p.Dict(func() {
 			for _, t := range s.Tensors {
-				p.Text(t.Name)
-				p.Tuple(func() { p.Text(t.Name) })
+				p.Name(t.Name)
+				p.Tuple(func() { p.Name(t.Name) })
 			}
 		})
 	}, "storage_data", func() {
@@ -96,10 +96,10 @@ func (p scribe) object(module, class string, fields ...any) {
 	p.Object(module, class, func() {
 		p.Dict(func() {
 			for i := 0; i < len(fields); i += 2 {
-				p.Text(fields[i].(string))
+				p.Name(fields[i].(string))
 				switch v := fields[i+1].(type) {
 				case string:
-					p.Text(v)
+					p.Name(v)
 				case uint64:
 					p.Int(v)
 				case []uint64:
@@ -128,7 +128,7 @@ func (p scribe) properties(t Tensor) {
 	p.Object(metadata, "TensorProperties", func() {
 		p.Tuple(func() {
 			p.Class("torch", pt.TypeName(t.DType))
-			p.Call("torch.serialization", "_get_layout", func() { p.Text("torch.strided") })
+			p.Call("torch.serialization", "_get_layout", func() { p.Name("torch.strided") })
 			p.Bool(false)
 			p.Call(metadata, "_MEM_FORMAT_ENCODING", func() { p.Int(0) })
 			p.Bool(false)

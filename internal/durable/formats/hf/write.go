@@ -54,8 +54,9 @@ type index struct {
 	WeightMap map[string]string `json:"weight_map"`
 }
 
-// WriteFolder writes tensors into a folder that is there, in shards of so many bytes: one file where all fit.
-func WriteFolder(ctx context.Context, dir string, tensors []formats.Tensor, most uint64) error {
+// WriteFolder writes tensors into a folder that is there, in shards of so many bytes: one file where all fit. A further name of a tensor is in the metadata of
+// its shard.
+func WriteFolder(ctx context.Context, dir string, tensors []formats.Tensor, aliases map[string]string, most uint64) error {
 	shards := split(tensors, most)
 	x := index{WeightMap: make(map[string]string)}
 	for i, shard := range shards {
@@ -63,7 +64,17 @@ func WriteFolder(ctx context.Context, dir string, tensors []formats.Tensor, most
 		if len(shards) == 1 {
 			name = Single
 		}
-		err := formats.WriteFile(dir, name, func(w io.Writer) error { return WriteFile(ctx, w, map[string]string{"format": "pt"}, shard) })
+		meta := map[string]string{"format": "pt"}
+		here := make(map[string]bool, len(shard))
+		for _, t := range shard {
+			here[t.Name] = true
+		}
+		for alias, of := range aliases {
+			if alias != "format" && here[of] {
+				meta[alias] = of
+			}
+		}
+		err := formats.WriteFile(dir, name, func(w io.Writer) error { return WriteFile(ctx, w, meta, shard) })
 		if err != nil {
 			return err
 		}
@@ -82,15 +93,19 @@ func WriteFolder(ctx context.Context, dir string, tensors []formats.Tensor, most
 	return formats.WriteFile(dir, Index, func(w io.Writer) error { _, err := w.Write(append(b, '\n')); return err })
 }
 
+// headerEntry bounds what a tensor takes in a header beside its name, in bytes.
+const headerEntry = 400
+
 // split parts tensors, in order.
 func split(tensors []formats.Tensor, most uint64) (shards [][]formats.Tensor) {
-	begin, n := 0, uint64(0)
+	begin, n, names := 0, uint64(0), 0
 	for i, t := range tensors {
-		if i > begin && n+t.Bytes() > most {
+		if i > begin && (n+t.Bytes() > most || names+6*len(t.Name)+headerEntry > safetensors.MaxHeader) {
 			shards = append(shards, tensors[begin:i])
-			begin, n = i, 0
+			begin, n, names = i, 0, 0
 		}
 		n += t.Bytes()
+		names += 6*len(t.Name) + headerEntry // a byte of a name may take six
 	}
 	return append(shards, tensors[begin:])
 }

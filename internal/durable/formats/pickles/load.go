@@ -21,18 +21,20 @@ type Call struct {
 	State any
 }
 
-// Values of a pickle: nil, bool, int64, float64, string, []byte, Tuple, *List, *Dict, Class, *Call and Ref. An OrderedDict is a *Dict.
+// Values of a pickle: nil, bool, int64, Big, float64, string, []byte, Tuple, *List, *Dict, Class, *Call and Ref. An OrderedDict, and a defaultdict, is a
+// *Dict; a set is a *Call. What an object of a class has of items says nothing here.
 type (
 	Tuple []any
 	List  struct{ Items []any }
 	Dict  struct{ Keys, Values []any }
 	Ref   struct{ ID any } // names what lies elsewhere
+	Big   string           // a number of more than 64 bits: its bytes in two's complement, the lowest first
 )
 
 // MaxBytes bounds a pickle; maxValues what it makes: a value takes some ten times its opcode in memory.
 const (
 	MaxBytes  = 64 << 20
-	maxValues = 8 << 20
+	maxValues = 16 << 20
 )
 
 // ErrRefused marks a pickle that is cut, or has what is not admitted.
@@ -42,7 +44,15 @@ func refuse(form string, args ...any) error {
 	return fmt.Errorf("pickle %w: %s", ErrRefused, fmt.Sprintf(form, args...))
 }
 
-var orderedDict = Class{"collections", "OrderedDict"}
+var (
+	orderedDict = Class{"collections", "OrderedDict"}
+	defaultDict = Class{"collections", "defaultdict"}
+	set         = Class{"builtins", "set"}
+	frozenSet   = Class{"builtins", "frozenset"}
+)
+
+// Any admits every class: they are names, whoever reads them.
+func Any(Class) bool { return true }
 
 // Load reads a pickle. admit says which classes it may name; OrderedDict it may always.
 func Load(b []byte, admit func(Class) bool) (any, error) {
@@ -54,6 +64,32 @@ func Load(b []byte, admit func(Class) bool) (any, error) {
 
 func load(b []byte, admit func(Class) bool, most int) (any, error) {
 	m := machine{b: b, admit: admit, most: most}
+	return m.run()
+}
+
+// Stream reads pickles that follow each other.
+type Stream struct {
+	b     []byte
+	admit func(Class) bool
+	left  int
+	At    int   // behind the last one
+	Refs  []Ref // of all that were read
+}
+
+// NewStream begins with the first of the pickles in b, which bytes that are none may follow.
+func NewStream(b []byte, admit func(Class) bool) *Stream {
+	return &Stream{b: b[:min(len(b), MaxBytes)], admit: admit, left: maxValues}
+}
+
+// Next reads one more.
+func (s *Stream) Next() (any, error) {
+	m := machine{b: s.b[s.At:], admit: s.admit, most: s.left}
+	v, err := m.run()
+	s.left, s.At, s.Refs = s.left-m.made, s.At+m.at, append(s.Refs, m.refs...)
+	return v, err
+}
+
+func (m *machine) run() (any, error) {
 	for {
 		op, err := m.byte()
 		if err != nil {
@@ -76,6 +112,7 @@ type machine struct {
 	stack []any
 	marks []int // where the stack was when a mark was set
 	memo  []any
+	refs  []Ref
 	made  int // values, marks and places of the memo
 	most  int // of these
 }
@@ -207,15 +244,19 @@ func (m *machine) do(op byte) error {
 		return m.push(op == 0x88)
 	case 'J', 'K', 'M', 0x8a, 0x8b, 'G':
 		return m.numeric(op)
-	case 'X', 0x8c, 0x8d, 'U', 'B', 'C', 0x8e:
+	case 'X', 0x8c, 0x8d, 'U', 'T', 'B', 'C', 0x8e, 0x96:
 		return m.text(op)
+	case '0', '1':
+		return m.drop(op)
+	case 0x8f, 0x90, 0x91:
+		return m.set(op)
 	case ']', 'a', 'e', ')', 't', 0x85, 0x86, 0x87:
 		return m.sequence(op)
 	case '}', 's', 'u':
 		return m.mapping(op)
 	case 'q', 'r', 0x94, 'h', 'j':
 		return m.remember(op)
-	case 'c', 0x93, 'R', 0x81, 'b', 'Q':
+	case 'c', 0x93, 'R', 0x81, 0x92, 'b', 'Q':
 		return m.object(op)
 	}
 	return refuse("opcode %#02x is none that tensors are saved by", op)
@@ -252,7 +293,7 @@ func (m *machine) numeric(op byte) error {
 // long reads a number in two's complement.
 func (m *machine) long(b []byte) error {
 	if len(b) > 8 {
-		return refuse("a number of %d bytes, at most 8", len(b))
+		return m.push(Big(b))
 	}
 	var v uint64
 	for i, x := range b {
@@ -265,14 +306,14 @@ func (m *machine) long(b []byte) error {
 }
 
 // lengths of the lengths of texts and bytes.
-var lengths = map[byte]uint64{'X': 4, 0x8c: 1, 0x8d: 8, 'U': 1, 'B': 4, 'C': 1, 0x8e: 8}
+var lengths = map[byte]uint64{'X': 4, 0x8c: 1, 0x8d: 8, 'U': 1, 'T': 4, 'B': 4, 'C': 1, 0x8e: 8, 0x96: 8}
 
 func (m *machine) text(op byte) error {
 	b, err := m.counted(lengths[op])
 	if err != nil {
 		return err
 	}
-	if op == 'B' || op == 'C' || op == 0x8e {
+	if op == 'B' || op == 'C' || op == 0x8e || op == 0x96 || (op == 'U' || op == 'T') && !utf8.Valid(b) { // the latter are Python 2's, texts or bytes
 		return m.push(bytes.Clone(b))
 	}
 	if !utf8.Valid(b) {
@@ -305,11 +346,49 @@ func (m *machine) sequence(op byte) (err error) {
 	if err != nil {
 		return err
 	}
-	to, ok := v.(*List)
-	if !ok {
+	switch to := v.(type) {
+	case *List:
+		to.Items = append(to.Items, list...)
+	case *Call:
+	default:
 		return refuse("it appends to a %T", v)
 	}
-	to.Items = append(to.Items, list...)
+	return nil
+}
+
+// drop takes a value, or all above the last mark, and forgets it.
+func (m *machine) drop(op byte) error {
+	if op == '1' {
+		_, err := m.popMark()
+		return err
+	}
+	if len(m.marks) > 0 && len(m.stack) == m.floor() { // as Python does
+		m.marks = m.marks[:len(m.marks)-1]
+		return nil
+	}
+	_, err := m.pop()
+	return err
+}
+
+// set makes one, or adds to it: what is in it is data that nobody asks for.
+func (m *machine) set(op byte) error {
+	if op == 0x8f {
+		return m.push(&Call{Class: set})
+	}
+	list, err := m.popMark()
+	if err != nil {
+		return err
+	}
+	if op == 0x91 {
+		return m.push(&Call{Class: frozenSet, Args: list})
+	}
+	v, err := m.top()
+	if err != nil {
+		return err
+	}
+	if _, ok := v.(*Call); !ok {
+		return refuse("it adds to a %T", v)
+	}
 	return nil
 }
 
@@ -334,6 +413,9 @@ func (m *machine) mapping(op byte) (err error) {
 		return err
 	}
 	to, ok := v.(*Dict)
+	if _, object := v.(*Call); object {
+		return nil
+	}
 	if !ok {
 		return refuse("it sets an item of a %T", v)
 	}
@@ -406,7 +488,13 @@ func (m *machine) object(op byte) error {
 		if err != nil {
 			return err
 		}
+		m.refs = append(m.refs, Ref{id})
 		return m.push(Ref{id})
+	}
+	if op == 0x92 { // with arguments by name
+		if _, err := m.pop(); err != nil {
+			return err
+		}
 	}
 	list, err := m.popN(2)
 	if err != nil {
@@ -415,7 +503,7 @@ func (m *machine) object(op byte) error {
 	if op == 'b' {
 		return m.build(list[0], list[1])
 	}
-	class, ok := list[0].(Class)
+	class, ok := callee(list[0])
 	args, ok2 := list[1].(Tuple)
 	if !ok || !ok2 {
 		return refuse("it calls a %T with a %T", list[0], list[1])
@@ -426,7 +514,26 @@ func (m *machine) object(op byte) error {
 		}
 		return m.push(&Dict{})
 	}
+	if class == defaultDict && len(args) < 2 { // what its function makes of no key says nothing
+		return m.push(&Dict{})
+	}
 	return m.push(&Call{Class: class, Args: args})
+}
+
+// callee is what is called: a class, what a call returns, or a class whose source lies beside it.
+func callee(v any) (Class, bool) {
+	switch v := v.(type) {
+	case Class:
+		return v, true
+	case *Call:
+		return v.Class, true
+	case Ref:
+		if id, ok := v.ID.(Tuple); ok && len(id) > 1 && id[0] == "module" {
+			c, ok := id[1].(Class)
+			return c, ok
+		}
+	}
+	return Class{}, false
 }
 
 func (m *machine) class(c Class) error {

@@ -79,7 +79,13 @@ var hostile = map[string]struct{ pickle, says string }{
 	"a long text":         {"X\xff\xff\xff\xff.", "cut"},
 	"a longer text":       {"\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", "cut"},
 	"long bytes":          {"\x8e\x00\x00\x00\x00\x00\x00\x00\x80.", "cut"},
-	"a long number":       {"\x8b\x09\x00\x00\x00123456789.", "at most 8"},
+	"a long number":       {"\x8b\x09\x00\x00\x0012345678.", "cut"},
+	"a mark's drop":       {"K\x011.", "mark"},
+	"an empty drop":       {"0.", "empty stack"},
+	"a set of nothing":    {"\x90.", "mark"},
+	"added to a list":     {"](K\x01\x90.", "adds to a"},
+	"a call by name":      {"\x8c\x01x)}\x92.", "it calls a string"},
+	"a default dict":      {"ccollections\ndefaultdict\n)R.", "defaultdict"},
 	"no UTF-8":            {"\x8c\x01\xff.", "UTF-8"},
 	"protocol 9":          {"\x80\x09.", "protocol 9"},
 	"many values":         {strings.Repeat("N", few+1) + ".", "more than"},
@@ -105,6 +111,61 @@ func TestCallsAreData(t *testing.T) {
 	v, err := Load([]byte("\x80\x02cos\nsystem\nX\x02\x00\x00\x00ls\x85R}b."), all)
 	if want := (&Call{Class{"os", "system"}, []any{"ls"}, &Dict{}}); err != nil || !reflect.DeepEqual(v, want) {
 		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// What is no tensor's is read all the same, as data: sets, objects with items, large numbers, Python 2's bytes, what a call of a call returns.
+func TestOpaque(t *testing.T) {
+	for name, c := range map[string]struct {
+		pickle string
+		want   any
+	}{
+		"a set":              {"\x80\x04\x8f(K\x01K\x02\x90.", &Call{Class: set}},
+		"a frozen set":       {"\x80\x04(K\x01\x91.", &Call{Class: frozenSet, Args: []any{int64(1)}}},
+		"a defaultdict":      {"ccollections\ndefaultdict\nc__builtin__\nlist\n\x85R\x8c\x01kK\x01s.", &Dict{[]any{"k"}, []any{int64(1)}}},
+		"an object of items": {"cm\nD\n)R(\x8c\x01kK\x01uK\x02a.", &Call{Class: Class{"m", "D"}, Args: Tuple{}}},
+		"arguments by name":  {"cm\nC\nK\x01\x85}\x92.", &Call{Class: Class{"m", "C"}, Args: Tuple{int64(1)}}},
+		"a call of a call":   {"cm\nf\n)RK\x01\x85R.", &Call{Class: Class{"m", "f"}, Args: Tuple{int64(1)}}},
+		"a large number":     {"\x8a\x09\x01\x02\x03\x04\x05\x06\x07\x08\x09.", Big("\x01\x02\x03\x04\x05\x06\x07\x08\x09")},
+		"bytes of Python 2":  {"U\x02\xff\xfe.", []byte{0xff, 0xfe}},
+		"text of Python 2":   {"T\x02\x00\x00\x00ab.", "ab"},
+		"bytes to change":    {"\x96\x02\x00\x00\x00\x00\x00\x00\x00ab.", []byte("ab")},
+		"dropped":            {"K\x01K\x020(K\x031.", int64(1)},
+		"a class of source":  {"((X\x06\x00\x00\x00modulecm\nC\ntQ)\x81}b.", &Call{Class: Class{"m", "C"}, Args: Tuple{}, State: &Dict{}}},
+	} {
+		v, err := Load([]byte(c.pickle), Any)
+		if c, ok := v.(*Call); ok {
+			c.Args = append([]any(nil), c.Args...)
+		}
+		if w, ok := c.want.(*Call); ok {
+			w.Args = append([]any(nil), w.Args...)
+		}
+		if err != nil || !reflect.DeepEqual(v, c.want) {
+			t.Errorf("%s: %#v, %v; want %#v", name, v, err, c.want)
+		}
+	}
+}
+
+// TestStream: pickles that follow each other share one budget, and name all that lies elsewhere.
+func TestStream(t *testing.T) {
+	s := NewStream([]byte("\x80\x02K\x01.\x80\x02X\x01\x00\x00\x00aQ.]h\x00..rest"), Any)
+	for _, want := range []any{int64(1), Ref{"a"}} {
+		if v, err := s.Next(); err != nil || !reflect.DeepEqual(v, want) {
+			t.Errorf("%v, %v; want %v", v, err, want)
+		}
+	}
+	if len(s.Refs) != 1 || s.At != 15 {
+		t.Errorf("%+v", s)
+	}
+	if v, err := s.Next(); !errors.Is(err, ErrRefused) { // the memo is each pickle's own
+		t.Errorf("%v, %v", v, err)
+	}
+	s = NewStream([]byte("K\x01.K\x01.K\x01."), Any)
+	s.left = 2
+	for i, ok := range []bool{true, true, false} {
+		if _, err := s.Next(); (err == nil) != ok {
+			t.Errorf("pickle %d: %v", i, err)
+		}
 	}
 }
 

@@ -6,16 +6,36 @@ import (
 )
 
 // Writer writes a pickle of protocol 2, the one that every torch reads, opcode by opcode.
-type Writer struct{ b []byte }
+type Writer struct {
+	b    []byte
+	memo map[string]uint32 // what was put before, by its opcode and bytes
+}
 
 // NewWriter begins a pickle.
-func NewWriter() *Writer { return &Writer{[]byte{0x80, 2}} }
+func NewWriter() *Writer { return &Writer{[]byte{0x80, 2}, make(map[string]uint32)} }
 
 // Bytes ends the pickle.
 func (w *Writer) Bytes() []byte { return append(w.b, '.') }
 
 // Class names a class or function.
-func (w *Writer) Class(module, name string) { w.b = append(w.b, "c"+module+"\n"+name+"\n"...) }
+func (w *Writer) Class(module, name string) {
+	w.once("c"+module+"\n"+name+"\n", func() { w.b = append(w.b, "c"+module+"\n"+name+"\n"...) })
+}
+
+// Name puts a text that is put several times.
+func (w *Writer) Name(s string) { w.once("X"+s, func() { w.Text(s) }) }
+
+// once puts a value, and from the second time on the place of the memo that has it.
+func (w *Writer) once(key string, put func()) {
+	if n, ok := w.memo[key]; ok {
+		w.b = binary.LittleEndian.AppendUint32(append(w.b, 'j'), n)
+		return
+	}
+	put()
+	n := uint32(len(w.memo))
+	w.memo[key] = n
+	w.b = binary.LittleEndian.AppendUint32(append(w.b, 'r'), n)
+}
 
 // Text puts a text.
 func (w *Writer) Text(s string) {

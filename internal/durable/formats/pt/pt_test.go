@@ -101,7 +101,7 @@ type told struct {
 	elements, skip         uint64
 	shape, steps           []uint64
 	function, module, kind string
-	negative               bool
+	negative, old, view    bool
 }
 
 func (x told) pickle() []byte {
@@ -115,6 +115,12 @@ func (x told) pickle() []byte {
 				p.Text(x.key)
 				p.Text("cpu")
 				p.Int(x.elements)
+				switch {
+				case x.view:
+					p.Ints([]uint64{0, 0})
+				case x.old:
+					p.None()
+				}
 			})
 			p.Int(x.skip)
 			p.Ints(x.shape)
@@ -130,7 +136,7 @@ func (x told) pickle() []byte {
 }
 
 func lie(change func(*told)) []byte {
-	x := told{"FloatStorage", "0", 6, 0, []uint64{2, 3}, []uint64{3, 1}, "_rebuild_tensor_v2", "torch._utils", "storage", false}
+	x := told{"FloatStorage", "0", 6, 0, []uint64{2, 3}, []uint64{3, 1}, "_rebuild_tensor_v2", "torch._utils", "storage", false, false, false}
 	change(&x)
 	return x.pickle()
 }
@@ -152,24 +158,148 @@ func TestHostile(t *testing.T) {
 		"twice":              {pack(t, zip.Store, file{"a/data.pkl", honest}, data, data), "two files"},
 		"big-endian":         {pack(t, zip.Store, file{"a/data.pkl", honest}, file{"a/byteorder", []byte("big")}, data), "endian"},
 		"a program":          {pack(t, zip.Store, file{"a/data.pkl", honest}, file{"a/constants.pkl", nil}, data), "TorchScript"},
-		"os.system":          {pack(t, zip.Store, file{"a/data.pkl", []byte("cos\nsystem\n\x8c\x02ls\x85R.")}), "os.system"},
 		"no storage":         {pack(t, zip.Store, file{"a/data.pkl", honest}), "data/0"},
 		"a short storage":    {pack(t, zip.Store, file{"a/data.pkl", honest}, file{"a/data/0", make([]byte, 23)}), "23 bytes"},
 		"a long storage":     {pack(t, zip.Store, file{"a/data.pkl", honest}, file{"a/data/0", make([]byte, 25)}), "25 bytes"},
 		"beyond the storage": {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.skip = 1 })}, data), "at 1 of its storage"},
 		"far beyond":         {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.skip = 1 << 62 })}, data), "of its storage"},
 		"a large shape":      {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.shape, x.steps = []uint64{1 << 40, 1 << 40}, []uint64{1 << 40, 1} })}, data), "of its storage"},
-		"transposed":         {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.steps = []uint64{1, 2} })}, data), ".contiguous()"},
-		"expanded":           {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.steps = []uint64{0, 0} })}, data), ".contiguous()"},
-		"many dimensions":    {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.shape = make([]uint64, 9) })}, data), "at most 8"},
+		"far by strides":     {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.steps = []uint64{1 << 62, 1 << 62} })}, data), "of its storage"},
+		"beyond by strides":  {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.steps = []uint64{3, 2} })}, data), "of its storage"},
+		"another element":    {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.storage = "ComplexFloatStorage" })}, data), "6 elements of 8"},
 		"a path as key":      {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.key = "../../../etc/passwd" })}, data), "etc/passwd"},
-		"no class of torch":  {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.storage = "ComplexFloatStorage" })}, data), "torch.ComplexFloatStorage"},
-		"a sparse tensor":    {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.function = "_rebuild_sparse_tensor" })}, data), "_rebuild_sparse_tensor"},
-		"a negative view":    {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.negative = true })}, data), "resolve_neg"},
 		"a file as storage":  {pack(t, zip.Store, file{"a/data.pkl", lie(func(x *told) { x.kind = "module" })}, data), "names no storage"},
 	} {
 		s, err := parse(c.b)
 		if err == nil || !strings.Contains(err.Error(), c.says) || !errors.Is(err, ErrFormat) && !errors.Is(err, pickles.ErrRefused) {
+			t.Errorf("%s: %+v, %v; want %q", name, s, err, c.says)
+		}
+	}
+}
+
+// TestLeftOut: what no generation can hold costs its tensor, what is no tensor its value, and not the file.
+func TestLeftOut(t *testing.T) {
+	data := file{"a/data/0", make([]byte, 24)}
+	for name, c := range map[string]struct {
+		pickle []byte
+		says   string
+	}{
+		"many dimensions":  {lie(func(x *told) { x.shape, x.steps = make([]uint64, 9), make([]uint64, 9) }), "9 dimensions, at most 8"},
+		"complex doubles":  {lie(func(x *told) { x.storage = "ComplexDoubleStorage" }), "torch.ComplexDoubleStorage"},
+		"quantised":        {lie(func(x *told) { x.function = "_rebuild_qtensor" }), "_rebuild_qtensor"},
+		"a sparse tensor":  {lie(func(x *told) { x.function = "_rebuild_sparse_tensor" }), "_rebuild_sparse_tensor"},
+		"a negative view":  {lie(func(x *told) { x.negative = true }), "resolve_neg"},
+		"expanded by much": {lie(func(x *told) { x.shape, x.steps = []uint64{1 << 30, 6}, []uint64{0, 1} }), ".contiguous()"},
+		"another storage":  {lie(func(x *told) { x.storage = "NoStorage" }), "torch.NoStorage"},
+	} {
+		d := data
+		if name == "complex doubles" {
+			d.body = make([]byte, 96)
+		}
+		s, err := parse(pack(t, zip.Store, file{"a/data.pkl", c.pickle}, d))
+		if err != nil || len(s.Tensors) != 0 || len(s.Left) != 1 || s.Left[0].Name != "x" || !strings.Contains(s.Left[0].Why, c.says) {
+			t.Errorf("%s: %+v, %v; want %q", name, s, err, c.says)
+		}
+	}
+	for name, c := range map[string]struct {
+		pickle string
+		want   Opaque
+	}{
+		"the root":     {"cos\nsystem\n\x8c\x02ls\x85R.", Opaque{"", "os.system"}},
+		"a namespace":  {"}\x8c\x04argscargparse\nNamespace\n)\x81}\x8c\x02lrG?\xf0\x00\x00\x00\x00\x00\x00sbs.", Opaque{"args", "argparse.Namespace"}},
+		"a list's":     {"}\x8c\x03cfg]comegaconf.listconfig\nListConfig\n)\x81}bas.", Opaque{"cfg.0", "omegaconf.listconfig.ListConfig"}},
+		"a class that": {"}\x8c\x01cctorch._C\n_rebuild_it\n)Rs.", Opaque{"c", "torch._C._rebuild_it"}},
+	} {
+		s, err := parse(pack(t, zip.Store, file{"a/data.pkl", []byte(c.pickle)}, data))
+		if err != nil || len(s.Tensors)+len(s.Left) != 0 || len(s.Opaque) != 1 || s.Opaque[0] != c.want {
+			t.Errorf("%s: %+v, %v; want %+v", name, s, err, c.want)
+		}
+	}
+	s, err := parse(pack(t, zip.Store, file{"a/data.pkl", []byte("}\x8c\x01aK\x01\x85}\x86ccollections\ndefaultdict\nc__builtin__\nlist\n\x85R\x8c\x01kK\x01s\x86s.")}, data))
+	if err != nil || fmt.Sprint(s.Others) != "[a.0.0.0 a.1.k]" {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// TestStrides: tensors are read in the order of their shape, however they lie.
+func TestStrides(t *testing.T) {
+	body := make([]byte, 24)
+	for i := range 6 {
+		body[4*i] = byte(i)
+	}
+	for name, c := range map[string]struct {
+		change func(*told)
+		want   string
+	}{
+		"transposed":   {func(x *told) { x.shape, x.steps = []uint64{3, 2}, []uint64{1, 3} }, "[0 3 1 4 2 5]"},
+		"every second": {func(x *told) { x.shape, x.steps, x.skip = []uint64{2}, []uint64{2}, 1 }, "[1 3]"},
+		"expanded":     {func(x *told) { x.shape, x.steps, x.skip = []uint64{2, 2}, []uint64{0, 1}, 4 }, "[4 5 4 5]"},
+		"rows":         {func(x *told) { x.shape, x.steps = []uint64{2, 2}, []uint64{3, 1} }, "[0 1 3 4]"},
+		"one row":      {func(x *told) { x.shape, x.steps = []uint64{1, 3}, []uint64{77, 1} }, "[0 1 2]"},
+	} {
+		s, err := parse(pack(t, zip.Store, file{"a/data.pkl", lie(c.change)}, file{"a/data/0", body}))
+		if err != nil || len(s.Tensors) != 1 {
+			t.Fatalf("%s: %+v, %v", name, s, err)
+		}
+		var got []byte
+		for i, b := range formatstest.Bytes(t, s.Tensors[0]) {
+			if i%4 == 0 {
+				got = append(got, b)
+			}
+		}
+		if fmt.Sprint(got) != c.want {
+			t.Errorf("%s: %v, want %s", name, got, c.want)
+		}
+	}
+}
+
+// old is a file of the format before torch 1.6, of one tensor.
+func old(object []byte, keys string, storages ...[]byte) []byte {
+	b := []byte(OldMagic + "\x80\x02M\xe9\x03." + "\x80\x02}X\x0d\x00\x00\x00little_endian\x88s.")
+	b = append(append(b, object...), keys...)
+	for _, s := range storages {
+		b = append(b, byte(len(s)/4), 0, 0, 0, 0, 0, 0, 0)
+		b = append(b, s...)
+	}
+	return b
+}
+
+func TestBeforeTorch16(t *testing.T) {
+	honest, keys := lie(func(x *told) { x.old = true; x.shape, x.steps = []uint64{3, 2}, []uint64{1, 3} }), "\x80\x02]X\x01\x00\x00\x000a."
+	body := make([]byte, 24)
+	for i := range 6 {
+		body[4*i] = byte(i)
+	}
+	whole := old(honest, keys, body)
+	s, err := parse(whole)
+	if err != nil || len(s.Tensors) != 1 || s.Tensors[0].Name != "x" {
+		t.Fatal(s, err)
+	}
+	if b := formatstest.Bytes(t, s.Tensors[0]); b[4] != 3 || b[8] != 1 {
+		t.Error(b)
+	}
+	for n := range whole {
+		if s, err := parse(whole[:n]); !errors.Is(err, ErrFormat) {
+			t.Fatalf("cut at %d: %+v, %v", n, s, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		b    []byte
+		says string
+	}{
+		"bytes behind it":   {append(bytes.Clone(whole), 1), "follow its storages"},
+		"a storage less":    {old(honest, "\x80\x02]."), "no storage"},
+		"one that nobody":   {old(honest, "\x80\x02](X\x01\x00\x00\x000X\x01\x00\x00\x001e.", body, body), "nothing says"},
+		"twice":             {old(honest, "\x80\x02](X\x01\x00\x00\x000X\x01\x00\x00\x000e.", body, body), "is there twice"},
+		"more elements":     {old(honest, keys, append(bytes.Clone(body), 0, 0, 0, 0)), "28 bytes"},
+		"a storage's view":  {old(lie(func(x *told) { x.old, x.view = true, true }), keys, body), "view of another"},
+		"an unknown type":   {old(lie(func(x *told) { x.old, x.storage = true, "NoStorage" }), keys, body), "torch.NoStorage"},
+		"big-endian":        {bytes.Replace(whole, []byte("little_endian\x88"), []byte("little_endian\x89"), 1), "big-endian"},
+		"another version":   {bytes.Replace(whole, []byte("M\xe9\x03"), []byte("M\xe8\x03"), 1), "version 1000"},
+		"no list of keys":   {old(honest, "\x80\x02K\x01."), "int64"},
+		"very many of them": {bytes.Replace(whole, append([]byte{6, 0, 0, 0, 0, 0, 0, 0}, body...), append([]byte{6, 0, 0, 0, 0, 0, 0, 0x7f}, body...), 1), "it is cut"},
+	} {
+		if s, err := parse(c.b); err == nil || !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %+v, %v; want %q", name, s, err, c.says)
 		}
 	}
@@ -244,8 +374,8 @@ func TestEndless(t *testing.T) {
 
 // One long key, used again and again, makes names that are longer and longer.
 func TestLongNames(t *testing.T) {
-	pickle := "\x80\x02X\x90\x01\x00\x00" + strings.Repeat("k", 400) + "q\x00}h\x00}h\x00}h\x00K\x01sss."
-	if s, err := parse(pack(t, zip.Store, file{"a/data.pkl", []byte(pickle)})); err == nil || !strings.Contains(err.Error(), "at most 1024") {
+	pickle := "\x80\x02X\x40\x06\x00\x00" + strings.Repeat("k", 1600) + "q\x00}h\x00}h\x00}h\x00K\x01sss."
+	if s, err := parse(pack(t, zip.Store, file{"a/data.pkl", []byte(pickle)})); err == nil || !strings.Contains(err.Error(), "at most 4096") {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
@@ -258,13 +388,14 @@ func FuzzRead(f *testing.F) {
 	f.Add(b.Bytes())
 	f.Add(pack(f, zip.Store, file{"a/data.pkl", lie(func(*told) {})}, file{"a/data/0", make([]byte, 24)}))
 	f.Add(pack(f, zip.Deflate, file{"a/data.pkl", lie(func(*told) {})}))
+	f.Add(old(lie(func(x *told) { x.old = true }), "\x80\x02]X\x01\x00\x00\x000a.", make([]byte, 24)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := parse(b)
 		if err != nil {
 			return
 		}
 		for _, x := range s.Tensors { // each lies in the file
-			if x.Bytes() > uint64(len(b)) {
+			if x.Bytes() > max(uint64(len(b)), smallest) {
 				t.Errorf("%q has %d bytes in a file of %d", x.Name, x.Bytes(), len(b))
 			}
 			formatstest.Bytes(t, x)
@@ -290,7 +421,7 @@ func FuzzPickle(f *testing.F) {
 			return
 		}
 		for _, x := range s.Tensors {
-			if x.Bytes() > 24 {
+			if x.Bytes() > smallest {
 				t.Errorf("%q has %d bytes", x.Name, x.Bytes())
 			}
 			formatstest.Bytes(t, x)

@@ -24,13 +24,24 @@ func bad(form string, args ...any) error {
 	return fmt.Errorf("%w: "+form, append([]any{ErrFormat}, args...)...)
 }
 
-// Magic is how such a file begins.
-const Magic = "PK\x03\x04"
+// Magic is how such a file begins. OldMagic: before torch 1.6.
+const (
+	Magic    = "PK\x03\x04"
+	OldMagic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+)
 
 // Saved is what a file has: tensors by the path of their keys, and the paths of what is no tensor.
 type Saved struct {
 	Tensors []formats.Tensor
 	Others  []string
+	Left    []formats.Left // tensors that no generation can hold
+	Opaque  []Opaque       // objects of classes that are not tensors': nothing of them was executed, and what is in them is left out
+}
+
+// Opaque is an object of a class.
+type Opaque struct {
+	Name  string `json:"name"`
+	Class string `json:"class"`
 }
 
 // limits of what is read.
@@ -39,7 +50,7 @@ type limits struct {
 	visits    int // values that a saved object consists of
 }
 
-var usual = limits{directory: 32 << 20, visits: 4 << 20}
+var usual = limits{directory: 128 << 20, visits: 4 << 20}
 
 // budget reads so many bytes at most.
 type budget struct {
@@ -54,21 +65,23 @@ func (b *budget) ReadAt(p []byte, off int64) (int, error) {
 	return b.ReaderAt.ReadAt(p, off)
 }
 
-// reader is a zip of torch.save's.
+// reader is a file of torch.save's.
 type reader struct {
 	src      io.ReaderAt
 	size     int64
-	folder   string // what all names begin with
+	folder   string // what all names of a zip begin with
 	files    map[string]*zip.File
+	locate   func(key string) (at, size int64, err error) // of a storage
 	storages map[string]*storage
+	orders   formats.Orders
 	visits   int // how many more values may be looked at
 }
 
-// storage is a file of the zip that has a tensor's bytes.
+// storage is where a tensor's bytes lie.
 type storage struct {
 	key      string
+	class    pickles.Class
 	elements uint64
-	dtype    replica.DType // 0: the tensor says it
 	at, size int64
 }
 
@@ -76,7 +89,11 @@ type storage struct {
 func Read(src io.ReaderAt, size int64) (*Saved, error) { return read(src, size, usual) }
 
 func read(src io.ReaderAt, size int64, most limits) (*Saved, error) {
-	v, r, err := open(src, size, most)
+	begin := open
+	if head := make([]byte, len(OldMagic)); size >= int64(len(head)) && readAt(src, head, 0) == nil && string(head) == OldMagic {
+		begin = openOld
+	}
+	v, r, err := begin(src, size, most)
 	if err != nil {
 		return nil, err
 	}
@@ -90,14 +107,14 @@ func read(src io.ReaderAt, size int64, most limits) (*Saved, error) {
 	return s, formats.Unique(s.Tensors)
 }
 
-// ReadOne reads a file that has one tensor.
+// ReadOne reads a file that has one tensor. formats.Refused: it is none that a generation can hold.
 func ReadOne(src io.ReaderAt, size int64) (t formats.Tensor, err error) {
 	v, r, err := open(src, size, usual)
 	if err != nil {
 		return t, err
 	}
 	c, ok := v.(*pickles.Call)
-	if !ok {
+	if !ok || !rebuilds(c) {
 		return t, bad("a %T where a tensor belongs", v)
 	}
 	return r.tensor(c)
@@ -109,6 +126,7 @@ func open(src io.ReaderAt, size int64, most limits) (v any, r *reader, err error
 		return nil, nil, bad("%w", err)
 	}
 	r = &reader{src: src, size: size, visits: most.visits, files: make(map[string]*zip.File, len(z.File)), storages: make(map[string]*storage)}
+	r.locate = func(key string) (at, size int64, err error) { return r.find("data/" + key) }
 	for _, f := range z.File {
 		if r.files[f.Name] != nil {
 			return nil, nil, bad("it has two files called %.128q", f.Name)
@@ -128,17 +146,13 @@ func open(src io.ReaderAt, size int64, most limits) (v any, r *reader, err error
 	if err != nil {
 		return nil, nil, err
 	}
-	v, err = pickles.Load(pickle, admitted)
+	v, err = pickles.Load(pickle, pickles.Any)
 	return v, r, err
 }
 
-// admitted are the names by which torch saves tensors.
-func admitted(c pickles.Class) bool {
-	switch c.String() {
-	case "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3", "torch._utils._rebuild_parameter", "torch.storage.UntypedStorage", "torch.Size", "torch.device":
-		return true
-	}
-	return TypeOf(c) != 0 || storageOf(c) != 0
+// rebuilds tells whether a call makes a tensor.
+func rebuilds(c *pickles.Call) bool {
+	return (c.Class.Module == "torch._utils" || c.Class.Module == "torch._tensor") && strings.HasPrefix(c.Class.Name, "_rebuild")
 }
 
 // find is where a file of the zip lies.
@@ -184,8 +198,8 @@ func readAt(src io.ReaderAt, b []byte, at int64) error {
 // Bounds of what a saved object may consist of.
 const (
 	maxDeep   = 32
-	maxPath   = 1024 // bytes of the keys that lead to a value: one long key may be used again and again
-	maxOthers = replica.MaxRegions
+	maxPath   = formats.MaxName // bytes of the keys that lead to a value: one long key may be used again and again
+	maxOthers = 1 << 20         // values that are no tensors, and tensors that are left out
 )
 
 // flatten lists the tensors of dicts and lists below a path.
@@ -205,11 +219,12 @@ func (r *reader) flatten(s *Saved, at string, v any, deep int) error {
 	switch o := v.(type) {
 	case *pickles.Dict:
 		for i, k := range o.Keys {
-			key, err := keyText(k)
-			if err == nil {
-				err = r.flatten(s, under(key), o.Values[i], deep+1)
+			key, ok := keyText(k)
+			if !ok {
+				s.Left = append(s.Left, formats.Left{Name: under("?"), Why: fmt.Sprintf("what is in it has a %T for a key: want texts or numbers", k)})
+				continue
 			}
-			if err != nil {
+			if err := r.flatten(s, under(key), o.Values[i], deep+1); err != nil {
 				return err
 			}
 		}
@@ -219,24 +234,41 @@ func (r *reader) flatten(s *Saved, at string, v any, deep int) error {
 	case pickles.Tuple:
 		return r.each(s, o, under, deep)
 	case *pickles.Call:
-		if !strings.HasPrefix(o.Class.Name, "_rebuild") {
+		if !rebuilds(o) {
+			if !plain[o.Class.String()] {
+				s.Opaque = append(s.Opaque, Opaque{at, o.Class.String()})
+				return s.bounded()
+			}
 			break
 		}
 		t, err := r.tensor(o)
+		if refused, ok := errors.AsType[formats.Refused](err); ok {
+			s.Left = append(s.Left, formats.Left{Name: at, Why: refused.Why})
+			return s.bounded()
+		}
 		if err != nil {
 			return fmt.Errorf("%.128q: %w", at, err)
 		}
-		if t.Name = at; len(s.Tensors) == replica.MaxRegions {
-			return bad("more than %d tensors", replica.MaxRegions)
+		if t.Name = at; len(s.Tensors) == formats.MaxTensors {
+			return bad("more than %d tensors", formats.MaxTensors)
 		}
 		s.Tensors = append(s.Tensors, t)
 		return nil
 	}
-	if s.Others = append(s.Others, at); len(s.Others) > maxOthers {
+	s.Others = append(s.Others, at)
+	return s.bounded()
+}
+
+// bounded refuses very many values that are no tensors.
+func (s *Saved) bounded() error {
+	if len(s.Others)+len(s.Left)+len(s.Opaque) > maxOthers {
 		return bad("more than %d values that are no tensors", maxOthers)
 	}
 	return nil
 }
+
+// plain are classes of values, as texts and numbers are.
+var plain = map[string]bool{"torch.Size": true, "torch.device": true, "builtins.set": true, "builtins.frozenset": true, "__builtin__.set": true}
 
 func (r *reader) each(s *Saved, list []any, under func(string) string, deep int) error {
 	for i, v := range list {
@@ -247,31 +279,62 @@ func (r *reader) each(s *Saved, list []any, under func(string) string, deep int)
 	return nil
 }
 
-func keyText(k any) (string, error) {
+func keyText(k any) (string, bool) {
 	switch k := k.(type) {
 	case string:
-		return k, nil
+		return k, true
 	case int64:
-		return strconv.FormatInt(k, 10), nil
+		return strconv.FormatInt(k, 10), true
 	}
-	return "", bad("a key of type %T: want texts or numbers", k)
+	return "", false
+}
+
+func refused(form string, args ...any) error { return formats.Refused{Why: fmt.Sprintf(form, args...)} }
+
+// subclasses are those of tensors that are nothing more.
+var subclasses = map[string]bool{"torch.nn.parameter.Parameter": true, "torch.nn.parameter.Buffer": true, "torch.Tensor": true, "torch._tensor.Tensor": true}
+
+// bare is the call that makes the tensor within a parameter, or a buffer.
+func bare(c *pickles.Call) (*pickles.Call, error) {
+	switch {
+	case (c.Class.Name == "_rebuild_parameter" || c.Class.Name == "_rebuild_parameter_with_state") && len(c.Args) > 0:
+		inner, ok := c.Args[0].(*pickles.Call)
+		if !ok {
+			return nil, bad("a parameter of a %T", c.Args[0])
+		}
+		return inner, nil
+	case c.Class.Name == "_rebuild_from_type_v2" && len(c.Args) >= 3:
+		function, ok := c.Args[0].(pickles.Class)
+		class, ok2 := c.Args[1].(pickles.Class)
+		args, ok3 := c.Args[2].(pickles.Tuple)
+		if !ok || !ok2 || !ok3 {
+			return nil, bad("a tensor of a %T, a %T and a %T", c.Args[0], c.Args[1], c.Args[2])
+		}
+		if !subclasses[class.String()] {
+			return nil, refused("a tensor of class %.128q, whose bytes may say something else than its values", class.String())
+		}
+		return &pickles.Call{Class: function, Args: args}, nil
+	}
+	return c, nil
 }
 
 // tensor is what a call would have made.
 func (r *reader) tensor(c *pickles.Call) (t formats.Tensor, err error) {
-	if c.Class.Name == "_rebuild_parameter" && len(c.Args) > 0 {
-		inner, ok := c.Args[0].(*pickles.Call)
-		if !ok || inner.Class.Name == "_rebuild_parameter" {
-			return t, bad("a parameter of a %T", c.Args[0])
+	for range 2 { // a parameter of a type
+		if c, err = bare(c); err != nil {
+			return t, err
 		}
-		c = inner
 	}
-	v3 := c.Class.Name == "_rebuild_tensor_v3"
-	if len(c.Args) < 6 || v3 && len(c.Args) < 7 || !v3 && c.Class.Name != "_rebuild_tensor_v2" {
+	least := map[string]int{"_rebuild_tensor": 4, "_rebuild_tensor_v2": 6, "_rebuild_tensor_v3": 7}[c.Class.Name]
+	if least == 0 {
+		return t, refused("%.128q makes no tensor whose bytes are its values (sparse, quantised and nested ones are such)", c.Class.String())
+	}
+	if len(c.Args) < least {
 		return t, bad("%v with %d arguments makes no tensor", c.Class, len(c.Args))
 	}
-	if flags(c.Args[6:], v3) {
-		return t, bad("a view with flags (conjugate or negative), whose bytes are not its values: call .resolve_conj().resolve_neg() before it is saved")
+	v3 := least == 7
+	if least > 4 && flags(c.Args[6:], v3) {
+		return t, refused("a view with flags (conjugate or negative), whose bytes are not its values: call .resolve_conj().resolve_neg() before it is saved")
 	}
 	ref, ok := c.Args[0].(pickles.Ref)
 	if !ok {
@@ -281,11 +344,12 @@ func (r *reader) tensor(c *pickles.Call) (t formats.Tensor, err error) {
 	if err != nil {
 		return t, err
 	}
-	if t.DType = st.dtype; v3 {
-		t.DType = TypeOf(c.Args[6])
+	var class any = st.class
+	if t.DType = storageOf(st.class); v3 {
+		class, t.DType = c.Args[6], TypeOf(c.Args[6])
 	}
 	if t.DType == 0 {
-		return t, bad("a tensor of a type that generations have no name for")
+		return t, refused("a tensor of type %.64v, which a generation has no name for", class)
 	}
 	skip, ok := c.Args[1].(int64)
 	shape, err := Ints(c.Args[2])
@@ -293,52 +357,77 @@ func (r *reader) tensor(c *pickles.Call) (t formats.Tensor, err error) {
 	if err := errors.Join(err, err2); err != nil || !ok || skip < 0 {
 		return t, bad("a tensor at a %T of its storage, with a shape of a %T and strides of a %T: %w", c.Args[1], c.Args[2], c.Args[3], err)
 	}
-	if t.Shape = shape; !contiguous(shape, steps) {
-		return t, bad("a tensor of shape %v with strides %v, whose rows do not follow each other: call .contiguous() before it is saved", shape, steps)
+	if len(shape) > replica.MaxDims {
+		return t, refused("%d dimensions, at most %d", len(shape), replica.MaxDims)
 	}
-	n, ok := formats.Size(t.DType, shape)
-	if !ok || uint64(skip) > math.MaxInt64/16 || uint64(skip)*t.DType.Size()+n > uint64(st.size) {
-		return t, bad("a tensor of shape %v at %d of its storage, which has %d bytes", shape, skip, st.size)
+	return r.placed(t.DType, shape, steps, uint64(skip), st)
+}
+
+// placed is a tensor of a type that lies in a storage.
+func (r *reader) placed(dtype replica.DType, shape, steps []uint64, skip uint64, st *storage) (t formats.Tensor, err error) {
+	size := dtype.Size()
+	n, ok := formats.Size(dtype, shape)
+	reach, err := formats.Reach(size, shape, steps)
+	if !ok || err != nil || skip > math.MaxInt64/16 || skip*size+reach > uint64(st.size) && n > 0 {
+		return t, bad("a tensor of shape %v with strides %v at %d of its storage, which has %d bytes", shape, steps, skip, st.size)
 	}
-	src, from := r.src, st.at+skip*int64(t.DType.Size()) // not r: a folder has many files
-	t.ReadAt = func(p []byte, off uint64) error { return readAt(src, p, from+int64(off)) }
+	if n > reach && n > smallest {
+		return t, refused("a tensor of shape %v with strides %v (expanded) has %d bytes and %d in its file: call .contiguous() before it is saved", shape, steps, n, reach)
+	}
+	src, from := r.src, st.at+int64(skip*size) // not r: a folder has many files
+	t = formats.Tensor{DType: dtype, Shape: shape, ReadAt: func(p []byte, off uint64) error { return readAt(src, p, from+int64(off)) }}
+	if !contiguous(shape, steps) {
+		t.ReadAt = r.orders.Read(size, shape, steps, t.ReadAt)
+	}
 	return t, nil
 }
 
-// storage is what a reference names: ("storage", class, key, location, elements).
+// smallest is how many bytes an expanded tensor may have that has fewer in its file: what a small file makes must be small.
+const smallest = 64 << 10
+
+// storage is what a reference names: ("storage", class, key, location, elements), in the older format with a view behind it.
 func (r *reader) storage(ref pickles.Ref) (*storage, error) {
-	id, ok := ref.ID.(pickles.Tuple)
-	if !ok || len(id) != 5 || id[0] != "storage" {
-		return nil, bad("a reference that names no storage")
-	}
-	class, ok := id[1].(pickles.Class)
-	key, ok2 := id[2].(string)
-	n, ok3 := id[4].(int64)
-	if !ok || !ok2 || !ok3 || n < 0 {
-		return nil, bad("a storage of a %T, with a key that is a %T and elements that are a %T, or fewer than 0", id[1], id[2], id[4])
-	}
-	dtype, size := storageOf(class), uint64(1)
-	if dtype != 0 {
-		size = dtype.Size()
-	} else if class != (pickles.Class{Module: "torch.storage", Name: "UntypedStorage"}) {
-		return nil, bad("a storage %v", class)
+	class, key, n, err := named(ref)
+	if err != nil {
+		return nil, err
 	}
 	if st := r.storages[key]; st != nil {
-		if st.dtype != dtype || st.elements != uint64(n) {
+		if st.class != class || st.elements != n {
 			return nil, bad("storage %.40q is of two types or sizes", key)
 		}
 		return st, nil
 	}
-	at, have, err := r.find("data/" + key)
+	at, have, err := r.locate(key)
 	if err != nil {
 		return nil, err
 	}
-	if uint64(n) > math.MaxInt64/16 || uint64(n)*size != uint64(have) {
+	if size := elementSize(class); n > math.MaxInt64/16 || n*size != uint64(have) {
 		return nil, bad("storage %.40q has %d bytes, %d elements of %d are said to be there", key, have, n, size)
 	}
-	st := &storage{key, uint64(n), dtype, at, have}
+	st := &storage{key, class, n, at, have}
 	r.storages[key] = st
 	return st, nil
+}
+
+// named is what a reference to a storage says.
+func named(ref pickles.Ref) (class pickles.Class, key string, elements uint64, err error) {
+	id, ok := ref.ID.(pickles.Tuple)
+	if !ok || len(id) != 5 && len(id) != 6 || id[0] != "storage" {
+		return class, "", 0, bad("a reference that names no storage")
+	}
+	if len(id) == 6 && id[5] != nil {
+		return class, "", 0, refused("its storage is a view of another, as torch before 0.4 saved them")
+	}
+	class, ok = id[1].(pickles.Class)
+	key, ok2 := id[2].(string)
+	n, ok3 := id[4].(int64)
+	if !ok || !ok2 || !ok3 || n < 0 {
+		return class, "", 0, bad("a storage of a %T, with a key that is a %T and elements that are a %T, or fewer than 0", id[1], id[2], id[4])
+	}
+	if elementSize(class) == 0 {
+		return class, "", 0, refused("its storage is a %.128q, which none of torch's types have", class.String())
+	}
+	return class, key, uint64(n), nil
 }
 
 // apart refuses storages that lie over each other.
@@ -358,6 +447,9 @@ func (r *reader) apart() error {
 	return nil
 }
 
+// maxDims is how many dimensions torch has.
+const maxDims = 64
+
 // Ints reads a tuple, or a torch.Size, of numbers that are not negative.
 func Ints(v any) ([]uint64, error) {
 	if c, ok := v.(*pickles.Call); ok && c.Class == (pickles.Class{Module: "torch", Name: "Size"}) && len(c.Args) == 1 {
@@ -367,8 +459,8 @@ func Ints(v any) ([]uint64, error) {
 	if l, isList := v.(*pickles.List); isList {
 		items, ok = l.Items, true
 	}
-	if !ok || len(items) > replica.MaxDims {
-		return nil, fmt.Errorf("a %T of %d where at most %d numbers belong", v, len(items), replica.MaxDims)
+	if !ok || len(items) > maxDims {
+		return nil, fmt.Errorf("a %T of %d where at most %d numbers belong", v, len(items), maxDims)
 	}
 	list := make([]uint64, len(items))
 	for i, x := range items {

@@ -41,6 +41,7 @@ PATIENCE = 10.0
 DTYPES = {
     "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
     "BOOL": "bool", "U16": "uint16", "U32": "uint32", "U64": "uint64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "C64": "complex64", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "F4_X2": "float4_e2m1fn_x2",
 }  # fmt: skip
 CODES = {name: code for code, name in DTYPES.items()}
 
@@ -69,6 +70,7 @@ class Tensor:
     placements: tuple[str, ...]
     mesh: tuple[int, ...]
     pieces: tuple[Piece, ...]
+    called: str = ""  # the program's own name, where it is too long for a region
 
 
 @dataclass(frozen=True)
@@ -320,7 +322,16 @@ def _tensor(t: dict[str, Any]) -> Tensor:
     shape = t.get("shape")
     if shape is None and len(pieces) == 1:  # JSON leaves out the shape of a single number
         shape = pieces[0].shape
-    return Tensor(t["name"], DTYPES[t["dtype"]], t["class"], None if shape is None else tuple(shape), tuple(t.get("placements") or ()), tuple(t.get("mesh") or ()), pieces)
+    return Tensor(
+        t["name"],
+        DTYPES[t["dtype"]],
+        t["class"],
+        None if shape is None else tuple(shape),
+        tuple(t.get("placements") or ()),
+        tuple(t.get("mesh") or ()),
+        pieces,
+        t.get("whole", t["name"]),
+    )
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Kept:
         self.live = Live(rank, self.staging, self.alarm, say)
         self.loaded = Loaded(rank, self.staging, lambda: self.trained)
         self.sharded = sharded(rank.world, self.objects)
-        self.layout = Layout(self.sharded, orders(self.objects.leaves), grouped(self.objects))
+        self.layout = Layout(self.sharded, orders(self.objects.leaves), grouped(self.objects), (leaf.name for leaf in self.objects.leaves))
 
     def rebound(self, objects: Objects) -> None:
         """Other objects take the place of these, which consist of tensors that are alike."""

@@ -33,6 +33,8 @@ VERSION = 1
 NAME = "replicad.layout"
 #: The least room of the region, in bytes. It is a power of two, so that a small difference is told by the layout's text, not by its size.
 LEAST = 16 << 10
+#: Of a tensor's whole name, in bytes (format.MaxName).
+MAX_NAME = 4096
 #: What a tensor has of :func:`partition`.
 PARTITION = "_replicad_partition"
 
@@ -197,10 +199,11 @@ class Layout:
     """The region that keeps a layout. It is written when the session is made, captured once, and compared when a generation was
     loaded over it."""
 
-    def __init__(self, of: Iterable[Sharded], orders: Mapping[str, list[int]] | None = None, groups: Mapping[str, list[str]] | None = None) -> None:
+    def __init__(self, of: Iterable[Sharded], orders: Mapping[str, list[int]] | None = None, groups: Mapping[str, list[str]] | None = None, names: Iterable[str] = ()) -> None:
         self.own = _tree(of)
         self.own["groups"] = {name: list(digests) for name, digests in (groups or {}).items()}  # for a run that begins from this one's generation
         self.own["orders"] = dict(orders or {})  # for those who read a generation's tensors without this program; none is said, too
+        self.own["names"] = {short(n): n for n in names if short(n) != n and len(n.encode(errors="replace")) <= MAX_NAME}  # whole, for exports
         text = capsule.pack(self.own, NAME)
         self.room = max(LEAST, 1 << (len(text) - 1).bit_length())
         self._text = text + bytes(self.room - len(text))
