@@ -24,7 +24,8 @@ func newDaemon(std stdio) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "Run this node's daemon",
-		Long: "Runs the daemon of this node until SIGINT or SIGTERM. Its log is JSON lines on stderr.\n\n" +
+		Long: "Runs the daemon of this node until SIGINT or SIGTERM. Its log is JSON lines on stderr. At SIGHUP it reads\n" +
+			"log.level of its configuration anew, and goes on.\n\n" +
 			"If no keeper answers on keeper_socket, the daemon starts one. The keeper holds the memory of the ranks\n" +
 			"and stays when the daemon ends. Where the keeper is a service of its own, give --wait-keeper: otherwise\n" +
 			"the two race for the socket at boot.\n\n" +
@@ -37,6 +38,8 @@ func newDaemon(std stdio) *cobra.Command {
 			"  3. replicad voter add NEW ADDR",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			told, stop := hangups()
+			defer stop()
 			c, err := t.load(func(dir string, name replica.NodeName) error {
 				return pki.Init(dir, []replica.NodeName{name}, time.Now())
 			})
@@ -51,7 +54,7 @@ func newDaemon(std stdio) *cobra.Command {
 			}
 			defer paceCollector()()
 			keeper := func(ctx context.Context) (undo func(), err error) { return startKeeper(ctx, c, waitKeeper, std.err) }
-			err = node.Run(cmd.Context(), c, node.Options{Version: versionText(), Stderr: std.err, Bootstrap: bootstrap || t.dev, Join: join, Keeper: keeper})
+			err = node.Run(cmd.Context(), c, node.Options{Version: versionText(), Stderr: std.err, Bootstrap: bootstrap || t.dev, Join: join, Keeper: keeper, Hangup: node.Hangup{Told: told, Level: t.logLevel}})
 			if t.dev && err != nil && strings.Contains(err.Error(), "is in use") { // gossip's library drops the cause
 				err = fmt.Errorf("%w (this dev cluster's address is in %s, drawn for its folder: stop the other program, or set XDG_STATE_HOME to another folder, whose cluster has another address)", err, filepath.Join(c.StateDir, "address"))
 			}
@@ -65,6 +68,15 @@ func newDaemon(std stdio) *cobra.Command {
 	cmd.MarkFlagsMutuallyExclusive("bootstrap", "join")
 	cmd.MarkFlagsMutuallyExclusive("dev", "join")
 	return cmd
+}
+
+// logLevel is the log's level as the configuration has it now.
+func (t *target) logLevel() (string, error) {
+	c, err := t.load(nil)
+	if err != nil {
+		return "", err
+	}
+	return c.Log.Level, nil
 }
 
 // startKeeper waits for the keeper or starts one if none answers. A daemon that does not come up takes its own back: it holds nothing yet.

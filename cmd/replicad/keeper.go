@@ -33,7 +33,7 @@ func newKeeper(std stdio) *cobra.Command {
 		Long: "Holds the descriptors of arenas, so that a restarted daemon finds the memory of its ranks.\n\n" +
 			"`replicad daemon` starts a keeper if none answers. The keeper stays when the daemon ends. When the\n" +
 			"keeper ends beside its daemon, the next keeper gets the memory from the daemon. When both end, only the\n" +
-			"ranks that run still have theirs.",
+			"ranks that run still have theirs. SIGHUP does nothing.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if socket == "" {
@@ -46,6 +46,8 @@ func newKeeper(std stdio) *cobra.Command {
 				}
 				return err
 			}
+			_, stop := hangups() // the terminal that it was started in may go
+			defer stop()
 			return servedUntil(cmd.Context(), shm.RunKeeper(cmd.Context(), socket))
 		},
 	}

@@ -27,6 +27,7 @@ type runFlags struct {
 	lease         *originLease
 	tokenFile     string
 	keep          []string // files and folders that the run is to carry
+	nohup         bool
 }
 
 func newRun(std stdio) *cobra.Command {
@@ -41,7 +42,8 @@ func newRun(std stdio) *cobra.Command {
 			"When a process dies, the launcher starts it again on the daemon's order; the others keep running.\n" +
 			"With --spare the launcher waits until a rank is lost elsewhere.\n\n" +
 			"SIGINT and SIGTERM are passed on, and processes that have not ended 10 s later are killed. With SIGTERM\n" +
-			"the ranks first end the step that they are in, for 10 s at most, and have it committed. Processes\n" +
+			"the ranks first end the step that they are in, for 10 s at most, and have it committed. SIGHUP (the\n" +
+			"terminal is closed) does the same, unless --nohup or nohup(1) is given. Processes\n" +
 			"of a finished job have no time limit for a last evaluation or save. The exit code is the job's, and 1\n" +
 			"where a process fails after that.",
 		Args: cobra.MinimumNArgs(1),
@@ -60,7 +62,19 @@ func newRun(std stdio) *cobra.Command {
 			if opt.Kept != nil {
 				defer opt.Kept.Close()
 			}
-			code, err := launch.Run(cmd.Context(), opt)
+			ctx, stop := untilHangup(cmd.Context())
+			defer stop()
+			if f.nohup {
+				away, err := leaveTerminal(&opt, std)
+				if err != nil {
+					return coded(exitUsage, err)
+				}
+				defer away.Close()
+			}
+			code, err := launch.Run(ctx, opt)
+			if f.nohup && err != nil {
+				opt.Logf("%v", err) // whom the terminal has left reads the file
+			}
 			if errors.Is(err, launch.ErrNoDaemon) {
 				code = exitNobody
 			}
@@ -77,6 +91,7 @@ func newRun(std stdio) *cobra.Command {
 	flags.IntVar(&o.Warm, "warm", 0, "processes to start in advance: they import, and wait for a rank in replicad.wait_rank()")
 	flags.StringVar(&o.Preload, "preload", launch.PreloadAuto, "auto: restarts of a Python program fork from a process that has its imports; none: each restart imports")
 	flags.StringArrayVar(&f.keep, "keep-file", nil, "`PATH` of a file or folder that the run carries in the durable tier, and ckpt export puts beside the weights; dir/ means what is in it; repeatable")
+	flags.BoolVar(&f.nohup, "nohup", false, "go on when the terminal is closed: ignore SIGHUP, and write what is printed to replicad-JOB.out in this directory")
 	flags.IntVar(&o.Capacity, "capacity", 0, "processes at the same time (default: as many as --ranks, else --world)")
 	return cmd
 }
@@ -180,6 +195,7 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 		if err != nil {
 			return o, err
 		}
+		o.Start = f.starts()
 		o.Socket, o.Daemons, o.Admin, o.Token = c.Socket, c.Daemons(), c.AdminSocket, c.JobToken(o.Job)
 		if o.Host == "" {
 			o.Host = c.Host()

@@ -32,3 +32,14 @@ func (t *target) load(makeIdentity func(dir string, node replica.NodeName) error
 	}
 	return c, coded(exitConfig, err)
 }
+
+// starts is the command that starts the daemon.
+func (t *target) starts() string {
+	switch {
+	case t.dev:
+		return "replicad daemon --dev"
+	case t.file != defaultConfig:
+		return "replicad daemon --config " + t.file
+	}
+	return "replicad daemon"
+}

@@ -74,7 +74,7 @@ func (l leftOut) most() string {
 // budgeted writes lines within a budget.
 type budgeted struct {
 	w    io.Writer
-	says *zerolog.Logger // for what was left out
+	says func() *zerolog.Logger // for what was left out
 
 	mu     sync.Mutex // guards budget
 	budget budget
@@ -87,7 +87,7 @@ func (b *budgeted) WriteLevel(level zerolog.Level, p []byte) (int, error) {
 	ok, over := b.budget.take(time.Now(), kindOf(p), level >= zerolog.WarnLevel, len(p))
 	b.mu.Unlock()
 	if over.lines > 0 {
-		b.says.Warn().Str("event", "lines_left_out").Int("lines", over.lines).Int("bytes", over.bytes).Str("most", over.most()).
+		b.says().Warn().Str("event", "lines_left_out").Int("lines", over.lines).Int("bytes", over.bytes).Str("most", over.most()).
 			Str("remedy", "find who causes them: the lines before say of which job and node they are; log.per_minute of the configuration allows more").
 			Msg("this log was full for a while: these lines were not written")
 	}

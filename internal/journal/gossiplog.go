@@ -24,7 +24,7 @@ func (g *GossipLog) Line(level, text string) {
 		ok, _ = g.due(text[:min(len(text), 20)], time.Now())
 	}
 	if !ok {
-		g.log.z.Debug().Str("event", "library").Str("what", "gossip").Str("text", says).Msg("library log")
+		g.log.z.Load().Debug().Str("event", "library").Str("what", "gossip").Str("text", says).Msg("library log")
 		return
 	}
 	g.log.Failed("gossip", g.addr, says)

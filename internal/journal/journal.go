@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -19,13 +20,15 @@ import (
 // Journal turns what happens into log lines: JSON, a constant message, fields for data, never tensor bytes. Field "event"
 // names the kind for programs that read along (the demo does).
 type Journal struct {
-	z       zerolog.Logger
-	all     zerolog.Logger // of what the configuration asks for line by line: beside the budget
-	retries limiter        // of what this daemon tries again and again
-	library limiter        // of what raft does
-	sink    *sink          // where lines go; nil: nobody looks
-	commits bool           // each is a line at info, not at debug
-	mu      sync.Mutex     // guards lags
+	z        atomic.Pointer[zerolog.Logger]
+	all      atomic.Pointer[zerolog.Logger] // of what the configuration asks for line by line: beside the budget
+	retries  limiter                        // of what this daemon tries again and again
+	library  limiter                        // of what raft does
+	sink     *sink                          // where lines go; nil: nobody looks
+	node     replica.NodeName
+	budgeted *budgeted  // nil: every line passes
+	commits  bool       // each is a line at info, not at debug
+	mu       sync.Mutex // guards lags
 	// lags are the newest commit lags seen here, from the seal of a local replicated part to the news of its commit.
 	lags []time.Duration
 }
@@ -55,29 +58,49 @@ func New(w io.Writer, c config.Log, node replica.NodeName) (*Journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("log level %q: %w", c.Level, err)
 	}
-	w = Printed(w)
-	out := &sink{w: w}
-	w = out
+	j := &Journal{sink: &sink{w: Printed(w)}, commits: c.Commits, node: node}
+	if most := int(min(c.PerMinute, config.MaxLogPerMinute) / 2); most > 0 { // a minute may be the end of one spell and the begin of the next
+		j.budgeted = &budgeted{w: j.sink, says: j.all.Load, budget: budget{most: most}}
+	}
 	stamped.Do(func() { zerolog.TimeFieldFormat = time.RFC3339Nano })
-	to := func(w io.Writer) zerolog.Logger {
-		return zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(node)).Logger()
-	}
-	all := to(w)
-	if lv == zerolog.DebugLevel || c.PerMinute == 0 {
-		return &Journal{sink: out, commits: c.Commits, z: all, all: all}, nil
-	}
-	most := int(min(c.PerMinute, config.MaxLogPerMinute) / 2) // a minute may be the end of one spell and the begin of the next
-	return &Journal{sink: out, commits: c.Commits, z: to(&budgeted{w: w, says: &all, budget: budget{most: most}}), all: all}, nil
+	j.write(lv)
+	return j, nil
 }
 
-func (j *Journal) event(name string) *zerolog.Event { return j.z.Info().Str("event", name) }
+// write has lines from a level on written: within the budget, but at debug.
+func (j *Journal) write(lv zerolog.Level) {
+	to := func(w io.Writer) *zerolog.Logger {
+		z := zerolog.New(w).Level(lv).With().Timestamp().Str("node_name", string(j.node)).Logger()
+		return &z
+	}
+	all := to(j.sink)
+	j.all.Store(all)
+	if j.z.Store(all); lv != zerolog.DebugLevel && j.budgeted != nil {
+		j.z.Store(to(j.budgeted))
+	}
+}
+
+// Relevel goes on at another level, or at the same, and says so whatever the level is.
+func (j *Journal) Relevel(level string) error {
+	lv, err := zerolog.ParseLevel(level)
+	if err != nil {
+		return fmt.Errorf("log level %q: %w", level, err)
+	}
+	was := j.all.Load().GetLevel()
+	j.write(lv)
+	j.all.Load().Log().Str("level", "info").Str("event", "log_level").Str("was", was.String()).Str("is", lv.String()).
+		Msg("SIGHUP: the log's level was read anew from the configuration, and the daemon goes on; what else has changed there takes effect when it is started again")
+	return nil
+}
+
+func (j *Journal) event(name string) *zerolog.Event { return j.z.Load().Info().Str("event", name) }
 
 // each is an event of every commit.
 func (j *Journal) each(name string) *zerolog.Event {
 	if j.commits {
-		return j.all.Info().Str("event", name)
+		return j.all.Load().Info().Str("event", name)
 	}
-	return j.z.Debug().Str("event", name)
+	return j.z.Load().Debug().Str("event", name)
 }
 
 func (j *Journal) Ready(n replica.Node) {
@@ -103,20 +126,20 @@ func (j *Journal) Renewed(notAfter time.Time) {
 
 // Revoked says that certificates are refused from now on.
 func (j *Journal) Revoked(r replica.Revocation, by string) {
-	j.z.Warn().Str("event", "revoked").Str("role", r.Role.String()).Str("name", r.Name).Uint64("epoch", uint64(r.Epoch)).Str("by", by).Msg("certificates were revoked: they are refused from now on, and their connections end")
+	j.z.Load().Warn().Str("event", "revoked").Str("role", r.Role.String()).Str("name", r.Name).Uint64("epoch", uint64(r.Epoch)).Str("by", by).Msg("certificates were revoked: they are refused from now on, and their connections end")
 }
 
 // GossipKeys says that other gossip keys were read; without are living nodes that do not hear what is said with the primary one.
 func (j *Journal) GossipKeys(keys string, without []replica.NodeName) {
 	e := j.event("gossip_keys").Str("keys", keys)
 	if len(without) > 0 {
-		e = j.z.Warn().Str("event", "gossip_keys").Str("keys", keys).Interface("without", without).Str("remedy", "copy the file with both keys to them now: they do not hear this node's gossip")
+		e = j.z.Load().Warn().Str("event", "gossip_keys").Str("keys", keys).Interface("without", without).Str("remedy", "copy the file with both keys to them now: they do not hear this node's gossip")
 	}
 	e.Msg("gossip keys read: this node sends with the first, and accepts all")
 }
 
 func (j *Journal) Expires(text string, notAfter time.Time) {
-	j.z.Warn().Str("event", "certificate_expires").Time("not_after", notAfter).Msg(text)
+	j.z.Load().Warn().Str("event", "certificate_expires").Time("not_after", notAfter).Msg(text)
 }
 
 // Moving says why another node is to lead.
@@ -141,7 +164,7 @@ func (j *Journal) LeftOut(peer string, of any) {
 
 // Superseded says that two lives of a node had a link at once: that of the former counts as over, and so does its memory.
 func (j *Journal) Superseded(was, is replica.Node) {
-	j.z.Warn().Str("event", "superseded").Str("node", string(is.Name)).Uint64("former", uint64(was.Incarnation)).Uint64("incarnation", uint64(is.Incarnation)).
+	j.z.Load().Warn().Str("event", "superseded").Str("node", string(is.Name)).Uint64("former", uint64(was.Incarnation)).Uint64("incarnation", uint64(is.Incarnation)).
 		Str("former_addr", was.Addr).Str("addr", is.Addr).Str("remedy", "unless its host or keeper was started anew, two daemons run as this node: stop one of them").
 		Msg("a node registered with another memory while its former daemon was linked: the memory of the former daemon counts as lost")
 }
@@ -178,7 +201,7 @@ func (j *Journal) JobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	}
 	for _, n := range is.Quarantined {
 		if !slices.Contains(was.Quarantined, n) {
-			jobEvent(j.z.Warn().Str("event", "quarantined"), is).Str("node", string(n)).Msg("node quarantined for the job")
+			jobEvent(j.z.Load().Warn().Str("event", "quarantined"), is).Str("node", string(n)).Msg("node quarantined for the job")
 		}
 	}
 	for r, c := range is.Ranks {
@@ -191,10 +214,10 @@ func (j *Journal) JobChanged(was, is *replica.Job, pinnedAt time.Time) {
 		jobEvent(j.event("planned"), is).Uint64("step", uint64(p.Generation.Step)).Str("generation", p.Generation.String()).Str("tier", p.Tier().String()).
 			Str("reason", p.Reason).Uint64("steps_lost", uint64(p.StepsLost)).Uint64("committed_lost", uint64(p.CommittedLost)).Bool("unvouched", p.Unvouched).Bool("initial", p.Initial).Msg("plan applied")
 		if text := p.WentBack(); text != "" {
-			jobEvent(j.z.Warn().Str("event", "went_back"), is).Uint64("steps", uint64(p.CommittedLost)).Msg("the job " + text)
+			jobEvent(j.z.Load().Warn().Str("event", "went_back"), is).Uint64("steps", uint64(p.CommittedLost)).Msg("the job " + text)
 		}
 		if p.Unvouched {
-			jobEvent(j.z.Warn().Str("event", "unvouched"), is).Str("generation", p.Generation.String()).
+			jobEvent(j.z.Load().Warn().Str("event", "unvouched"), is).Str("generation", p.Generation.String()).
 				Msg("the job goes on from a state that one rank alone vouches for: no state of two ranks is near enough (--lone-ahead, --require-votes): " + p.Reason)
 		}
 	}
@@ -225,7 +248,7 @@ func (j *Journal) disputed(job *replica.Job, d replica.Dispute) {
 	for _, v := range d.Votes {
 		ranks, nodes, roots = append(ranks, v.Rank), append(nodes, string(v.Node)), append(roots, v.Root.String())
 	}
-	jobEvent(j.z.Warn().Str("event", "dispute"), job).Uint32("group", uint32(d.Group)).Uint64("step", uint64(d.Generation.Step)).Str("generation", d.Generation.String()).
+	jobEvent(j.z.Load().Warn().Str("event", "dispute"), job).Uint32("group", uint32(d.Group)).Uint64("step", uint64(d.Generation.Step)).Str("generation", d.Generation.String()).
 		Interface("ranks", ranks).Strs("nodes", nodes).Strs("roots", roots).Interface("suspects", d.Suspects).Bool("majority", d.Majority()).Msg("ranks of a group report different roots; epoch closed")
 }
 
@@ -242,9 +265,9 @@ func (j *Journal) Offered(job *replica.Job, first replica.Rank, ranks int, n rep
 func (j *Journal) Excluded(job *replica.Job, c replica.Command) {
 	switch c := c.(type) {
 	case replica.Condemn:
-		jobEvent(j.z.Warn().Str("event", "condemned"), job).Str("generation", c.Generation.String()).Str("reason", c.Reason).Msg("generation condemned: its bytes are bad")
+		jobEvent(j.z.Load().Warn().Str("event", "condemned"), job).Str("generation", c.Generation.String()).Str("reason", c.Reason).Msg("generation condemned: its bytes are bad")
 	case replica.ProveLost:
-		jobEvent(j.z.Warn().Str("event", "proved_lost"), job).Str("node", string(c.Holder.Node)).Str("reason", c.Why).Msg("memory of the node recorded as lost")
+		jobEvent(j.z.Load().Warn().Str("event", "proved_lost"), job).Str("node", string(c.Holder.Node)).Str("reason", c.Why).Msg("memory of the node recorded as lost")
 	}
 }
 
@@ -303,7 +326,7 @@ func (j *Journal) NoLeader(since time.Duration, voters []config.Voter, notVoting
 	if len(notVoting) > 0 {
 		remedy = strings.Join(notVoting, "; ")
 	}
-	j.z.Warn().Str("event", "no_leader").Dur("since_ms", since).Strs("voters", names).Str("remedy", remedy).Msg("no leader: nothing is committed, and no lost rank is replaced; training goes on")
+	j.z.Load().Warn().Str("event", "no_leader").Dur("since_ms", since).Strs("voters", names).Str("remedy", remedy).Msg("no leader: nothing is committed, and no lost rank is replaced; training goes on")
 	return remedy
 }
 
@@ -313,7 +336,7 @@ func (j *Journal) LeaderAgain(leader replica.NodeName, after time.Duration) {
 
 // Stalled is the stall alarm: training goes on and no step is committed.
 func (j *Journal) Stalled(job *replica.Job, since time.Duration, waiting []string) {
-	jobEvent(j.z.Warn().Str("event", "stalled"), job).Uint64("step", uint64(job.Position.Step)).Dur("since_ms", since).Strs("waiting", waiting).Msg("no commit for longer than stall_alarm")
+	jobEvent(j.z.Load().Warn().Str("event", "stalled"), job).Uint64("step", uint64(job.Position.Step)).Dur("since_ms", since).Strs("waiting", waiting).Msg("no commit for longer than stall_alarm")
 }
 
 func (j *Journal) NodeState(n replica.NodeName, state string) {
@@ -326,17 +349,17 @@ func (j *Journal) Skipped(job *replica.Job, path, reason string) {
 
 // CommitWaits logs a commit that some nodes have answered and others hold up.
 func (j *Journal) CommitWaits(job *replica.Job, nodes []string, steps replica.Step, since time.Duration, waiting []string) {
-	jobEvent(j.z.Warn().Str("event", "commit_waits"), job).Strs("nodes", nodes).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Dur("since_ms", since).Strs("waiting", short(waiting)).Msg("the next commit waits for these nodes")
+	jobEvent(j.z.Load().Warn().Str("event", "commit_waits"), job).Strs("nodes", nodes).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Dur("since_ms", since).Strs("waiting", short(waiting)).Msg("the next commit waits for these nodes")
 }
 
 // AtRisk logs that one more fault may cost many steps.
 func (j *Journal) AtRisk(job *replica.Job, steps replica.Step, waiting []string) {
-	jobEvent(j.z.Warn().Str("event", "at_risk"), job).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Strs("waiting", short(waiting)).Msg("another fault may cost the steps since the last commit")
+	jobEvent(j.z.Load().Warn().Str("event", "at_risk"), job).Uint64("step", uint64(job.Position.Step)).Uint64("uncommitted", uint64(steps)).Strs("waiting", short(waiting)).Msg("another fault may cost the steps since the last commit")
 }
 
 // CommitStalled says that a job trains and nothing of it is committed, which part waits for whom, and what was done about it.
 func (j *Journal) CommitStalled(job *replica.Job, s recovery.Stall) {
-	e := jobEvent(j.z.Warn().Str("event", "commit_stalled"), job).Uint64("step", uint64(s.Step)).Uint64("uncommitted", uint64(s.Steps)).Dur("since_ms", s.Since)
+	e := jobEvent(j.z.Load().Warn().Str("event", "commit_stalled"), job).Uint64("step", uint64(s.Step)).Uint64("uncommitted", uint64(s.Steps)).Dur("since_ms", s.Since)
 	if len(s.Gaps) > 0 {
 		g := s.Gaps[0]
 		e = e.Str("part", g.Part.String()).Str("node", string(g.Node)).Interface("holders", g.Holders).Str("why", g.Why).Str("moved_to", string(g.To))
@@ -365,16 +388,16 @@ func (j *Journal) SlowStep(what, job string, took, budget time.Duration) {
 }
 
 func (j *Journal) Refused(c replica.Command, err error) {
-	j.z.Debug().Str("event", "refused").Str("command", fmt.Sprintf("%T", c)).Err(err).Msg("proposal refused")
+	j.z.Load().Debug().Str("event", "refused").Str("command", fmt.Sprintf("%T", c)).Err(err).Msg("proposal refused")
 }
 
 func (j *Journal) Failed(what, subject, why string) {
-	j.z.Warn().Str("event", "failed").Str("what", what).Str("subject", subject).Str("why", why).Msg("failed")
+	j.z.Load().Warn().Str("event", "failed").Str("what", what).Str("subject", subject).Str("why", why).Msg("failed")
 }
 
 // Rotted says that a copy which was sealed here has changed since.
 func (j *Journal) Rotted(job *replica.Job, part replica.Part, g replica.Generation, arena string, why error) {
-	jobEvent(j.z.Warn().Str("event", "rotten_copy"), job).Str("part", part.String()).Str("generation", g.String()).Str("subject", arena).Str("why", why.Error()).
+	jobEvent(j.z.Load().Warn().Str("event", "rotten_copy"), job).Str("part", part.String()).Str("generation", g.String()).Str("subject", arena).Str("why", why.Error()).
 		Str("remedy", "check this node's memory: ECC errors in the kernel's log").Msg("a sealed copy does not hash to its digests any more: it is given up")
 }
 
@@ -387,9 +410,9 @@ func (j *Journal) Retried(what, subject, why string) {
 func (j *Journal) again(of *limiter, kind string, level zerolog.Level) *zerolog.Event {
 	ok, held := of.due(kind, time.Now())
 	if !ok {
-		return j.z.Debug()
+		return j.z.Load().Debug()
 	}
-	e := j.z.WithLevel(level)
+	e := j.z.Load().WithLevel(level)
 	if held > 0 {
 		e = e.Int("like_it_since_the_last", held)
 	}
@@ -397,7 +420,7 @@ func (j *Journal) again(of *limiter, kind string, level zerolog.Level) *zerolog.
 }
 
 func (j *Journal) Warn(err error) {
-	j.z.Warn().Str("event", "config").Str("why", err.Error()).Msg("configuration warning")
+	j.z.Load().Warn().Str("event", "config").Str("why", err.Error()).Msg("configuration warning")
 }
 
 // KeeperLost says that the keeper has gone, and whether another one is looked for.
@@ -406,12 +429,12 @@ func (j *Journal) KeeperLost(another bool) {
 	if another {
 		remedy = "none while another keeper takes its place: until keeper_back, ranks' memory does not survive this daemon"
 	}
-	j.z.Error().Str("event", "keeper").Str("remedy", remedy).Msg("the keeper has ended, or serves another daemon; training goes on")
+	j.z.Load().Error().Str("event", "keeper").Str("remedy", remedy).Msg("the keeper has ended, or serves another daemon; training goes on")
 }
 
 // KeeperBack says that a keeper has taken the place of the one that went, and how many arenas and records it was given.
 func (j *Journal) KeeperBack(held int) {
-	j.z.Info().Str("event", "keeper_back").Int("descriptors", held).Msg("another keeper holds the memory of this node's ranks")
+	j.z.Load().Info().Str("event", "keeper_back").Int("descriptors", held).Msg("another keeper holds the memory of this node's ranks")
 }
 
 func (j *Journal) Claimed(job *replica.Job, r replica.Rank, inc replica.Incarnation, n replica.NodeName, pid int) {
@@ -445,7 +468,7 @@ func (j *Journal) RefusedLauncher(job string, user, pid int, why string) {
 
 // TurnedAway says whom the socket for ranks and launchers refused; others: how often it did so since the last that it told of, of the same user.
 func (j *Journal) TurnedAway(user, pid, others int, why string) {
-	j.z.Warn().Str("event", "turned_away").Int("user", user).Int("pid", pid).Int("others", others).Str("why", why).Msg("refused at the socket")
+	j.z.Load().Warn().Str("event", "turned_away").Int("user", user).Int("pid", pid).Int("others", others).Str("why", why).Msg("refused at the socket")
 }
 
 func (j *Journal) Exited(job string, r replica.Rank, pid uint64, status int32) {
@@ -546,11 +569,11 @@ func (j *Journal) Lag() (p50, p99 time.Duration) {
 // What follows is said at debug alone.
 
 func (j *Journal) Candidate(c replica.Candidate) {
-	j.z.Debug().Str("event", "candidate").Uint64("term", c.Term).Uint64("n", c.N).Str("generation", c.Generation.String()).Msg("candidate named")
+	j.z.Load().Debug().Str("event", "candidate").Uint64("term", c.Term).Uint64("n", c.N).Str("generation", c.Generation.String()).Msg("candidate named")
 }
 
 func (j *Journal) Pinned(by replica.NodeName, p replica.Pinned) {
-	e := j.z.Debug()
+	e := j.z.Load().Debug()
 	if !e.Enabled() {
 		return // a job of thousands of ranks says so thousands of times a commit, and to write its parts takes longer than to count them
 	}
@@ -558,13 +581,13 @@ func (j *Journal) Pinned(by replica.NodeName, p replica.Pinned) {
 }
 
 func (j *Journal) Passed(by replica.NodeName, p replica.Passed) {
-	j.z.Debug().Str("event", "passed").Str("node", string(by)).Uint64("n", p.N).Uint32("rank", uint32(p.Rank)).Str("live", p.Live.String()).Str("holds", fmt.Sprint(p.Holds)).Msg("rank passed the candidate")
+	j.z.Load().Debug().Str("event", "passed").Str("node", string(by)).Uint64("n", p.N).Uint32("rank", uint32(p.Rank)).Str("live", p.Live.String()).Str("holds", fmt.Sprint(p.Holds)).Msg("rank passed the candidate")
 }
 
 func (j *Journal) Pushed(part replica.Part, g replica.Generation, to replica.NodeName, took time.Duration, err error) {
-	j.z.Debug().Str("event", "pushed").Str("part", part.String()).Str("generation", g.String()).Str("node", string(to)).Int64("took_us", took.Microseconds()).Err(err).Msg("part pushed to a mirror")
+	j.z.Load().Debug().Str("event", "pushed").Str("part", part.String()).Str("generation", g.String()).Str("node", string(to)).Int64("took_us", took.Microseconds()).Err(err).Msg("part pushed to a mirror")
 }
 
 func (j *Journal) Unreached(from replica.NodeName, to []replica.NodeName, part replica.Part, fetch bool, why string) {
-	j.z.Debug().Str("event", "unreached").Str("node", string(from)).Str("to", fmt.Sprint(to)).Str("part", part.String()).Bool("fetch", fetch).Str("why", why).Msg("parts can't be fetched")
+	j.z.Load().Debug().Str("event", "unreached").Str("node", string(from)).Str("to", fmt.Sprint(to)).Str("part", part.String()).Bool("fetch", fetch).Str("why", why).Msg("parts can't be fetched")
 }

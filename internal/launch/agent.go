@@ -215,7 +215,7 @@ func (a *agent) onAway(err error) error {
 		}
 		return nil
 	}
-	if news := a.away.news(a.opt.Socket, err); news != "" {
+	if news := a.away.news(time.Now(), &a.opt, err); news != "" {
 		a.opt.Logf("%s; the processes go on, connecting again", news)
 	}
 	return nil

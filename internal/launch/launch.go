@@ -32,6 +32,14 @@ type Signaled struct{ Signal syscall.Signal }
 
 func (s Signaled) Error() string { return s.Signal.String() }
 
+// passed is what the processes get: those that are to end in order know SIGTERM for that.
+func (s Signaled) passed() syscall.Signal {
+	if s.Signal == syscall.SIGHUP {
+		return syscall.SIGTERM
+	}
+	return s.Signal
+}
+
 // ErrNoDaemon: nobody has answered on the socket for as long as Options.Patience.
 var ErrNoDaemon = errors.New("no daemon")
 
@@ -162,12 +170,20 @@ func (l *launcher) onAway(err error) {
 		l.stop(1, fmt.Errorf("job %q: %w", l.opt.Job, l.opt.nobody(err)), syscall.SIGTERM)
 		return
 	}
-	if news := l.away.news(l.opt.Socket, err); news != "" {
-		l.opt.Logf("%s; %d process(es) go on, connecting again", news, len(l.children))
+	if news := l.away.news(time.Now(), &l.opt, err); news != "" {
+		l.opt.Logf("%s; %s; connecting again", news, l.meanwhile())
 	}
 	l.conn = nil
 	l.passOn()
 	l.startPatience()
+}
+
+// meanwhile says what becomes of the processes while the daemon is away.
+func (l *launcher) meanwhile() string {
+	if len(l.children) == 0 {
+		return fmt.Sprintf("no process runs yet, and this launcher gives up after %v", l.opt.Patience)
+	}
+	return fmt.Sprintf("meanwhile %d process(es) go on, but nothing is committed and no lost rank comes back", len(l.children))
 }
 
 // startPatience begins to count when neither a daemon nor a process is there.
@@ -362,16 +378,20 @@ type leaving struct {
 	until  time.Time
 }
 
-// onSignal passes a signal on; of SIGTERM the ranks end the step first that they are in, so that it is not lost.
+// onSignal passes a signal on; of SIGTERM, and of SIGHUP, the ranks end the step first that they are in, so that it is not lost.
 func (l *launcher) onSignal(cause error) {
 	s := Signaled{syscall.SIGTERM}
 	errors.As(cause, &s)
-	if s.Signal != syscall.SIGTERM || l.stopping || l.conn == nil || len(l.children) == 0 {
+	if s.Signal != syscall.SIGTERM && s.Signal != syscall.SIGHUP || l.stopping || l.conn == nil || len(l.children) == 0 {
 		l.signalled(s)
 		return
 	}
 	l.leaving = &leaving{s, time.Now().Add(l.opt.Grace)}
-	l.opt.Logf("%v: %d process(es) get it too, once they have ended the step that they are in, at the latest in %v; another %v ends all at once", s.Signal, len(l.children), l.opt.Grace, s.Signal)
+	if s.Signal == syscall.SIGHUP {
+		l.opt.Logf("%v: the terminal has gone (run --nohup goes on without it): %d process(es) get %v once they have ended the step that they are in, at the latest in %v", s.Signal, len(l.children), s.passed(), l.opt.Grace)
+	} else {
+		l.opt.Logf("%v: %d process(es) get it too, once they have ended the step that they are in, at the latest in %v; another %v ends all at once", s.Signal, len(l.children), l.opt.Grace, s.Signal)
+	}
 	l.send(wire.MRunLeaving, wire.RunExited{})
 }
 
@@ -385,14 +405,14 @@ func (l *launcher) passOn() {
 
 // signalled tells the processes to end.
 func (l *launcher) signalled(s Signaled) {
-	l.opt.Logf("%v: %d process(es) get it too, and SIGKILL after %v", s.Signal, len(l.children), l.opt.Grace)
+	l.opt.Logf("%v: %d process(es) get %v, and SIGKILL after %v", s.Signal, len(l.children), s.passed(), l.opt.Grace)
 	switch {
 	case !l.stopping && l.conn != nil:
 		l.opt.Logf("job %q is kept in memory: the same command goes on with it, and `replicad job end %s` ends it", l.opt.Job, l.opt.Job)
 	case l.stopping && l.code == 0 && len(l.children) > 0:
 		l.code = 128 + int(s.Signal) // what they still do for a finished job is cut short
 	}
-	l.stop(128+int(s.Signal), nil, s.Signal)
+	l.stop(128+int(s.Signal), nil, s.passed())
 }
 
 // stop starts nothing any more and ends the loop with the last process. The first verdict stands. With sig 0 processes of ranks end

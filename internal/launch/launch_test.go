@@ -681,10 +681,10 @@ func TestRefusedWhileRanksRun(t *testing.T) {
 	if !alive(r.PID) {
 		t.Error("a refusal of the daemon ended training")
 	}
-	if n := strings.Count(j.log.String(), "another version; 1 process(es) go on"); n != 1 { // though a daemon had gone before it
+	if n := strings.Count(j.log.String(), "another version; meanwhile 1 process(es) go on"); n != 1 { // though a daemon had gone before it
 		t.Errorf("the refusal is said %d times:\n%s", n, j.log)
 	}
-	if !strings.Contains(j.log.String(), "a third one; 1 process(es) go on") {
+	if !strings.Contains(j.log.String(), "a third one; meanwhile 1 process(es) go on") {
 		t.Errorf("another refusal is not said:\n%s", j.log)
 	}
 	p.send(wire.MRefused, wire.Refused{Code: wire.CodeStopped, Text: "the job has ended"}.Append(nil))

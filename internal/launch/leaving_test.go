@@ -18,6 +18,7 @@ func TestRanksEndTheirStepBeforeSIGTERM(t *testing.T) {
 		grace time.Duration
 		then  func(p *peer)
 	}{
+		{"a hangup", patience, func(p *peer) { p.send(wire.MRunLeave, nil) }},
 		{"the daemon says so", patience, func(p *peer) { p.send(wire.MRunLeave, nil) }},
 		{"the grace is over", 50 * time.Millisecond, func(*peer) {}},
 		{"the job is done", patience, func(p *peer) { p.done(0, "finished") }},
@@ -37,14 +38,18 @@ func TestRanksEndTheirStepBeforeSIGTERM(t *testing.T) {
 			if _, err := os.ReadFile(ready); err != nil {
 				t.Fatal(err)
 			}
-			j.cancel(Signaled{syscall.SIGTERM})
+			signal := syscall.SIGTERM
+			if tc.name == "a hangup" { // its processes end in order too
+				signal = syscall.SIGHUP
+			}
+			j.cancel(Signaled{signal})
 			p.process(wire.MRunLeaving)
 			p.start(0, 1) // nothing is started any more
 			tc.then(p)
 			if x := p.exited(); x.Status != 128+int32(syscall.SIGTERM) {
 				t.Errorf("exit %+v, want SIGTERM's", x)
 			}
-			want := 128 + int(syscall.SIGTERM)
+			want := 128 + int(signal)
 			if tc.name == "the job is stopped" {
 				want = 0
 			}

@@ -21,9 +21,6 @@ const (
 	sendTimeout = 5 * time.Second
 )
 
-// reasons bounds for how many a daemon is said to be away.
-const reasons = 8
-
 // link keeps one connection to the daemon, connecting again until the job is done; its run goroutine owns it. What happens goes to
 // events, which blocks: the reader waits for the launcher, never the other way round.
 type link struct {
@@ -63,37 +60,6 @@ func (e *silence) Is(target error) bool { return target == ErrNoDaemon }
 func stranger(err error) bool {
 	_, is := errors.AsType[*unixsock.StrangerError](err)
 	return is
-}
-
-// absence is what is known of a daemon that is away.
-type absence struct {
-	last error           // nil: it is there
-	told map[string]bool // what was said of it
-}
-
-// news takes in why the daemon is away, and returns what to say of it: nothing where that was said. A daemon that takes the place of one that has
-// gone, and refuses or keeps silent, is said as well: it is not one that will come back by itself.
-func (a *absence) news(socket string, err error) string {
-	kind, what := "gone", fmt.Sprintf("no daemon on %s (%v)", socket, err)
-	if refused, ok := errors.AsType[*refusedError](err); ok {
-		kind, what = "refuses: "+refused.Text, fmt.Sprintf("socket %s: %v", socket, err)
-		if refused.Code == wire.CodeAgain { // it passes, and may have a number that moves
-			kind = "refuses for now"
-		}
-	} else if stranger(err) {
-		kind = "is another's"
-	} else if _, ok := errors.AsType[*silence](err); ok {
-		kind, what = "is silent", fmt.Sprintf("socket %s: %v", socket, err)
-	}
-	a.last = err
-	if a.told[kind] || kind == "gone" && len(a.told) > 0 || len(a.told) == reasons { // the second: a daemon that is started again and again
-		return ""
-	}
-	if a.told == nil {
-		a.told = map[string]bool{}
-	}
-	a.told[kind] = true
-	return what
 }
 
 // run returns when ctx is done, or when a connection ends after its daemon has said that the job is done.

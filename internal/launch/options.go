@@ -24,6 +24,7 @@ type Options struct {
 	Token   string // its job token, if it asks for one
 	// Program is this program, if known: ranks that read or write durable generations start it.
 	Program string
+	Start   string // the command that starts the daemon, if known: a launcher that finds none says so
 	Admin   string // its admin socket, if known: ranks may ask it what they would lose
 	Host    string // address of this node for the ranks' own sockets; default 127.0.0.1
 
@@ -231,7 +232,7 @@ func (o Options) nobody(err error) error {
 	if _, there := errors.AsType[*silence](err); there {
 		return fmt.Errorf("socket %s: %w", o.Socket, err)
 	}
-	return fmt.Errorf("%w on %s: %w; start one with `replicad daemon`, or check --socket", ErrNoDaemon, o.Socket, err)
+	return fmt.Errorf("%w on %s: %w; %s", ErrNoDaemon, o.Socket, err, o.remedy())
 }
 
 // environ is what a rank's process finds in its environment.

@@ -57,6 +57,7 @@ type Options struct {
 	// It is called once this daemon holds the ranks' socket: nobody else starts this node's keeper then. It is called again where the keeper
 	// ends beside the daemon.
 	Keeper func(context.Context) (undo func(), err error)
+	Hangup Hangup
 }
 
 // maxServes bounds transfers served at once, in all and to one node, and the bytes of one node's requests; a further one is asked to come again.
@@ -120,6 +121,11 @@ func Run(ctx context.Context, cfg *config.Config, opt Options) error {
 	if err := manners.Raise(); err != nil {
 		log.Failed("priority", strconv.Itoa(manners.Priority), fmt.Sprintf("%v: where other processes take all cores, this daemon is late, and elections come: give its unit Nice=%d", err, manners.Priority))
 	}
+	following, unfollow := context.WithCancel(ctx)
+	var follows sync.WaitGroup
+	follows.Go(func() { opt.Hangup.follow(following, log) })
+	defer follows.Wait()
+	defer unfollow()
 	d := &daemon{cfg: cfg, opt: opt, log: log, paths: newPaths(cfg.Timing.SilentAfter)}
 	defer d.close()
 	if err := d.open(ctx); err != nil {

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/replicad/replicad/internal/launch"
+)
+
+// hangups are the SIGHUPs that come from now on, until stop: a terminal that goes away sends several. Where the signal is ignored from the start
+// (nohup) it stays so, and none comes.
+func hangups() (told <-chan os.Signal, stop func()) {
+	if signal.Ignored(syscall.SIGHUP) {
+		return nil, func() {}
+	}
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGHUP)
+	return got, func() { signal.Stop(got) }
+}
+
+// untilHangup is ctx, and done at the first SIGHUP too, with a cause that names it.
+func untilHangup(ctx context.Context) (_ context.Context, stop func()) {
+	told, unnotify := hangups()
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-told:
+			cancel(launch.Signaled{Signal: syscall.SIGHUP})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { unnotify(); cancel(nil) }
+}
+
+// leaveTerminal has a launcher and its processes ignore SIGHUP, and write to a file that the caller closes.
+func leaveTerminal(o *launch.Options, std stdio) (*os.File, error) {
+	name, err := filepath.Abs("replicad-" + o.Job + ".out")
+	if err != nil {
+		return nil, fmt.Errorf("--nohup: %w", err)
+	}
+	out, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--nohup: %w: start it in a directory that you may write", err)
+	}
+	signal.Ignore(syscall.SIGHUP) // its processes inherit that
+	printf(std.err, "replicad run: what is printed from now on is in %s\n", name)
+	o.Stdout, o.Stderr = out, out
+	o.Logf = func(format string, args ...any) { printf(out, "replicad run: "+format+"\n", args...) }
+	return out, nil
+}
