@@ -22,6 +22,9 @@ func TestCkptExportAndImport(t *testing.T) {
 	expect(t, exitOK, []string{"import", state, "--to", other, "--job", "new", "--step", "30"}, "imported "+state+" (safetensors)", "as step 30 of job new")
 	expect(t, exitOK, []string{"ls", other}, "new", "30")
 	expect(t, exitOK, []string{"show", other, "--tensors"}, "imported = safetensors "+state, "weight", "[10 7]", "optim.weight.exp_avg")
+	if text := expect(t, exitOK, []string{"show", other, "--tensors"}, "[]"); strings.Contains(text, " ? ") {
+		t.Errorf("a shape is unknown in\n%s", text)
+	}
 	expect(t, exitOK, []string{"verify", other}, "step 30", "good")
 	expect(t, exitOK, []string{"log", other}, "import 30  from safetensors "+state)
 	third := t.TempDir()

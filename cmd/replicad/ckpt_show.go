@@ -194,7 +194,7 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 	printf(t, "\nTENSOR\tTYPE\tSHAPE\tCLASS\tPLACEMENTS\tPIECES\n")
 	for _, x := range s.Tensors {
 		shape := "?"
-		if x.Shape != nil {
+		if x.Shape != nil || len(x.Pieces) > 0 && len(x.Pieces[0].Shape) == 0 { // what has no dimensions has none as a whole either
 			shape = fmt.Sprint(x.Shape)
 		}
 		place := "-"

@@ -108,11 +108,16 @@ func TestHostileFolders(t *testing.T) {
 		"nothing":       {`{}`, "no tensors"},
 		"no map":        {`{"weight_map":[]}`, "index"},
 		"no JSON":       {`{"weight_map":{"a":`, "index"},
+		"in two shards": {`{"weight_map":{"w.U8":"a.safetensors","number.U8":"a.safetensors","nothing.U8":"a.safetensors","x":"c.safetensors"}}`, `lies in c.safetensors, the index says "a.safetensors"`},
+		"not listed":    {`{"weight_map":{"w.U8":"a.safetensors"}}`, "the index does not list it"},
 		"more than has": {`{"weight_map":{"w.U8":"a.safetensors","number.U8":"a.safetensors","nothing.U8":"a.safetensors","x":"a.safetensors"}}`, `"x"`},
 	} {
 		dir := t.TempDir()
 		write(t, dir, "a.safetensors", all[:3])
 		write(t, dir, "b.safetensors", all[3:4])
+		if name == "in two shards" {
+			write(t, dir, "c.safetensors", all[:1])
+		}
 		if err := os.WriteFile(filepath.Join(dir, Index), []byte(c.index), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -147,7 +147,7 @@ func readShards(f *formats.Folder, name string) (*Saved, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	shards := make(map[string]bool)
+	shards, found := make(map[string]bool), make(map[string]bool)
 	for _, file := range where {
 		shards[file] = true
 	}
@@ -158,10 +158,14 @@ func readShards(f *formats.Folder, name string) (*Saved, error) {
 			return nil, err
 		}
 		lies := func(t string) error {
-			if where[t] != file {
-				return fmt.Errorf("%s: %w: tensor %.128q lies in %s, the index says %.128q", name, ErrIndex, t, file, where[t])
+			at, there := where[t]
+			if !there {
+				return fmt.Errorf("%s: %w: tensor %.128q lies in %s, and the index does not list it", name, ErrIndex, t, file)
 			}
-			delete(where, t)
+			if at != file {
+				return fmt.Errorf("%s: %w: tensor %.128q lies in %s, the index says %.128q", name, ErrIndex, t, file, at)
+			}
+			found[t] = true
 			return nil
 		}
 		for _, t := range s.Tensors {
@@ -177,7 +181,9 @@ func readShards(f *formats.Folder, name string) (*Saved, error) {
 		all.add(s)
 	}
 	for t, file := range where {
-		return nil, fmt.Errorf("%s: %w: it says that tensor %.128q lies in %s, which has no such tensor", name, ErrIndex, t, file)
+		if !found[t] {
+			return nil, fmt.Errorf("%s: %w: it says that tensor %.128q lies in %s, which has no such tensor", name, ErrIndex, t, file)
+		}
 	}
 	return all, nil
 }
