@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -120,8 +121,11 @@ func (s *shown) carried(ctx context.Context, cat *catalog.Catalog, f catalog.Fou
 		s.Kept = append(s.Kept, file)
 		return nil
 	})
-	if catalog.IsDamage(err) {
-		s.KeptError, err = err.Error(), nil
+	switch {
+	case errors.Is(err, catalog.ErrLocked): // Locked says so of the whole
+		s.KeptError, err = "encrypted: no key that was given opens them", nil
+	case catalog.IsDamage(err):
+		s.KeptError, err = "DAMAGED: "+err.Error(), nil
 	}
 	return err
 }
@@ -177,7 +181,7 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 		printf(t, "kept file\t%s, %s\n", replica.Line(k.Name, 255), size(uint64(k.Bytes)))
 	}
 	if s.KeptError != "" {
-		printf(t, "kept files\tDAMAGED: %s\n", replica.Line(s.KeptError, 300))
+		printf(t, "kept files\t%s\n", replica.Line(s.KeptError, 300))
 	}
 	for _, rank := range sortedKeys(s.Generators) {
 		printf(t, "generators\trank %s: %s\n", rank, replica.Line(fmt.Sprint(s.Generators[rank]), 300))
