@@ -75,7 +75,11 @@ func (a *admin) call(ctx context.Context, method, path string, request []byte) (
 	case len(body) > maxAdminReply:
 		return nil, fmt.Errorf("daemon on %s: a reply of more than %d bytes", socket, maxAdminReply)
 	case resp.StatusCode/100 != 2:
-		return nil, fmt.Errorf("daemon on %s: %s: %s", socket, resp.Status, strings.TrimSpace(string(body)))
+		why := strings.TrimSpace(string(body))
+		if why == "" || resp.StatusCode != http.StatusConflict { // a refusal says all by itself
+			why = resp.Status + ": " + why
+		}
+		return nil, fmt.Errorf("daemon on %s: %s", socket, why)
 	}
 	return body, nil
 }

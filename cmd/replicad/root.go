@@ -25,6 +25,11 @@ func run(ctx context.Context, args []string, std stdio) int {
 	}
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil && !began && cmd.HasSubCommands() { // the verb is wrong, whatever flags follow it
+		if _, rest, _ := root.Find(args); len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+			err = unknownVerb(cmd, rest[:1])
+		}
+	}
 	if err != nil && !began {
 		err = coded(exitUsage, fmt.Errorf("%w (see `%s --help`)", err, cmd.CommandPath()))
 	}
@@ -54,10 +59,36 @@ func newRoot(std stdio) *cobra.Command {
 	return root
 }
 
+const showsAll = "`replicad status` shows all nodes and jobs"
+
+// elsewhere has the verbs of other programs, and what does the same here.
+var elsewhere = map[string]string{
+	"replicad top":         showsAll + "; `watch -n 1 replicad status` goes on showing them",
+	"replicad ps":          showsAll,
+	"replicad list":        showsAll,
+	"replicad ls":          showsAll + ", and `replicad ckpt ls` generations on disk",
+	"replicad logs":        "a daemon's log is its stderr (`journalctl -u replicad`), a rank's output is its launcher's",
+	"replicad start":       "`replicad daemon` starts a node, `replicad run` a job",
+	"replicad stop":        "`replicad job stop NAME` stops a job, SIGTERM a daemon",
+	"replicad job ls":      showsAll,
+	"replicad job list":    showsAll,
+	"replicad job status":  showsAll,
+	"replicad job start":   "`replicad run` starts a job",
+	"replicad job cancel":  "`replicad job end NAME` ends a job for good, `replicad job stop NAME` for now",
+	"replicad job kill":    "`replicad job end NAME` ends a job for good, `replicad job stop NAME` for now",
+	"replicad node ls":     showsAll,
+	"replicad node list":   showsAll,
+	"replicad node status": showsAll,
+}
+
 func unknownVerb(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
+	if use, known := elsewhere[cmd.CommandPath()+" "+args[0]]; known {
+		return fmt.Errorf("unknown verb %q: %s", args[0], use)
+	}
+	cmd.SuggestionsMinimumDistance = 2 // letters; cobra itself sets it elsewhere
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		return fmt.Errorf("unknown verb %q: did you mean %s?", args[0], strings.Join(near, " or "))
 	}

@@ -190,6 +190,11 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 	if err := errors.Join(badRanks, badGroups, badLoose); err != nil {
 		return o, coded(exitUsage, err)
 	}
+	judged := o // before the identity, whose lack would hide what is wrong with the flags
+	judged.Command, judged.Socket = args, "of the configuration"
+	if err := judged.Validate(); err != nil {
+		return o, coded(exitUsage, err)
+	}
 	if o.Socket == "" {
 		c, err := f.load(nil)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/spf13/cobra"
@@ -16,7 +17,12 @@ func newStatus(std stdio) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show who is alive, each job's epoch and committed step, and which node holds which generation",
-		Args:  cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("status takes no name, and %q is given: it shows all nodes and jobs", args[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			body, err := a.statusBody(cmd.Context())
 			if err != nil {
@@ -39,6 +45,12 @@ func newStatus(std stdio) *cobra.Command {
 		},
 	}
 	a.addFlags(cmd)
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if strings.HasPrefix(err.Error(), "unknown flag: --watch") {
+			return fmt.Errorf("%w: `watch -n 1 replicad status` shows it again each second", err)
+		}
+		return err
+	})
 	cmd.Flags().BoolVar(&network, "network", false, "show over what state moves to and from this node, how fast, and what slows it")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, for programs")
 	return cmd

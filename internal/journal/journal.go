@@ -184,7 +184,7 @@ func (j *Journal) JobChanged(was, is *replica.Job, pinnedAt time.Time) {
 	}
 	for _, f := range is.Faults {
 		if !slices.Contains(was.Faults, f) {
-			e := jobEvent(j.event("fault"), is).Uint64("fault_epoch", uint64(f.Epoch)).Str("kind", f.Kind.String()).Str("detail", f.Detail)
+			e := jobEvent(j.z.Load().Warn().Str("event", "fault"), is).Uint64("fault_epoch", uint64(f.Epoch)).Str("kind", f.Kind.String()).Str("detail", f.Detail)
 			if f.OfNode() {
 				e = e.Str("node", string(f.Node))
 			} else {
@@ -450,7 +450,11 @@ func (j *Journal) Adopted(job *replica.Job, r replica.Rank, pid int, alive bool)
 }
 
 func (j *Journal) RankDied(job *replica.Job, r replica.Rank, pid int, w replica.Word, left bool) {
-	jobEvent(j.event("rank_died"), job).Uint32("rank", uint32(r)).Int("pid", pid).Uint64("step", uint64(w.Step())).Str("phase", w.Phase().String()).Bool("left", left).Msg("rank's process exited")
+	e := j.event("rank_died")
+	if !left {
+		e = j.z.Load().Warn().Str("event", "rank_died")
+	}
+	jobEvent(e, job).Uint32("rank", uint32(r)).Int("pid", pid).Uint64("step", uint64(w.Step())).Str("phase", w.Phase().String()).Bool("left", left).Msg("rank's process exited")
 }
 
 func (j *Journal) RankNote(job *replica.Job, r replica.Rank, code, text string) {
@@ -476,7 +480,7 @@ func (j *Journal) Exited(job string, r replica.Rank, pid uint64, status int32) {
 }
 
 func (j *Journal) StartFailed(job *replica.Job, r replica.Rank, status int32, tries, of int) {
-	j.event("start_failed").Str("job", job.Name).Uint32("rank", uint32(r)).Int32("status", status).Int("in_a_row", tries).Int("of", of).Msg("process ended before it attached")
+	j.z.Load().Warn().Str("event", "start_failed").Str("job", job.Name).Uint32("rank", uint32(r)).Int32("status", status).Int("in_a_row", tries).Int("of", of).Msg("process ended before it attached")
 }
 
 // Transferred is how a part came to a rank.

@@ -109,13 +109,17 @@ func (o Options) Validate() error {
 	if o.Socket == "" {
 		bad("no socket: give --config FILE or --socket PATH of this node's daemon")
 	}
-	if err := replica.CheckName(o.Job); err != nil {
+	if o.Job == "" {
+		bad("--job NAME is required: the name of the job")
+	} else if err := replica.CheckName(o.Job); err != nil {
 		bad("--job: %w", err)
 	}
 	if len(o.Token) > maxText {
 		bad("token of %d bytes: at most %d", len(o.Token), maxText)
 	}
-	if o.World < 1 || o.World > wire.MaxRunWorld {
+	if o.World == 0 {
+		bad("--world 0: --world N is required, the number of ranks in the job, 1 to %d", wire.MaxRunWorld)
+	} else if o.World < 1 || o.World > wire.MaxRunWorld {
 		bad("--world %d: want 1 to %d, the number of ranks in the job", o.World, wire.MaxRunWorld)
 	}
 	o.checkRanks(bad)
