@@ -96,5 +96,5 @@ func writeGeneration(ctx context.Context, c *catalog.Catalog, g replica.Generati
 	for _, p := range made.Private {
 		roots[p.Manifest.Part] = p.Manifest.Root
 	}
-	return c.Commit(ctx, a, fleet, format.Commit{Position: replica.Position{Epoch: g.Epoch, Step: g.Step}, Owner: 7, Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}}, Geometries: []replica.Digest{{3}}}, roots, append(files, own))
+	return c.Commit(ctx, a, fleet, format.Commit{Position: replica.Position(g), Owner: 7, Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}}, Geometries: []replica.Digest{{3}}}, roots, append(files, own))
 }
