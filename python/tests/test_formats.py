@@ -22,8 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled") 
 
 OLDEST = ROOT / ".venv-compat" / "3.10-torch-2.6.0" / "bin" / "python"
 TYPES = ["float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "complex64"]
-#: Of a byte, which nothing converts to; the oldest torch lacks one of them.
-BYTES = ["float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz", "float4_e2m1fn_x2"]
 
 
 def replicad(*args: object, code: int = 0) -> str:

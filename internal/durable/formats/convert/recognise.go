@@ -64,12 +64,12 @@ func (s *source) openFile(name string) error {
 	if err != nil {
 		return err
 	}
-	head := make([]byte, min(o.Size, 9))
+	head := make([]byte, min(o.Size, pt.HeadBytes))
 	if err := s.folder.ReadAt(name, head, 0); err != nil {
 		return err
 	}
 	switch {
-	case strings.HasPrefix(string(head), pt.Magic), strings.HasPrefix(pt.OldMagic, string(head)) && len(head) > 2:
+	case strings.HasPrefix(string(head), pt.Magic), pt.IsOld(head):
 		s.format = PT
 		saved, err := pt.Read(within{s.folder, name}, o.Size)
 		if err != nil {
@@ -77,7 +77,7 @@ func (s *source) openFile(name string) error {
 		}
 		s.tensors, s.others, s.left, s.opaque = saved.Tensors, saved.Others, saved.Left, saved.Opaque
 		return nil
-	case len(head) == 9 && head[8] == '{' && binary.LittleEndian.Uint64(head[:8]) < 1<<32:
+	case len(head) > 8 && head[8] == '{' && binary.LittleEndian.Uint64(head[:8]) < 1<<32:
 		s.format = Safetensors
 		saved, err := hf.ReadFile(s.folder, name)
 		if err != nil {
@@ -89,7 +89,7 @@ func (s *source) openFile(name string) error {
 	case len(head) > 1 && head[0] == 0x80 && head[1] <= 5:
 		return errors.New("it is a bare pickle, or was saved by torch before 0.2: load it with a program that you trust, and save its state dict with torch.save or safetensors")
 	}
-	return fmt.Errorf("it begins with %q, which is no format that is known: %s", head, known)
+	return fmt.Errorf("it begins with %q, which is no format that is known: %s", head[:min(len(head), 9)], known)
 }
 
 // of takes what safetensors files have.

@@ -117,6 +117,9 @@ type machine struct {
 	most  int // of these
 }
 
+// unset is a place of the memo that was passed over.
+var unset = new(int)
+
 // make counts one more.
 func (m *machine) make() error {
 	if m.made++; m.made > m.most {
@@ -440,7 +443,7 @@ func (m *machine) remember(op byte) error {
 		return err
 	}
 	if op == 'h' || op == 'j' {
-		if n >= uint64(len(m.memo)) {
+		if n >= uint64(len(m.memo)) || m.memo[n] == unset {
 			return refuse("place %d of the memo is empty", n)
 		}
 		return m.push(m.memo[n])
@@ -453,6 +456,11 @@ func (m *machine) remember(op byte) error {
 	case n < uint64(len(m.memo)):
 		m.memo[n] = v
 		return nil
+	case n == uint64(len(m.memo))+1: // Python 2 counts them up from 1
+		m.memo = append(m.memo, unset)
+		if err := m.make(); err != nil {
+			return err
+		}
 	case n > uint64(len(m.memo)): // Python counts them up
 		return refuse("place %d of the memo is used, and place %d is not", n, len(m.memo))
 	}
@@ -509,15 +517,39 @@ func (m *machine) object(op byte) error {
 		return refuse("it calls a %T with a %T", list[0], list[1])
 	}
 	if class == orderedDict {
-		if len(args) > 0 {
-			return refuse("an OrderedDict of %d arguments", len(args))
+		d, ok := ordered(args)
+		if !ok {
+			return refuse("an OrderedDict of %d arguments, which are no list of pairs", len(args))
 		}
-		return m.push(&Dict{})
+		return m.push(d)
 	}
 	if class == defaultDict && len(args) < 2 { // what its function makes of no key says nothing
 		return m.push(&Dict{})
 	}
 	return m.push(&Call{Class: class, Args: args})
+}
+
+// ordered is an OrderedDict of a list of pairs, as Python 2 wrote it, or an empty one.
+func ordered(args Tuple) (*Dict, bool) {
+	d := &Dict{}
+	if len(args) == 0 {
+		return d, true
+	}
+	list, ok := args[0].(*List)
+	if !ok || len(args) > 1 {
+		return nil, false
+	}
+	for _, v := range list.Items {
+		pair, ok := v.(Tuple)
+		if l, isList := v.(*List); isList {
+			pair, ok = l.Items, true
+		}
+		if !ok || len(pair) != 2 {
+			return nil, false
+		}
+		d.Keys, d.Values = append(d.Keys, pair[0]), append(d.Values, pair[1])
+	}
+	return d, true
 }
 
 // callee is what is called: a class, what a call returns, or a class whose source lies beside it.

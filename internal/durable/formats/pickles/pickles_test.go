@@ -65,7 +65,7 @@ var hostile = map[string]struct{ pickle, says string }{
 	"a buffer":            {"\x80\x05\x97.", "opcode"},
 	"a call of a text":    {"\x8c\x01x)R.", "it calls a string"},
 	"a call with a list":  {"ccollections\nOrderedDict\n]R.", "it calls a"},
-	"an odd OrderedDict":  {"ccollections\nOrderedDict\n]\x85R.", "arguments"},
+	"an odd OrderedDict":  {"ccollections\nOrderedDict\n]K\x01a\x85R.", "arguments"},
 	"state of a number":   {"K\x01}b.", "gives a int64 a state"},
 	"nothing":             {".", "empty stack"},
 	"below a mark":        {"K\x01(.", "empty stack"},
@@ -75,6 +75,8 @@ var hostile = map[string]struct{ pickle, says string }{
 	"an item of a list":   {"]K\x01K\x02s.", "sets an item"},
 	"half an item":        {"}(K\x01u.", "has no value"},
 	"an empty memo":       {"h\x05.", "memo"},
+	"a memo's gap":        {"Nq\x01h\x00.", "place 0 of the memo is empty"},
+	"a memo's wide gap":   {"Nq\x02.", "place 2 of the memo is used"},
 	"a far memo":          {"Nr\xff\xff\xff\xff.", "place 4294967295"},
 	"a long text":         {"X\xff\xff\xff\xff.", "cut"},
 	"a longer text":       {"\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", "cut"},
@@ -131,6 +133,8 @@ func TestOpaque(t *testing.T) {
 		"text of Python 2":   {"T\x02\x00\x00\x00ab.", "ab"},
 		"bytes to change":    {"\x96\x02\x00\x00\x00\x00\x00\x00\x00ab.", []byte("ab")},
 		"dropped":            {"K\x01K\x020(K\x031.", int64(1)},
+		"memo of Python 2":   {"K\x01q\x01q\x02h\x01.", int64(1)},
+		"a dict of pairs":    {"ccollections\nOrderedDict\n]](\x8c\x01kK\x01ea\x85R.", &Dict{[]any{"k"}, []any{int64(1)}}},
 		"a class of source":  {"((X\x06\x00\x00\x00modulecm\nC\ntQ)\x81}b.", &Call{Class: Class{"m", "C"}, Args: Tuple{}, State: &Dict{}}},
 	} {
 		v, err := Load([]byte(c.pickle), Any)

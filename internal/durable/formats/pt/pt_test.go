@@ -255,7 +255,7 @@ func TestStrides(t *testing.T) {
 
 // old is a file of the format before torch 1.6, of one tensor.
 func old(object []byte, keys string, storages ...[]byte) []byte {
-	b := []byte(OldMagic + "\x80\x02M\xe9\x03." + "\x80\x02}X\x0d\x00\x00\x00little_endian\x88s.")
+	b := []byte("\x80\x02" + oldMagic + "\x80\x02M\xe9\x03." + "\x80\x02}X\x0d\x00\x00\x00little_endian\x88s.")
 	b = append(append(b, object...), keys...)
 	for _, s := range storages {
 		b = append(b, byte(len(s)/4), 0, 0, 0, 0, 0, 0, 0)

@@ -2,6 +2,7 @@ package pt
 
 import (
 	"archive/zip"
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -24,11 +25,20 @@ func bad(form string, args ...any) error {
 	return fmt.Errorf("%w: "+form, append([]any{ErrFormat}, args...)...)
 }
 
-// Magic is how such a file begins. OldMagic: before torch 1.6.
-const (
-	Magic    = "PK\x03\x04"
-	OldMagic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
-)
+// Magic is how such a file begins.
+const Magic = "PK\x03\x04"
+
+// oldMagic is the number that a file from before torch 1.6 begins with, in whatever protocol.
+const oldMagic = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+
+// HeadBytes is how much of a file IsOld looks at.
+const HeadBytes = 32
+
+// IsOld tells whether a file that begins so is one from before torch 1.6.
+func IsOld(head []byte) bool {
+	head = head[:min(len(head), HeadBytes)]
+	return len(head) > 0 && head[0] == 0x80 && bytes.Contains(head, []byte(oldMagic))
+}
 
 // Saved is what a file has: tensors by the path of their keys, and the paths of what is no tensor.
 type Saved struct {
@@ -90,7 +100,7 @@ func Read(src io.ReaderAt, size int64) (*Saved, error) { return read(src, size, 
 
 func read(src io.ReaderAt, size int64, most limits) (*Saved, error) {
 	begin := open
-	if head := make([]byte, len(OldMagic)); size >= int64(len(head)) && readAt(src, head, 0) == nil && string(head) == OldMagic {
+	if head := make([]byte, min(max(size, 0), HeadBytes)); readAt(src, head, 0) == nil && IsOld(head) {
 		begin = openOld
 	}
 	v, r, err := begin(src, size, most)
