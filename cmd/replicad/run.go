@@ -154,7 +154,7 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags.IntVar(&o.MinCopies, "min-copies", 0, "nodes that must hold each part before a step is committed (default 2)")
 	flags.IntVar(&o.Cadence, "cadence", 0, "steps between generations (default 1)")
 	flags.IntVar(&o.Slots, "slots", 0, "generations a rank's arena holds, 2 to 4 (default 2 where fewer ranks than --min-copies compute a part, or with --groups auto; else 4)")
-	flags.IntVar(&o.ChunkMB, "chunk-mb", 0, fmt.Sprintf("chunk size in MiB (default: %d KiB)", replica.DefaultChunkBytes>>10))
+	flags.IntVar(&o.ChunkMB, "chunk-mb", 0, fmt.Sprintf("chunk size in MiB, 1 or more; without the flag chunks have %d KiB", replica.DefaultChunkBytes>>10))
 	flags.Var(&everyValue{&o.DurableEvery}, "durable-every", "`STEPS|TIME|auto` between generations written to disk: 500, 15m, or as often as the cost of a write and the faults of the job make worth while; 0: never (default: auto where the configuration sets durable_dir, else never)")
 	flags.IntVar(&o.PrivateCapMB, "private-cap-mb", 0, "upper limit of a rank's private regions, in MiB (default 64)")
 	flags.BoolVar(&o.RequireVotes, "require-votes", false, "never resume from a state that one rank alone vouches for")
