@@ -1,9 +1,11 @@
 package hostile
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -34,7 +36,7 @@ func fileBombs(ctx context.Context, a *attack) error {
 		return err
 	}
 	header := filepath.Join(dir, "header.safetensors")
-	if err := os.WriteFile(header, crowdedHeader(95_000_000), 0o600); err != nil {
+	if err := crowdedHeader(header, 95_000_000); err != nil {
 		return err
 	}
 	for what, file := range map[string]string{"of a DCP folder": dcp, "of a safetensors header": header} {
@@ -45,18 +47,31 @@ func fileBombs(ctx context.Context, a *attack) error {
 	return nil
 }
 
-// crowdedHeader is a safetensors file whose header has so many bytes of metadata with short keys: the format allows 100 MB.
-func crowdedHeader(size int) []byte {
-	var b bytes.Buffer
-	b.WriteString(`{"__metadata__":{`)
-	for i := 0; b.Len() < size-200; i++ {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, `"%x":""`, i)
+// crowdedHeader writes a safetensors file whose header has so many bytes of metadata with short keys: the format allows 100 MB. It holds none of it: what this
+// process has resident when it starts the command counts as the command's.
+func crowdedHeader(file string, size int) (err error) {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
 	}
-	b.WriteString(`},"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}`)
-	return append(append(binary.LittleEndian.AppendUint64(nil, uint64(b.Len())), b.Bytes()...), make([]byte, 16)...)
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w, n := bufio.NewWriter(f), 0
+	put := func(format string, args ...any) {
+		m, failed := fmt.Fprintf(w, format, args...)
+		n, err = n+m, errors.Join(err, failed)
+	}
+	put("%8s", "") // the header's length, once it is known
+	put(`{"__metadata__":{"":""`)
+	for i := 0; n < size-200 && err == nil; i++ {
+		put(`,"%x":""`, i)
+	}
+	put(`},"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}`)
+	length := binary.LittleEndian.AppendUint64(nil, uint64(n-8))
+	put("%16s", "")
+	if err = errors.Join(err, w.Flush()); err == nil {
+		_, err = f.WriteAt(length, 0)
+	}
+	return err
 }
 
 // sharedChunks is the metadata of a folder of torch.distributed.checkpoint that puts one record of a chunk so many times into one list (two bytes each), and one
