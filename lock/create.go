@@ -14,7 +14,7 @@ const maxJobs = 256
 // createJob mints a job, or adopts that of a durable generation (protocol section 5.4). A name may be used again once its
 // job has ended; a UUID is never minted twice.
 func (s *State) createJob(index uint64, c replica.CreateJob) Outcome {
-	if err := replica.CheckName(c.Name); err != nil {
+	if err := replica.CheckJobName(c.Name); err != nil {
 		return Outcome{Err: refuse(Invalid, "create job: %v", err)}
 	}
 	if c.Creator != "" {

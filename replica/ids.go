@@ -159,16 +159,22 @@ type Position struct {
 
 func (p Position) String() string { return fmt.Sprintf("%d/%d", p.Epoch, p.Step) }
 
-// CheckName tells whether a job's or node's name follows the grammar: 1 to 63 of [a-z0-9-_.], first and last a letter or
+// CheckName tells whether a node's or another name follows the grammar: 1 to 63 of [a-z0-9-_.], first and last a letter or
 // digit. Names become file names and certificate fields, so nothing else is let in.
-func CheckName(s string) error {
+func CheckName(s string) error { return checkName(s, "a-z", false) }
+
+// CheckJobName tells whether a job's name follows the grammar: that of [CheckName], and capitals, as people name models. Names that differ in case alone are
+// those of two jobs.
+func CheckJobName(s string) error { return checkName(s, "a-z, A-Z", true) }
+
+func checkName(s, letters string, capitals bool) error {
 	if len(s) == 0 || len(s) > MaxNameBytes {
 		return fmt.Errorf("name %q: want 1 to %d characters", s, MaxNameBytes)
 	}
-	alnum := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
+	alnum := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || capitals && c >= 'A' && c <= 'Z' }
 	for i := range len(s) {
 		if c := s[i]; !alnum(c) && (c != '-' && c != '_' && c != '.' || i == 0 || i == len(s)-1) {
-			return fmt.Errorf("name %q: character %q at %d: want a-z, 0-9 and, inside, '-', '_', '.'", s, c, i)
+			return fmt.Errorf("name %q: character %q at %d: want %s, 0-9 and, inside, '-', '_', '.'", s, c, i, letters)
 		}
 	}
 	return nil

@@ -48,6 +48,22 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
+// Jobs are named as models are; all else of the grammar stays.
+func TestCheckJobName(t *testing.T) {
+	for _, s := range []string{"Llama3-8B", "A", "Z", "a", "GPT.2_x"} {
+		if err := CheckJobName(s); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, s := range []string{"", "-A", "A-", "A b", "A/b", "[", "@", "Ä", strings.Repeat("X", MaxNameBytes+1)} {
+		if err := CheckJobName(s); err == nil {
+			t.Errorf("%q is accepted: it becomes a file name", s)
+		} else if len(s) < 5 && s != "" && !strings.Contains(err.Error(), "A-Z") {
+			t.Error(err)
+		}
+	}
+}
+
 func TestLayoutCheck(t *testing.T) {
 	for _, l := range []Layout{{1, []GroupID{0}}, {4, []GroupID{0, 1, 0, 1}}, {3, []GroupID{2, 0, 1}}} {
 		if err := l.Check(); err != nil {

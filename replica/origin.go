@@ -32,7 +32,7 @@ func (o *Origin) Check() error {
 			return fmt.Errorf("the origin's %s %.80q has %d bytes: want 1 to %d that can be printed", f.what, f.text, len(f.text), MaxOrigin)
 		}
 	}
-	if err := CheckName(o.Job); err != nil {
+	if err := CheckJobName(o.Job); err != nil {
 		return fmt.Errorf("the origin's job: %w", err)
 	}
 	if g := o.Generation; o.Run == (JobID{}) || g.Epoch == 0 || g.Epoch > MaxEpoch || g.Step > MaxStep || o.World == 0 || o.World > MaxRanks {

@@ -36,7 +36,7 @@ func (v *ask) command(std stdio) *cobra.Command {
 	var operator string
 	cmd := &cobra.Command{Use: v.use, Short: v.short, Long: v.long, Args: cobra.ExactArgs(v.args), RunE: func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			if err := replica.CheckName(args[0]); err != nil {
+			if err := replica.CheckJobName(args[0]); err != nil { // of a node or a job: which names nodes have the leader says
 				return coded(exitUsage, err)
 			}
 		}

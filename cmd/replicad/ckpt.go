@@ -174,7 +174,7 @@ func (c ckpt) find(ctx context.Context, arg string, who string) (w *where, err e
 	for _, unmarked := range []bool{false, true} {
 		var names []string
 		for url := root; ; {
-			if len(names) == 0 || replica.CheckName(names[0]) == nil {
+			if len(names) == 0 || replica.CheckJobName(names[0]) == nil {
 				ok, err := c.open(ctx, w, url, names, who, unmarked)
 				if err != nil || ok {
 					return w, err

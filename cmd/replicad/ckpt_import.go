@@ -32,7 +32,7 @@ tensors' is left out, and so is a tensor that no generation can hold. Each is na
 			if root == "" {
 				return coded(exitUsage, errors.New("say where to: --to ROOT, a directory or the URL of a store"))
 			}
-			if err := replica.CheckName(into.Job); err != nil {
+			if err := replica.CheckJobName(into.Job); err != nil {
 				return coded(exitUsage, fmt.Errorf("--job: %w", err))
 			}
 			if into.Step = replica.Step(step); into.Step > replica.MaxStep {

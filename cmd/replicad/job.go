@@ -72,7 +72,7 @@ func newJobToken(std stdio) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := replica.CheckName(args[0]); err != nil {
+			if err := replica.CheckJobName(args[0]); err != nil {
 				return coded(exitUsage, fmt.Errorf("job %w", err))
 			}
 			token := c.JobToken(args[0])

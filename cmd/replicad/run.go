@@ -148,7 +148,7 @@ func (f *runFlags) addJobFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.Socket, "socket", "", "the daemon's `SOCKET` for ranks, instead of --config")
 	flags.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the job's token, as replicad job token prints it (default: $REPLICAD_TOKEN; with --config, derived from its job_secret)")
 	flags.StringVar(&o.Host, "host", "", "`ADDRESS` of this node for the ranks' own sockets (default: the host of the daemon's addr)")
-	flags.StringVar(&o.Job, "job", "", "`NAME` of the job")
+	flags.StringVar(&o.Job, "job", "", "`NAME` of the job: 1 to 63 letters, digits and, inside, - _ . ; required")
 	flags.IntVar(&o.World, "world", 0, "ranks in the job, on all nodes")
 	flags.StringVar(&f.groups, "groups", "", "replica group of each rank, as `0,1,0,1`, or auto: the ranks find their groups in the model (default: those of the running or resumed job, else one group)")
 	flags.IntVar(&o.MinCopies, "min-copies", 0, "nodes that must hold each part before a step is committed (default 2)")

@@ -58,7 +58,7 @@ func fromName(arg, job string) (string, error) {
 		}
 	}
 	if job != "" {
-		if err := replica.CheckName(job); err != nil {
+		if err := replica.CheckJobName(job); err != nil {
 			return "", fmt.Errorf("--from-job: %w", err)
 		}
 		root = strings.TrimRight(root, "/") + "/" + job

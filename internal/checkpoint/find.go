@@ -71,7 +71,7 @@ func SkipKindOf(err error) SkipKind {
 // Find lists the durable generations of a job, newest position first, and what it skipped and why. With a zero job it
 // lists every job that had the name, the one committed last first.
 func (s *Store) Find(jobName string, job replica.JobID) (found []Found, skipped []Skipped, err error) {
-	if err := replica.CheckName(jobName); err != nil {
+	if err := replica.CheckJobName(jobName); err != nil {
 		return nil, nil, err
 	}
 	t, err := s.at()

@@ -81,7 +81,7 @@ func flatten(shards []replica.ShardInfo) []replica.ShardInfo {
 
 // check tells whether the marker lists every part of its layout once, each under its own name.
 func (m *Marker) check() error {
-	if err := replica.CheckName(m.JobName); err != nil {
+	if err := replica.CheckJobName(m.JobName); err != nil {
 		return err
 	}
 	if m.Version != markerVersion && m.Version != markerUnordered {

@@ -121,7 +121,7 @@ func (s *Store) Close() error {
 func (t *tree) tag() string { return strings.ToLower(rand.Text()[:12]) }
 
 func jobDir(jobName string, job replica.JobID) (string, error) {
-	if err := replica.CheckName(jobName); err != nil {
+	if err := replica.CheckJobName(jobName); err != nil {
 		return "", err
 	}
 	return path.Join(jobName, job.String()), nil

@@ -88,7 +88,7 @@ func checkJob(v lock.View, j *replica.Job) error {
 	}
 	groups, rising := j.Layout.NumGroups(), func(a, b replica.Opened) int { return cmp.Compare(a.Epoch, b.Epoch) }
 	switch {
-	case replica.CheckName(j.Name) != nil:
+	case replica.CheckJobName(j.Name) != nil:
 		return errors.New("bad name")
 	case j.LastIndex > v.Index:
 		return fmt.Errorf("changed by entry %d, later than the snapshot", j.LastIndex)

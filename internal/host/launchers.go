@@ -126,7 +126,7 @@ func groupsOf(set []bool) (groups []int) {
 func (h *Host) runHello(ev session.RunHello) {
 	l := &launcher{peer: ev.Peer, user: ev.Peer.UID(), request: ev.Header.Request, hello: ev.RunHello, starts: starts{}, kept: ev.Kept}
 	h.launchers[ev.Peer.ID()] = l
-	if err := replica.CheckName(l.hello.Job); err != nil {
+	if err := replica.CheckJobName(l.hello.Job); err != nil {
 		h.refuseLauncher(l, wire.CodeInvalid, "job "+err.Error())
 		return
 	}

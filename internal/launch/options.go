@@ -111,7 +111,7 @@ func (o Options) Validate() error {
 	}
 	if o.Job == "" {
 		bad("--job NAME is required: the name of the job")
-	} else if err := replica.CheckName(o.Job); err != nil {
+	} else if err := replica.CheckJobName(o.Job); err != nil {
 		bad("--job: %w", err)
 	}
 	if len(o.Token) > maxText {

@@ -356,7 +356,7 @@ func (c *Catalog) log(ctx context.Context, job string, l format.Log) (key string
 
 // Logs reads the newest lines of the log, the oldest of them first. Lines that cannot be read are counted.
 func (c *Catalog) Logs(ctx context.Context, job string, most int) (list []format.Log, unreadable int, err error) {
-	if err := replica.CheckName(job); err != nil {
+	if err := replica.CheckJobName(job); err != nil {
 		return nil, 0, err
 	}
 	var keys []string

@@ -149,7 +149,7 @@ func (c *Catalog) ListNamed(ctx context.Context, job string) (list []Listed, err
 }
 
 func (c *Catalog) listed(ctx context.Context, job string, named bool) (list []Listed, err error) {
-	if err := replica.CheckName(job); err != nil {
+	if err := replica.CheckJobName(job); err != nil {
 		return nil, err
 	}
 	from := ""

@@ -72,7 +72,7 @@ func (o *Old) Jobs(_ context.Context) (jobs []string, err error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if replica.CheckName(e.Name()) != nil || !e.IsDir() {
+		if replica.CheckJobName(e.Name()) != nil || !e.IsDir() {
 			continue
 		}
 		runs, err := o.gate.List(e.Name())
@@ -199,7 +199,7 @@ func (o *Old) file(m checkpoint.Found, s replica.ShardInfo) (w format.Written, l
 
 // List says what there is of a name.
 func (o *Old) List(ctx context.Context, job string) (list []Listed, err error) {
-	if err := replica.CheckName(job); err != nil {
+	if err := replica.CheckJobName(job); err != nil {
 		return nil, err
 	}
 	switch _, err := o.gate.Look(job); {

@@ -35,7 +35,7 @@ func after(p format.Place) string { return p.Job + "/" + p.Run + "0" }
 
 // places lists where the runs of a name lie. Foreign names are passed over in the same list.
 func (c *Catalog) places(ctx context.Context, job string) (list []format.Place, err error) {
-	if err := replica.CheckName(job); err != nil {
+	if err := replica.CheckJobName(job); err != nil {
 		return nil, err
 	}
 	from := ""

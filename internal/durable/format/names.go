@@ -288,7 +288,7 @@ func (p Place) Prefix() string { return p.Job + "/" + p.Run + "/" }
 
 // Check tells whether the place is one that a run may have.
 func (p Place) Check() error {
-	if err := replica.CheckName(p.Job); err != nil {
+	if err := replica.CheckJobName(p.Job); err != nil {
 		return err
 	}
 	if _, _, ok := ParseRunName(p.Run); !ok {

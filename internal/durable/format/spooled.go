@@ -60,7 +60,7 @@ func ParseSpooled(b []byte) (*Spooled, error) {
 }
 
 func (s *Spooled) check() error {
-	if err := replica.CheckName(s.Job); err != nil {
+	if err := replica.CheckJobName(s.Job); err != nil {
 		return err
 	}
 	n := Name{Kind: ShardKind, Generation: s.Generation, Write: s.Number, Shard: s.Object}

@@ -157,7 +157,7 @@ func (r *run) check() error {
 	if r.ID == (replica.JobID{}) {
 		return errors.New("a run without an id")
 	}
-	if err := replica.CheckName(r.Job); err != nil {
+	if err := replica.CheckJobName(r.Job); err != nil {
 		return fmt.Errorf("job: %w", err)
 	}
 	return nil
