@@ -128,8 +128,10 @@ func (c *testClient) receive() (wire.RankHeader, []byte, []*os.File, error) {
 	c.t.Helper()
 	c.mayTake()
 	b, files, _, _, err := unixsock.Receive(c.c, make([]byte, wire.MaxRankMessage))
-	if errors.Is(err, unix.ECONNRESET) {
-		err = io.EOF
+	if errors.Is(err, unix.ECONNRESET) { // it says so once; what the daemon said before comes after that
+		if b, files, _, _, err = unixsock.Receive(c.c, make([]byte, wire.MaxRankMessage)); errors.Is(err, unix.ECONNRESET) {
+			err = io.EOF
+		}
 	}
 	if err != nil {
 		return wire.RankHeader{}, nil, nil, err
@@ -483,9 +485,15 @@ func TestReasonOutlivesWhatIsStillSent(t *testing.T) {
 	c.sendRaw(bad)
 	next[Gone](t, s) // from here on nobody takes what it says for more than noise
 	for i := range 100 {
-		c.send(wire.MRegions, wire.AppendRegions(nil, uint32(i*len(many)), many))
+		c.mayTake()
+		_, err := c.c.Write(wire.AppendRank(nil, wire.RankHeader{Type: wire.MRegions}, wire.AppendRegions(nil, uint32(i*len(many)), many)))
+		if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
+			break // a client that takes seconds is not listened to for as long, and finds the reason all the same
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	c.send(wire.MAttach, wire.AppendAttach(nil, 1, replica.NoGroup))
 	if r := c.refused(wire.CodeInvalid); !strings.Contains(r.Text, "not UTF-8") {
 		t.Errorf("%q", r.Text)
 	}
