@@ -22,18 +22,22 @@ func hangups() (told <-chan os.Signal, stop func()) {
 	return got, func() { signal.Stop(got) }
 }
 
-// untilHangup is ctx, and done at the first SIGHUP too, with a cause that names it.
-func untilHangup(ctx context.Context) (_ context.Context, stop func()) {
+// untilHangup is parent, and done at the first SIGHUP too, with a cause that names it. Of a parent that is done later, again has the cause.
+func untilHangup(parent context.Context) (_ context.Context, again <-chan error, stop func()) {
 	told, unnotify := hangups()
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(parent)
+	after := make(chan error, 1)
 	go func() {
 		select {
 		case <-told:
 			cancel(launch.Signaled{Signal: syscall.SIGHUP})
 		case <-ctx.Done():
+			return
 		}
+		<-parent.Done() // or the process ends
+		after <- context.Cause(parent)
 	}()
-	return ctx, func() { unnotify(); cancel(nil) }
+	return ctx, after, func() { unnotify(); cancel(nil) }
 }
 
 // leaveTerminal has a launcher and its processes ignore SIGHUP, and write to a file that the caller closes.

@@ -62,8 +62,9 @@ func newRun(std stdio) *cobra.Command {
 			if opt.Kept != nil {
 				defer opt.Kept.Close()
 			}
-			ctx, stop := untilHangup(cmd.Context())
+			ctx, again, stop := untilHangup(cmd.Context())
 			defer stop()
+			opt.Again = again
 			if f.nohup {
 				away, err := leaveTerminal(&opt, std)
 				if err != nil {

@@ -99,7 +99,7 @@ type launcher struct {
 
 // loop is the owner goroutine.
 func (l *launcher) loop(ctx context.Context) (int, error) {
-	done := ctx.Done()
+	done, again := ctx.Done(), (<-chan error)(nil)
 	l.giveUpAt = time.Now().Add(l.opt.Patience)
 	for !l.stopping || len(l.children) > 0 || len(l.warm) > 0 || len(l.dismissed) > 0 {
 		timer := time.NewTimer(l.untilNext(time.Now()))
@@ -113,8 +113,11 @@ func (l *launcher) loop(ctx context.Context) (int, error) {
 				l.preload.Learn(time.Now(), e)
 			}
 		case <-done:
-			done = nil
+			done, again = nil, l.opt.Again
 			l.onSignal(context.Cause(ctx))
+		case cause := <-again:
+			again = nil
+			l.onSignal(cause)
 		case now := <-timer.C:
 			l.onTime(now)
 		}
@@ -386,13 +389,17 @@ func (l *launcher) onSignal(cause error) {
 		l.signalled(s)
 		return
 	}
-	l.leaving = &leaving{s, time.Now().Add(l.opt.Grace)}
+	if l.leaving != nil { // after a hangup: the ranks have no more time than they had
+		l.leaving.signal = s
+	} else {
+		l.leaving = &leaving{s, time.Now().Add(l.opt.Grace)}
+		l.send(wire.MRunLeaving, wire.RunExited{})
+	}
 	if s.Signal == syscall.SIGHUP {
 		l.opt.Logf("%v: the terminal has gone (run --nohup goes on without it): %d process(es) get %v once they have ended the step that they are in, at the latest in %v", s.Signal, len(l.children), s.passed(), l.opt.Grace)
 	} else {
-		l.opt.Logf("%v: %d process(es) get it too, once they have ended the step that they are in, at the latest in %v; another %v ends all at once", s.Signal, len(l.children), l.opt.Grace, s.Signal)
+		l.opt.Logf("%v: %d process(es) get it too, once they have ended the step that they are in, at the latest in %v; another %v ends all at once", s.Signal, len(l.children), time.Until(l.leaving.until).Round(time.Second), s.Signal)
 	}
-	l.send(wire.MRunLeaving, wire.RunExited{})
 }
 
 // passOn passes on a signal that waits.

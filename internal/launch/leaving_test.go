@@ -59,3 +59,22 @@ func TestRanksEndTheirStepBeforeSIGTERM(t *testing.T) {
 		})
 	}
 }
+
+// A SIGTERM after a hangup is the first of two, as without one: it is said, and the launcher ends by it.
+func TestSIGTERMAfterAHangupCounts(t *testing.T) {
+	d := newDaemon(t)
+	again := make(chan error, 1)
+	j := run(d, 1, forever, func(o *Options) { o.Grace, o.Again = patience, again })
+	p := d.welcome()
+	p.start(0, 1)
+	p.running()
+	j.cancel(Signaled{syscall.SIGHUP})
+	p.process(wire.MRunLeaving)
+	again <- Signaled{syscall.SIGTERM}
+	j.log.await(t, "terminated: 1 process(es) get it too")
+	p.send(wire.MRunLeave, nil)
+	p.exited()
+	if code, err := j.wait(); code != 128+int(syscall.SIGTERM) || err != nil {
+		t.Errorf("code %d, want SIGTERM's; %v", code, err)
+	}
+}

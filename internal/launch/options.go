@@ -50,6 +50,7 @@ type Options struct {
 
 	Notes []replica.Remark // that durable generations have, by kind Note
 	From  *wire.From       // what a new job begins with; nil: its program's own state
+	Again <-chan error     // the cause of a signal that comes after the one that ended the context; nil: none comes
 	Begun func()           // called once the job needs no more what From names; it must not wait; nil: nobody
 	Kept  *os.File         // sealed: a tar of files that the run is to carry (internal/durable/kept); nil: none. It stays the caller's
 
