@@ -123,6 +123,9 @@ func TestEnsureKeeper(t *testing.T) {
 	if fields[1] == strconv.Itoa(os.Getpid()) || fields[3] != strconv.Itoa(pid) {
 		t.Errorf("keeper %d has parent %s and session %s: it would end with the daemon or its terminal", pid, fields[1], fields[3])
 	}
+	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil { // a closed terminal takes no state
+		t.Fatal(err)
+	}
 	if err := awaitKeeper(t.Context(), socket); err != nil {
 		t.Errorf("waiting for the keeper that is there: %v", err)
 	}

@@ -232,8 +232,45 @@ func (r *reader) fillSection(n ast.Node, v reflect.Value, field string) {
 			r.fill(it.Value(), f, name)
 			continue
 		}
-		r.faults = append(r.faults, &FieldError{name, place(it.Key()) + " unknown", "one of " + strings.Join(slices.Sorted(maps.Keys(known)), ", "), "it would be ignored, and what was meant would keep its default"})
+		r.faults = append(r.faults, &FieldError{name, place(it.Key()) + " unknown", nearest(key.Value, slices.Sorted(maps.Keys(known))), "it would be ignored, and what was meant would keep its default"})
 	}
+}
+
+// nearest are the names that a misspelt key may mean: those that two letters make of it, or that it begins with; all of them where none is near.
+func nearest(key string, names []string) string {
+	var near []string
+	for _, name := range names {
+		if d := edits(key, name); d < 3 && d < len(name)-1 || len(name) > 2 && strings.HasPrefix(key, name) {
+			near = append(near, name)
+		}
+	}
+	if len(near) == 0 {
+		return "one of " + strings.Join(names, ", ")
+	}
+	return strings.Join(near, " or ") + " (did you mean that?)"
+}
+
+// edits is how many bytes have to be put in, taken out or changed to make b of a; 3 and more may be said as the difference of their lengths.
+func edits(a, b string) int {
+	if d := max(len(a), len(b)) - min(len(a), len(b)); d > 2 {
+		return d
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		left := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			d := left
+			if a[i] != b[j] {
+				d = min(left, row[j], row[j+1]) + 1
+			}
+			left, row[j+1] = row[j+1], d
+		}
+	}
+	return row[len(b)]
 }
 
 // fieldsOf are the fields of a struct by their names in a file.

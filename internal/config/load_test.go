@@ -57,6 +57,8 @@ func TestBadFiles(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
 		{"unknown field", "node: a\naddress: x\n", "[2:1]"},
 		{"unknown nested field", "node: a\ntiming:\n  hurry: 1s\n", "[3:3]"},
+		{"misspelt field", "node: a\nadr: x\n", "want addr or addrs (did you mean that?)"},
+		{"misspelt nested field", "node: a\ntiming:\n  acks: 1s\n", "want ack (did you mean that?)"},
 		{"field twice", "node: a\nnode: b\n", "[2:1]"},
 		{"not YAML", "node: [a\n", "["},
 		{"a list", "- a\n", "[1:"},
@@ -251,7 +253,7 @@ func TestFaultsOfBothKinds(t *testing.T) {
 		want []string
 	}{
 		{"node: A\naddress: x\ntiming: {hurry: 1s, ack: 1ms}\nvoters:\n  - {nmae: a}\n  - {name: b, port: 1}\n", []string{
-			"\naddress: [2:1] unknown: want one of ", "\ntiming.hurry: [3:10] unknown: want one of abandoned, ack, ", "\ntiming.ack: 1ms", "\nnode: \"A\"", "\nvoters[0].nmae: [5:6]", "\nvoters[1].port: [6:15]"}},
+			"\naddress: [2:1] unknown: want addr or addrs (did you mean that?)", "\ntiming.hurry: [3:10] unknown: want one of abandoned, ack, ", "\ntiming.ack: 1ms", "\nnode: \"A\"", "\nvoters[0].nmae: [5:6]", "\nvoters[1].port: [6:15]"}},
 		{"node: A\nmemory_margin: 5 apples\nraft: {watchdog: 1ms}\n", []string{"\nmemory_margin: [2:16] \"5 apples\": want a size such as 512MiB", "\nnode: \"A\"", "\nraft.watchdog: 1ms"}},
 		{"memory_margin: -5GiB\ndurable_keep: x\ntiming: {ack: 1}\nlog: {commits: yes}\nnode:\nsocket: ''\nlabels: [a]\nseeds: {a: b}\nraft: x\npki: {ca: [x]}\nvoters: [x]\n", []string{
 			"\nmemory_margin: [1:16] \"-5GiB\": want", "\ndurable_keep: [2:15] \"x\": want", "\ntiming.ack: [3:15] \"1\": want a time", "\nlog.commits: [4:16] \"yes\": want true or false", "\nnode: [5:6] nothing: want a value", "\nsocket: [6:9] \"\": want a value",

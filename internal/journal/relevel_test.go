@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/replica"
 )
 
 // Another level holds from the next line on, and is said whatever it is. One that is none changes nothing.
@@ -45,6 +47,34 @@ func TestTheLevelCanBeTakenAnew(t *testing.T) {
 		}
 		if err := j.Relevel("loud"); err == nil || line(leads) != "" {
 			t.Errorf("loud is a level: %v", err)
+		}
+	}
+}
+
+// What an operator is woken for is written at `log: {level: warn}`; what is in order is not.
+func TestWhatIsAWarning(t *testing.T) {
+	job := &replica.Job{Name: "lm", Ranks: make([]replica.Claimed, 2)}
+	for what, tc := range map[string]struct {
+		write func(*Journal)
+		warns bool
+	}{
+		"a rank is lost":   {func(j *Journal) { j.RankDied(job, 0, 7, 0, false) }, true},
+		"a rank has left":  {func(j *Journal) { j.RankDied(job, 0, 7, 0, true) }, false},
+		"a start fails":    {func(j *Journal) { j.StartFailed(job, 0, 1, 1, 5) }, true},
+		"a job is created": {func(j *Journal) { j.JobChanged(nil, job, time.Time{}) }, false},
+		"a fault": {func(j *Journal) {
+			is := *job
+			is.Faults = []replica.Fault{{Epoch: 1, Rank: 1}}
+			j.JobChanged(job, &is, time.Time{})
+		}, true},
+	} {
+		var out bytes.Buffer
+		j, err := New(&out, config.Log{Level: "warn"}, "n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tc.write(j); out.Len() > 0 != tc.warns || tc.warns && !strings.Contains(out.String(), `"level":"warn"`) {
+			t.Errorf("%s: %q", what, out.String())
 		}
 	}
 }
