@@ -39,6 +39,8 @@ func (a *absence) news(now time.Time, o *Options, err error) string {
 		}
 	} else if stranger(err) {
 		kind, what = "is another's", fmt.Sprintf("no daemon on %s (%v)", o.Socket, err)
+	} else if errors.Is(err, os.ErrPermission) { // there is one, and this user may not ask it: to start one is no remedy
+		kind, what = "is closed to this user", fmt.Sprintf("socket %s: %v", o.Socket, err)
 	} else if _, ok := errors.AsType[*silence](err); ok {
 		kind, what = "is silent", fmt.Sprintf("socket %s: %v", o.Socket, err)
 	}

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -37,5 +38,9 @@ func TestADaemonThatStaysAwayIsSaidAgain(t *testing.T) {
 	}
 	if said := (&absence{}).news(began, &Options{Socket: "/s"}, errors.New("EOF")); said != "no daemon on /s (EOF): start it with `replicad daemon`, or check --socket" {
 		t.Errorf("it says %q", said)
+	}
+	denied := fmt.Errorf("%w: user 7 may not connect: rank_users", &net.OpError{Op: "dial", Net: "unixpacket", Err: os.NewSyscallError("connect", syscall.EACCES)})
+	if said := (&absence{}).news(began, o, denied); !strings.Contains(said, "user 7 may not connect: rank_users") || strings.Contains(said, "start it") {
+		t.Errorf("of a socket that is closed to this user it says %q", said)
 	}
 }
