@@ -337,5 +337,5 @@ def test_a_scheduler_of_what_is_put_around_an_optimizer_is_its_own(caplog: pytes
     replacing = Replacing()
     replacing.asks(of, ())
     o.param_groups[0]["lr"] = 0.07  # as of a job that is further in its schedule
-    replacing.say(of, Lacking(of).scheduled, 0, True)
+    replacing.say(of, Lacking(of).scheduled, 0, True, ())
     assert not caplog.records
