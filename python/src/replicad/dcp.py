@@ -30,8 +30,10 @@ from torch.futures import Future
 
 from ._core import capsule, generations
 from ._core.generations import Attempt, Generation, Out, Piece, Tensor, box
-from ._core.native import MAX_DIMS, MAX_NAME
+from ._core.native import MAX_DIMS
 from ._core.provenance import versions
+from ._torch.layout import MAX_NAME
+from ._torch.tensors import short
 from .errors import Corrupt, Invalid, Mismatch, Unsupported
 
 __all__ = ["Names", "Reader", "Writer"]
@@ -154,14 +156,17 @@ class _Opened:
         self.ordered: set[str] = set()  # tensors whose dimensions lie in the memory of the program that wrote them in another order than in their shape
         entries: dict[str, Any] = {}
         of: dict[str, str] = {}  # names in the generation
+        at: dict[str, tuple[Any, ...]] = {}  # where in the state dict
         left: list[str] = []
         layout = generation.tensors.get("replicad.layout")
         ordered = capsule.unpack(generation.load(layout.pieces[0])).get("orders", {}) if layout is not None else {}
         tensors = {t.name: replace(t, shape=t.pieces[0].shape, pieces=t.pieces[:1]) for t in generation.private.values()} | generation.tensors
         whole = {t.called or name: name for name, t in tensors.items() if name not in _OURS}
-        for name, new in _renamed([*whole, *self.values], names):
-            name = whole.get(name, name)
+        for called, new in _renamed([*whole, *self.values], names):
+            name = whole.get(called, called)
             of[new] = name
+            if new == called in paths:
+                at[new] = paths[called]
             if name in ordered:
                 self.ordered.add(new)
             if (tensor := tensors.get(name)) is None:
@@ -178,7 +183,7 @@ class _Opened:
                 stacklevel=2,
             )
         self.values = {new: self.values[name] for new, name in of.items() if name in self.values}
-        self.metadata = Metadata(entries, planner_data={new: paths.get(name, (new,)) if new == name else (new,) for new, name in of.items() if new in entries})
+        self.metadata = Metadata(entries, planner_data={new: at.get(new, (new,)) for new in of if new in entries})
 
     def _entry(self, name: str, t: Tensor, equal: bool) -> TensorStorageMetadata | None:
         """What torch is told of a tensor; None: nobody knows how its pieces belong together. ``equal``: one of which the program says nothing is the same in all groups."""
@@ -394,7 +399,7 @@ class Writer(StorageWriter):
             for item, out in zip(items, outs, strict=True):
                 yield _bytes(item, out, planner)
 
-        layout = capsule.pack({"version": 1, "tensors": share.layout(items)}, "replicad.layout")
+        layout = capsule.pack({"version": 1, "tensors": share.layout(items), "names": _names(items)}, "replicad.layout")
         report = generations.put(share.attempt, share.rank, outs, data, layout, program=self.program)
         results = [WriteResult(item.index, _nbytes(item), None) for item in plan.items]
         done: Future[list[WriteResult]] = Future()
@@ -448,7 +453,7 @@ class _Share:
         for item in items:
             if (laid := self.laid.get(item.index.fqn)) is not None and (t := item.tensor_data) is not None:
                 place = {"shape": list(t.size), "local": list(t.chunk.sizes), "offset": list(t.chunk.offsets)}
-                entries[item.index.fqn] = place | {"placements": list(laid.placements), "mesh": list(laid.mesh)}
+                entries[short(item.index.fqn)] = place | {"placements": list(laid.placements), "mesh": list(laid.mesh)}
         return entries
 
 
@@ -481,6 +486,12 @@ def _laid(plans: list[SavePlan]) -> dict[str, _Laid]:
     return laid
 
 
+def _names(items: Iterable[WriteItem]) -> dict[str, str]:
+    """The whole names of tensors whose names are too long for a region, by those that they have as regions."""
+    names = (item.index.fqn for item in items)
+    return {s: name for name in names if (s := short(name)) != name}
+
+
 def _out(item: WriteItem) -> Out:
     """A tensor as it is written; :class:`Unsupported` names what a generation has no room or word for."""
     name, t = item.index.fqn, item.tensor_data
@@ -493,7 +504,7 @@ def _out(item: WriteItem) -> Out:
         raise Unsupported(f"{name}: generations have no tensors of {dtype}: {remedy}")
     if len(t.chunk.sizes) > MAX_DIMS:
         raise Unsupported(f"{name}: {len(t.chunk.sizes)} dimensions, at most {MAX_DIMS}: reshape it")
-    return Out(name, dtype, tuple(t.chunk.sizes))
+    return Out(short(name), dtype, tuple(t.chunk.sizes))
 
 
 def _nbytes(item: WriteItem) -> int:
