@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -20,14 +21,16 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-func TestRunEndsWithTheJobsCode(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "s")
+// answeringDaemon is a daemon's socket at which one launcher says hello, and is told text and the code 7 once done is closed.
+func answeringDaemon(t *testing.T, text string, done <-chan struct{}) (socket string, hello <-chan wire.RunHello) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "s")
 	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	hello := make(chan wire.RunHello, 1)
+	t.Cleanup(func() { _ = ln.Close() })
+	said := make(chan wire.RunHello, 1)
 	go func() {
 		conn, err := ln.Accept()
 		if err != nil {
@@ -48,17 +51,60 @@ func TestRunEndsWithTheJobsCode(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		hello <- h
-		for _, m := range []struct {
-			typ  uint16
-			body []byte
-		}{{wire.MRunOK, wire.Welcome{ABI: wire.RankABI}.Append(nil)}, {wire.MRunDone, wire.Refused{Code: 7, Text: "do not requeue"}.Append(nil)}} {
-			if _, err := conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: m.typ}, m.body)); err != nil {
+		said <- h
+		tell := func(typ uint16, body []byte) {
+			if _, err := conn.Write(wire.AppendRank(nil, wire.RankHeader{Type: typ}, body)); err != nil {
 				t.Error(err)
 			}
 		}
+		tell(wire.MRunOK, wire.Welcome{ABI: wire.RankABI}.Append(nil))
+		<-done
+		tell(wire.MRunDone, wire.Refused{Code: 7, Text: text}.Append(nil))
 		_, _ = conn.Read(buf) // until the launcher leaves
 	}()
+	return socket, said
+}
+
+// With --nohup a launcher lives on when its terminal is closed, and what it says from then on is in a file.
+func TestRunWithoutATerminal(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	socket, hello := answeringDaemon(t, "do not requeue", done)
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), self, "run", "--nohup", "--socket", socket, "--job", "Lm-8B", "--world", "1", "--", "true")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CMD_TEST=replicad", "XDG_STATE_HOME="+dir)
+	var said strings.Builder
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-hello:
+	case <-t.Context().Done():
+		t.Fatalf("no hello came:\n%s", &said)
+	}
+	for range 2 {
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(done)
+	_ = cmd.Wait() // its code is looked at
+	file := filepath.Join(dir, "replicad-Lm-8B.out")
+	wrote, err := os.ReadFile(file)
+	if code := cmd.ProcessState.ExitCode(); code != 7 || err != nil || !strings.Contains(string(wrote), "do not requeue") || !strings.Contains(said.String(), file) {
+		t.Errorf("code %d, %v; it said\n%s\nand wrote\n%s", code, err, &said, wrote)
+	}
+}
+
+func TestRunEndsWithTheJobsCode(t *testing.T) {
+	done := make(chan struct{})
+	close(done)
+	socket, hello := answeringDaemon(t, "do not requeue", done)
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("t\n"), 0o600); err != nil {
 		t.Fatal(err)
