@@ -115,6 +115,13 @@ def tool(out: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_the_page_says_where_it_runs(wheel: Path) -> None:
+    page = " ".join((ROOT / "docs" / "compatibility.md").read_text().split())
+    (glibc,) = re.findall(r"manylinux_(\d+_\d+)_", wheel.name)
+    assert f"Python {PYTHONS[0]} to {PYTHONS[-1]}, " in page
+    assert f"glibc {glibc.replace('_', '.')} or newer" in page
+
+
 def test_same_inputs_same_bytes(tmp_path: Path) -> None:
     built = []
     for name in ("a", "b"):
