@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -213,6 +214,19 @@ func TestCkptImportEncrypts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+	// What says that tensors are tied is a frozen part. Who wrote it needs no key for it.
+	const tied = `{"__metadata__":{"head.weight":"base"},"base":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`
+	file := filepath.Join(out, "tied.safetensors")
+	if err := os.WriteFile(file, append(binary.LittleEndian.AppendUint64(nil, uint64(len(tied))), tied+"12"...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, exitOK, []string{"import", file, "--to", flag, "--job", "tied", "--recipient", id.Recipient().String()}, "imported")
+	expect(t, exitOK, []string{"verify", flag + "/tied"}, "good")
+	back := filepath.Join(t.TempDir(), "out")
+	expect(t, exitOK, []string{"export", flag + "/tied", back, "--to", "safetensors", "--map", "model.=", "--identity", key}, "exported")
+	if b, err := os.ReadFile(filepath.Join(back, "state.safetensors")); err != nil || !bytes.Contains(b, []byte(`"head.weight":"base"`)) {
+		t.Errorf("%s, %v", b, err)
 	}
 	text := expect(t, exitUsage, []string{"import", out, "--to", t.TempDir(), "--job", "new", "--recipient", id.String()}, "a recipient is a secret key (not shown)")
 	if strings.Contains(text, id.String()) {

@@ -235,11 +235,10 @@ func (c *Catalog) layouts(ctx context.Context, r Run, files []format.Written) (m
 			if p.Manifest.Part.Kind != replica.FrozenPart {
 				continue
 			}
-			rd, err := c.layoutOf(ctx, r, w, p)
-			if err != nil {
-				return nil, err
+			b, err := w.Layout, error(nil)
+			if b == nil {
+				b, err = c.layoutOf(ctx, r, w, p)
 			}
-			b, err := rd.region(ctx, format.LayoutRegion)
 			if errors.Is(err, ErrNone) {
 				continue
 			}
@@ -254,8 +253,8 @@ func (c *Catalog) layouts(ctx context.Context, r Run, files []format.Written) (m
 	return out, nil
 }
 
-// layoutOf reads the frozen part that has a group's layout, of a file whose header was read by somebody.
-func (c *Catalog) layoutOf(ctx context.Context, r Run, w format.Written, p *format.Packed) (*reader, error) {
+// layoutOf reads a group's layout out of its frozen part, of a file whose header was read by somebody.
+func (c *Catalog) layoutOf(ctx context.Context, r Run, w format.Written, p *format.Packed) ([]byte, error) {
 	var s *sealed.File
 	if w.File.Sealed > 0 {
 		var err error
@@ -263,7 +262,7 @@ func (c *Catalog) layoutOf(ctx context.Context, r Run, w format.Written, p *form
 			return nil, err
 		}
 	}
-	return c.reader(r, w.File, s, w.Object.Head, p), nil
+	return c.reader(r, w.File, s, w.Object.Head, p).region(ctx, format.LayoutRegion)
 }
 
 // maxSummary bounds the rows that the hint keeps: the newest.

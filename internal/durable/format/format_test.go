@@ -63,7 +63,7 @@ func generation(t testing.TB) (*Index, []byte, *Commit, []byte) {
 			n.Twin = 'b'
 			f.Twin = n.String()
 		}
-		files = append(files, Written{f, o})
+		files = append(files, Written{File: f, Object: o})
 	}
 	commit := &Commit{Job: place.Job, Run: durabletest.Job, Generation: gen, Position: replica.Position{Epoch: 3, Step: 1200}, Write: durabletest.Write, Layout: g.Layout,
 		Lineage: replica.Lineage{{Epoch: 1}}, Geometries: []replica.Digest{{3}, {4}}, Metrics: map[string]Metric{"loss": 1.5}, Notes: map[string]string{"lr": "0.1"}, KeptFiles: &Ref{KeptKey, 2048, Sum(nil)}, At: 1}

@@ -99,6 +99,7 @@ var classes = map[replica.Class]string{replica.Window: "window", replica.Volatil
 type Written struct {
 	File   File
 	Object *Object
+	Layout []byte // what the layout region of a frozen part in it holds, where who wrote it says so; nil: it is read
 }
 
 // NewIndex lists files with their parts and tensors. layouts are what the groups' replicad.layout regions hold, by group; a group without one

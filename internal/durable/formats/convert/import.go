@@ -244,6 +244,7 @@ type sealed struct {
 	shared     catalog.Part
 	private    catalog.Part
 	names      *catalog.Part // frozen; nil: there is nothing to say
+	said       []byte        // in it: who has no key cannot read it back
 	tensors    map[string]formats.Tensor
 	layout     safetensors.Layout
 }
@@ -287,7 +288,7 @@ func newSealed(ctx context.Context, group int, tensors []formats.Tensor, names f
 			off, n := replica.ChunkSpan(i, frozen.Manifest.Bytes, frozen.Manifest.ChunkBytes)
 			return dst[:copy(dst[:n], all[off:off+n])], nil
 		}
-		s.names = &frozen
+		s.names, s.said = &frozen, text
 		parts = append(parts, s.names)
 	}
 	for _, p := range parts {
@@ -418,6 +419,7 @@ func (s *sealed) write(ctx context.Context, cat *catalog.Catalog, a catalog.Atte
 		if err != nil {
 			return nil, err
 		}
+		w.Layout = s.said
 		files = append(files, w)
 	}
 	again := s.ahead(ctx)
