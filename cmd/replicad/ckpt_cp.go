@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"os/user"
 	"path/filepath"
 	"slices"
@@ -41,8 +42,8 @@ func (c ckpt) cp() *cobra.Command {
 The copy keeps job and run; its commit comes last. What is there already is not copied again; what is damaged there is written anew. A generation
 in the layout of older daemons comes out in the present one.
 
-What is encrypted is copied as it is, without a key. --decrypt makes a plain copy, and --recipient one that is encrypted to others;
-both read with --identity.`,
+A copy is encrypted as its source is, whatever ` + recipientsEnv + ` says, and needs no key. --decrypt makes a plain copy, and
+--recipient one that is encrypted to others; both read with --identity.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
@@ -64,8 +65,12 @@ both read with --identity.`,
 			}
 			defer st.Close()
 			to := catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: func(err error) { printf(c.std.err, "note: %s\n", line(err.Error())) }})
-			rows := []verdict{}
+			rows, told := []verdict{}, false
 			one := func(_ tier, found catalog.Found) error {
+				if found.Sealed == nil && len(anew.recipients) == 0 && !anew.decrypt && !told && os.Getenv(recipientsEnv) != "" {
+					told = true
+					printf(c.std.err, "note: step %d of %s is not encrypted, nor is its copy: cp does not read %s; --recipient encrypts a copy\n", found.Generation.Step, found.Job, recipientsEnv)
+				}
 				mended, err := c.copy(ctx, w, found, to, anew, c.slow(fmt.Sprintf("copy of step %d of %s", found.Generation.Step, found.Job)))
 				if err != nil {
 					return err

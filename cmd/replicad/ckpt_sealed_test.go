@@ -193,6 +193,13 @@ func TestCkptImportEncrypts(t *testing.T) {
 	expect(t, exitOK, []string{"import", out, "--to", flag, "--job", "new", "--recipient", id.Recipient().String()}, "imported")
 	t.Setenv("REPLICAD_RECIPIENTS", " "+id.Recipient().String()+",")
 	expect(t, exitOK, []string{"import", out, "--to", env, "--job", "new"}, "imported")
+	const plain = "note: step 10 of opticks is not encrypted, nor is its copy"
+	expect(t, exitOK, []string{"cp", dir + "@10", t.TempDir()}, "copied step 10", plain)
+	for _, flags := range [][]string{{dir, "--recipient", id.Recipient().String()}, {flag}} {
+		if text := expect(t, exitOK, append([]string{"cp", "--identity", key, "--json", flags[0], t.TempDir()}, flags[1:]...)); strings.Contains(text, "note: ") {
+			t.Error(text)
+		}
+	}
 	for _, root := range []string{flag, env} {
 		expect(t, exitOK, []string{"verify", root}, "good")
 		expect(t, exitFailed, []string{"export", root, filepath.Join(t.TempDir(), "out"), "--to", "hf"}, "is encrypted to "+id.Recipient().String())
