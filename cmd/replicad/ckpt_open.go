@@ -87,7 +87,7 @@ func (k *keyring) identities() ([]sealed.Identity, error) {
 		if path == "" {
 			return
 		}
-		if sealed.IsKey(path) {
+		if sealed.HoldsKey(path) {
 			k.err = coded(exitUsage, fmt.Errorf("%s: it is a key itself (not shown), which other users of this host may have read by now: put a new one into a file of mode 0600, and name that", from))
 			return
 		}

@@ -4,17 +4,30 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/replica"
 )
 
-// TestAKeyIsNotShown: one that is given where its file belongs comes into no error, by flag and by environment.
+// TestAKeyIsNotShown: one that is given where its file, or a recipient, belongs comes into no error, by flag and by environment, in whatever form.
 func TestAKeyIsNotShown(t *testing.T) {
-	const key = "age-secret-key-1qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq"
-	for _, k := range []*keyring{{file: key}, {}} {
-		t.Setenv(identityEnv, key)
-		if _, err := k.identities(); err == nil || strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), "not shown") {
-			t.Errorf("%v", err)
+	const key = "AGE-SECRET-KEY-1QQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQ"
+	shown := func(err error, from string) {
+		t.Helper()
+		if err == nil || strings.Contains(strings.ToUpper(err.Error()), "QQQQ") || !strings.Contains(err.Error(), "not shown") {
+			t.Errorf("%s: %v", from, err)
 		}
+	}
+	for _, form := range []string{
+		key, strings.ToLower(key), " " + key, "'" + key + "'", "./" + key, "key=" + key, "file:" + key, strings.Replace(key, "-1", "-PQ-1", 1),
+		"# created: 2026-11-29T10:00:00Z\n# public key: age1qqq\n" + key,
+	} {
+		_, err := (&keyring{file: form}).identities()
+		shown(err, "--identity "+form)
+		t.Setenv(identityEnv, form)
+		_, err = (&keyring{}).identities()
+		shown(err, identityEnv+"="+form)
+		_, err = sealed.New([]string{form}, nil)
+		shown(err, "recipient "+form)
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -9,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/internal/owner"
 )
 
 // hangups are the SIGHUPs that come from now on, until stop: a terminal that goes away sends several. Where the signal is ignored from the start
@@ -40,15 +42,26 @@ func untilHangup(parent context.Context) (_ context.Context, again <-chan error,
 	return ctx, after, func() { unnotify(); cancel(nil) }
 }
 
-// leaveTerminal has a launcher and its processes ignore SIGHUP, and write to a file that the caller closes.
+// leaveTerminal has a launcher and its processes ignore SIGHUP, and write to a file that the caller closes. What lies there already is refused where it
+// is no file, or somebody else's, who would read what the job prints, or where a pipe would have the launcher wait for its reader.
 func leaveTerminal(o *launch.Options, std stdio) (*os.File, error) {
 	name, err := filepath.Abs("replicad-" + o.Job + ".out")
 	if err != nil {
 		return nil, fmt.Errorf("--nohup: %w", err)
 	}
-	out, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+	out, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("--nohup: %w: start it in a directory that you may write", err)
+		return nil, fmt.Errorf("--nohup: %w: start it in a directory that you may write, where nothing else has that name", err)
+	}
+	info, err := out.Stat()
+	if err == nil {
+		err = owner.Check(name, info)
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no file: remove it, or start in another directory", name)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("--nohup: %w", err), out.Close())
 	}
 	signal.Ignore(syscall.SIGHUP) // its processes inherit that
 	printf(std.err, "replicad run: what is printed from now on is in %s\n", name)

@@ -101,6 +101,46 @@ func TestRunWithoutATerminal(t *testing.T) {
 	}
 }
 
+// What lies where the file of --nohup would be is refused where it is no file of one's own: a pipe would have the launcher wait for its reader.
+func TestTheFileOfNohupIsOnesOwn(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	file := filepath.Join(dir, "replicad-lm.out")
+	refused := func(says string) {
+		t.Helper()
+		code, _, errout := try(t, "run", "--nohup", "--socket", filepath.Join(dir, "none"), "--job", "lm", "--world", "1", "--", "true")
+		if code != exitUsage || !strings.Contains(errout, says) {
+			t.Errorf("code %d: %s", code, errout)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := syscall.Mkfifo(file, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	refused("where nothing else has that name")
+	if err := syscall.Mkfifo(file, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	refused("is no file")
+	if os.Geteuid() != 0 {
+		t.Skip("to give a file to another user takes root")
+	}
+	if err := os.WriteFile(file, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(file, 9003, 9003); err != nil {
+		t.Fatal(err)
+	}
+	refused("belongs to user 9003")
+}
+
 func TestRunEndsWithTheJobsCode(t *testing.T) {
 	done := make(chan struct{})
 	close(done)

@@ -203,7 +203,7 @@ func (c *Config) checkKeys(v *faults) {
 		v.add("durable_recipients", fmt.Sprintf("%d of them", len(c.DurableRecipients)), "durable_identities or durable_identities_command beside it, with the key of one of them",
 			"a generation is committed by who reads the headers of its files, and nothing could be resumed from")
 	}
-	if strings.HasPrefix(strings.ToUpper(filepath.Base(c.DurableIdentities)), "AGE-SECRET-KEY-") { // as sealed.IsKey, which lies above this package
+	if strings.Contains(strings.ToUpper(c.DurableIdentities), "AGE-SECRET-KEY-") { // as sealed.HoldsKey, which lies above this package
 		v.add("durable_identities", "a key (not shown)", "the path of a file of mode 0600 that has it", "whoever reads the configuration opens every generation")
 	}
 	if c.DurableIdentities != "" && len(c.DurableIdentitiesCommand) > 0 {

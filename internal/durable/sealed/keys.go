@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -67,12 +68,15 @@ func CheckRecipient(text string) error {
 // maxShown bounds what is shown of a text that is no recipient; it may be a key that was put there by mistake, which is not shown at all.
 const maxShown = 80
 
-// IsKey tells whether a text is a secret key, which comes into no error: it stands where a recipient, or the path of a key's file, is wanted.
-func IsKey(text string) bool { return strings.HasPrefix(strings.ToUpper(text), "AGE-SECRET-KEY-") }
+var secretKey = regexp.MustCompile(`(?i)AGE-SECRET-KEY-(PQ-)?1[0-9a-z]{8}`)
+
+// HoldsKey tells whether there is a secret key in a text, which then comes into no error: it stands where a recipient, or the path of a key's file, is
+// wanted; with the comments of its file, with quotes or with a word before it.
+func HoldsKey(text string) bool { return secretKey.MatchString(text) }
 
 func recipient(text string) (age.Recipient, error) {
 	const want = "want age1... or age1pq1..., as age-keygen prints them"
-	if IsKey(text) {
+	if HoldsKey(text) {
 		return nil, errors.New("a recipient is a secret key (not shown): " + want + "; the key belongs into a file")
 	}
 	list, err := age.ParseRecipients(strings.NewReader(text))
