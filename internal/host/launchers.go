@@ -240,7 +240,7 @@ func (h *Host) serveLauncher(l *launcher) {
 		return
 	}
 	for _, r := range l.hello.Ranks {
-		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && l.ready() && l.starts.may(r, time.Now()) {
+		if int(r) < len(job.Ranks) && job.Ranks[r].Incarnation == 0 && l.ready() && l.starts.may(r, time.Now()) && (!l.starts.of(r).held || survivors(job)) {
 			h.startRank(lj, l, r)
 		}
 	}
@@ -413,7 +413,12 @@ func (h *Host) runExited(ev session.RunExited) {
 func (h *Host) endedEarly(lj *localJob, l *launcher, r replica.Rank, status int32) {
 	c := lj.job.Ranks[r]
 	elsewhere := c.Incarnation != 0 && c.Node != h.self.Name && !recovery.Vacated(lj.job, r)
-	if l.starts.strange(r, status) && !elsewhere && lj.job.Phase != replica.Ended && !l.done {
+	if l.starts.strange(r, status) && !elsewhere && lj.job.Phase != replica.Ended && !l.done && !survivors(lj.job) {
+		if lj.job.Phase == replica.Opening && l.starts.running() > 0 {
+			l.starts.entry(r).held = true
+			l.note(lj.job.Epoch, fmt.Sprintf("rank %d's process ended with status 0 and never connected to the daemon; it is started again once another process of the job has attached", r))
+			return
+		}
 		stranger(h, lj, l, r)
 		return
 	}

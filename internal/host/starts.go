@@ -28,6 +28,7 @@ type start struct {
 	attached bool
 	mute     bool          // this daemon asked for it, and no process has said hello for the rank since
 	saidAt   time.Duration // into the wait, its launcher is told next that it is waited for; 0: not told yet
+	held     bool          // it ended as a program without a session does, while other processes run that may show that this one makes sessions
 
 	// Of the processes for the rank that ended before they claimed anything.
 	tries   int       // in a row
@@ -93,7 +94,7 @@ func (s starts) may(r replica.Rank, now time.Time) bool {
 func (s starts) asked(r replica.Rank, now time.Time) {
 	p := s.entry(r)
 	p.running, p.since, p.pid, p.halted, p.attached, p.saidAt, p.mute = true, now, 0, false, false, 0, true
-	p.refused, p.turned = "", false
+	p.refused, p.turned, p.held = "", false, false
 }
 
 // runs notes that the launcher runs one.

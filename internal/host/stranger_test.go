@@ -19,6 +19,7 @@ func TestProgramWithoutASessionIsNotStartedAgain(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		committed replica.Step
+		others    replica.Incarnation // of the other rank
 		before    func(d *rig, l *launcher) // the process ends
 		status    int32
 		counted   bool // as any process that fails while it starts
@@ -26,6 +27,7 @@ func TestProgramWithoutASessionIsNotStartedAgain(t *testing.T) {
 		{name: "a new job"},
 		{name: "a job with a step", committed: 5},
 		{name: "it failed", status: 1, counted: true},
+		{name: "another rank has attached", others: 3, counted: true},
 		{name: "it connected", counted: true, before: func(d *rig, _ *launcher) {
 			peer, _ := d.session(0)
 			d.handleSession(session.Hello{Peer: peer, Hello: wire.Hello{Job: "job", World: 2}})
@@ -37,7 +39,7 @@ func TestProgramWithoutASessionIsNotStartedAgain(t *testing.T) {
 	} {
 		d := newRig(t)
 		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
-			j.Position.Step = tc.committed
+			j.Position.Step, j.Ranks[1].Incarnation = tc.committed, tc.others
 			j.Faults = append(j.Faults, replica.Fault{Epoch: j.Epoch, Kind: replica.ProcessDead, Incarnation: j.Ranks[0].Incarnation})
 		}))
 		peer, end := d.listener()
@@ -71,6 +73,46 @@ func TestProgramWithoutASessionIsNotStartedAgain(t *testing.T) {
 			if done, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunDone || done.Code != wire.ExitRefused || !strings.HasPrefix(done.Text, never) || len(ended) > 0 {
 				t.Errorf("%s: message %d, %d %q, %v; the job ends with %+v", tc.name, h.Type, done.Code, done.Text, err, ended)
 			}
+		}
+	}
+}
+
+// While another process of a job that begins still runs, nobody knows yet whether the program makes sessions: one that ended well without a word is
+// started again once another has attached, and only where all ended so is the job over. A signal that a script turns into a good end ended jobs.
+func TestProcessThatEndsWellBesideOthers(t *testing.T) {
+	for _, attaches := range []bool{true, false} {
+		d := newRig(t)
+		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+			j.Phase, j.Position.Step = replica.Opening, 0
+			clear(j.Ranks)
+		}))
+		peer, end := d.listener()
+		l := d.launchers[peer.ID()]
+		l.hello.Ranks, l.hello.Capacity = []replica.Rank{0, 1}, 2
+		for r := range replica.Rank(2) {
+			d.startRank(lj, l, r)
+			end.reads() // the start
+			d.runRunning(peer, r, 4711+uint64(r))
+		}
+		d.says()
+		d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
+		if said := end.note(); !strings.Contains(said, "rank 0's process ended with status 0 and never connected") {
+			t.Errorf("it says %q", said)
+		}
+		d.serveLauncher(l)
+		if ended := fixture.Only[control.EndRequest](d.says()); len(ended) != 0 || l.starts.of(0).running {
+			t.Fatalf("the job ends with %+v, or rank 0 is started again: %+v", ended, l.starts.of(0))
+		}
+		if attaches {
+			lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Ranks[1].Incarnation, j.Ranks[1].Node = 4, "n1" })
+			if d.serveLauncher(l); !l.starts.of(0).running {
+				t.Errorf("rank 0 is not started again: %+v", l.starts.of(0))
+			}
+			continue
+		}
+		d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 1, PID: 4712}})
+		if ended := fixture.Only[control.EndRequest](d.says()); len(ended) != 1 {
+			t.Errorf("all ended well without a word, and the job goes on: %+v", ended)
 		}
 	}
 }
