@@ -171,11 +171,11 @@ func checkName(s, letters string, capitals bool) error {
 	if len(s) == 0 || len(s) > MaxNameBytes {
 		return fmt.Errorf("name %q: want 1 to %d characters", s, MaxNameBytes)
 	}
-	alnum := func(c byte) bool {
+	alnum := func(c rune) bool {
 		return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || capitals && c >= 'A' && c <= 'Z'
 	}
-	for i := range len(s) {
-		if c := s[i]; !alnum(c) && (c != '-' && c != '_' && c != '.' || i == 0 || i == len(s)-1) {
+	for i, c := range s {
+		if !alnum(c) && (c != '-' && c != '_' && c != '.' || i == 0 || i == len(s)-1) {
 			return fmt.Errorf("name %q: character %q at %d: want %s, 0-9 and, inside, '-', '_', '.'", s, c, i, letters)
 		}
 	}

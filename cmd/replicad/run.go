@@ -46,7 +46,12 @@ func newRun(std stdio) *cobra.Command {
 			"terminal is closed) does the same, unless --nohup or nohup(1) is given. Processes\n" +
 			"of a finished job have no time limit for a last evaluation or save. The exit code is the job's, and 1\n" +
 			"where a process fails after that.",
-		Args: cobra.MinimumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("no command: want `-- COMMAND [ARGUMENT...]` behind the flags, the program of the ranks")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt, err := f.job(cmd.Context(), args, std)
 			defer func() { f.lease.end() }()

@@ -147,7 +147,7 @@ func (r *Room) onReport(now time.Time, e Reported) []Effect {
 	case !e.Child:
 		why = "a shell script or another launcher stands between `replicad run` and the ranks"
 	case !slices.Equal(e.Report.Argv, latins(r.Argv)):
-		why = fmt.Sprintf("the command was executed as %q, by a script or another program", e.Report.Argv)
+		why = fmt.Sprintf("the command was executed with other arguments, as %q with %d more, by a script or another program", e.Report.Argv[:min(1, len(e.Report.Argv))], max(0, len(e.Report.Argv)-1)) // those may hold a secret
 	case e.Report.Isolated:
 		why = "Python runs with -I, -E or -S, and does not look at PYTHONPATH"
 	case len(e.Report.Modules) == 0:
