@@ -19,7 +19,7 @@ func TestProgramWithoutASessionIsNotStartedAgain(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		committed replica.Step
-		others    replica.Incarnation // of the other rank
+		others    replica.Incarnation       // of the other rank
 		before    func(d *rig, l *launcher) // the process ends
 		status    int32
 		counted   bool // as any process that fails while it starts

@@ -464,8 +464,8 @@ def test_a_process_that_cannot_fork(world: World) -> None:
     ("script", "why"),
     [
         ('"$PYTHON" "$@"; exit $?', "a shell script or another launcher stands between"),
-        ('exec "$PYTHON" "$@"', "the command was executed as"),
-        ('exec "$PYTHON" -E "$@"', "the command was executed as"),
+        ('exec "$PYTHON" "$@"', "the command was executed with other arguments"),
+        ('exec "$PYTHON" -E "$@"', "the command was executed with other arguments"),
     ],
     ids=["a script", "a script that executes", "another interpreter"],
 )
