@@ -143,7 +143,11 @@ func (n *notices) print(s remote.Notice) {
 }
 
 func noticeText(s remote.Notice) string {
-	text := fmt.Sprintf("replicad: the store is asked to %s %s: %v", s.Op, s.Key, s.Err)
+	what := "replicad: the store is asked to " + strings.TrimSpace(s.Op+" "+s.Key)
+	if s.Err == nil {
+		return what + ": " + s.Far
+	}
+	text := fmt.Sprintf("%s: %v", what, s.Err)
 	if s.Attempt > 0 {
 		text += fmt.Sprintf("; attempt %d, the next one in %v", s.Attempt, s.Again.Round(100*time.Millisecond))
 	}

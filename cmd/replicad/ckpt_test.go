@@ -502,7 +502,10 @@ func TestNoticesOfAStore(t *testing.T) {
 	}
 	clock = clock.Add(noticeEvery)
 	n.print(remote.Notice{Op: "get", Key: "lm/last.json", Attempt: 2, Err: errors.New("503 SlowDown"), Again: 1234 * time.Millisecond})
-	want := "replicad: the store is asked to list lm/: nothing has moved for 10s\nreplicad: the store is asked to get lm/last.json: 503 SlowDown; attempt 2, the next one in 1.2s\n"
+	clock = clock.Add(noticeEvery)
+	n.print(remote.Notice{Op: "list", Far: "20 names in 20 pages so far, in 20s"})
+	want := "replicad: the store is asked to list lm/: nothing has moved for 10s\nreplicad: the store is asked to get lm/last.json: 503 SlowDown; attempt 2, the next one in 1.2s\n" +
+		"replicad: the store is asked to list: 20 names in 20 pages so far, in 20s\n"
 	if b.String() != want {
 		t.Errorf("prints %q, want %q", b.String(), want)
 	}

@@ -244,7 +244,7 @@ func (d *daemon) makeTier(ctx context.Context, settings tier.Settings) (*tier.Ti
 		return t, err
 	}
 	st, err := durable.Open(ctx, c.Durable, bucketSettings(c, func(n remote.Notice) {
-		if n.Attempt <= 1 {
+		if n.Err != nil && n.Attempt <= 1 {
 			d.log.Failed("durable", strings.TrimSpace(n.Op+" "+n.Key), n.Err.Error())
 		}
 	}))

@@ -17,7 +17,7 @@ type Page struct {
 // first) where it can, and from next on where that is not empty. A page that breaks off is asked for again.
 func (c *Call) ListPages(root, prefix, after string, each func(store.Info) error, get func(ctx context.Context, next string) (Page, error)) error {
 	last, next := "", ""
-	var pages Pages
+	pages := c.Pages()
 	for {
 		if f := pages.Next(next); f != nil {
 			return c.Fail(f)

@@ -94,6 +94,117 @@ func TestProgressNotTime(t *testing.T) {
 	})
 }
 
+// trickling is a connection whose answer comes in so many bytes at once; none: it never comes.
+type trickling struct{ at, all int }
+
+const trickle = 700 * time.Millisecond
+
+func (c trickling) RoundTrip(r *http.Request) (*http.Response, error) {
+	if c.at == 0 {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	text := strings.NewReader(strings.Repeat(" ", c.all))
+	body := readerFunc(func(p []byte) (int, error) {
+		time.Sleep(trickle) // of the bubble
+		if err := r.Context().Err(); err != nil {
+			return 0, err
+		}
+		return text.Read(p[:min(len(p), c.at)])
+	})
+	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(body), Request: r}, nil
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestAnswersComeWithinATime: a byte now and then keeps no answer alive, and one that is parsed is whole within two minutes, or it is told each ten seconds what came
+// of it. A server that says nothing is told after 10 s, and given up after 30 s.
+func TestAnswersComeWithinATime(t *testing.T) {
+	for what, tc := range map[string]struct {
+		conn     trickling
+		method   string
+		parsed   bool
+		took     time.Duration // 0: it comes through
+		says     string
+		told     []string // of the first notices
+		toldMost int
+	}{
+		"nothing":                   {trickling{0, 0}, http.MethodGet, true, 30 * time.Second, "nothing moved for 30s", []string{"nothing moved for 10s"}, 1},
+		"a byte now and then":       {trickling{1, 5000}, http.MethodGet, false, 30 * time.Second, "only 42 bytes came in 30s", []string{"only 14 bytes came in 10s"}, 1},
+		"slow bytes":                {trickling{100, 100_000}, http.MethodGet, false, 0, "", nil, 0},
+		"a page by bytes":           {trickling{1, 5000}, http.MethodGet, true, 30 * time.Second, "only 42 bytes came in 30s", []string{"its answer is not whole after 10s: 14 bytes came", "its answer is not whole after 20s: 28 bytes came"}, 3},
+		"a slow page":               {trickling{100, 14_000}, http.MethodGet, true, 0, "", []string{"its answer is not whole after 10s: 1400 bytes came", "its answer is not whole after 20s: 2800 bytes came"}, 9},
+		"a page without end":        {trickling{100, 1 << 20}, http.MethodGet, true, 2 * time.Minute, "its answer is not whole after 2m0s: 17100 bytes came", []string{"its answer is not whole after 10s: 1400 bytes came"}, 12},
+		"blanks while it assembles": {trickling{1, 1000}, http.MethodPost, true, 0, "", nil, 0},
+	} {
+		t.Run(what, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				told := &notices{}
+				c := New(Client{URL: "x://b", Notice: told.note, Judge: func(ctx context.Context, _ *Trace, err error) *Failure {
+					return Judge(ctx, err, func(error) *Failure { return nil })
+				}})
+				defer c.Close()
+				w := &watched{next: tc.conn, stall: c.Stall, notice: c.Notice, closing: c.closing}
+				call, began := c.Begin(t.Context(), "list", "lm/"), time.Now()
+				err := call.Fail(call.Repeat(func(ctx context.Context) error {
+					r, err := http.NewRequestWithContext(ctx, tc.method, "http://store/k", nil)
+					if err != nil {
+						return err
+					}
+					resp, err := w.RoundTrip(r)
+					if err != nil {
+						return err
+					}
+					defer resp.Body.Close()
+					if tc.parsed {
+						resp.Body = Bounded(resp.Body, MaxAnswer)
+					}
+					_, err = io.Copy(io.Discard, resp.Body)
+					return err
+				}))
+				if took := time.Since(began); (err != nil) != (tc.took > 0) || err != nil && (!errors.Is(err, ErrStalled) || took < tc.took || took > tc.took+trickle || !strings.Contains(err.Error(), tc.says)) {
+					t.Errorf("%v, after %v", err, took)
+				}
+				list := told.take()
+				if len(list) < len(tc.told) || len(list) > tc.toldMost {
+					t.Fatalf("it is told %v", list)
+				}
+				for i, want := range tc.told {
+					if n := list[i]; n.Err.Error() != want || n.Op != "list" || n.Key != "lm/" {
+						t.Errorf("it is told %v, want %q", n, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestListingsTellHowFarTheyAre: a line each ten seconds, and an end of those that have none.
+func TestListingsTellHowFarTheyAre(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		told := &notices{}
+		c := New(Client{URL: "x://b", Notice: told.note, Judge: func(ctx context.Context, _ *Trace, err error) *Failure {
+			return Judge(ctx, err, func(error) *Failure { return nil })
+		}})
+		defer c.Close()
+		pages := 0
+		err := c.Begin(t.Context(), "list", "lm/").ListPages("", "lm/", "", func(store.Info) error { return nil }, func(context.Context, string) (Page, error) {
+			time.Sleep(time.Second) // of the bubble
+			pages++
+			return Page{Objects: []store.Info{{Key: fmt.Sprintf("lm/%09d", pages)}}, Next: fmt.Sprint(pages)}, nil
+		})
+		if !errors.Is(err, store.ErrRefused) || !strings.Contains(err.Error(), "it lists 16384 names in 16384 pages, and says that there are more") || pages != maxPages {
+			t.Errorf("%v, after %d pages", err, pages)
+		}
+		list := told.take()
+		if want := (Notice{Op: "list", Key: "lm/", Far: "20 names in 20 pages so far, in 20s"}); len(list) != maxPages/10 || list[1] != want {
+			t.Errorf("it is told %d times, %+v", len(list), list[:min(len(list), 2)])
+		}
+	})
+}
+
 // late is a connection that is answered early, and asks for more of the body afterwards.
 type late struct{ body io.ReadCloser }
 

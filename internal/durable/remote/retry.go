@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/store"
@@ -93,7 +94,8 @@ func (c *Client) Hasten(by time.Duration) {
 type Notice struct {
 	Op, Key string
 	Attempt int           // from 1; 0: the request is still on its way
-	Err     error         // what came of it
+	Err     error         // what came of it; nil: it goes on
+	Far     string        // then: how far
 	Again   time.Duration // until the next attempt
 }
 
@@ -181,7 +183,7 @@ func (c *Call) Fail(f *Failure, is ...error) error {
 	if f == nil && len(is) == 0 {
 		return nil
 	}
-	what := fmt.Sprintf("%s %s in %s", c.Trace.Op, c.Trace.Key, c.c.URL)
+	what := fmt.Sprintf("%s in %s", strings.TrimSpace(c.Trace.Op+" "+c.Trace.Key), c.c.URL)
 	if c.attempt > 1 {
 		what += fmt.Sprintf(" (%d attempts)", c.attempt)
 	}

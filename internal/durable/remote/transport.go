@@ -83,6 +83,7 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	m := w.watch(ctx, tr, cancel)
 	r = r.WithContext(ctx)
+	m.counts = r.Method == http.MethodGet
 	if r.Body != nil {
 		m.body = &moving{body: r.Body, moves: m, ctx: ctx}
 		r.Body = m.body
@@ -108,25 +109,58 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// Of an answer that is asked for leastMoved bytes are to come within each stall, and all of one that is parsed within so many of them: a byte now and then
+// is a server that is dead. A server that puts an upload together may send a blank now and then.
+const (
+	leastMoved   = 1 << 10
+	parsedWithin = 4
+)
+
+// still is a request that did not move, or hardly.
+type still struct {
+	d     time.Duration
+	bytes int  // that came
+	whole bool // they are all that came of an answer that is to be parsed
+}
+
+func (s still) Error() string {
+	switch {
+	case s.whole:
+		return fmt.Sprintf("its answer is not whole after %v: %d bytes came", s.d, s.bytes)
+	case s.bytes > 0:
+		return fmt.Sprintf("only %d bytes came in %v", s.bytes, s.d)
+	}
+	return fmt.Sprintf("%v for %v", ErrStalled, s.d)
+}
+
+func (s still) Is(target error) bool { return target == ErrStalled }
+
 // movement ends a request of which nothing has moved for too long.
 type movement struct {
-	mu    sync.Mutex // guards the rest
-	timer *time.Timer
-	early *time.Timer // of the notice
-	stall time.Duration
-	first time.Duration // until the notice
-	apart func() bool   // from the end of the store
-	body  *moving       // of the request; nil: it has none
-	ended bool
+	counts bool // the bytes of the answer
+
+	mu     sync.Mutex // guards the rest
+	timer  *time.Timer
+	early  *time.Timer // of the notice
+	stall  time.Duration
+	first  time.Duration // until the notice
+	apart  func() bool   // from the end of the store
+	body   *moving       // of the request; nil: it has none
+	since  int           // bytes of the answer, since the timers began
+	came   int           // all of them
+	parsed time.Time     // since when an answer is read that is parsed; zero: it is none
+	ended  bool
 }
 
 func (w *watched) watch(ctx context.Context, tr *Trace, cancel context.CancelCauseFunc) *movement {
 	m := &movement{stall: max(w.stall, tr.Stall), first: w.stall / 3}
-	still := func(d time.Duration) error { return fmt.Errorf("%w for %v", ErrStalled, d) }
-	m.timer = time.AfterFunc(m.stall, func() { cancel(still(m.stall)) })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.timer = time.AfterFunc(m.stall, func() { cancel(m.still(m.stall)) })
 	m.early = time.AfterFunc(m.first, func() {
-		w.notice(Notice{Op: tr.Op, Key: tr.Key, Err: still(m.first)})
-		store.Troubled(ctx, fmt.Sprintf("%s %s: %v: after %v the request is given up and made again", tr.Op, tr.Key, still(m.first), m.stall))
+		why, after := m.slow()
+		w.notice(Notice{Op: tr.Op, Key: tr.Key, Err: why})
+		store.Troubled(ctx, fmt.Sprintf("%s %s: %v: after %v the request is given up and made again", tr.Op, tr.Key, why, after))
 	})
 	m.apart = context.AfterFunc(w.closing, func() { cancel(errClosed) })
 	return m
@@ -135,10 +169,62 @@ func (w *watched) watch(ctx context.Context, tr *Trace, cancel context.CancelCau
 func (m *movement) move() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.ended {
+	m.reset()
+}
+
+// took is move, of so many bytes of an answer.
+func (m *movement) took(bytes int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.came += bytes
+	if m.since += bytes; m.since >= leastMoved || !m.counts {
+		m.reset()
+	}
+}
+
+func (m *movement) reset() {
+	if m.ended {
+		return
+	}
+	m.since = 0
+	if m.parsed.IsZero() {
 		m.timer.Reset(m.stall)
 		m.early.Reset(m.first)
+		return
 	}
+	m.timer.Reset(min(m.stall, time.Until(m.parsed.Add(parsedWithin*m.stall))))
+}
+
+// parse says that the answer is one that is parsed.
+func (m *movement) parse() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.counts && m.parsed.IsZero() {
+		m.parsed = time.Now()
+	}
+}
+
+// still is why a request is given up after so long.
+func (m *movement) still(d time.Duration) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if whole := time.Since(m.parsed); !m.parsed.IsZero() && whole >= parsedWithin*m.stall {
+		return still{whole.Round(m.first / 10), m.came, true}
+	}
+	return still{d, m.since, false}
+}
+
+// slow is what is told of a request that may be given up, and after how long it is. Of an answer that is parsed it is told again and again.
+func (m *movement) slow() (why error, after time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.parsed.IsZero() {
+		return still{m.first, m.since, false}, m.stall
+	}
+	if !m.ended {
+		m.early.Reset(m.first)
+	}
+	return still{time.Since(m.parsed).Round(m.first / 10), m.came, true}, parsedWithin * m.stall
 }
 
 func (m *movement) stop() {
@@ -198,7 +284,7 @@ type answer struct {
 func (a *answer) Read(p []byte) (int, error) {
 	n, err := a.body.Read(p)
 	if n > 0 {
-		a.moves.move()
+		a.moves.took(n)
 	}
 	if cause := context.Cause(a.ctx); err != nil && (errors.Is(cause, ErrStalled) || errors.Is(cause, errClosed)) {
 		err = cause

@@ -20,7 +20,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, each func(store.
 		return err
 	}
 	c := s.calls.Begin(ctx, "list", prefix)
-	l := listing{s: s, prefix: s.name(prefix), after: after, each: each}
+	l := listing{s: s, prefix: s.name(prefix), after: after, each: each, pages: c.Pages()}
 	for {
 		before := l.after
 		f := c.Once(l.run)
@@ -45,6 +45,7 @@ type listing struct {
 	after  string // the last key that was seen, or where to begin
 	each   func(store.Info) error
 	theirs error // each's own, which is no answer of the store
+	pages  remote.Pages
 }
 
 func (l *listing) run(ctx context.Context) error {
@@ -53,13 +54,13 @@ func (l *listing) run(ctx context.Context) error {
 	if l.after != "" {
 		opts.StartAfter = l.s.name(l.after)
 	}
-	var pages remote.Pages // the library goes from page to page by itself
-	ctx = context.WithValue(ctx, pagesKey{}, &pages)
+	l.pages.Anew()
+	ctx = context.WithValue(ctx, pagesKey{}, &l.pages) // the library goes from page to page by itself
 	for o := range l.s.core.ListObjectsIter(ctx, l.s.settings.Bucket, opts) {
 		if o.Err != nil {
 			return o.Err
 		}
-		pages.Moved()
+		l.pages.Moved()
 		key, ok := strings.CutPrefix(o.Key, l.s.root())
 		if !ok || !strings.HasPrefix(o.Key, l.prefix) {
 			return unlisted("it lists %q below %q", o.Key, l.prefix)
@@ -95,7 +96,7 @@ func (s *Store) Unfinished(ctx context.Context, prefix string) (list []store.Pen
 	}
 	c := s.calls.Begin(ctx, "unfinished", prefix)
 	keyMarker, idMarker := "", ""
-	var pages remote.Pages
+	pages := c.Pages()
 	for {
 		token := ""
 		if keyMarker != "" || idMarker != "" {
