@@ -96,7 +96,11 @@ func (a *attack) plant() (shared, file, folder string, err error) {
 	return shared, file, folder, errors.Join(os.Chmod(dir, 0o755), os.Mkdir(shared, 0o700), os.Chmod(shared, fs.ModeSticky|0o777), os.WriteFile(file, []byte("precious"), 0o600), os.Mkdir(folder, 0o700)) //nolint:gosec // so are such folders
 }
 
-// neighbourFolder plants a .replicad-dev with links to what is root's, and has root use --dev beside it.
+// devVerbs are commands that --dev has look for a folder.
+var devVerbs = [][]string{{"status", "--dev"}, {"daemon", "--dev"}, {"run", "--dev", "--job", "j", "--world", "1", "--", "true"}}
+
+// neighbourFolder plants a .replicad-dev with links to what is root's, and has root use --dev beside it; then it swaps root's own for a planted one, again
+// and again, where the folder is not sticky.
 func neighbourFolder(ctx context.Context, a *attack) error {
 	if os.Geteuid() != 0 {
 		a.count("not tried: not root", 1)
@@ -121,7 +125,7 @@ func neighbourFolder(ctx context.Context, a *attack) error {
 		}); err != nil {
 			return err
 		}
-		for _, args := range [][]string{{"status", "--dev"}, {"daemon", "--dev"}, {"run", "--dev", "--job", "j", "--world", "1", "--", "true"}} {
+		for _, args := range devVerbs {
 			ran := a.program(ctx, shared, nil, args...)
 			if ran.code == 0 || ran.code < 0 || !strings.Contains(ran.said, fmt.Sprint("user ", neighbour)) {
 				return fmt.Errorf("%s planted: replicad %s: code %d, and does not name the planter: %s", what, strings.Join(args, " "), ran.code, ran.said)
@@ -137,7 +141,51 @@ func neighbourFolder(ctx context.Context, a *attack) error {
 			return fmt.Errorf("%s planted: root's file has %q, its folder %v", what, b, list)
 		}
 	}
-	return nil
+	return errors.Join(os.Chmod(shared, 0o777), neighbourSwaps(ctx, a, shared, folder)) //nolint:gosec // without the sticky bit
+}
+
+// neighbourSwaps exchanges root's .replicad-dev, which is there, for one whose pki is a link to a folder of root's, while root uses --dev.
+func neighbourSwaps(ctx context.Context, a *attack, shared, folder string) error {
+	dev, evil := filepath.Join(shared, ".replicad-dev"), filepath.Join(shared, "evil")
+	if err := os.Mkdir(dev, 0o700); err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(ctx)
+	swapped := make(chan error, 1)
+	go func() {
+		swapped <- a.asUser(neighbour, func() error {
+			if err := errors.Join(os.Mkdir(evil, 0o700), os.Chmod(evil, 0o777), os.Symlink(folder, filepath.Join(evil, "pki"))); err != nil { //nolint:gosec // for root to pass, as a planter would
+				return err
+			}
+			n := 0
+			for ; running.Err() == nil; n++ {
+				if err := unix.Renameat2(unix.AT_FDCWD, dev, unix.AT_FDCWD, evil, unix.RENAME_EXCHANGE); err != nil {
+					return err
+				}
+			}
+			a.count("swaps", n)
+			return nil
+		})
+	}()
+	err := func() error {
+		for range 3 {
+			for _, args := range devVerbs {
+				ran := a.program(ctx, shared, nil, args...)
+				if ran.code <= 0 || !strings.Contains(ran.said, shared+" can be written by everybody") {
+					return fmt.Errorf("a folder that a neighbour swaps: replicad %s: code %d, and does not name %s: %s", strings.Join(args, " "), ran.code, shared, ran.said)
+				}
+				a.count("refused", 1)
+			}
+		}
+		return nil
+	}()
+	stop()
+	err = errors.Join(err, <-swapped)
+	list, unread := os.ReadDir(folder)
+	if len(list) > 0 {
+		err = errors.Join(err, fmt.Errorf("a folder that a neighbour swaps: root's folder has %v", list))
+	}
+	return errors.Join(err, unread)
 }
 
 // neighbourDaemon listens where a daemon should, and has root's launcher, rank and command come by.

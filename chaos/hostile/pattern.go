@@ -114,7 +114,7 @@ var All = []Pattern{
 	{Name: "raft-streams", Who: Peer, Does: "1,000 raft streams of a voter that say nothing", Must: "take those of the other voters", act: raftStreams},
 
 	{Name: "neighbour-socket", Who: Neighbour, Does: "connects to the ranks' socket and hangs up, as fast as it can, four at once", Must: "be out of its reach: `rank_group` has the kernel refuse", act: neighbourSocket},
-	{Name: "neighbour-folder", Long: true, Who: Neighbour, Does: "plants a `.replicad-dev` in a shared folder, with links to root's files, where root then uses `--dev`", Must: "not be asked; each command refuses, names the planter, and writes nothing", Brief: true, act: neighbourFolder},
+	{Name: "neighbour-folder", Long: true, Who: Neighbour, Does: "plants a `.replicad-dev` in a shared folder, with links to root's files, where root then uses `--dev`; swaps root's own for such a one where the folder is not sticky", Must: "not be asked; each command refuses, names the planter or the folder, and writes nothing", Brief: true, act: neighbourFolder},
 	{Name: "neighbour-daemon", Long: true, Who: Neighbour, Does: "answers where a daemon should, for a launcher and a command of root's", Must: "not be asked; each refuses, names who answers, and sends it nothing", act: neighbourDaemon},
 
 	{Name: "file-bombs", Long: true, Who: Author, Does: "`ckpt import` of a DCP folder whose metadata of 1 MB asks for 18 million pieces, and of a safetensors header of 95 MB", Must: "not be asked; the command refuses within 384 MiB", act: fileBombs},

@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/node"
+	"github.com/replicad/replicad/internal/owner"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 	"github.com/rs/zerolog"
@@ -99,8 +100,8 @@ func startKeeper(ctx context.Context, c *config.Config, wait bool, stderr io.Wri
 
 // makeDirs makes the folders that are this node's own.
 func makeDirs(c *config.Config) error {
-	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
-		return fmt.Errorf("state_dir %s: %w: give the daemon a directory that it may write", c.StateDir, err)
+	if err := owner.Folder(c.StateDir, true); err != nil {
+		return fmt.Errorf("state_dir %s: %w; give the daemon a directory that it alone may write", c.StateDir, err)
 	}
 	if node.OwnsDurable(c) {
 		if err := os.MkdirAll(c.DurableDir, 0o700); err != nil {

@@ -30,7 +30,7 @@ var errNoDev = errors.New("start it with `replicad daemon --dev`, or go to the d
 
 // Dev returns the configuration of a one-node cluster in dir, which it makes. The first time it has makePKI put the identity
 // of DevNode into the folder it is given (as pki.Init does); later it uses what is there. Without makePKI it makes nothing, and there must be one. A folder
-// that is a link, another user's, or open to others is refused before anything in it is read or written.
+// that is a link, another user's, or open to others, or in whose place others may put another one, is refused before anything in it is read or written.
 func Dev(dir string, makePKI func(dir string, node replica.NodeName) error) (*Config, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -40,17 +40,12 @@ func Dev(dir string, makePKI func(dir string, node replica.NodeName) error) (*Co
 		return nil, fmt.Errorf("dev directory %s: its sockets would have paths of %d bytes, and the kernel takes at most %d: set XDG_STATE_HOME to a shorter folder (/tmp/NAME), for the daemon and all that use it",
 			dir, len(longest), maxSocketPath)
 	}
-	if makePKI != nil {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("dev directory: %w (set XDG_STATE_HOME to a folder that you may write)", err)
-		}
-	}
-	root, err := owner.Open(dir)
+	root, err := owner.Open(dir, makePKI != nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("no dev cluster is in %s: %w", dir, errNoDev)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("dev directory: %w; XDG_STATE_HOME says where another one is", err)
+		return nil, fmt.Errorf("dev directory %s: %w; set XDG_STATE_HOME to a folder of yours, or start it in one", dir, err)
 	}
 	defer root.Close()
 	ids := filepath.Join(dir, "pki")

@@ -94,6 +94,36 @@ func TestDevFolder(t *testing.T) {
 	}
 }
 
+// TestDevFolderInASharedOne: where others may put another folder in its place, nothing is made, written or read, whoever owns it.
+func TestDevFolderInASharedOne(t *testing.T) {
+	t.Parallel()
+	base := filepath.Join(t.TempDir(), "shared")
+	dir := filepath.Join(base, ".replicad-dev")
+	pki := func(string, replica.NodeName) error { t.Error("an identity was made"); return nil }
+	if err := errors.Join(os.Mkdir(base, 0o700), os.Chmod(base, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(what string) {
+		t.Helper()
+		for _, makes := range []func(string, replica.NodeName) error{nil, pki} {
+			if _, err := Dev(dir, makes); err == nil || !strings.Contains(err.Error(), base+" can be written by everybody") || !strings.Contains(err.Error(), "set XDG_STATE_HOME") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	refused("nothing there")
+	if list, err := os.ReadDir(base); err != nil || len(list) > 0 {
+		t.Errorf("made: %v, %v", list, err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	refused("this user's own")
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {
+		t.Errorf("made: %v, %v", list, err)
+	}
+}
+
 // TestAKeyIsNotShown: one that stands where its file belongs comes into no error.
 func TestAKeyIsNotShown(t *testing.T) {
 	const key = "AGE-SECRET-KEY-1QQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQ"

@@ -345,11 +345,11 @@ type stateMark struct {
 // openState takes the state directory for this daemon's life, and marks it as this node's at its first start.
 func (d *daemon) openState() error {
 	dir := d.cfg.StateDir
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("state_dir %s: %w: give the daemon a directory it may write", dir, err)
+	if err := owner.Folder(dir, true); err != nil { // nothing is laid into a directory of somebody else
+		return fmt.Errorf("state_dir %s: %w; give the daemon a directory that it alone may write", dir, err)
 	}
 	want := stateMark{Magic: "replicad-node", Version: 1, Cluster: d.id.Cluster, Node: d.cfg.Node}
-	if _, err := checkMark(dir, want); err != nil { // nothing is laid into a directory of somebody else
+	if _, err := checkMark(dir, want); err != nil {
 		return err
 	}
 	if err := d.lockState(); err != nil {
@@ -391,7 +391,7 @@ func (d *daemon) lockState() error {
 // checkMark reads the mark of a state directory, which must be the wanted one; false: it has none yet. The directory itself must be
 // this user's, and nobody else may write it: what another one laid there would be taken for this node's own.
 func checkMark(dir string, want stateMark) (marked bool, err error) {
-	if err := owner.Folder(dir); err != nil {
+	if err := owner.Folder(dir, false); err != nil {
 		return false, fmt.Errorf("state_dir: %w", err)
 	}
 	path := filepath.Join(dir, "node.json")

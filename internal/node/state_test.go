@@ -94,7 +94,7 @@ func TestStateDirectoryIsOneNodes(t *testing.T) {
 		}
 	}
 	dir = filepath.Join(mark, "below a file")
-	refused("a place where no directory can be", open(fixture.Cluster, "n1"), "give the daemon a directory it may write")
+	refused("a place where no directory can be", open(fixture.Cluster, "n1"), "give the daemon a directory that it alone may write")
 }
 
 // Two daemons of one node would have two memories, and the second to register would have the first one's count as lost: ports and

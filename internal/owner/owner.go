@@ -20,62 +20,59 @@ func Trusted(uid uint32) bool { return uid == 0 || int64(uid) == int64(os.Geteui
 // directory which files are.
 func Check(path string, info fs.FileInfo) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
-	if ok && !Trusted(st.Uid) {
-		return fmt.Errorf("%s belongs to user %d, and this process runs as user %d: run it as that user, or have the file made by this one (chown)", path, st.Uid, os.Geteuid())
+	if !ok {
+		return nil
+	}
+	return check(path, st.Uid)
+}
+
+func check(path string, uid uint32) error {
+	if !Trusted(uid) {
+		return fmt.Errorf("%s belongs to user %d, and this process runs as user %d: run it as that user, or have the file made by this one (chown)", path, uid, os.Geteuid())
 	}
 	return nil
 }
 
 // Open opens a folder of state, and all that is done in it goes by what it returns: the folder that was looked at, whatever lies at its path later. A
-// link, a folder of another user (Check) and one that others may write are refused. Where nothing is the error is [fs.ErrNotExist].
-func Open(dir string) (*os.Root, error) {
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	switch {
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
-		if st, err := os.Lstat(dir); err == nil && st.Mode()&fs.ModeSymlink != 0 {
-			return nil, fmt.Errorf("%s is a link: whoever made it chose the folder; name the folder itself, or remove the link", dir)
-		}
-		return nil, fmt.Errorf("%s is no folder: remove it, or name another place", dir)
-	case err != nil:
-		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+// link, a folder of another user (Check), one that others may write, and one on whose way others may put another one are refused. Where nothing is the
+// error is [fs.ErrNotExist], or with make the folder is made, 0700, as are those above it.
+func Open(dir string, make bool) (*os.Root, error) {
+	fd, err := walk(dir, false, make)
+	if err != nil {
+		return nil, err
 	}
 	defer unix.Close(fd)
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err != nil {
 		return nil, fmt.Errorf("open folder %s: %w", dir, err)
 	}
-	st, err := root.Stat(".")
-	if err == nil {
-		err = checkFolder(dir, st)
-	}
-	if err != nil {
+	if err := checkFolder(dir, fd); err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
 	return root, nil
 }
 
-// Folder is Open for a folder that a configuration names, which may be a link where whoever made that is trusted.
-func Folder(dir string) error {
-	link, err := os.Lstat(dir)
+// Folder is Open for a folder that a configuration names, which may be a link where whoever made that is trusted. What is done in it may go by its path:
+// nobody else can change where that leads.
+func Folder(dir string, make bool) error {
+	fd, err := walk(dir, true, make)
 	if err != nil {
 		return err
 	}
-	if err := Check(dir, link); err != nil {
-		return err
-	}
-	st, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	return checkFolder(dir, st)
+	defer unix.Close(fd)
+	return checkFolder(dir, fd)
 }
 
-func checkFolder(dir string, st fs.FileInfo) error {
-	if err := Check(dir, st); err != nil {
+func checkFolder(dir string, fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	if err := check(dir, st.Uid); err != nil {
 		return err
 	}
-	if st.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s can be written by others, with mode %04o, and says whom this process trusts: chmod go-w %s, or name a folder below it, which is made then", dir, st.Mode().Perm(), dir)
+	if st.Mode&0o022 != 0 {
+		return fmt.Errorf("%s can be written by others, with mode %04o, and says whom this process trusts: chmod go-w %s, or name one that this user alone may write", dir, st.Mode&0o7777, dir)
 	}
 	return nil
 }

@@ -31,14 +31,14 @@ func TestOpen(t *testing.T) {
 		wants["theirs"] = "belongs to user 1002"
 	}
 	for name, want := range wants {
-		if root, err := Open(in(name)); root != nil || err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), in(name)) {
+		if root, err := Open(in(name), false); root != nil || err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), in(name)) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
 	}
-	if _, err := Open(in("nothing")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Open(in("nothing"), false); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nothing: %v", err)
 	}
-	root, err := Open(in("own"))
+	root, err := Open(in("own"), false)
 	do(err)
 	defer root.Close()
 	do(os.Rename(in("own"), in("moved"))) // somebody puts another folder in its place

@@ -305,28 +305,38 @@ func replaceFiles(dir string, files []file) error {
 }
 
 // writeNew writes files that must not exist yet: all of them, or none.
-func writeNew(dir string, files []file) (err error) {
+func writeNew(dir string, files []file) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("write credentials: %w", err)
+	}
+	defer root.Close()
+	return writeInto(root, files)
+}
+
+// writeInto is writeNew in the folder that was opened, whatever lies at its path by now: what is undone is what was written.
+func writeInto(root *os.Root, files []file) (err error) {
 	var written []string
 	defer func() {
 		if err != nil {
-			for _, path := range written {
-				err = errors.Join(err, os.Remove(path))
+			for _, name := range written {
+				err = errors.Join(err, root.Remove(name))
 			}
 		}
 	}()
 	for i, f := range files {
-		path := filepath.Join(dir, f.name)
+		path := filepath.Join(root.Name(), f.name)
 		if slices.ContainsFunc(files[:i], func(o file) bool { return o.name == f.name }) {
 			return fmt.Errorf("two credentials would be called %s: choose another name for the node", path)
 		}
-		out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
+		out, err := root.OpenFile(f.name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
 		if errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("%s exists already and is not overwritten: move it away or choose another directory", path)
 		}
 		if err != nil {
 			return fmt.Errorf("write credentials: %w", err)
 		}
-		written = append(written, path)
+		written = append(written, f.name)
 		_, err = bytes.NewReader(f.data).WriteTo(out)
 		if err = errors.Join(err, out.Sync(), out.Close()); err != nil {
 			return fmt.Errorf("credentials: %w", err)

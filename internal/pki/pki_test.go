@@ -76,6 +76,32 @@ func TestInitLoad(t *testing.T) {
 	}
 }
 
+// TestUndoingGoesByTheFolder: what is undone is what was written, though another folder with files of those names lies at the path by then.
+func TestUndoingGoesByTheFolder(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	dir, moved := filepath.Join(base, "pki"), filepath.Join(base, "moved")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := errors.Join(os.Rename(dir, moved), os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, caFile), []byte("another's"), 0o600), os.WriteFile(filepath.Join(moved, "there"), []byte("before"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeInto(root, []file{{caFile, 0o644, []byte("new")}, {"there", 0o600, nil}}); err == nil || !strings.Contains(err.Error(), "exists already") {
+		t.Errorf("%v", err)
+	}
+	for path, want := range map[string]string{filepath.Join(dir, caFile): "another's", filepath.Join(moved, "there"): "before", filepath.Join(moved, caFile): ""} {
+		if b, err := os.ReadFile(path); string(b) != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", path, b, err, want)
+		}
+	}
+}
+
 func TestInitRefusesToOverwrite(t *testing.T) {
 	dir := initDir(t, "a")
 	before := mustLoad(t, dir, "a")

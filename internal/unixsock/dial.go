@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/replicad/replicad/internal/owner"
 )
@@ -23,7 +22,7 @@ type StrangerError struct {
 }
 
 func (e *StrangerError) Error() string {
-	if e.UID == overflowUID() {
+	if e.UID == owner.OverflowUID() {
 		return fmt.Sprintf("socket %s is answered by a user that this user namespace does not know (shown as %d): start both in one user namespace, or, if that is the daemon, set %s=%d", e.Path, e.UID, DaemonUID, e.UID)
 	}
 	return fmt.Sprintf("socket %s is answered by a process of user %d, and this one, of user %d, believes its own user and root: name another one as daemon_user in a configuration of root or this user, or set %s=%d if that is the daemon", e.Path, e.UID, os.Geteuid(), DaemonUID, e.UID)
@@ -53,18 +52,8 @@ func Dial(ctx context.Context, network, path string, daemons ...uint32) (*net.Un
 
 // believed tells whether a user's process may serve this one. That no user namespace knows one says nothing of who it is.
 func believed(uid uint32, daemons []uint32) bool {
-	if uid == overflowUID() {
+	if uid == owner.OverflowUID() {
 		return os.Getenv(DaemonUID) == strconv.FormatUint(uint64(uid), 10)
 	}
 	return owner.Trusted(uid) || slices.Contains(daemons, uid) || os.Getenv(DaemonUID) == strconv.FormatUint(uint64(uid), 10)
-}
-
-// overflowUID is what the kernel shows for a user that has no number in this user namespace.
-func overflowUID() uint32 {
-	b, err := os.ReadFile("/proc/sys/kernel/overflowuid")
-	n, bad := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
-	if err != nil || bad != nil {
-		return 65534
-	}
-	return uint32(n)
 }

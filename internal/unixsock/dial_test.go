@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/otheruser"
+	"github.com/replicad/replicad/internal/owner"
 )
 
 func TestWhoIsBelieved(t *testing.T) {
@@ -26,8 +27,8 @@ func TestWhoIsBelieved(t *testing.T) {
 		{"", other, []uint32{other + 1}, false},
 		{strconv.Itoa(int(other)), other, nil, true},
 		{strconv.Itoa(int(other) + 1), other, nil, false},
-		{"", overflowUID(), []uint32{overflowUID()}, false}, // which of those without a number it is nobody knows
-		{strconv.Itoa(int(overflowUID())), overflowUID(), nil, true},
+		{"", owner.OverflowUID(), []uint32{owner.OverflowUID()}, false}, // which of those without a number it is nobody knows
+		{strconv.Itoa(int(owner.OverflowUID())), owner.OverflowUID(), nil, true},
 		{"all", other, nil, false},
 	} {
 		t.Setenv(DaemonUID, tc.named)
@@ -38,7 +39,7 @@ func TestWhoIsBelieved(t *testing.T) {
 	if text := (&StrangerError{"/s", other}).Error(); !strings.Contains(text, "user 61002") || !strings.Contains(text, "daemon_user") {
 		t.Error(text)
 	}
-	if text := (&StrangerError{"/s", overflowUID()}).Error(); !strings.Contains(text, "user namespace") || !strings.Contains(text, DaemonUID+"=") {
+	if text := (&StrangerError{"/s", owner.OverflowUID()}).Error(); !strings.Contains(text, "user namespace") || !strings.Contains(text, DaemonUID+"=") {
 		t.Error(text)
 	}
 }
