@@ -158,9 +158,9 @@ func (w *watched) watch(ctx context.Context, tr *Trace, cancel context.CancelCau
 	defer m.mu.Unlock()
 	m.timer = time.AfterFunc(m.stall, func() { cancel(m.still(m.stall)) })
 	m.early = time.AfterFunc(m.first, func() {
-		why, after := m.slow()
+		why, until := m.slow()
 		w.notice(Notice{Op: tr.Op, Key: tr.Key, Err: why})
-		store.Troubled(ctx, fmt.Sprintf("%s %s: %v: after %v the request is given up and made again", tr.Op, tr.Key, why, after))
+		store.Troubled(ctx, fmt.Sprintf("%s %s: %v: %s the request is given up and made again", tr.Op, tr.Key, why, until))
 	})
 	m.apart = context.AfterFunc(w.closing, func() { cancel(errClosed) })
 	return m
@@ -214,17 +214,17 @@ func (m *movement) still(d time.Duration) error {
 	return still{d, m.since, false}
 }
 
-// slow is what is told of a request that may be given up, and after how long it is. Of an answer that is parsed it is told again and again.
-func (m *movement) slow() (why error, after time.Duration) {
+// slow is what is told of a request that may be given up, and when it is. Of an answer that is parsed it is told again and again.
+func (m *movement) slow() (why error, until string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.parsed.IsZero() {
-		return still{m.first, m.since, false}, m.stall
+		return still{m.first, m.since, false}, fmt.Sprintf("after %v", m.stall)
 	}
 	if !m.ended {
 		m.early.Reset(m.first)
 	}
-	return still{time.Since(m.parsed).Round(m.first / 10), m.came, true}, parsedWithin * m.stall
+	return still{time.Since(m.parsed).Round(m.first / 10), m.came, true}, fmt.Sprintf("after %v at most", parsedWithin*m.stall)
 }
 
 func (m *movement) stop() {
