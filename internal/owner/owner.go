@@ -37,7 +37,7 @@ func check(path string, uid uint32) error {
 // link, a folder of another user (Check), one that others may write, and one on whose way others may put another one are refused. Where nothing is the
 // error is [fs.ErrNotExist], or with make the folder is made, 0700, as are those above it.
 func Open(dir string, make bool) (*os.Root, error) {
-	fd, err := walk(dir, false, make)
+	fd, err := walk(dir, true, make)
 	if err != nil {
 		return nil, err
 	}
@@ -52,10 +52,10 @@ func Open(dir string, make bool) (*os.Root, error) {
 	return root, nil
 }
 
-// Folder is Open for a folder that a configuration names, which may be a link where whoever made that is trusted. What is done in it may go by its path:
-// nobody else can change where that leads.
+// Folder is Open for a folder that a configuration names: who wrote that has chosen the place, so the way to it is not judged. It may lie in a volume that
+// all may write, as those of pods are, and be a link where whoever made that is trusted.
 func Folder(dir string, make bool) error {
-	fd, err := walk(dir, true, make)
+	fd, err := walk(dir, false, make)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 const maxLinks = 40
 
 // walk opens a folder (O_PATH) by all folders on its way, each looked at before what is in it is opened or made: whoever may change one of them says where
-// the path leads, now and later. link: the folder itself may be a link, as those on its way may.
-func walk(dir string, link, make bool) (int, error) {
+// the path leads, now and later. Of a strict one each is judged, and the folder itself may be no link; of another one whoever made a link on the way.
+func walk(dir string, strict, make bool) (int, error) {
 	path, err := filepath.Abs(dir)
 	if err != nil {
 		return -1, err
@@ -30,8 +30,10 @@ func walk(dir string, link, make bool) (int, error) {
 		below := filepath.Join(at, name)
 		var next int
 		var st unix.Stat_t
-		if err = checkWay(at, fd); err != nil {
-			break
+		if strict {
+			if err = checkWay(at, fd); err != nil {
+				break
+			}
 		}
 		if next, st, err = enter(fd, name, make); err != nil {
 			err = &fs.PathError{Op: "open", Path: below, Err: err}
@@ -48,7 +50,7 @@ func walk(dir string, link, make bool) (int, error) {
 			}
 			if links++; links > maxLinks {
 				err = &fs.PathError{Op: "open", Path: below, Err: unix.ELOOP}
-			} else if len(names) == 0 && !link {
+			} else if len(names) == 0 && strict {
 				err = fmt.Errorf("%s is a link: whoever made it chose the folder; name the folder itself, or remove the link", dir)
 			}
 			names = append(split(target), names...)
