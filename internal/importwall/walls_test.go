@@ -135,6 +135,7 @@ var walls = map[string]wall{
 	"internal/durable/storetest":   {side, []string{"replica", "internal/durable/catalog", "internal/durable/durabletest", "internal/durable/format", "internal/durable/store"}, []string{"github.com/minio/minio-go/v7"}},
 	"internal/leakcheck":           {side, []string{}, nil},
 	"internal/bubble":              {side, []string{"internal/racing"}, nil},
+	"internal/pace":                {side, []string{}, nil},
 	"internal/racing":              {side, []string{}, nil},
 	"internal/otheruser":           {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/sim":                 {side, []string{}, nil},

@@ -139,15 +139,15 @@ func (n *node) keep() {
 // keeperAnswers waits until the keeper takes connections.
 func (n *node) keeperAnswers() {
 	n.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		conn, err := net.Dial("unixpacket", n.cfg.KeeperSocket)
-		if err == nil {
+	var err error
+	if !poll(n.t, "a connection of the keeper of "+string(n.cfg.Node), func() bool {
+		var conn net.Conn
+		if conn, err = net.Dial("unixpacket", n.cfg.KeeperSocket); err == nil {
 			conn.Close()
-			return
 		}
-		if time.Now().After(end) {
-			n.t.Fatalf("keeper of %s: %v", n.cfg.Node, err)
-		}
+		return err == nil
+	}) {
+		n.t.Fatalf("keeper of %s: %v", n.cfg.Node, err)
 	}
 }
 
@@ -163,6 +163,12 @@ func call(t testing.TB, args ...string) (code int, out string) {
 	p := spawn(t, "replicad "+args[0], nil, replicad, args...)
 	code = p.exit()
 	return code, p.output()
+}
+
+// voterRow is what a status says of one voter.
+type voterRow struct {
+	Name, State, Why string
+	Votes, Joining   bool
 }
 
 // status is the daemon's, as `replicad status --json` prints it.
@@ -183,10 +189,7 @@ type status struct {
 		Name, State string
 		Voter       bool
 	}
-	Voters []struct {
-		Name, State, Why string
-		Votes            bool
-	}
+	Voters     []voterRow
 	GossipKeys []struct {
 		Fingerprint string
 		Missing     []string
@@ -264,14 +267,10 @@ func (n *node) status() (s status) {
 // leader at any time.
 func (n *node) statusWhen(right func(status) bool) (s status) {
 	n.t.Helper()
-	for end := time.Now().Add(patience); ; {
-		if s = n.status(); right(s) {
-			return s
-		}
-		if time.Now().After(end) {
-			n.t.Fatalf("status of %s: %+v", n.cfg.Node, s)
-		}
+	if !poll(n.t, "the right status of "+string(n.cfg.Node), func() bool { s = n.status(); return right(s) }) {
+		n.t.Fatalf("status of %s: %+v", n.cfg.Node, s)
 	}
+	return s
 }
 
 // linked is an answer that a leader gave.

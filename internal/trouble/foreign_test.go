@@ -10,6 +10,7 @@ import (
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/pace"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 )
@@ -38,7 +39,7 @@ func TestForeignConnections(t *testing.T) {
 	}
 	defer e.Close()
 	dial := func(class endpoint.Class) error {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), pace.Of(patience))
 		defer cancel()
 		c, err := e.Dial(ctx, n.cfg.Addr, "n1", class)
 		if err != nil {

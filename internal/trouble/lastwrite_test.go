@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // stopping is a job of two ranks on two nodes whose durable step lies far behind, at a step that is no multiple.
@@ -30,12 +29,11 @@ func stopping(t *testing.T) (c *cluster, launchers []*process) {
 // answered asks again while no leader answers: on a busy machine the leadership moves.
 func (n *node) answered(words ...string) (code int, out string) {
 	n.t.Helper()
-	for end := time.Now().Add(patience); ; {
+	poll(n.t, "a leader's answer", func() bool {
 		code, out = n.verb(words...)
-		if code == 0 || !strings.Contains(out, "no leader answered") || time.Now().After(end) {
-			return code, out
-		}
-	}
+		return code == 0 || !strings.Contains(out, "no leader answered")
+	})
+	return code, out
 }
 
 // newest is the newest durable step at the path, which is read by nobody's word; 0: there is none.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/endpoint"
+	"github.com/replicad/replicad/internal/pace"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -62,7 +63,7 @@ func TestManifestOfAnotherGeometry(t *testing.T) {
 		p := newPart(t, id.Cluster, replica.JobID(job), j.Epoch, tc.part)
 		tc.spoil(&p.Man)
 		key := transfer.Key{Cluster: id.Cluster, Era: p.Man.Era, Job: p.Man.Job, Epoch: j.Epoch, Part: tc.part, Generation: p.Man.Generation, Root: p.Man.Root, Rank: 1, Incarnation: j.Ranks[1].Incarnation}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), pace.Of(patience))
 		err := transfer.Push(ctx, lane{conn}, key, p, transfer.Turns{})
 		cancel()
 		if err == nil {

@@ -4,6 +4,7 @@ package trouble_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -14,11 +15,27 @@ import (
 	"golang.org/x/sys/unix"
 
 	harness "github.com/replicad/replicad/chaos/cluster"
+	"github.com/replicad/replicad/internal/pace"
 )
 
-// patience is how long an event may take before its test fails; nothing is asserted about times below it. On a machine with much other work
+// patience is how long an event may take before its test fails, on a quiet machine (pace); nothing is asserted about times below it. With much other work
 // a cluster may hear nothing of itself for 20 s.
 const patience = 90 * time.Second
+
+// poll asks until the answer is right, with a pause behind each: who asks all the time takes the core from who has the answer. It tells whether it
+// became right in time.
+func poll(t testing.TB, what string, right func() bool) bool {
+	t.Helper()
+	limit := pace.New(patience, t.Name()+": "+what)
+	defer limit.Stop()
+	for !right() {
+		if limit.Over() {
+			return false
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return true
+}
 
 // process is a program under test. Its output is kept, line by line, both streams as one.
 type process struct {
@@ -169,7 +186,8 @@ func (p *process) awaitLine(from int, what string, match func(line) bool) line {
 
 func (p *process) awaitWithin(d time.Duration, from int, what string, match func(line) bool) line {
 	p.t.Helper()
-	end := time.After(d)
+	limit := pace.New(d, fmt.Sprintf("%s: %s to say %q", p.t.Name(), p.Name, what))
+	defer limit.Stop()
 	for {
 		at, found, more := p.scan(from, match)
 		if found {
@@ -184,8 +202,10 @@ func (p *process) awaitWithin(d time.Duration, from int, what string, match func
 			if _, found, _ := p.scan(from, match); !found {
 				p.t.Fatalf("%s ended (%v) without %q", p.Name, p.State(), what)
 			}
-		case <-end:
-			p.t.Fatalf("%s did not say %q", p.Name, what)
+		case <-limit.C:
+			if limit.Over() {
+				p.t.Fatalf("%s did not say %q in %v", p.Name, what, limit.Waited())
+			}
 		}
 	}
 }
@@ -196,7 +216,7 @@ func (p *process) stacks() string {
 	p.Signal(syscall.SIGQUIT)
 	select {
 	case <-p.gone:
-	case <-time.After(patience):
+	case <-time.After(pace.Of(patience)):
 	}
 	return p.text(from, p.mark())
 }
@@ -204,10 +224,17 @@ func (p *process) stacks() string {
 // exit waits for the end of the program and returns its exit code; -1 if a signal ended it.
 func (p *process) exit() int {
 	p.t.Helper()
-	select {
-	case <-p.gone:
-	case <-time.After(patience):
-		p.t.Fatalf("%s does not end:\n%s", p.Name, p.stacks())
+	limit := pace.New(patience, fmt.Sprintf("%s: %s to end", p.t.Name(), p.Name))
+	defer limit.Stop()
+	for ended := false; !ended; {
+		select {
+		case <-p.gone:
+			ended = true
+		case <-limit.C:
+			if limit.Over() {
+				p.t.Fatalf("%s does not end:\n%s", p.Name, p.stacks())
+			}
+		}
 	}
 	return p.State().ExitCode()
 }
@@ -219,7 +246,7 @@ func (p *process) kill() {
 	p.Kill()
 	select {
 	case <-p.gone:
-	case <-time.After(patience):
+	case <-time.After(pace.Of(patience)):
 		p.t.Errorf("%s (pid %d) is dead, and a process that it left behind still has its output open", p.Name, p.PID())
 	}
 }

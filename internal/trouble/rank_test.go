@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/replicad/replicad/internal/pace"
 	"github.com/replicad/replicad/libreplicad"
 	"github.com/replicad/replicad/replica"
 )
@@ -130,7 +131,7 @@ func (t *trainer) say(event string, more fields) {
 
 // open registers a region that steps change, one of this rank's alone, and one that is kept once, and attaches.
 func (t *trainer) open(ctx context.Context) (*libreplicad.Session, []float32, []uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.spec.Patience)
+	ctx, cancel := context.WithTimeout(ctx, pace.Of(t.spec.Patience))
 	defer cancel()
 	s, err := libreplicad.Open(ctx, libreplicad.Options{Rank: -1, Token: t.spec.Token, World: uint32(t.world), Group: replica.GroupID(envInt("REPLICAD_GROUP"))})
 	if err != nil {

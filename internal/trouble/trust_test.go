@@ -23,17 +23,17 @@ func epochIn(t *testing.T, text string) string {
 
 // refused waits until the node's status says that its certificate is revoked, and returns that. Its log may say first that a busy voter did not
 // answer, and then nothing of that voter for half a minute.
-func (n *node) refused() string {
+func (n *node) refused() (out string) {
 	n.t.Helper()
-	for end := time.Now().Add(patience); ; {
-		code, out := call(n.t, "status", "--config", n.File)
-		if at := strings.Index(out, "no link"); code == 0 && at >= 0 && strings.Contains(out[at:], "certificate revoked") {
-			return out
-		}
-		if time.Now().After(end) {
-			n.t.Fatalf("code %d: %s", code, out)
-		}
+	var code int
+	if !poll(n.t, "a word that the certificate is revoked", func() bool {
+		code, out = call(n.t, "status", "--config", n.File)
+		at := strings.Index(out, "no link")
+		return code == 0 && at >= 0 && strings.Contains(out[at:], "certificate revoked")
+	}) {
+		n.t.Fatalf("code %d: %s", code, out)
 	}
+	return out
 }
 
 // pki runs a verb of replicad pki on the cluster's identity.
