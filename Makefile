@@ -32,17 +32,18 @@ MEGATRON    = COMPAT=3.12:python/requirements-megatron.txt CONFORMANCE_TABLE=$(B
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
 PURE       := .*/replicad/(replica|lock|recovery|rng|internal/durable/retain)
-# Tested with and without the race detector: long enumerations run each case without it, and each seventh under it (internal/racing). Some values of the
-# largest size that is allowed take thirty times as long under it: their files leave it out.
-TWICE      := ./internal/sim ./transfer $(addprefix ./internal/,durable/catalog consensus franchise leader node desk checkpoint)
+# Tested with and without the race detector: long enumerations run each case without it, and each eleventh under it (internal/racing); real daemons are
+# built with it for a seventh of internal/trouble. What plays the largest sizes that are allowed takes thirty times as long under it: its files leave it out.
+TWICE      := ./internal/trouble ./internal/sim ./transfer $(addprefix ./internal/,durable/catalog consensus franchise leader node desk checkpoint)
 # The race detector has each program sleep for a second behind main, for goroutines that nobody waited for. Ours are waited for (internal/leakcheck), and
 # tests start thousands of programs.
 export GORACE ?= atexit_sleep_ms=0
 # go test begins packages in the order that it is given, each once: what takes longest would be waited for alone at the end.
 LONGEST    := $(addprefix ./internal/,trouble sim consensus durable/catalog importwall)
 GOTEST      = $(BIN)/tools/gotestsum --format standard-quiet
-# The timeout ends a package that hangs. internal/trouble takes half of it on two cores, and a busy machine must not end it.
-GOTESTS    := -shuffle=on -vet=off -timeout 25m
+# The timeout ends a package that hangs. A quiet machine takes a tenth of it at most, and a busy one must not end it: tests that wait have limits that
+# follow what the machine gives (internal/pace).
+GOTESTS    ?= -shuffle=on -vet=off -timeout 60m
 # The server of objects that tests start: in memory, behind a proxy that spoils requests.
 STORES      = $(GO) build -C .ci/stores -buildvcs=false -o $(BIN)/tools/stores .
 CAMPAIGN   ?=
@@ -71,8 +72,9 @@ else
 GPUPYTHON   = $(PYTHON)
 endif
 
-# One thing at a time, also under -j: the demo and tests of timing need the cores for themselves.
+# One target after the other, also under -j: several build the same files. What may run side by side does so in .ci/stages.
 .NOTPARALLEL:
+.PHONY: unit-tools unit-race unit-plain py-types py-run demo-run chaos-run
 .PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test frameworks-test megatron-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-servers versitygw fakegcs store-test public-files test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
@@ -123,18 +125,26 @@ go-tools: set-up ## govulncheck, cyclonedx-gomod and gotestsum, as .ci/tools/go.
 vulncheck: ## known vulnerabilities that this code reaches; fails where the database does not answer. VULNDB=URL names another than vuln.go.dev
 	.ci/vulncheck --must
 
-py-check: py-setup ## format, lint and types of the Python package and its tests
+py-check: py-setup py-types ## format, lint and types of the Python package, format and lint of its tests
+
+py-types:
 	cd python && $(VENV)/bin/ruff format --check --quiet && $(VENV)/bin/ruff check --quiet
 	@cd python && if $(VENV)/bin/python -c 'import torch' 2>/dev/null; then $(VENV)/bin/mypy src tools; else echo "py-check: torch is missing, types are NOT checked" >&2; [ -z "$${CI:-}" ]; fi
 
-unit: set-up ## all Go tests, with the race detector, without it, or both, in random order; the 40 slowest in bin/slowest-go.txt
-	@mkdir -p $(BIN)/tools $(BIN)/unit && rm -f $(BIN)/unit/*.json
+unit: set-up unit-tools unit-race unit-plain ## all Go tests, with the race detector, without it, or both, in random order; seconds of each package in bin/unit/*.took
+
+unit-tools:
+	@mkdir -p $(BIN)/tools
 	$(GO) build -C .ci/tools -buildvcs=false -o $(BIN)/tools/ gotest.tools/gotestsum
 	$(STORES)
-	CGO_ENABLED=1 $(GOTEST) --jsonfile $(BIN)/unit/race.json -- -race $(GOTESTS) $(LONGEST) $$($(GO) list ./... | grep -vxE '$(PURE)')
-	$(GOTEST) --jsonfile $(BIN)/unit/pure.json -- -tags invariants $(GOTESTS) $(TWICE) $$($(GO) list ./... | grep -xE '$(PURE)')
-	@cat $(BIN)/unit/*.json | $(BIN)/tools/gotestsum tool slowest --num 40 --threshold 100ms >$(BIN)/slowest-go.txt
-	@echo "unit: the five slowest of $(BIN)/slowest-go.txt:" && head -n 5 $(BIN)/slowest-go.txt
+
+unit-race:
+	@mkdir -p $(BIN)/unit && rm -f $(BIN)/unit/race.*
+	CGO_ENABLED=1 $(GOTEST) --jsonfile $(BIN)/unit/race.json -- -race -exec "$(CURDIR)/.ci/took $(BIN)/unit/race.took" $(GOTESTS) $(LONGEST) $$($(GO) list ./... | grep -vxE '$(PURE)')
+
+unit-plain:
+	@mkdir -p $(BIN)/unit && rm -f $(BIN)/unit/plain.*
+	$(GOTEST) --jsonfile $(BIN)/unit/plain.json -- -tags invariants -exec "$(CURDIR)/.ci/took $(BIN)/unit/plain.took" $(GOTESTS) $(TWICE) $$($(GO) list ./... | grep -xE '$(PURE)')
 
 sim: set-up ## jobs on whole hosts in virtual time, with faults aimed at moments: EPISODES of them or an hour, the first one's seed in SEED; table in bin/sim.md
 	@mkdir -p $(BIN) && rm -f $(BIN)/sim.md
@@ -166,8 +176,11 @@ release: vulncheck wheel go-tools ## dist/: wheel, static programs, bill of mate
 		--pins python/requirements-dev.txt --pins python/requirements-torch.txt --xxhash libreplicad/third_party/xxhash/xxhash.h --out dist/replicad.cdx.json
 	cd dist && rm -f SHA256SUMS && sha256sum * >SHA256SUMS && cat SHA256SUMS
 
-py-test: py-setup wheel ## the Python tests, with real daemons, three files at a time; other flags in PYTEST="-k rng", the long tests too with SKIP=
-	cd python && $(VENV)/bin/python -m pytest $(SKIP) $(PYTEST)
+py-test: py-setup wheel py-run ## the Python tests, with real daemons, three files at a time; other flags in PYTEST="-k rng", the long tests too with SKIP=
+
+py-run:
+	@mkdir -p $(BIN)/unit
+	cd python && $(VENV)/bin/python -m pytest $(SKIP) $(PYTEST) --junitxml=$(BIN)/unit/python.xml
 
 frameworks-test: build ## the adapters of frameworks, each place of a step by kill and by exception, with TRL and in worlds of 3, in .venv-frameworks and .venv-deepspeed (6 GB each); table in bin/frameworks.md. Flags in PYTEST="-k trl"
 	.ci/py-setup $(CURDIR)/.venv-frameworks python/requirements-frameworks.txt
@@ -192,7 +205,9 @@ gpu-test: ## what a GPU alone shows, within ten minutes, as a table to paste, in
 	@if command -v $(GO) >/dev/null && command -v gcc >/dev/null; then $(MAKE) --no-print-directory build || echo "make: gpu-test: nothing could be built: it takes what is there" >&2; fi
 	$(GPUPYTHON) bench/torch/gpu/run.py $(GPU)
 
-demo-test: build store-server ## the demo's scenario with the normal binaries, 64 MiB more of state on each rank, and a fleet that is lost with a bucket left
+demo-test: build store-server demo-run ## the demo's scenario with the normal binaries, 64 MiB more of state on each rank, and a fleet that is lost with a bucket left
+
+demo-run:
 	$(BIN)/replicad demo $(DEMO)
 	$(if $(DEMO),,$(BIN)/replicad demo --seed 3 --state-mb 64 --slots 2 --steps 250 --pace 50ms --faults rank-forward,holder)
 	$(if $(DEMO),,$(BIN)/replicad demo --seed 3 --durable s3://demo/ck --steps 150 --faults fleet)
@@ -200,16 +215,23 @@ demo-test: build store-server ## the demo's scenario with the normal binaries, 6
 sizes-test: build $(TORCH) ## torch jobs of 1, 2 and 3 GB of state: a rank, a node, a holder that sends is killed; up to an hour, 22 GiB of free memory. Flags in SIZES="--cases gpt-1024"
 	$(PYTHON) examples/torch/sizes.py $(SIZES)
 
-chaos-test: SEED := $(or $(SEED),1)
-chaos-test: build ## a minute of faults with the normal binaries, under a seed that is the same each time
+chaos-test: build chaos-run ## a minute of faults with the normal binaries, under a seed that is the same each time
+
+chaos-run: SEED := $(or $(SEED),1)
+chaos-run:
 	$(RUNCHAOS) --world 4 --duration 60s --steps 500 $(CHAOS)
 
-test: installs build check py-check unit c-test py-test demo-test chaos-test ## what must pass before a commit
+# Lanes side by side: most of Go's second half, of Python's jobs, of the demo and of chaos waits. Nothing in a lane builds what another one uses. Ports
+# and folders are each test's own, as those within a lane are, which run side by side too.
+LANES      := "unit-race unit-plain" "py-run" "check py-types c-test demo-run chaos-run"
+
+test: installs unit-tools wheel ## what must pass before a commit, with the seconds of each stage, and which tests are slow, in bin/slowest.md
+	@status=0; .ci/stages $(LANES) || status=$$?; .ci/slowest $(BIN)/unit >$(BIN)/slowest.md || status=$$?; cat $(BIN)/slowest.md; exit $$status
 	@echo "make test: passed"
 
-test-all: SKIP :=
+test-all: export SKIP :=
 test-all: export TROUBLE_LONG := 1
-test-all: GOTESTS := -shuffle=on -vet=off -timeout 90m
+test-all: export GOTESTS := -shuffle=on -vet=off -timeout 90m
 test-all: public-files test store-servers store-test bench-test sizes-test ## the same with the long tests, for a release or a change of what they show
 
 store-server: set-up # the server of buckets that tests and the demo start

@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -146,12 +147,41 @@ func TestNothingIsLeftOutOfBoth(t *testing.T) {
 			left = left || strings.HasPrefix(string(src), "//go:build !race\n")
 		}
 		switch p.name() {
-		case "internal/bubble", "internal/trouble": // ask how they are built, and leave nothing out
+		case "internal/bubble": // asks how it is built, and leaves nothing out
 		default:
 			if left != slices.Contains(twice, p.name()) {
 				t.Errorf("%s leaves something out under the race detector: %v; the Makefile's TWICE has %q", p.name(), left, twice)
 			}
 		}
+	}
+}
+
+// TestRacedAreThere: each test that internal/trouble runs under the race detector is one of its tests.
+func TestRacedAreThere(t *testing.T) {
+	list, err := os.ReadFile("../trouble/raced_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../trouble/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(src)
+	}
+	names := regexp.MustCompile(`"(Test\w+)"`).FindAllStringSubmatch(string(list), -1)
+	for _, m := range names {
+		if !strings.Contains(all.String(), "\nfunc "+m[1]+"(t *testing.T) {") {
+			t.Errorf("internal/trouble has no %s", m[1])
+		}
+	}
+	if len(names) < 10 {
+		t.Errorf("%d names were read", len(names))
 	}
 }
 

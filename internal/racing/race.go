@@ -4,5 +4,5 @@ package racing
 
 const (
 	On     = true
-	Stride = 7 // odd: enumerations alternate between two kinds of case
+	Stride = 11 // odd: enumerations alternate between two kinds of case
 )

@@ -1,3 +1,5 @@
+//go:build !race
+
 package sim
 
 import (
@@ -8,7 +10,6 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/bubble"
-	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -77,9 +78,6 @@ func (w *world) large() {
 
 // judgeLarge has so many faults befall the job, and looks at its commits.
 func (w *world) judgeLarge(lasts time.Duration, times int, fault func(*world, int)) {
-	if racing.On { // a quarter: it takes ten times as long
-		times, lasts = times/4, lasts/4
-	}
 	for w.now().Position.Step < 2 {
 		time.Sleep(100 * time.Millisecond)
 	}

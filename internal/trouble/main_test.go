@@ -43,8 +43,17 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", fmt.Sprint(4*runtime.GOMAXPROCS(0))); err != nil { // they wait most of the time
-		panic(err) // there is such a flag
+	set := func(name, to string) {
+		if err := flag.Set(name, to); err != nil {
+			panic(err) // there is such a flag
+		}
+	}
+	set("test.parallel", fmt.Sprint(4*runtime.GOMAXPROCS(0))) // they wait most of the time
+	if racing.On {
+		set("test.parallel", fmt.Sprint(2*runtime.GOMAXPROCS(0)))
+		if flag.Lookup("test.run").Value.String() == "" {
+			set("test.run", racedOnly())
+		}
 	}
 	before := leakcheck.Running()
 	spawner = harness.NewSpawner()
