@@ -158,7 +158,7 @@ func (w *watched) watch(ctx context.Context, tr *Trace, cancel context.CancelCau
 	defer m.mu.Unlock()
 	m.timer = time.AfterFunc(m.stall, func() { cancel(m.still(m.stall)) })
 	m.early = time.AfterFunc(m.first, func() {
-		why, until := m.slow()
+		until, why := m.slow()
 		w.notice(Notice{Op: tr.Op, Key: tr.Key, Err: why})
 		store.Troubled(ctx, fmt.Sprintf("%s %s: %v: %s the request is given up and made again", tr.Op, tr.Key, why, until))
 	})
@@ -215,16 +215,16 @@ func (m *movement) still(d time.Duration) error {
 }
 
 // slow is what is told of a request that may be given up, and when it is. Of an answer that is parsed it is told again and again.
-func (m *movement) slow() (why error, until string) {
+func (m *movement) slow() (until string, why error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.parsed.IsZero() {
-		return still{m.first, m.since, false}, fmt.Sprintf("after %v", m.stall)
+		return fmt.Sprintf("after %v", m.stall), still{m.first, m.since, false}
 	}
 	if !m.ended {
 		m.early.Reset(m.first)
 	}
-	return still{time.Since(m.parsed).Round(m.first / 10), m.came, true}, fmt.Sprintf("after %v at most", parsedWithin*m.stall)
+	return fmt.Sprintf("after %v at most", parsedWithin*m.stall), still{time.Since(m.parsed).Round(m.first / 10), m.came, true}
 }
 
 func (m *movement) stop() {
