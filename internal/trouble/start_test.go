@@ -211,11 +211,11 @@ var badDirectories = []refusal{
 	{"state_dir not writable", exitConfig, func(t *testing.T, n *node) []string {
 		n.cfg.StateDir = filepath.Join(readOnly(t), "state")
 		n.write()
-		return []string{"state_dir", n.cfg.StateDir, "that it may write"}
+		return []string{"state_dir", n.cfg.StateDir, "that it alone may write"}
 	}},
 	{"state_dir is a file", exitConfig, func(t *testing.T, n *node) []string {
 		write(t, n.cfg.StateDir, "")
-		return []string{"state_dir", n.cfg.StateDir, "that it may write"}
+		return []string{"state_dir", n.cfg.StateDir, "that it alone may write"}
 	}},
 	{"state_dir full", exitFailed, func(t *testing.T, n *node) []string {
 		n.cfg.StateDir = full(t, tmpfs(t, "64k"))
