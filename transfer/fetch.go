@@ -358,8 +358,8 @@ func (f *fetch) wide() bool {
 // errYield ends a stream over QUIC that is not of use now.
 var errYield = errors.New("yields to the lanes over TCP")
 
-// errStale ends a stream that was idle while the receiver made room, or looked for what it has of the part: the source has given it up by now, or soon
-// will.
+// errStale ends a stream that was idle while the receiver made room, looked for what it has of the part, or had all chunks asked for on other lanes: the
+// source has given it up by now, or soon will.
 var errStale = errors.New("it was idle for too long")
 
 // standBack waits until a lane over QUIC is of use again; false where the fetch has ended first.

@@ -107,7 +107,7 @@ func (f *fetch) chunks(ctx context.Context, from *Source, s *stream, asked *[]in
 	if from.Receives {
 		has = newBitmap(len(m.Chunks))
 	}
-	for {
+	for spoke := time.Now(); ; spoke = time.Now() {
 		yields, _, _ := f.mix.yields(from, time.Now())
 		if yields && len(*asked) == 0 {
 			return errYield
@@ -118,6 +118,9 @@ func (f *fetch) chunks(ctx context.Context, from *Source, s *stream, asked *[]in
 				break
 			}
 			*asked = append(*asked, i)
+			if len(*asked) == 1 && time.Since(spoke) > idleAfter/2 { // other lanes had it for so long
+				return errStale
+			}
 			requests <- chunkHeader{op: opGet, index: uint32(i)}
 		}
 		if len(*asked) == 0 {
