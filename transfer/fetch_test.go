@@ -257,6 +257,34 @@ func TestOnlySourceHangs(t *testing.T) {
 	})
 }
 
+// TestALaneThatWaitedOpensAnew: others had all chunks asked for until the source's end of a lane has given it up, or soon will. What the lane then gets goes
+// back, and the lane opens a stream anew: on this one it would read its end, and the source, which is well, would count as failed.
+func TestALaneThatWaitedOpensAnew(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		_, m, _ := makePart(4*kib, 4*kib)
+		for held, stale := range map[time.Duration]bool{idleAfter/2 + time.Second: true, idleAfter/2 - time.Second: false} {
+			ctx, cancel := context.WithCancel(t.Context())
+			f := &fetch{manifest: m, queue: newQueue(1, nil, func(int) bool { return false }), mix: newMix()}
+			f.queue.take(ctx, false, nil)                               // another lane
+			f.queue.chunks[0].since = time.Now().Add(held - hedgeAfter) // as if one after the other had it
+			requests, asked := make(chan chunkHeader, 2), make([]int, 0, 2)
+			ours, theirs := net.Pipe()
+			go func() { // the source is there, and answers nothing
+				<-requests
+				cancel()
+				theirs.Close()
+			}()
+			s := newStream(ctx, ours, stallAfter)
+			err := f.chunks(ctx, &Source{Node: "well", Over: TCP}, s, &asked, requests)
+			if errors.Is(err, errStale) != stale || len(asked) != 1 {
+				t.Errorf("after %v: %v, and %v to give back; stale: %v", held, err, asked, stale)
+			}
+			close(requests)
+			s.end()
+		}
+	})
+}
+
 // TestSlowSource: a source that is slow but alive brings what it can, the other brings the more; nobody is set aside.
 func TestSlowSource(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
