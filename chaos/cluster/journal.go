@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/replicad/replicad/internal/pace"
 )
 
 // LogEvent is a line of a daemon's log, as far as it is read here.
@@ -237,11 +239,11 @@ func (j *Journal) View(fn func()) {
 	fn()
 }
 
-// Await waits until ok, which runs under the journal's lock, says so, or a guarded process ends by itself. On the deadline the error says what was awaited and
-// what is known instead.
+// Await waits until ok, which runs under the journal's lock, says so, or a guarded process ends by itself. Patience is that of a quiet machine: where others want
+// the same cores, an interpreter alone loads its libraries for a minute. On the deadline the error says what was awaited and what is known instead.
 func (j *Journal) Await(ctx context.Context, patience time.Duration, what string, ok func() bool) error {
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
+	limit := pace.New(patience, "")
+	defer limit.Stop()
 	for {
 		var good bool
 		var failure error
@@ -257,8 +259,10 @@ func (j *Journal) Await(ctx context.Context, patience time.Duration, what string
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-deadline.C:
-			return fmt.Errorf("waited %v for %s; seen instead: %s", patience, what, j.Summary())
+		case <-limit.C:
+			if limit.Over() {
+				return fmt.Errorf("waited %v for %s; seen instead: %s", limit.Waited(), what, j.Summary())
+			}
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package pace has the limits of tests follow what the machine gives. Where a program waits for others that want the same cores, time counts less by so
-// much: what a quiet machine does in a minute may take a busy one ten. It is imported by tests alone.
+// much: what a quiet machine does in a minute may take a busy one ten. Tests use it, and what drives a demo and chaos; nothing of the product does.
 package pace
 
 import (
@@ -51,7 +51,7 @@ type Limit struct {
 	what              string
 }
 
-// New is a limit of d, of a quiet machine, for what the text says. Stop ends it.
+// New is a limit of d, of a quiet machine, for what the text says; without a text Over says nothing. Stop ends it.
 func New(d time.Duration, what string) *Limit {
 	now, ticker := time.Now(), time.NewTicker(time.Second)
 	return &Limit{C: ticker.C, ticker: ticker, began: now, last: now, said: now, left: d, what: what}
@@ -60,7 +60,7 @@ func New(d time.Duration, what string) *Limit {
 // Over tells whether the limit has passed. Each 30 s of a wait it says on stderr what is waited for.
 func (l *Limit) Over() bool {
 	now, by := time.Now(), Slowed()
-	if text := l.pass(now, by); text != "" {
+	if text := l.pass(now, by); text != "" && l.what != "" {
 		fmt.Fprint(os.Stderr, text)
 	}
 	return l.left <= 0
