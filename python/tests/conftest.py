@@ -32,7 +32,8 @@ PATIENCE = 300.0
 
 sys.path.insert(0, str(SRC))
 
-from replicad._preload.replicad_preload import NATIVE  # isort: skip: found there
+from replicad._core import preloading  # isort: skip: found there
+from replicad._preload.replicad_preload import NATIVE  # isort: skip
 from replicad.testing import check  # isort: skip
 
 gc.disable()  # until all is imported: see quick.py
@@ -84,6 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
+    preloading.freeze()  # what looks through the objects of a program finds those of tests, and not 400,000 of imports again and again
     gc.enable()
 
 

@@ -14,11 +14,11 @@ import site
 import socket
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from types import ModuleType
 from typing import Any
 
-__all__ = ["SOCKET", "folders", "frozen", "objects", "report"]
+__all__ = ["SOCKET", "folders", "frozen", "holders", "objects", "report"]
 
 #: The launcher's socket for it: a name in the abstract namespace, with "@" for its first byte.
 SOCKET = "REPLICAD_PRELOAD"
@@ -63,10 +63,24 @@ def freeze() -> None:
     generators = tuple(getattr(m, n) for m, names in ((torch, ("Generator",)), (numpy, ("Generator", "RandomState"))) for n in names if hasattr(m, n))
     objects = gc.get_objects()
     sought: Callable[[Any], bool] = functools.cache(_sought)
-    _notable[:] = [o for o in objects if sought(type(o)) or any(type(x) in generators for x in gc.get_referents(o))]
-    del objects
+    notable = (*(o for o in objects if sought(type(o))), *(o for o, _ in holders(objects, frozenset(generators))))
+    _notable[:] = {id(o): o for o in notable}.values()
+    del objects, notable
     gc.freeze()
     frozen = gc.get_freeze_count()
+
+
+def holders(objects: list[Any], kinds: Set[type]) -> Iterator[tuple[Any, Any]]:
+    """Who of them holds an object of one of these classes, and that object. Hundreds of thousands are looked at: a batch at a time, and each by itself in
+    the few batches where there is one."""
+    for at in range(0, len(objects), _BATCH):
+        batch = objects[at : at + _BATCH]
+        if not kinds.isdisjoint(map(type, gc.get_referents(*batch))):
+            yield from ((o, x) for o in batch for x in gc.get_referents(o) if type(x) in kinds)
+
+
+#: How many objects are looked at together.
+_BATCH = 1 << 10
 
 
 def _sought(of: Any) -> bool:

@@ -317,13 +317,13 @@ def _some(names: list[str]) -> str:
 def _own_generators(parts: Parts, live: dict[str, list[Any]]) -> list[Any]:
     """Those of numpy and torch that the program made and that nothing here is known to keep. torch's are no containers, so that the collector knows only who holds them."""
     numpy = sys.modules.get("numpy.random")
-    kinds: tuple[type, ...] = (torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy else ()))
+    kinds: frozenset[type] = frozenset((torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy else ())))
     objects = preloading.objects()
     frame = inspect.currentframe()
     while frame is not None and frame.f_back is not None:  # what a running function holds is with nobody else
         frame = frame.f_back
         objects.append(frame)
-    found = {id(x): x for o in objects for x in (o, *gc.get_referents(o)) if type(x) in kinds}
+    found = {id(x): x for x in (*(o for o in objects if type(o) in kinds), *(x for _, x in preloading.holders(objects, kinds)))}
     kept = [torch.default_generator, *_of_devices(), *((numpy.mtrand._rand,) if numpy else ())]
     kept += seeded_by_loaders(live)
     kept += parts.objects.implicit.generators()
