@@ -1,18 +1,20 @@
 package format
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 )
 
 // once tells which key an object of a document has twice. encoding/json takes the last one of them, and takes a field by its name in any case: two
 // programs may read one document as two. b is JSON that was read into a value of a type.
 func once(b []byte, t reflect.Type) error {
 	s := scan{b: b}
-	return s.value(t)
+	return s.value(planOf(t))
 }
 
 // scan walks valid JSON along a type. Below what reads itself, and below nil, every object is one of any keys.
@@ -21,10 +23,77 @@ type scan struct {
 	at int
 }
 
+// plan is what a scan asks of a type: reflection takes longer than all the rest of a scan, and documents have few types.
+type plan struct {
+	later  bool             // a json.RawMessage, which is scanned when it is read
+	fields map[string]*plan // of a struct, by their names; else nil
+	of     *plan            // of a list's or a map's elements
+	list   bool
+}
+
 var (
+	plans     sync.Map // reflect.Type -> *plan
 	readsJSON = reflect.TypeFor[json.Unmarshaler]()
 	readsText = reflect.TypeFor[encoding.TextUnmarshaler]()
+	raw       = reflect.TypeFor[json.RawMessage]()
+	anything  = new(plan)
 )
+
+func planOf(t reflect.Type) *plan {
+	if p, ok := plans.Load(t); ok {
+		return p.(*plan)
+	}
+	p := makePlan(t, make(map[reflect.Type]*plan))
+	plans.Store(t, p)
+	return p
+}
+
+// makePlan makes that of a type, which may hold itself: made has those that are being made.
+func makePlan(t reflect.Type, made map[reflect.Type]*plan) *plan {
+	if t == raw {
+		return &plan{later: true}
+	}
+	t = inner(t)
+	if t == nil {
+		return anything
+	}
+	if p := made[t]; p != nil {
+		return p
+	}
+	p := new(plan)
+	made[t] = p
+	switch t.Kind() {
+	case reflect.Slice, reflect.Array:
+		p.list, p.of = true, makePlan(t.Elem(), made)
+	case reflect.Map:
+		p.of = makePlan(t.Elem(), made)
+	case reflect.Struct:
+		p.fields = make(map[string]*plan)
+		p.takeFields(t, made)
+	default:
+	}
+	return p
+}
+
+// takeFields takes the fields of a struct, also of a struct within; the first of a name counts.
+func (p *plan) takeFields(t reflect.Type, made map[reflect.Type]*plan) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && name == "" {
+			if of := inner(f.Type); of != nil && of.Kind() == reflect.Struct {
+				p.takeFields(of, made)
+			}
+			continue
+		}
+		if name == "" {
+			name = f.Name
+		}
+		if _, ok := p.fields[name]; !ok && f.IsExported() {
+			p.fields[name] = makePlan(f.Type, made)
+		}
+	}
+}
 
 // inner is the type that a value is read into; nil: any.
 func inner(t reflect.Type) reflect.Type {
@@ -40,21 +109,49 @@ func inner(t reflect.Type) reflect.Type {
 	return nil
 }
 
-func (s *scan) value(t reflect.Type) error {
-	t = inner(t)
-	switch s.next() {
-	case '{':
-		return s.object(t)
-	case '[':
-		return s.list(t)
-	case '"':
-		s.text()
+func (s *scan) value(p *plan) error {
+	c := s.next()
+	if p.later {
+		s.pass()
 		return nil
 	}
-	for s.at < len(s.b) && !strings.ContainsRune(",]} \t\r\n", rune(s.b[s.at])) { // a number or a word
+	switch c {
+	case '{':
+		return s.object(p)
+	case '[':
+		return s.list(p)
+	}
+	s.pass()
+	return nil
+}
+
+// pass passes over a value, whatever is in it.
+func (s *scan) pass() {
+	for depth := 0; s.at < len(s.b); {
+		switch s.b[s.at] {
+		case '"':
+			s.text()
+			if depth == 0 {
+				return
+			}
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth == 0 { // of what a number or a word is in
+				return
+			}
+			if depth--; depth == 0 {
+				s.at++
+				return
+			}
+		case ',', ' ', '\t', '\r', '\n':
+			if depth == 0 {
+				return
+			}
+		}
 		s.at++
 	}
-	return nil
 }
 
 // next passes over spaces, and tells what comes.
@@ -82,10 +179,28 @@ func (s *scan) text() []byte {
 	return s.b[from:s.at]
 }
 
-func (s *scan) list(t reflect.Type) error {
-	var of reflect.Type
-	if t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {
-		of = t.Elem()
+// key is a text as it is read.
+func key(text []byte) (key string, err error) {
+	if bytes.IndexByte(text, '\\') < 0 && len(text) > 1 && isASCII(text) {
+		return string(text[1 : len(text)-1]), nil
+	}
+	err = json.Unmarshal(text, &key)
+	return key, err
+}
+
+func isASCII(b []byte) bool {
+	for _, c := range b {
+		if c >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *scan) list(p *plan) error {
+	of := anything
+	if p.list {
+		of = p.of
 	}
 	for s.at++; s.next() != ']' && s.at < len(s.b); {
 		if err := s.value(of); err != nil {
@@ -99,23 +214,23 @@ func (s *scan) list(t reflect.Type) error {
 	return nil
 }
 
-func (s *scan) object(t reflect.Type) error {
+func (s *scan) object(p *plan) error {
 	var keys []string // most objects have few
 	var many map[string]bool
 	for s.at++; s.next() != '}' && s.at < len(s.b); {
-		var key string
-		if err := json.Unmarshal(s.text(), &key); err != nil {
+		key, err := key(s.text())
+		if err != nil {
 			return err
 		}
-		var of reflect.Type
-		if t != nil && t.Kind() == reflect.Struct {
-			field, ok := byTag(t, key)
+		of := anything
+		if p.fields != nil {
+			field, ok := p.fields[key]
 			if !ok {
 				return fmt.Errorf("key %.64q is none of its fields", key)
 			}
 			of = field
-		} else if t != nil && t.Kind() == reflect.Map {
-			of = t.Elem()
+		} else if p.of != nil && !p.list {
+			of = p.of
 		}
 		twice := many[key]
 		for _, k := range keys {
@@ -143,27 +258,4 @@ func (s *scan) object(t reflect.Type) error {
 	}
 	s.at++
 	return nil
-}
-
-// byTag finds the field that has exactly this name, also in a struct within.
-func byTag(t reflect.Type, key string) (reflect.Type, bool) {
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if f.Anonymous && name == "" {
-			if of := inner(f.Type); of != nil && of.Kind() == reflect.Struct {
-				if found, ok := byTag(of, key); ok {
-					return found, true
-				}
-			}
-			continue
-		}
-		if name == "" {
-			name = f.Name
-		}
-		if name == key && f.IsExported() {
-			return f.Type, true
-		}
-	}
-	return nil, false
 }
