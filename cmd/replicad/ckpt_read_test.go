@@ -16,6 +16,15 @@ import (
 // TestCkptReadsBesideADeletion deletes the newest generation, which is the best too, before each call of each command that reads one. The command has read
 // it whole by then, or keeps it, or takes the one before it.
 func TestCkptReadsBesideADeletion(t *testing.T) {
+	made := memory.New()
+	by := catalog.New(made, catalog.Options{Who: "daemon"})
+	for _, step := range []replica.Step{10, 20} {
+		writeInto(t, by, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), 0)
+	}
+	runs, err := by.Runs(t.Context(), ckptJob)
+	if err != nil || len(runs) != 1 {
+		t.Fatal(runs, err)
+	}
 	step := func(to *replica.Step) func(tier, catalog.Found) error {
 		return func(_ tier, f catalog.Found) error { *to = f.Generation.Step; return nil }
 	}
@@ -73,15 +82,8 @@ func TestCkptReadsBesideADeletion(t *testing.T) {
 		for _, at := range []*pick{nil, {best: "loss"}} {
 			found := make(map[replica.Step]bool)
 			for n := int64(0); ; n++ {
-				m := memory.New()
+				m := made.Clone()
 				cat := catalog.New(m, catalog.Options{Who: "daemon"})
-				for _, step := range []replica.Step{10, 20} {
-					writeInto(t, cat, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), 0)
-				}
-				runs, err := cat.Runs(t.Context(), ckptJob)
-				if err != nil || len(runs) != 1 {
-					t.Fatal(runs, err)
-				}
 				var calls atomic.Int64
 				m.Before = func(memory.Call) error {
 					if calls.Add(1)-1 == n {
