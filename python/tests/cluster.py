@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from conftest import STARTUP
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "torch"
 REPLICAD = ROOT / "bin" / "replicad"
-QUICK = Path(__file__).with_name("quick.py")
 #: No test asserts a time; this bounds waits for what should have happened long ago, in seconds.
 PATIENCE = 900.0
 
@@ -24,10 +25,10 @@ fsdp2 = pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason
 
 
 def environment(**more: str) -> dict[str, str]:
-    """An environment without anything of a rank, in which the package of this checkout is found."""
+    """An environment without anything of a rank, in which the package of this checkout is found, and torch starts quickly."""
     drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     env = {k: v for k, v in os.environ.items() if not k.startswith(("REPLICAD_", "TORCHELASTIC_")) and k not in drop}
-    return env | {"PYTHONPATH": str(ROOT / "python" / "src"), "OMP_NUM_THREADS": "1"} | more
+    return env | {"PYTHONPATH": os.pathsep.join([str(ROOT / "python" / "src"), STARTUP]), "OMP_NUM_THREADS": "1"} | more
 
 
 class Result:
@@ -63,7 +64,7 @@ def baseline(script: str, world: int, *flags: str) -> Result:
 def demo(script: str, world: int, faults: str, seed: int, folder: Path, *flags: str, groups: str = "", every: int = 60) -> dict[str, Any]:
     """Runs `replicad demo` over a torch job: four nodes, these faults at moments by the seed, ``every`` so many steps, an undisturbed run to
     compare with. ``groups`` is the replica group of each rank; all are of one unless given. The report; a verdict other than bit-equal is an error."""
-    trainer = " ".join([sys.executable, str(QUICK), str(EXAMPLES / script), *flags])
+    trainer = " ".join([sys.executable, str(EXAMPLES / script), *flags])
     steps = every * (len(faults.split(",")) + 2)
     call([
         str(REPLICAD), "demo", "--plain", "--trainer", trainer, "--world", str(world), "--faults", faults, "--seed", str(seed), "--steps", str(steps), "--pace", "50ms",

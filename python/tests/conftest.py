@@ -27,6 +27,8 @@ from warm import Launched, Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "python" / "src"
+#: On the path of a command: its processes start quickly where they import torch (standin.py).
+STARTUP = str(Path(__file__).with_name("startup"))
 #: No test asserts a time; this bounds waits for what should have happened long ago.
 PATIENCE = 300.0
 
@@ -36,7 +38,7 @@ from replicad._core import preloading  # isort: skip: found there
 from replicad._preload.replicad_preload import NATIVE  # isort: skip
 from replicad.testing import check  # isort: skip
 
-gc.disable()  # until all is imported: see quick.py
+gc.disable()  # until all is imported: see standin.py
 try:
     import torch  # noqa: F401
 
@@ -99,26 +101,36 @@ def has_torch(program: str) -> bool:
 
 
 def quick(program: str) -> str:
-    """The program, which starts and ends in half the time if it imports torch: see quick.py."""
+    """The program, which starts and ends in half the time if it imports torch: see standin.py."""
     first = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import quick; del sys.path[0]\n"
     return first + program.removeprefix("\n") if has_torch(program) else program
 
 
 #: What libraries and Python look at when they are loaded, by the beginnings of variables' names.
 _LOADED_WITH = ("PYTHON", "REPLICAD_", "TORCH", *NATIVE)
-_warm: dict[tuple[str, ...], Warm] = {}
+#: By what they see of the environment, and by their further imports; who was used last comes last.
+_warm: dict[tuple[tuple[str, str], ...], dict[tuple[str, ...], Warm]] = {}
 
 
 def warm(env: dict[str, str], imports: tuple[str, ...] = ()) -> Warm:
-    """The process that programs with torch fork from: one for each process that runs tests, and another one where libraries would see another environment. Beside it there is
-    one at a time that has further ``imports`` behind it."""
-    seen = {k: v for k, v in env.items() if k.startswith(_LOADED_WITH)}
-    for has, process in list(_warm.items()):
-        if process.seen != seen or (has and imports and has != imports):
-            _warm.pop(has).end()  # a launcher that it has started needs it no more
-    if imports not in _warm:
-        _warm[imports] = Warm(env, seen, imports)
-    return _warm[imports]
+    """The process that programs with torch fork from: one for each process that runs tests, and another one where libraries would see another environment. With further
+    ``imports`` it has forked from that one. Of each, the last few are kept."""
+    seen = tuple(sorted((k, v) for k, v in env.items() if k.startswith(_LOADED_WITH)))
+    family = _warm.pop(seen, None) or {(): Warm.begin(env)}
+    _warm[seen] = family
+    while len(_warm) > 2:
+        ended(_warm.pop(next(iter(_warm))))
+    if imports:
+        family[imports] = family.pop(imports, None) or family[()].with_imports(imports)
+        while len(family) > 4:
+            family.pop(next(name for name in family if name)).end()
+    return family[imports]
+
+
+def ended(family: dict[tuple[str, ...], Warm]) -> None:
+    """Launchers that they have started need them no more."""
+    for process in family.values():
+        process.end()
 
 
 def imports(file: Path) -> tuple[str, ...]:
@@ -157,7 +169,7 @@ def forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     while _warm:
-        _warm.popitem()[1].end()
+        ended(_warm.popitem()[1])
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -143,6 +143,12 @@ CALL = """
 if __name__ == "__main__":
     print(check_resume(train, steps=2, more=1))
 """
+#: A program that comes to no step, and so needs no torch.
+STEPLESS = """
+from replicad.testing import check_resume
+
+def train(last): yield {}
+"""
 
 
 def started(*command: str, folder: Path, **env: str) -> subprocess.Popen[str]:
@@ -178,7 +184,7 @@ def test_a_module_of_a_package_is_imported_by_its_name(command: list[str], tmp_p
 
 
 def test_a_main_part_without_a_guard_is_said(tmp_path: Path) -> None:
-    (tmp_path / "check.py").write_text(PROGRAM + "print(check_resume(train, steps=2, more=1))")
+    (tmp_path / "check.py").write_text(STEPLESS + "print(check_resume(train, steps=2, more=1))")
     assert 'put the call under `if __name__ == "__main__":`' in output("check.py", folder=tmp_path, code=1)
 
 
@@ -236,7 +242,7 @@ def test_a_long_temporary_folder(tmp_path: Path) -> None:
     """Sockets have no room in it."""
     long = tmp_path / ("x" * 90)
     long.mkdir()
-    (tmp_path / "check.py").write_text(PROGRAM.replace("yield {", "raise KeyError('as far as here')\n            yield {") + CALL)
+    (tmp_path / "check.py").write_text(STEPLESS + "if __name__ != '__main__':\n    raise KeyError('as far as here')\n" + CALL)
     assert "KeyError: 'as far as here'" in output("check.py", folder=tmp_path, code=1, TMPDIR=str(long))
 
 
@@ -255,9 +261,8 @@ def of(folder: str) -> dict[int, str]:
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_nothing_is_left_of_one_that_was_ended(by: signal.Signals, tmp_path: Path) -> None:
     """Not the daemon, its keeper, the launcher, the process that trains; not the folder."""
-    (tmp_path / "check.py").write_text(
-        PROGRAM.replace("    torch.manual_seed(3)", "    import os, threading; open('folder', 'w').write(os.environ['XDG_STATE_HOME']); threading.Event().wait()") + CALL
-    )
+    waits = "import os, threading\nif __name__ != '__main__':\n    open('folder', 'w').write(os.environ['XDG_STATE_HOME'])\n    threading.Event().wait()\n"
+    (tmp_path / "check.py").write_text(STEPLESS + waits + CALL)
     os.mkfifo(tmp_path / "folder")
     with open(os.open(tmp_path / "folder", os.O_RDONLY | os.O_NONBLOCK)) as told:
         program = started("check.py", folder=tmp_path)

@@ -38,6 +38,7 @@ def told(faults: list[str], report: dict[str, list[dict[str, object]]]) -> None:
     assert [f for f in report["faults"] if f["from"] == "durable"] == []
 
 
+@pytest.mark.long
 def test_gpt_on_two_replicas_started_again(folder: Path) -> None:
     faults = ["rank-backward", "rank-updated", "leader"]
     told(faults, cluster.demo("gpt.py", 2, ",".join(faults), SEED, folder, *SMALL, every=20))

@@ -214,7 +214,7 @@ def compared(said: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-TORCH = "import good\nfrom numpy import random\nfrom torch import nn"  # without tests/quick.py, which has its own finder
+TORCH = "import good\nfrom numpy import random\nfrom torch import nn"  # without tests/standin.py, which has its own finder
 
 
 @pytest.mark.parametrize("imports", ["import good", pytest.param(TORCH, marks=pytest.mark.skipif(not HAVE_TORCH, reason="torch"))], ids=["plain", "torch"])

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from conftest import Daemon
 from test_preload import DESCRIBED, DRAWN, RANK, Lives, compared
 
-#: What differs: the command line in /proc is that of the process that has imported torch, which needs replicad._preload for its work; quick.py has a
+#: What differs: the command line in /proc is that of the process that has imported torch, which needs replicad._preload for its work; standin.py has a
 #: finder of its own, and spares a program torch's compiler, with which sympy comes and what it wants to be warned of.
 OTHERS = ("cmdline", "ours", "importers", "meta_path", "warnings")
 

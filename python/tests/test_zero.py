@@ -17,7 +17,7 @@ FLAGS = ("--steps", str(STEPS), "--width", "16", "--batch", "2", "--pace", "30ms
 
 #: zero.py, whose rank 1 breaks once, after its update and before it has sent it.
 PROGRAM = f"""
-import os, signal, sys, time
+import os, signal, sys, time, torch
 from functools import partial
 sys.path.insert(0, {str(cluster.EXAMPLES)!r})
 import common, gpt, replicad, sharded, zero

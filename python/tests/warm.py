@@ -15,23 +15,34 @@ from typing import IO
 
 
 class Warm:
-    """The process, for as long as the tests run. ``seen`` is what libraries see of its environment when they are loaded, ``imports`` are
-    statements of what it imports beside torch."""
+    """The process, for as long as the tests run, with torch behind it. It is a program of its own, or forks from another one (:meth:`with_imports`)."""
 
-    def __init__(self, env: dict[str, str], seen: dict[str, str], imports: Sequence[str] = ()) -> None:
-        self.seen = seen
-        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes] | Launched) -> None:
+        self._sock, self._process = sock, process
+        self._answer()
+
+    @classmethod
+    def begin(cls, env: dict[str, str]) -> Warm:
+        """Starts the program. What libraries see of the environment when they are loaded they see here."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("warmed.py")), str(theirs.fileno()), *imports],
+            process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("warmed.py")), str(theirs.fileno())],
                 env=env | {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"},
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             )  # fmt: skip
-        self._answer()
+        return cls(ours, process)
+
+    def with_imports(self, imports: Sequence[str]) -> Warm:
+        """A further process, which has these imports behind it as well, and torch's from this one."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._sock, [json.dumps({"imports": list(imports)}).encode()], [theirs.fileno()])
+            return Warm(ours, Launched(self._answer()["pid"]))
 
     def _answer(self) -> dict[str, int]:
         data = self._sock.recv(1 << 10)
-        assert data, f"the process that jobs fork from ended with {self._process.wait()}"
+        assert data, f"the process that jobs fork from ended with {self._process.wait(60)}"
         return dict(json.loads(data))
 
     def launch(self, command: Sequence[str], program: Sequence[str], env: dict[str, str], cwd: Path) -> Launched:
@@ -47,13 +58,13 @@ class Warm:
     def end(self) -> None:
         """Ends the process, after the last job."""
         self._sock.close()
-        self._process.wait()
+        self._process.wait(60)
 
 
 class Launched:
     """What tests use of a ``subprocess.Popen``, for a child that another process has started."""
 
-    def __init__(self, pid: int, stdout: IO[str]) -> None:
+    def __init__(self, pid: int, stdout: IO[str] | None = None) -> None:
         self.pid, self.stdout, self.returncode = pid, stdout, None
         self._fd = os.pidfd_open(pid)
         self.returncode: int | None

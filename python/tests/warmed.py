@@ -1,9 +1,10 @@
 """The process that a test run's launchers and ranks fork from: it has imported torch once. warm.py starts it and says what is to be run.
 
-For each job it makes two processes. The launcher is a child of the one that runs the tests, and becomes `replicad run`. It has a child of its own, which
-serves forks to it: every life of every rank, the first one too. REPLICAD_PRELOAD_FD in the environment of `replicad run` names their socket.
+For libraries that take long to import it makes a process like itself, which has them too. For each job it makes two processes. The launcher is a child
+of the one that runs the tests, and becomes `replicad run`. It has a child of its own, which serves forks to it: every life of every rank, the first one
+too. REPLICAD_PRELOAD_FD in the environment of `replicad run` names their socket.
 
-A rank is as a fresh process, but for what quick.py is for as well: the interpreter does not take modules apart at the end. torch's compiler is the
+A rank is as a fresh process, but for what standin.py is for as well: the interpreter does not take modules apart at the end. torch's compiler is the
 real one, since it is imported once only. Its command line in /proc is this process's.
 """
 
@@ -36,33 +37,53 @@ CLONE_PARENT, CLONE = 0x8000, {"x86_64": 56, "aarch64": 220}
 libc = ctypes.PyDLL(None, use_errno=True)
 
 
-def main(fd: int, imports: list[str]) -> None:
+def main(fd: int) -> None:
     """Imports and serves. It returns in ranks alone, at the end of their program."""
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
-    prepare(imports)
-    sock.send(b"{}")
-    while True:
-        data, fds, _, _ = socket.recv_fds(sock, 1 << 20, 1)
-        if not data:
-            os._exit(0)
-        pid = sibling()
-        if pid == 0:
-            return run(launched(json.loads(data), fds[0], sock))
-        os.close(fds[0])
-        sock.send(json.dumps({"pid": pid}).encode())
-
-
-def prepare(imports: list[str]) -> None:
-    """Imports everything, further modules by their statements, and leaves a process of one thread that can be forked."""
     gc.disable()
     for name in TORCHS:
         importlib.import_module(name)
     atexit.register(ended)  # before ours, so that theirs, which say something, come first
     for name in OURS:
         importlib.import_module(name)
-    for statement in imports:
-        exec(statement, {})  # noqa: S102 - those of a test file
+    ready()
+    sock.send(b"{}")
+    while True:
+        data, fds, _, _ = socket.recv_fds(sock, 1 << 20, 1)
+        if not data:
+            os._exit(0)
+        job = json.loads(data)
+        pid = sibling()
+        if pid == 0 and "imports" in job:
+            sock = further(job["imports"], fds[0], sock)
+        elif pid == 0:
+            return run(launched(job, fds[0], sock))
+        else:
+            os.close(fds[0])
+            sock.send(json.dumps({"pid": pid}).encode())
+
+
+def further(imports: list[str], fd: int, sock: socket.socket) -> socket.socket:
+    """Becomes a process that serves beside the one that it forks from, with further imports behind it, by their statements."""
+    try:
+        sock.close()
+        sock = socket.socket(fileno=fd)
+        sock.set_inheritable(False)
+        gc.disable()
+        gc.unfreeze()
+        for statement in imports:
+            exec(statement, {})  # noqa: S102 - those of a test file
+        ready()
+        sock.send(b"{}")
+        return sock
+    except BaseException:
+        traceback.print_exc()
+        os._exit(125)
+
+
+def ready() -> None:
+    """Leaves a process of one thread that can be forked."""
     importlib.import_module("replicad._core.preloading").freeze()
     gc.enable()
     for number in signal.valid_signals() - {*IGNORED, *INHERITED}:
@@ -148,4 +169,4 @@ def run(command: list[str]) -> None:
 if __name__ == "__main__":
     import warmed
 
-    warmed.main(int(sys.argv[1]), sys.argv[2:])
+    warmed.main(int(sys.argv[1]))
