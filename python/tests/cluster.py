@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from conftest import STARTUP
+from pace import Limit
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "torch"
@@ -51,9 +52,18 @@ class Result:
 
 def call(command: list[str], **env: str) -> Result:
     """Runs a command to its good end."""
-    done = subprocess.run(command, env=environment(**env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-12000:]}"
-    return Result(done.stdout)
+    process = subprocess.Popen(command, env=environment(**env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    limit = Limit(PATIENCE, f"the end of {' '.join(command)}")
+    while True:
+        try:
+            said, _ = process.communicate(timeout=1)
+            break
+        except subprocess.TimeoutExpired as late:
+            if limit.over():
+                process.kill()
+                raise AssertionError(f"{' '.join(command)} has not ended within {PATIENCE} s of a quiet machine:\n{(late.stdout or b'')[-12000:]!r}") from None
+    assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}:\n{said[-12000:]}"
+    return Result(said)
 
 
 def baseline(script: str, world: int, *flags: str) -> Result:

@@ -23,13 +23,14 @@ from typing import IO
 
 import pytest
 
+from pace import Limit
 from warm import Launched, Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "python" / "src"
 #: On the path of a command: its processes start quickly where they import torch (standin.py).
 STARTUP = str(Path(__file__).with_name("startup"))
-#: No test asserts a time; this bounds waits for what should have happened long ago.
+#: No test asserts a time; this bounds waits for what should have happened long ago. What waits in short pieces has a pace.Limit of it.
 PATIENCE = 300.0
 
 sys.path.insert(0, str(SRC))
@@ -210,28 +211,32 @@ class Lines:
     def until(self, text: str) -> str:
         """The next line that holds ``text``."""
         while True:
-            try:
-                line = self._new.get(timeout=PATIENCE)
-            except queue.Empty:
-                raise AssertionError(f"no {text!r} within {PATIENCE} s in:\n{self}") from None
+            line = self._next(repr(text))
             if line is None:
-                self._ended = True
                 raise AssertionError(f"the output ended without {text!r}:\n{self}")
-            self.seen.append(line)
             if text in line:
                 return line
 
     def rest(self) -> None:
         """Takes in all that is still to come."""
         while not self._ended:
+            self._next("the end of an output")
+
+    def _next(self, what: str) -> str | None:
+        """The next line, None behind the last one."""
+        limit = Limit(PATIENCE, what)
+        while True:
             try:
-                line = self._new.get(timeout=PATIENCE)
+                line = self._new.get(timeout=1)
+                break
             except queue.Empty:
-                raise AssertionError(f"no end within {PATIENCE} s of:\n{self}") from None
-            if line is None:
-                self._ended = True
-                return
+                if limit.over():
+                    raise AssertionError(f"no {what} within {PATIENCE} s of a quiet machine in:\n{self}") from None
+        if line is None:
+            self._ended = True
+        else:
             self.seen.append(line)
+        return line
 
     def __str__(self) -> str:
         return "\n".join([*self._all[-100:], self._tell()])

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import replicad
-from conftest import PATIENCE, ROOT, Daemon, Job, quick
+from conftest import PATIENCE, ROOT, STARTUP, Daemon, Job, warm
 from nodes import cluster
 from replicad import Gone, Invalid, Refused, Timeout
 
@@ -83,10 +83,10 @@ print("rank", rank, "END equal" if same else "END differs", flush=True)
 def actor(daemon: Daemon, folder: Path, job: str, rank: int, fault: str = "") -> Job:
     """A process that nobody but this test starts."""
     program = folder / "actor.py"
-    program.write_text(quick(PROGRAM))
+    program.write_text(PROGRAM)
     config = "" if daemon.target == ("--dev",) else daemon.target[1]
     env = {**daemon.env, "REPLICAD": str(ROOT / "bin" / "replicad"), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, str(program), job, str(rank), fault, config], env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = warm(env).launch([], [sys.executable, str(program), job, str(rank), fault, config], env, folder)
     one = Job.of(process, job, lambda: f"The daemon:\n{daemon.log}")
     daemon.jobs.append(one)
     return one
@@ -144,8 +144,8 @@ def test_a_job_that_was_stopped_is_not_begun_again_unasked(own_daemon: Daemon) -
     """Who made the actor makes it again when the daemon ends its process: that would train from step 0, under the same name."""
 
     def again(how: str) -> str:
-        env = {**own_daemon.env, "REPLICAD": str(ROOT / "bin" / "replicad")}
-        done = subprocess.run([sys.executable, "-c", quick(AGAIN), how], env=env, capture_output=True, text=True, timeout=PATIENCE)
+        env = {**own_daemon.env, "REPLICAD": str(ROOT / "bin" / "replicad"), "PYTHONPATH": os.pathsep.join([own_daemon.env["PYTHONPATH"], STARTUP])}
+        done = subprocess.run([sys.executable, "-c", AGAIN, how], env=env, capture_output=True, text=True, timeout=PATIENCE)
         return done.stdout + done.stderr
 
     assert "made a step" in again("")
@@ -179,9 +179,9 @@ print("END", flush=True)
 
 def test_an_actor_says_that_its_daemon_is_gone(own_daemon: Daemon, tmp_path: Path) -> None:
     """Nobody else does: no launcher stands beside it."""
-    (tmp_path / "actor.py").write_text(quick(ALONE))
+    (tmp_path / "actor.py").write_text(ALONE)
     env = {**own_daemon.env, "REPLICAD": str(ROOT / "bin" / "replicad")}
-    process = subprocess.Popen([sys.executable, str(tmp_path / "actor.py")], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = warm(env).launch([], [sys.executable, str(tmp_path / "actor.py")], env, tmp_path)
     one = Job.of(process, "lm", lambda: f"The daemon:\n{own_daemon.log}")
     own_daemon.jobs.append(one)
     one.until("trains")
