@@ -75,7 +75,7 @@ endif
 # One target after the other, also under -j: several build the same files. What may run side by side does so in .ci/stages.
 .NOTPARALLEL:
 .PHONY: unit-tools unit-race unit-plain py-types py-run demo-run chaos-run
-.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test frameworks-test megatron-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-servers versitygw fakegcs store-test public-files test test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
+.PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test frameworks-test megatron-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-servers versitygw fakegcs store-test public-files test times test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -ts $$'\t' 2>/dev/null || sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -228,6 +228,10 @@ LANES      := "unit-race unit-plain" "py-run" "check py-types c-test demo-run ch
 test: installs unit-tools wheel ## what must pass before a commit, with the seconds of each stage, and which tests are slow, in bin/slowest.md
 	@status=0; .ci/stages $(LANES) || status=$$?; .ci/slowest $(BIN)/unit >$(BIN)/slowest.md || status=$$?; cat $(BIN)/slowest.md; exit $$status
 	@echo "make test: passed"
+
+times: ## keep the seconds of the last `make test` as those that the next ones are shown beside: part of a landing
+	@grep -q '^| all .* passed |$$' $(BIN)/stages/times.md || { echo "make: times: the last run did not pass" >&2; exit 1; }
+	cp $(BIN)/stages/times.md .ci/times.md
 
 test-all: export SKIP :=
 test-all: export TROUBLE_LONG := 1

@@ -206,8 +206,12 @@ func TestAStoreThatStopsReading(t *testing.T) {
 	for _, c := range []struct {
 		slots int
 		spool string
-	}{{2, ""}, {2, config.NoSpool}, {3, config.NoSpool}} {
+		long  bool
+	}{{2, "", false}, {2, config.NoSpool, false}, {3, config.NoSpool, true}} {
 		t.Run(fmt.Sprintf("%d slots, spool %q", c.slots, c.spool), func(t *testing.T) {
+			if c.long && os.Getenv("TROUBLE_LONG") == "" {
+				t.Skip("set TROUBLE_LONG")
+			}
 			t.Parallel()
 			srv := storetest.Start(t)
 			cl := newCluster(t, "n1", "n2", "n3")

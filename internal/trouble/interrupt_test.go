@@ -19,7 +19,7 @@ func TestCtrlCEndsTheDemo(t *testing.T) {
 	t.Parallel()
 	bin := shortDir(t)
 	program := filepath.Join(bin, "replicad")
-	if err := errors.Join(build("../../cmd/replicad", program, false, false), build("../../examples/textlm", filepath.Join(bin, "textlm"), false, true)); err != nil {
+	if err := programs(bin); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
@@ -29,8 +29,8 @@ func TestCtrlCEndsTheDemo(t *testing.T) {
 		args   []string
 	}{
 		{"in the undisturbed run", []string{"committed"}, false, []string{"--steps", "100000"}},
-		{"while it trains", []string{"daemons are up", "committed"}, true, []string{"--steps", "250", "--no-faults"}},
-		{"while a node is lost", []string{"daemons are up", "fall silent"}, true, []string{"--steps", "250", "--faults", "node"}},
+		{"while it trains", []string{"daemons are up", "committed"}, true, []string{"--steps", "80", "--pace", "100ms", "--no-faults"}},
+		{"while a node is lost", []string{"daemons are up", "fall silent"}, true, []string{"--steps", "80", "--pace", "100ms", "--faults", "node"}},
 	} {
 		dir := filepath.Join(bin, "demo")
 		p := spawn(t, "demo", nil, program, append([]string{"demo", "--plain", "--seed", "7", "--dir", dir}, tc.args...)...)

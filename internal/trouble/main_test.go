@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 
 	harness "github.com/replicad/replicad/chaos/cluster"
@@ -68,6 +69,35 @@ func TestMain(m *testing.M) {
 	}
 	_ = os.RemoveAll(dir) // a temporary directory
 	os.Exit(code)
+}
+
+// textlm is the example's program, built by the first test that wants it.
+var textlm = sync.OnceValues(func() (string, error) {
+	program := filepath.Join(filepath.Dir(replicad), "textlm")
+	return program, build("../../examples/textlm", program, false, true)
+})
+
+// plain is the program under test without the race detector.
+var plain = sync.OnceValues(func() (string, error) {
+	if !racing.On {
+		return replicad, nil
+	}
+	program := filepath.Join(filepath.Dir(replicad), "replicad-plain")
+	return program, build("../../cmd/replicad", program, false, false)
+})
+
+// programs puts the program under test, without the race detector, and the example's into a directory, as they lie beside each other where they are installed.
+func programs(dir string) error {
+	for name, made := range map[string]func() (string, error){"replicad": plain, "textlm": textlm} {
+		program, err := made()
+		if err == nil {
+			err = os.Link(program, filepath.Join(dir, name))
+		}
+		if err != nil {
+			return fmt.Errorf("%s for %s: %w", name, dir, err)
+		}
+	}
+	return nil
 }
 
 // build makes a program; without the race detector as `make build` does, whose objects are in the cache.

@@ -4,7 +4,6 @@ package trouble_test
 
 import (
 	"fmt"
-	"path/filepath"
 	"testing"
 
 	harness "github.com/replicad/replicad/chaos/cluster"
@@ -42,8 +41,8 @@ func (c *cluster) behind() *netfault.Network {
 // speak to each other beside the daemons, as a collective does.
 func (c *cluster) textlm(nodes ...*node) (rank0 *process) {
 	c.t.Helper()
-	program := filepath.Join(c.Dir, "textlm")
-	if err := build("../../examples/textlm", program, false, true); err != nil {
+	program, err := textlm()
+	if err != nil {
 		c.t.Fatal(err)
 	}
 	var launchers []*process
@@ -54,7 +53,7 @@ func (c *cluster) textlm(nodes ...*node) (rank0 *process) {
 		} else {
 			args = append(args, "--spare", "--capacity", "2")
 		}
-		launchers = append(launchers, spawn(c.t, n.Name+" launcher", nil, replicad, append(args, "--", program, "--shards", "1", "--steps", "1000000", "--pace", "50ms")...))
+		launchers = append(launchers, spawn(c.t, n.Name+" launcher", nil, replicad, append(args, "--", program, "--shards", "1", "--steps", "1000000", "--pace", "100ms")...))
 	}
 	return launchers[0]
 }

@@ -32,7 +32,7 @@ const severalChunks = 3 << 17
 type rankSpec struct {
 	Steps    int           // then it leaves; 0: never
 	Floats   int           // of weights; 0: 1000
-	Pace     time.Duration // from step to step; 0: 20 ms, or a core would train and do nothing else
+	Pace     time.Duration // from step to step; 0: 50 ms, or the cores would train and do nothing else
 	Token    string
 	Twice    bool          // a second session is opened in the same process
 	Stubborn bool          // SIGTERM is ignored
@@ -85,7 +85,7 @@ func rankMain() int {
 		t.spec.Floats = 1000
 	}
 	if t.spec.Pace == 0 {
-		t.spec.Pace = 20 * time.Millisecond
+		t.spec.Pace = 50 * time.Millisecond
 	}
 	if t.spec.Patience == 0 {
 		t.spec.Patience = patience

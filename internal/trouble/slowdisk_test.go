@@ -188,7 +188,7 @@ func TestDurableDirFreezes(t *testing.T) {
 			} else {
 				disk = mountMem(t, dir)
 			}
-			cl, launchers := shardedPair(t, dir, c.spool, rankSpec{Floats: 1 << 20, Pace: 100 * time.Millisecond}, "--slots", fmt.Sprint(c.slots), "--durable-every", "10")
+			cl, launchers := shardedPair(t, dir, c.spool, rankSpec{Floats: 1 << 18, Pace: 100 * time.Millisecond}, "--slots", fmt.Sprint(c.slots), "--durable-every", "10")
 			leader := cl.nodes[0]
 			leader.daemon.await("durable", nil)
 			disk.freeze()
