@@ -171,7 +171,18 @@ def test_workers_of_a_program_find_its_classes(tmp_path: Path) -> None:
     assert "resumed_at=2" in output("my-train.2.py", "forkserver", folder=tmp_path)
 
 
-@pytest.mark.parametrize("command", [["-m", "package.train"], *(pytest.param(c, marks=pytest.mark.long) for c in (["-m", "package.train", "spawn"], ["check.py"]))])
+def test_a_run_imports_a_module_of_a_package_by_its_name(tmp_path: Path) -> None:
+    """With its relative imports; each run of it has the same command."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "other.py").write_text("from pathlib import Path\n")
+    (package / "train.py").write_text("from .other import Path\n" + STEPLESS + "if __name__ != '__main__':\n    raise KeyError(__name__)\n" + CALL)
+    assert "KeyError: 'package.train'" in output("-m", "package.train", folder=tmp_path, code=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", [["-m", "package.train"], ["-m", "package.train", "spawn"], ["check.py"]])
 def test_a_module_of_a_package_is_imported_by_its_name(command: list[str], tmp_path: Path) -> None:
     """Its relative imports, its workers, and the main part of whoever asks."""
     package = tmp_path / "package"
