@@ -4,7 +4,7 @@ For libraries that take long to import it makes a process like itself, which has
 of the one that runs the tests, and becomes `replicad run`. It has a child of its own, which serves forks to it: every life of every rank, the first one
 too. REPLICAD_PRELOAD_FD in the environment of `replicad run` names their socket.
 
-A rank is as a fresh process, but for what standin.py is for as well: the interpreter does not take modules apart at the end. torch's compiler is the
+A rank is as a fresh process, but for what leaving.py is for: the interpreter does not take modules apart at the end. torch's compiler is the
 real one, since it is imported once only. Its command line in /proc is this process's.
 """
 
@@ -24,6 +24,7 @@ import traceback
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
+import leaving
 from replicad._preload import replicad_preload
 
 #: The compiler is what a program's first optimizer imports.
@@ -42,6 +43,7 @@ def main(fd: int) -> None:
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
     gc.disable()
+    leaving.first()
     for name in TORCHS:
         importlib.import_module(name)
     atexit.register(ended)  # before ours, so that theirs, which say something, come first
@@ -85,6 +87,7 @@ def further(imports: list[str], fd: int, sock: socket.socket) -> socket.socket:
 def ready() -> None:
     """Leaves a process of one thread that can be forked."""
     importlib.import_module("replicad._core.preloading").freeze()
+    leaving.last()
     gc.enable()
     for number in signal.valid_signals() - {*IGNORED, *INHERITED}:
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -157,7 +160,7 @@ def run(command: list[str]) -> None:
     main.clear()
     main.update(__name__="__main__", __doc__=None, __package__=None, __spec__=None, __annotations__={}, __builtins__=builtins)
     main["__loader__"] = SourceFileLoader("__main__", path)
-    del sys.modules["warmed"]
+    del sys.modules["warmed"], sys.modules["leaving"]
     fopen, play = libc.fopen, ctypes.pythonapi.PyRun_SimpleFileExFlags
     fopen.restype, play.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
     if (file := fopen(os.fsencode(path), b"rb")) is None:
