@@ -169,6 +169,7 @@ def forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    gc.unfreeze()  # what is never freed at the end C++ libraries print as leaks
     while _warm:
         ended(_warm.popitem()[1])
 
