@@ -194,8 +194,8 @@ with Rank.open() as rank:""",
 
 def test_goes_on_from_the_durable_tier(own_daemon: Daemon) -> None:
     """A durable generation from after a growth brings the recipe with it."""
-    want = result(own_daemon.run(GROWS, "2000", "20", world=2).done())
-    job = own_daemon.run(GROWS, "2000", "20", "40", world=2, name="kept", flags=("--durable-every", "5"))
+    want = result(own_daemon.run(GROWS, "600", "20", world=2).done())
+    job = own_daemon.run(GROWS, "600", "20", "40", world=2, name="kept", flags=("--durable-every", "5"))
     job.until("GROWN 20")
     job.until("COMMITTED")
     deadline = time.monotonic() + PATIENCE
@@ -203,7 +203,7 @@ def test_goes_on_from_the_durable_tier(own_daemon: Daemon) -> None:
         assert time.monotonic() < deadline, "no generation of the growth is written"
     own_daemon.verb("job", "end", "kept", "--dev")
     job.wait()
-    out = own_daemon.run(GROWS, "2000", "20", world=2, name="kept", flags=("--durable-every", "5", "--resume")).done()
+    out = own_daemon.run(GROWS, "600", "20", world=2, name="kept", flags=("--durable-every", "5", "--resume")).done()
     assert out.count("REGISTERS late words own") == 2, out
     assert re.search(r"RESUMED [1-9]\d+ durable", out), out
     assert result(out) == want

@@ -66,7 +66,7 @@ def clean(*path: Path) -> dict[str, str]:
     return env | {"PATH": ":".join(map(str, path)), "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
-@pytest.mark.parametrize("version", [version if version in ("3.10", "3.11") else pytest.param(version, marks=pytest.mark.long) for version in PYTHONS])
+@pytest.mark.parametrize("version", [version if version == PYTHONS[0] else pytest.param(version, marks=pytest.mark.long) for version in PYTHONS])
 def test_install_and_run(wheel: Path, version: str, tmp_path: Path) -> None:
     subprocess.run([python(version), "-m", "venv", str(tmp_path / "venv")], check=True, env=environment())
     bin = tmp_path / "venv" / "bin"
