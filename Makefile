@@ -32,6 +32,8 @@ MEGATRON    = COMPAT=3.12:python/requirements-megatron.txt CONFORMANCE_TABLE=$(B
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
 PURE       := .*/replicad/(replica|lock|recovery|rng|internal/durable/retain)
+# Nor in these and their tests, which are no rules (internal/importwall sees to that too). What runs them beside each other is tested under it.
+ALONE      := .*/replicad/internal/(durable/format|durable/safetensors|durable/sealed|durable/formats/hf|durable/formats/pickles|durable/formats/pt|exposure|host/adoption|host/agents|host/carried|host/growth|host/lacks|host/mirrors|host/push|host/remarks|host/restore|host/room|host/scrub|importwall|leader/agents|leader/durable|leader/reread|leader/voters|memplan|rendezvous|want|wire)
 # Tested with and without the race detector: long enumerations run each case without it, and each eleventh under it (internal/racing); real daemons are
 # built with it for a seventh of internal/trouble. What plays the largest sizes that are allowed takes thirty times as long under it: its files leave it out.
 TWICE      := ./internal/trouble ./internal/sim ./transfer $(addprefix ./internal/,durable/catalog consensus franchise leader node desk checkpoint)
@@ -39,7 +41,7 @@ TWICE      := ./internal/trouble ./internal/sim ./transfer $(addprefix ./interna
 # tests start thousands of programs.
 export GORACE ?= atexit_sleep_ms=0
 # go test begins packages in the order that it is given, each once: what takes longest would be waited for alone at the end.
-LONGEST    := $(addprefix ./internal/,trouble sim consensus durable/catalog importwall)
+LONGEST    := $(addprefix ./internal/,trouble sim consensus durable/catalog)
 GOTEST      = $(BIN)/tools/gotestsum --format standard-quiet
 # The timeout ends a package that hangs. A quiet machine takes a tenth of it at most, and a busy one must not end it: tests that wait have limits that
 # follow what the machine gives (internal/pace).
@@ -140,11 +142,11 @@ unit-tools:
 
 unit-race:
 	@mkdir -p $(BIN)/unit && rm -f $(BIN)/unit/race.*
-	CGO_ENABLED=1 $(GOTEST) --jsonfile $(BIN)/unit/race.json -- -race -exec "$(CURDIR)/.ci/took $(BIN)/unit/race.took" $(GOTESTS) $(LONGEST) $$($(GO) list ./... | grep -vxE '$(PURE)')
+	CGO_ENABLED=1 $(GOTEST) --jsonfile $(BIN)/unit/race.json -- -race -exec "$(CURDIR)/.ci/took $(BIN)/unit/race.took" $(GOTESTS) $(LONGEST) $$($(GO) list ./... | grep -vxE -e '$(PURE)' -e '$(ALONE)')
 
 unit-plain:
 	@mkdir -p $(BIN)/unit && rm -f $(BIN)/unit/plain.*
-	$(GOTEST) --jsonfile $(BIN)/unit/plain.json -- -tags invariants -exec "$(CURDIR)/.ci/took $(BIN)/unit/plain.took" $(GOTESTS) $(TWICE) $$($(GO) list ./... | grep -xE '$(PURE)')
+	$(GOTEST) --jsonfile $(BIN)/unit/plain.json -- -tags invariants -exec "$(CURDIR)/.ci/took $(BIN)/unit/plain.took" $(GOTESTS) $(TWICE) $$($(GO) list ./... | grep -xE -e '$(PURE)' -e '$(ALONE)')
 
 sim: set-up ## jobs on whole hosts in virtual time, with faults aimed at moments: EPISODES of them or an hour, the first one's seed in SEED; table in bin/sim.md
 	@mkdir -p $(BIN) && rm -f $(BIN)/sim.md

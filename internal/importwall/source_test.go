@@ -17,7 +17,15 @@ import (
 // The pure packages: event in, new state and effects out.
 var (
 	pure = []string{"replica", "lock", "recovery", "rng", "internal/durable/retain"}
-	// What none of them imports.
+	// No rules, and nothing in them or in their tests runs beside anything else either.
+	alone = []string{
+		"internal/durable/format", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/formats/hf", "internal/durable/formats/pickles", "internal/durable/formats/pt",
+		"internal/exposure", "internal/host/adoption", "internal/host/agents", "internal/host/carried", "internal/host/growth", "internal/host/lacks",
+		"internal/host/mirrors", "internal/host/push", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/importwall",
+		"internal/leader/agents", "internal/leader/durable", "internal/leader/reread", "internal/leader/voters", "internal/memplan", "internal/rendezvous",
+		"internal/want", "internal/wire",
+	}
+	// What no pure package imports.
 	impure = []string{"net", "os", "sync", "sync/atomic", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog", "context", "unsafe", "syscall"}
 	// What of package time is no clock.
 	timeWithoutClock = []string{"Duration", "Nanosecond", "Microsecond", "Millisecond", "Second", "Minute", "Hour"}
@@ -102,8 +110,8 @@ func TestImpuritiesAreSeen(t *testing.T) {
 	}
 }
 
-// TestPureNeedsNoRaceDetector: `make unit` tests the pure packages without it, so their tests start no goroutine either.
-func TestPureNeedsNoRaceDetector(t *testing.T) {
+// TestNoRaceDetectorWhereNothingRuns: `make unit` tests the pure packages and those of alone without it, so neither they nor their tests start a goroutine.
+func TestNoRaceDetectorWhereNothingRuns(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {
 		t.Fatal(err)
@@ -111,11 +119,21 @@ func TestPureNeedsNoRaceDetector(t *testing.T) {
 	if want := "/replicad/(" + strings.Join(pure, "|") + ")\n"; !strings.Contains(string(makefile), want) {
 		t.Errorf("the Makefile's PURE does not end with %q, as this list does", want)
 	}
+	var under []string
+	for _, name := range alone {
+		under = append(under, strings.TrimPrefix(name, "internal/"))
+	}
+	if want := "ALONE      := .*/replicad/internal/(" + strings.Join(under, "|") + ")\n"; !strings.Contains(string(makefile), want) {
+		t.Errorf("the Makefile has no line %q, as this list says", want)
+	}
+	left := slices.Concat(pure, alone)
 	for _, p := range packages(t) {
-		if !slices.Contains(pure, p.name()) {
+		i := slices.Index(left, p.name())
+		if i < 0 {
 			continue
 		}
-		for _, name := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+		left = slices.Delete(left, i, i+1)
+		for _, name := range slices.Concat(p.GoFiles, p.CgoFiles, p.TestGoFiles, p.XTestGoFiles) {
 			src, err := os.ReadFile(filepath.Join(p.Dir, name))
 			if err != nil {
 				t.Fatal(err)
@@ -124,6 +142,9 @@ func TestPureNeedsNoRaceDetector(t *testing.T) {
 				t.Errorf("%s/%s starts a goroutine, and `make unit` looks for no races here", p.name(), at)
 			}
 		}
+	}
+	if len(left) > 0 {
+		t.Errorf("no such packages: %q", left)
 	}
 }
 
@@ -213,7 +234,7 @@ func starts(t *testing.T, name string, src []byte) (at []string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		_, statement := n.(*ast.GoStmt)
 		call, _ := n.(*ast.SelectorExpr)
-		if statement || call != nil && slices.Contains([]string{"Parallel", "RunParallel", "AfterFunc"}, call.Sel.Name) {
+		if statement || call != nil && slices.Contains([]string{"Parallel", "RunParallel", "AfterFunc", "Go"}, call.Sel.Name) {
 			at = append(at, files.Position(n.Pos()).String())
 		}
 		return true
@@ -223,7 +244,7 @@ func starts(t *testing.T, name string, src []byte) (at []string) {
 
 // TestStartsSees shows that the check can fail.
 func TestStartsSees(t *testing.T) {
-	for body, want := range map[string]int{"go f()": 1, "func() { go f() }()": 1, "t.Parallel()": 1, "time.AfterFunc(1, f)": 1, "f(); f()": 0} {
+	for body, want := range map[string]int{"go f()": 1, "func() { go f() }()": 1, "t.Parallel()": 1, "time.AfterFunc(1, f)": 1, "wg.Go(f)": 1, "f(); f()": 0} {
 		if at := starts(t, "x.go", []byte("package x; func f() { "+body+" }")); len(at) != want {
 			t.Errorf("%s: found %v, want %d", body, at, want)
 		}

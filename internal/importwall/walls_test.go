@@ -1,6 +1,7 @@
 package importwall
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -156,28 +158,34 @@ func (p pkg) name() string { return strings.TrimPrefix(strings.TrimPrefix(p.Impo
 // packages lists the module, once for all tests: a package is nothing but its files, so nothing is built for it.
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,CgoFiles,TestGoFiles,XTestGoFiles,Imports,TestImports,XTestImports,Error", module+"/...")
-	cmd.Stderr = os.Stderr
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
-	out, err := cmd.Output()
+	list, err := listed()
 	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
-	var list []pkg
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p pkg
-		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		list = append(list, p)
+		t.Fatal(err)
 	}
 	if len(list) < 5 {
 		t.Fatalf("the go command lists %d packages: the walls would hold nothing", len(list))
 	}
 	return list
 }
+
+var listed = sync.OnceValues(func() (list []pkg, err error) {
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,CgoFiles,TestGoFiles,XTestGoFiles,Imports,TestImports,XTestImports,Error", module+"/...")
+	cmd.Stderr = os.Stderr
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return list, nil
+		} else if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+})
 
 func TestWalls(t *testing.T) {
 	for _, p := range packages(t) {
