@@ -209,8 +209,9 @@ gpu-test: ## what a GPU alone shows, within ten minutes, as a table to paste, in
 
 demo-test: build store-server demo-run ## the demo's scenario with the normal binaries, 64 MiB more of state on each rank, and a fleet that is lost with a bucket left
 
+# The shape of the demo that README shows, in a third of its steps: at its own pace a step of its model takes all of two cores.
 demo-run:
-	$(BIN)/replicad demo $(DEMO)
+	$(BIN)/replicad demo $(or $(DEMO),--steps 500 --pace 40ms)
 	$(if $(DEMO),,$(BIN)/replicad demo --seed 3 --state-mb 64 --slots 2 --steps 250 --pace 50ms --faults rank-forward,holder)
 	$(if $(DEMO),,$(BIN)/replicad demo --seed 3 --durable s3://demo/ck --steps 150 --faults fleet)
 
@@ -221,7 +222,7 @@ chaos-test: build chaos-run ## a minute of faults with the normal binaries, unde
 
 chaos-run: SEED := $(or $(SEED),1)
 chaos-run:
-	$(RUNCHAOS) --world 4 --duration 60s --steps 500 $(CHAOS)
+	$(RUNCHAOS) --world 4 --duration 60s --steps 300 --pace 50ms $(CHAOS)
 
 # Lanes side by side: most of Go's second half, of Python's jobs, of the demo and of chaos waits. Nothing in a lane builds what another one uses. Ports
 # and folders are each test's own, as those within a lane are, which run side by side too.

@@ -381,6 +381,15 @@ func signal(pid int, sig syscall.Signal) {
 
 // kill ends a rank's process.
 func (r *runner) kill(pid int, why string) {
+	done := false
+	r.journal.View(func() {
+		for _, s := range r.journal.Ranks {
+			done = done || s.PID == pid && s.Done
+		}
+	})
+	if done { // its job may have finished while the fault waited for its moment: how it ends then is its program's own, and no loss
+		return
+	}
 	r.judge.killing(pid, why)
 	signal(pid, syscall.SIGKILL)
 }
