@@ -90,7 +90,7 @@ def test_seeded_faults(job: str, folder: Path) -> None:
 #: By job: its program and flags, the replica groups, and its faults in order.
 OVER_NODES: dict[str, tuple[list[str], str, list[str]]] = {
     "convnet": (["convnet.py", "--batch", "4"], "0,0", ["rank-window", "node", "rank-capture", "leader"]),
-    "fsdp1": (["fsdp1.py", *SMALL, "--inprocess"], "0,1", ["rank-forward", "node", "rank-capture"]),
+    "fsdp1": (["fsdp1.py", *SMALL, "--inprocess"], "0,1", ["node", "rank-capture"]),
     "zero": (["zero.py", *SMALL, "--inprocess"], "0,1", ["rank-window", "node", "rank-resume"]),
     "lora": (["lora.py", *SMALL, "--inprocess"], "0,0", ["rank-raise", "node", "rank-capture", "leader"]),
 }
