@@ -99,6 +99,9 @@ func follow(t testing.TB, start func(hear func([]byte)) (*harness.Process, error
 	spawner.Ended(p.Process, func() { close(p.gone) })
 	t.Cleanup(func() {
 		p.kill()
+		if took := p.State(); took != nil { // .ci/slowest adds them up
+			t.Logf("processor: %.2f s of %s", (took.UserTime() + took.SystemTime()).Seconds(), p.Name)
+		}
 		if at, bad, _ := p.scan(0, func(l line) bool { return strings.Contains(l.text, "DATA RACE") || strings.HasPrefix(l.text, "panic:") }); bad {
 			t.Errorf("%s has a data race or panicked:\n%s", p.Name, p.text(at, at+60))
 		}

@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -90,6 +91,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     preloading.freeze()  # what looks through the objects of a program finds those of tests, and not 400,000 of imports again and again
     gc.enable()
+
+
+def _used() -> float:
+    """Seconds of the processor that this process took, and the children it has waited for."""
+    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """What a test takes of the processor is beside its seconds in bin/slowest.md."""
+    before = _used()
+    try:
+        yield
+    finally:
+        item.user_properties.append(("processor", f"{_used() - before:.2f}"))
 
 
 def pytest_report_header() -> str:
