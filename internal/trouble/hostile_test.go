@@ -20,7 +20,7 @@ const hostileMode = "REPLICAD_TROUBLE_HOSTILE"
 
 // hostileMain runs the short patterns. The job beside them is slow, so that the cores are the attacks' and the daemons'.
 func hostileMain(bin string) int {
-	report, err := hostile.Run(context.Background(), hostile.Options{Brief: true, Hold: time.Second, Steps: 120, Pace: 100 * time.Millisecond, Program: filepath.Join(bin, "replicad"), Trainer: filepath.Join(bin, "textlm"), Lenient: true,
+	report, err := hostile.Run(context.Background(), hostile.Options{Brief: true, Hold: time.Second, Steps: 60, Pace: 200 * time.Millisecond, Program: filepath.Join(bin, "replicad"), Trainer: filepath.Join(bin, "textlm"), Lenient: true,
 		Change: func(c *config.Config) {
 			c.Raft.Heartbeat, c.Raft.Election, c.Raft.Lease = 2*time.Second, 2*time.Second, 2*time.Second
 		}}, os.Stdout)

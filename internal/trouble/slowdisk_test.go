@@ -175,7 +175,7 @@ func TestDurableDirFreezes(t *testing.T) {
 		spool string
 		real  bool
 		long  bool // between two that the default has, or on a loop device
-	}{{2, "", false, false}, {3, "", false, true}, {4, "", false, true}, {2, config.NoSpool, false, false}, {3, config.NoSpool, false, true}, {4, config.NoSpool, false, false}, {2, "", true, true}, {2, config.NoSpool, true, true}, {3, config.NoSpool, true, true}} {
+	}{{2, "", false, false}, {3, "", false, true}, {4, "", false, true}, {2, config.NoSpool, false, true}, {3, config.NoSpool, false, true}, {4, config.NoSpool, false, false}, {2, "", true, true}, {2, config.NoSpool, true, true}, {3, config.NoSpool, true, true}} {
 		t.Run(fmt.Sprintf("%d slots, spool %q, by fsfreeze %v", c.slots, c.spool, c.real), func(t *testing.T) {
 			if c.long && os.Getenv("TROUBLE_LONG") == "" {
 				t.Skip("the same with other slots, or on a loop device: set TROUBLE_LONG")

@@ -16,7 +16,7 @@ RESTARTS, WARM = 100, 10
 #: Two ranks take turns in raising an exception in the third step of a run, so that two are committed in between: recoveries that get
 #: nowhere are bounded. What is held is counted when a run has resumed, and nothing but what outlives runs should be there.
 PROGRAM = """
-import contextlib, gc, json, mmap, os, subprocess, sys, threading, time
+import contextlib, gc, json, mmap, os, subprocess, sys, tempfile, threading, time
 import torch, torch.distributed as dist
 from torch.nn import functional as F
 import replicad
@@ -24,6 +24,7 @@ from replicad.data import Loader
 from replicad.parallel import ddp
 from replicad.store import init_process_group
 
+tempfile.gettempdir()  # it writes a file to try the folder, once in a process: a restart that was raised in there left its descriptor, in one of some 500 restarts
 torch.set_num_threads(1)
 restarts, leak = int(sys.argv[1]), sys.argv[2:] == ["leak"]
 rank, world = int(os.environ["REPLICAD_RANK"]), int(os.environ["REPLICAD_WORLD"])
