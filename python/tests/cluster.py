@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from conftest import STARTUP
-from pace import Limit
+from pace import Limit, patient
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "torch"
 REPLICAD = ROOT / "bin" / "replicad"
 #: No test asserts a time; this bounds waits for what should have happened long ago, in seconds.
-PATIENCE = 900.0
+QUIET = 900.0
+PATIENCE = patient(QUIET)
 
 #: For what shards with FSDP2.
 fsdp2 = pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason=f"FSDP2 of torch {torch.__version__} does not run on a CPU")
@@ -53,7 +54,7 @@ class Result:
 def call(command: list[str], **env: str) -> Result:
     """Runs a command to its good end."""
     process = subprocess.Popen(command, env=environment(**env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    limit = Limit(PATIENCE, f"the end of {' '.join(command)}")
+    limit = Limit(QUIET, f"the end of {' '.join(command)}")
     while True:
         try:
             said, _ = process.communicate(timeout=1)
@@ -61,7 +62,7 @@ def call(command: list[str], **env: str) -> Result:
         except subprocess.TimeoutExpired as late:
             if limit.over():
                 process.kill()
-                raise AssertionError(f"{' '.join(command)} has not ended within {PATIENCE} s of a quiet machine:\n{(late.stdout or b'')[-12000:]!r}") from None
+                raise AssertionError(f"{' '.join(command)} has not ended within {QUIET} s of a quiet machine:\n{(late.stdout or b'')[-12000:]!r}") from None
     assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}:\n{said[-12000:]}"
     return Result(said)
 

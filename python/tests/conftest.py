@@ -24,7 +24,7 @@ from typing import IO
 
 import pytest
 
-from pace import Limit
+from pace import Limit, patient
 from warm import Launched, Warm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,8 @@ SRC = ROOT / "python" / "src"
 #: On the path of a command: its processes start quickly where they import torch (standin.py).
 STARTUP = str(Path(__file__).with_name("startup"))
 #: No test asserts a time; this bounds waits for what should have happened long ago. What waits in short pieces has a pace.Limit of it.
-PATIENCE = 300.0
+QUIET = 300.0
+PATIENCE = patient(QUIET)
 
 sys.path.insert(0, str(SRC))
 
@@ -241,14 +242,14 @@ class Lines:
 
     def _next(self, what: str) -> str | None:
         """The next line, None behind the last one."""
-        limit = Limit(PATIENCE, what)
+        limit = Limit(QUIET, what)
         while True:
             try:
                 line = self._new.get(timeout=1)
                 break
             except queue.Empty:
                 if limit.over():
-                    raise AssertionError(f"no {what} within {PATIENCE} s of a quiet machine in:\n{self}") from None
+                    raise AssertionError(f"no {what} within {QUIET} s of a quiet machine in:\n{self}") from None
         if line is None:
             self._ended = True
         else:
