@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import ctypes
+import functools
 import importlib
+import operator
+import os
 import threading
+from multiprocessing import util
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +18,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
 
 from replicad._torch import unwind
-from replicad.inprocess.interrupt import Interrupter, Restart
+from replicad.inprocess.interrupt import Interrupter, Restart, Unraisable
 
 wrap: Any = importlib.import_module("replicad.inprocess.wrap")  # the package has a function of that name
 
@@ -46,3 +52,45 @@ def test_a_restart_as_the_ending_begins_leaves_no_thread(monkeypatch: pytest.Mon
         runs.until_one_returns()
     assert [t for t in threading.enumerate() if t.name == "replicad-faults"] == []
     assert unwind.blocks == before
+
+
+class Life:
+    """A step begins between two looks of the fault thread. At the third one the training thread, which is blocked, may go on."""
+
+    def __init__(self) -> None:
+        self.resumed, self.changing = threading.Event(), False
+        self.resumed.set()
+        self.blocked = threading.Lock()
+        self.blocked.acquire()
+        self._looks = 0
+
+    @property
+    def in_step(self) -> bool:
+        self._looks += 1
+        if self._looks == 3:
+            self.blocked.release()
+        return self._looks > 1
+
+
+def test_what_began_since_the_look_is_not_broken_off() -> None:
+    """One of some 300 restarts on a busy machine came as a loader's worker had just been started, and left two pipes."""
+    life = Life()
+    session: Any = SimpleNamespace(life=life, rank=SimpleNamespace(wait_fence=lambda _: True, freeze_good=lambda: None))
+    quiet: Any = SimpleNamespace(begin=lambda *_: None, over=lambda *_: None)
+    with Interrupter(lambda: session, [], 0.01, quiet, lambda *_, **__: None) as faults:
+        faults.inside()
+        life.blocked.acquire()
+
+
+def test_a_restart_that_lands_on_a_finalizer_leaves_no_descriptor() -> None:
+    """It was on its way as the last reference to a worker process went: all in C, so that the finalizer's first line is the first of Python's that runs."""
+
+    class Process:
+        pass
+
+    ends, held = os.pipe(), [Process()]
+    util.Finalize(held[0], util.close_fds, ends)
+    comes = functools.partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Restart))
+    with Unraisable():
+        collections.deque(map(operator.methodcaller("__call__"), (comes, held.clear)), maxlen=0)
+    assert held == [] and not any(os.path.exists(f"/proc/self/fd/{fd}") for fd in ends)

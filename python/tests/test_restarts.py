@@ -89,6 +89,8 @@ with replicad.Session(model=model, optimizer=optimizer, data=loader) as session:
             with session.step():
                 optimizer.step()
             optimizer.zero_grad()
+            if step == start + 2:
+                session.commit()  # however busy the machine is: a run of which nothing counts is a recovery that gets nowhere, and its process is started again
         session.leave()
 
     train()

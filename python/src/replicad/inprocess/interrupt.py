@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.util import Finalize
 from typing import Any
 
 from .._core.ending import chain
@@ -69,15 +70,20 @@ class Interrupter:
         while not self._over.is_set() and session.life.resumed.is_set():
             waited = time.monotonic() - began
             with self._lock:
-                busy = session.life.in_step or _unsafe(self._target)  # it is not blocked, and comes back by itself
-                if not self._over.is_set() and not busy and not (waited < CLEAN_UP and _leaving(self._target)):
+                if not self._over.is_set() and not self._busy(session) and not (waited < CLEAN_UP and _leaving(self._target)):
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), ctypes.py_object(Restart))
+                    if self._busy(session):  # on a busy machine it had the interpreter for a moment since the look before, and began what is not broken off
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), None)
             if not freed and waited >= self._soft and not session.life.changing and not _unsafe(self._target):
                 freed = True
                 session.rank.freeze_good()
                 run_all("abort", self._free, self._watchdog, lambda _, **more: self._trace("free", **more))
             self._over.wait(self._soft if waited < 1 else 0.5)
         self._watchdog.over(self._late)
+
+    def _busy(self, session: Any) -> bool:
+        """Whether the training thread is where nothing is raised: it is not blocked, and comes back by itself."""
+        return bool(session.life.in_step) or _unsafe(self._target)
 
     def __exit__(self, *_: object) -> None:
         self.end()
@@ -131,7 +137,8 @@ def _leaving(thread: int) -> bool:
 
 
 class Unraisable:
-    """A :class:`Restart` that lands in a destructor or a callback is not lost: the fault thread raises it again."""
+    """A :class:`Restart` that lands in a destructor or a callback is not lost: the fault thread raises it again. One that was on its way as a worker process was
+    given up lands on the first line of what closes the descriptors of that process, which is called again: nobody else has them."""
 
     def __enter__(self) -> None:
         self._before = sys.unraisablehook
@@ -139,6 +146,8 @@ class Unraisable:
         def hook(info: Any) -> None:
             if not isinstance(info.exc_value, Restart):
                 self._before(info)
+            elif isinstance(info.object, Finalize) and info.object.still_active():
+                info.object()
 
         sys.unraisablehook = hook
 
