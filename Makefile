@@ -226,7 +226,7 @@ chaos-run:
 
 # Lanes side by side: most of Go's second half, of Python's jobs, of the demo and of chaos waits. Nothing in a lane builds what another one uses. Ports
 # and folders are each test's own, as those within a lane are, which run side by side too.
-LANES      := "unit-race" "py-run" "check py-types c-test demo-run chaos-run unit-plain"
+LANES      := "unit-race unit-plain" "py-run" "check py-types c-test demo-run chaos-run"
 
 test: installs unit-tools wheel ## what must pass before a commit, with the seconds of each stage, and which tests are slow, in bin/slowest.md
 	@status=0; .ci/stages $(LANES) || status=$$?; .ci/slowest $(BIN)/unit >$(BIN)/slowest.md || status=$$?; cat $(BIN)/slowest.md; exit $$status
