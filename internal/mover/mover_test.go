@@ -601,6 +601,10 @@ func TestLargePartsTakeTurns(t *testing.T) {
 
 // TestLargePartTakesFreeLanes: a part that is large enough goes over as many lanes as there may be and as others leave it.
 func TestLargePartTakesFreeLanes(t *testing.T) {
+	bubble.Test(t, largePartTakesFreeLanes) // a push has a deadline, which a machine with thirty programs outlasts
+}
+
+func largePartTakesFreeLanes(t *testing.T) {
 	p := newPart(16 << 20)
 	n2 := &peer{name: "n2", store: &part{take: func(transfer.Key) (*place, error) { return newPlace(), nil }}}
 	var opened atomic.Int32
