@@ -87,6 +87,7 @@ func (l *launcher) takeWarm(s wire.RunStart, at seat) *child {
 		l.opt.Logf("rank %d: %v", s.Rank, err)
 		l.dismissed[c] = true
 		c.signal(syscall.SIGKILL, time.Time{})
+		l.inVain(time.Now())
 	}
 	return nil
 }

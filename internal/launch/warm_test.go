@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -77,6 +78,33 @@ func TestWarmNotTwice(t *testing.T) {
 	if x := p.exited(); x.Status != 0 {
 		t.Errorf("exit %+v, want that of a process that did not wait", x)
 	}
+	p.done(0, "finished")
+	if code, err := j.wait(); code != 0 || err != nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+}
+
+// One that a script between keeps from waiting takes no rank. The rank starts as without it, and another process is started to wait: else none would for as long as
+// the job trains, and nobody would hear why.
+func TestWarmThatTakesNoRank(t *testing.T) {
+	d, dir := newDaemon(t), t.TempDir()
+	closed := filepath.Join(dir, "closed")
+	if err := syscall.Mkfifo(closed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := `[ -n "$REPLICAD_WAIT_FD" ] || exit 0; mkdir ` + dir + `/first 2>/dev/null || exit 5; exec 3<&-; : > ` + closed + `; exec sleep 1000`
+	j := run(d, 1, script, func(o *Options) { o.Warm, o.warmAgain = 1, time.Millisecond })
+	p := d.welcome()
+	if _, err := os.ReadFile(closed); err != nil { // it has closed its descriptor
+		t.Fatal(err)
+	}
+	p.start(0, 1)
+	p.running()
+	if x := p.exited(); x.Status != 0 {
+		t.Errorf("exit %+v, want that of a process that did not wait", x)
+	}
+	j.log.await(t, "does not take it")
+	j.log.await(t, "which waited for a rank, ended with status 5")
 	p.done(0, "finished")
 	if code, err := j.wait(); code != 0 || err != nil {
 		t.Errorf("code %d, %v", code, err)
