@@ -9,6 +9,7 @@ import importlib
 import operator
 import os
 import threading
+import weakref
 from multiprocessing import util
 from types import SimpleNamespace
 from typing import Any
@@ -82,14 +83,18 @@ def test_what_began_since_the_look_is_not_broken_off() -> None:
         life.blocked.acquire()
 
 
-def test_a_restart_that_lands_on_a_finalizer_leaves_no_descriptor() -> None:
+@pytest.mark.parametrize("finalizer", [util.Finalize, weakref.finalize], ids=["multiprocessing", "weakref"])
+def test_a_restart_that_lands_on_a_finalizer_leaves_no_descriptor(finalizer: Any) -> None:
     """It was on its way as the last reference to a worker process went: all in C, so that the finalizer's first line is the first of Python's that runs."""
 
     class Process:
         pass
 
     ends, held = os.pipe(), [Process()]
-    util.Finalize(held[0], util.close_fds, ends)
+    if finalizer is util.Finalize:
+        finalizer(held[0], util.close_fds, ends)
+    else:
+        finalizer(held[0], util.close_fds, *ends)
     comes = functools.partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Restart))
     with Unraisable():
         collections.deque(map(operator.methodcaller("__call__"), (comes, held.clear)), maxlen=0)

@@ -6,6 +6,7 @@ import ctypes
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing.util import Finalize
 from typing import Any
@@ -138,7 +139,7 @@ def _leaving(thread: int) -> bool:
 
 class Unraisable:
     """A :class:`Restart` that lands in a destructor or a callback is not lost: the fault thread raises it again. One that was on its way as a worker process was
-    given up lands on the first line of what closes the descriptors of that process, which is called again: nobody else has them."""
+    given up lands on the first line of the finalizer that closes that process's descriptors. A finalizer is called again: nobody else has what it gives back."""
 
     def __enter__(self) -> None:
         self._before = sys.unraisablehook
@@ -146,8 +147,8 @@ class Unraisable:
         def hook(info: Any) -> None:
             if not isinstance(info.exc_value, Restart):
                 self._before(info)
-            elif isinstance(info.object, Finalize) and info.object.still_active():
-                info.object()
+            elif isinstance(info.object, (Finalize, weakref.finalize)):
+                info.object()  # nothing, where it has begun before
 
         sys.unraisablehook = hook
 
