@@ -4,7 +4,7 @@ see warmed.py.
 
 Collecting garbage while torch is imported finds none, and taking torch apart at the end is of no use. Each takes half as long as the import. And
 when a program makes its first optimizer torch imports its compiler, which takes as long again. An optimizer only asks the compiler to keep functions
-out of graphs, and a program that compiles nothing has no graphs.
+out of graphs, and a program that compiles nothing has no graphs. Programs and commands of the documentation run without this file.
 """
 
 from __future__ import annotations

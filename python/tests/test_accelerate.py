@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from accelerate.state import AcceleratorState, GradientState
 import replicad
 import subject_accelerate as subjects
 from conforming import equal, suite
-from conftest import PATIENCE, ROOT, SRC, STARTUP, Daemon, environment
+from conftest import PATIENCE, ROOT, Daemon, environment
 from replicad import Invalid, Mismatch, SessionState, Unsupported
 from replicad._torch.memory import Memory
 from replicad._torch.objects import Objects
@@ -243,8 +242,7 @@ def test_the_example(world: int, daemon: Daemon, tmp_path: Path) -> None:
         out = daemon.run(EXAMPLE.read_text(), world=world).done()
     else:
         (tmp_path / EXAMPLE.name).write_text(EXAMPLE.read_text())
-        env = environment(PYTHONPATH=os.pathsep.join([str(SRC), STARTUP]))
-        done = subprocess.run([sys.executable, EXAMPLE.name], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run([sys.executable, EXAMPLE.name], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stderr
         out = done.stdout
     assert len(re.findall(rf"^rank \d at step {24 if world else 48}, loss .*, noticed {{}}$", out, re.M)) == max(1, world), out

@@ -13,13 +13,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import replicad
-from conftest import PATIENCE, ROOT, SRC, STARTUP
+from conftest import PATIENCE, ROOT, SRC
 from replicad.errors import Invalid, SessionState
 
 
 def plain() -> dict[str, str]:
     """An environment of no launcher."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("REPLICAD_") and k not in ("RANK", "WORLD_SIZE")} | {"PYTHONPATH": os.pathsep.join([str(SRC), STARTUP])}
+    return {k: v for k, v in os.environ.items() if not k.startswith("REPLICAD_") and k not in ("RANK", "WORLD_SIZE")} | {"PYTHONPATH": str(SRC)}
 
 
 def test_the_documentations_program(tmp_path: Path) -> None:

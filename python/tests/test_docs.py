@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is missing: the documentation's programs are PyTorch programs")
 
 import cluster
-from conftest import PATIENCE, ROOT, STARTUP, Daemon, Job, environment, installed, launched
+from conftest import PATIENCE, ROOT, Daemon, Job, environment, installed, launched
 
 DOCS = ROOT / "docs"
 #: A page's programs (a block whose first line is "# NAME.py"), and what the last line of the output of its commands says.
@@ -53,7 +53,7 @@ def test_programs_and_commands(page: str, own_daemon: Daemon, tmp_path: Path) ->
     for name, text in (programs("pytorch.md") | programs(page)).items():
         (tmp_path / name).write_text(text)
     path = os.pathsep.join([str(ROOT / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    seen = os.pathsep.join([own_daemon.env["PYTHONPATH"], str(installed(tmp_path)), STARTUP])
+    seen = os.pathsep.join([own_daemon.env["PYTHONPATH"], str(installed(tmp_path))])
     commands = [line for b in blocks(page, "sh") for line in b.splitlines() if not line.endswith("&")]
     assert len(commands) == len(PAGES[page])
     for command, want in zip(commands, PAGES[page], strict=True):
@@ -77,8 +77,7 @@ def test_several_nodes_on_one_machine(tmp_path: Path) -> None:
     for name, text in (programs("pytorch.md") | scripts).items():
         (tmp_path / name).write_text(text)
     path = os.pathsep.join([str(ROOT / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = environment()
-    env |= {"PATH": path, "STEPS": "50", "PYTHONPATH": os.pathsep.join([env["PYTHONPATH"], STARTUP])}
+    env = environment() | {"PATH": path, "STEPS": "50"}
     try:
         with (tmp_path / "out").open("w") as out:  # no pipe: the daemons would hold it
             for script in ("cluster.sh", "job.sh"):

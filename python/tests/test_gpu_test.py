@@ -17,7 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import PATIENCE, ROOT, STARTUP, environment
+from conftest import PATIENCE, ROOT, environment
 
 FOLDER = ROOT / "bench" / "torch" / "gpu"
 
@@ -193,7 +193,8 @@ def offline() -> list[str]:
 def command(out: Path, *flags: str) -> tuple[int, str, dict[str, list[str]]]:
     """Its status, what it printed, and the verdicts and figures of its rows."""
     call = [*offline(), sys.executable, str(FOLDER / "run.py"), "--out", str(out), *flags]
-    env = environment(CUDA_VISIBLE_DEVICES="", PYTHONPATH=STARTUP)
+    env = environment(CUDA_VISIBLE_DEVICES="")
+    del env["PYTHONPATH"]
     finished = subprocess.run(call, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3 * PATIENCE, check=False)
     assert (out / "gpu-test.json").exists(), finished.stdout
     told = json.loads((out / "gpu-test.json").read_text())

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from pace import patient
+
 
 class Warm:
     """The process, for as long as the tests run, with torch behind it. It is a program of its own, or forks from another one (:meth:`with_imports`)."""
@@ -42,7 +44,7 @@ class Warm:
 
     def _answer(self) -> dict[str, int]:
         data = self._sock.recv(1 << 10)
-        assert data, f"the process that jobs fork from ended with {self._process.wait(60)}"
+        assert data, f"the process that jobs fork from ended with {self._process.wait(patient(60))}"
         return dict(json.loads(data))
 
     def launch(self, command: Sequence[str], program: Sequence[str], env: dict[str, str], cwd: Path) -> Launched:
@@ -58,7 +60,7 @@ class Warm:
     def end(self) -> None:
         """Ends the process, after the last job."""
         self._sock.close()
-        self._process.wait(60)
+        self._process.wait(patient(60))
 
 
 class Launched:

@@ -179,8 +179,8 @@ func (s *scan) text() []byte {
 	return s.b[from:s.at]
 }
 
-// key is a text as it is read.
-func key(text []byte) (key string, err error) {
+// unquoted is a text as it is read.
+func unquoted(text []byte) (key string, err error) {
 	if bytes.IndexByte(text, '\\') < 0 && len(text) > 1 && isASCII(text) {
 		return string(text[1 : len(text)-1]), nil
 	}
@@ -218,7 +218,7 @@ func (s *scan) object(p *plan) error {
 	var keys []string // most objects have few
 	var many map[string]bool
 	for s.at++; s.next() != '}' && s.at < len(s.b); {
-		key, err := key(s.text())
+		key, err := unquoted(s.text())
 		if err != nil {
 			return err
 		}
