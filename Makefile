@@ -8,7 +8,9 @@ GO         ?= go
 BIN        := $(CURDIR)/bin
 VERSION    := $(shell git describe --always --dirty --tags 2>/dev/null || echo unknown)
 # The linker is told the version: asking git from within go build fails in a clone that another user owns.
-GOBUILD    := $(GO) build -buildvcs=false -trimpath
+GOBUILD    := $(GO) build -buildvcs=false
+# Programs, tests and the linter take each other's packages, and those that another clone has compiled: with its path in them each would compile its own.
+export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
 FUZZTIME   ?= 20s
 EPISODES   ?= 300
 SIM        ?=

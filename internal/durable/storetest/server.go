@@ -131,7 +131,7 @@ func build(t testing.TB, name string) string {
 	out := filepath.Join(source, "..", "..", "bin", "tools", name)
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", out, ".")
 	cmd.Dir = source
-	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "GOFLAGS=-trimpath", "GOWORK=off")
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build .ci/%s (make installs fetches its modules): %v\n%s", name, err, b)
 	}
