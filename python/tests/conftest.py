@@ -78,8 +78,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 #: What takes longest, the longest first.
 LONGEST = [
-    "test_jobs.py", "test_check_resume.py", "test_docs.py", "test_huggingface.py", "test_lightning.py", "test_gpu_test.py", "test_preload.py", "test_grows.py", "test_device.py",
-    "test_grows_inprocess.py", "test_first_step.py", "test_zero.py", "test_reports.py",
+    "test_check_resume.py", "test_docs.py", "test_preload.py", "test_restarts.py", "test_jobs.py", "test_gpu_test.py", "test_device.py",
+    "test_huggingface.py", "test_first_step.py", "test_growth.py", "test_endings.py", "test_grows_inprocess.py", "test_behind.py",
+    "test_lightning.py", "test_from.py", "test_gathering.py", "test_published.py", "test_loops.py", "test_grows.py", "test_reports.py",
+    "test_steps.py", "test_dcp.py", "test_remedies.py", "test_stateful_loader.py", "test_staging.py", "test_zero.py",
 ]  # fmt: skip
 
 
