@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // TestALeaderThatCouldNotWriteItsLog: the disk of the Raft directory answers nothing for some seconds. The leader falls silent, nobody takes its place, and
@@ -18,6 +19,7 @@ func TestALeaderThatCouldNotWriteItsLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	disk := mountLoop(t, dir)
+	n.cfg.Raft.Watchdog = 2 * time.Second
 	n.write()
 	n.start()
 	l := n.run("job", 1, rankSpec{})
