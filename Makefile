@@ -20,8 +20,8 @@ DEMO       ?=
 VENV       := $(CURDIR)/.venv
 # The newest glibc that the wheel may need: Debian 12's.
 GLIBC      ?= 2.36
-# Files of tests side by side: a job waits for its ranks about as long as it computes.
-PYTEST     ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 1
+# Files of tests side by side: a job waits for its ranks longer than it computes.
+PYTEST     ?= -n 4 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 1
 # The tests of frameworks' adapters, those that there are.
 FRAMEWORKS := $(patsubst python/%,%,$(wildcard $(addprefix python/tests/test_,accelerate.py check_trainer.py commands.py conformance.py data_libraries.py huggingface.py lightning.py logs.py megatron.py published.py ray.py)))
 # Those that have an environment of their own, as they want other versions of what the others need.
@@ -180,7 +180,7 @@ release: vulncheck wheel go-tools ## dist/: wheel, static programs, bill of mate
 		--pins python/requirements-dev.txt --pins python/requirements-torch.txt --xxhash libreplicad/third_party/xxhash/xxhash.h --out dist/replicad.cdx.json
 	cd dist && rm -f SHA256SUMS && sha256sum * >SHA256SUMS && cat SHA256SUMS
 
-py-test: py-setup wheel py-run ## the Python tests, with real daemons, three files at a time; other flags in PYTEST="-k rng", the long tests too with SKIP=
+py-test: py-setup wheel py-run ## the Python tests, with real daemons, four files at a time; other flags in PYTEST="-k rng", the long tests too with SKIP=
 
 py-run:
 	@mkdir -p $(BIN)/unit
