@@ -28,7 +28,7 @@ func (c *chair) shelf() string {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	s := tier.New(refusing{st, c}, nil, tier.Settings{Reader: "n1", Cluster: fixture.Cluster})
+	s := tier.New(refusing{st, c}, tier.Settings{Reader: "n1", Cluster: fixture.Cluster})
 	c.t.Cleanup(func() { s.Close() })
 	c.store, c.disk = s, s
 	return dir

@@ -228,7 +228,7 @@ func lostRun(url, name string, skipped []tier.Skipped, f tier.Found) string {
 		return sk.Run.ID == f.Commit.Run || sk.Run.Order <= f.Run.Order || sk.Run.Owner != f.Owner
 	})}
 	wrong := s.wrong()
-	if f.Old() || len(wrong) == 0 {
+	if len(wrong) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("resume job %q: no durable generation of its last run, %s/%s, can be used: %s. Bring back what is damaged; or move that directory elsewhere, and resume goes on from the run before, step %d; or leave out --resume to start afresh",

@@ -63,7 +63,7 @@ var (
 // on has the chair's tier lie over a store.
 func (c *chair) on(m *memory.Store, cluster replica.ClusterID) {
 	c.t.Helper()
-	c.disk = tier.New(m, nil, tier.Settings{Reader: "n1", Cluster: cluster})
+	c.disk = tier.New(m, tier.Settings{Reader: "n1", Cluster: cluster})
 	c.store = c.disk
 }
 
@@ -235,7 +235,7 @@ func TestTwoFleetsResumeWithoutRunJSON(t *testing.T) {
 			}
 		}
 		c.on(m, fixture.Cluster)
-		one, two := c.disk, tier.New(m.Client(), nil, tier.Settings{Reader: "n2", Cluster: writer})
+		one, two := c.disk, tier.New(m.Client(), tier.Settings{Reader: "n2", Cluster: writer})
 		seen := func(s *tier.Tier) tier.Found {
 			found, _, err := s.Find(t.Context(), "job", replica.JobID{})
 			if err != nil || len(found) != 3 || found[0].Run.Claimed != 3 {

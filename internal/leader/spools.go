@@ -350,7 +350,7 @@ func (w *spooledWrite) rootOf(group uint32) replica.Digest {
 
 func frozenIn(found []tier.Found, run replica.JobID, r tier.Rooted) (s replica.Stored, ok bool) {
 	for _, f := range found {
-		if f.Old() || f.Commit.Run != run {
+		if f.Commit.Run != run {
 			continue
 		}
 		for _, at := range f.Index.Parts {

@@ -80,7 +80,7 @@ func checkBucket(ctx context.Context, c *config.Config) error {
 	if err != nil {
 		return fmt.Errorf("durable: %w", err)
 	}
-	t := tier.New(st, nil, tier.Settings{Unconditional: c.Store.Conditions == config.NoConditions})
+	t := tier.New(st, tier.Settings{Unconditional: c.Store.Conditions == config.NoConditions})
 	return errors.Join(t.Prove(ctx), t.Close())
 }
 

@@ -22,7 +22,6 @@ import (
 
 	"github.com/replicad/replicad/internal/atomicfile"
 	"github.com/replicad/replicad/internal/audit"
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
@@ -238,8 +237,8 @@ func (d *daemon) makeTier(ctx context.Context, settings tier.Settings) (*tier.Ti
 	c := d.cfg
 	if !c.InBucket() {
 		t, err := tier.OpenDirectory(ctx, c.DurableDir, settings)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOSPC) || errors.Is(err, directory.ErrSilent) || errors.Is(err, checkpoint.ErrSilent) {
-			return tier.DirectoryLater(ctx, c.DurableDir, settings)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, directory.ErrSilent) {
+			return tier.DirectoryLater(c.DurableDir, settings)
 		}
 		return t, err
 	}
@@ -251,7 +250,7 @@ func (d *daemon) makeTier(ctx context.Context, settings tier.Settings) (*tier.Ti
 	if err != nil {
 		return nil, fmt.Errorf("durable: %w", err)
 	}
-	return tier.New(st, nil, settings), nil
+	return tier.New(st, settings), nil
 }
 
 // bucketSettings are what a configuration says of a bucket's server.

@@ -183,7 +183,7 @@ func (d *daemon) disk() (*tier.Tier, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := tier.New(paced{st, d}, nil, tier.Settings{Reader: string(d.m.name), Cluster: d.m.w.cluster, Now: d.clock().now})
+	t := tier.New(paced{st, d}, tier.Settings{Reader: string(d.m.name), Cluster: d.m.w.cluster, Now: d.clock().now})
 	d.track(t)
 	return t, nil
 }

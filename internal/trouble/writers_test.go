@@ -125,7 +125,7 @@ func (f *fleet) tier(node string) *tier.Tier {
 		f.t.Error(err)
 		return nil
 	}
-	s := tier.New(st, nil, tier.Settings{Reader: node})
+	s := tier.New(st, tier.Settings{Reader: node})
 	f.t.Cleanup(func() { _ = s.Close() })
 	return s
 }

@@ -19,7 +19,7 @@ func inBucket(t *testing.T, srv *storetest.Server, keys *sealed.Keys) *Tier {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tier := New(st, nil, Settings{Reader: "n1", KeepRuns: 1, Keys: keys})
+	tier := New(st, Settings{Reader: "n1", KeepRuns: 1, Keys: keys})
 	t.Cleanup(func() { tier.Close() })
 	return tier
 }

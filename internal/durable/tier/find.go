@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
@@ -57,108 +56,35 @@ func (t *Tier) Find(ctx context.Context, name string, id replica.JobID) (found [
 			found = append(found, f)
 		}
 	}
-	if err != nil || t.old == nil {
-		return found, skipped, err
-	}
-	former, passed, err := t.old.Find(ctx, name, id)
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(former) > 0 { // a run that was resumed, and has written nothing since, has claims in the present layout alone
-		runs, err := t.cat.Runs(ctx, name)
-		if err != nil {
-			return nil, nil, err
-		}
-		for i := range former {
-			if j := slices.IndexFunc(runs, func(r catalog.Run) bool { return r.ID == former[i].Commit.Run }); j >= 0 {
-				former[i].Run.Claimed = runs[j].Claimed
-			}
-		}
-	}
-	return inOrder(append(found, former...)), append(skipped, passed...), nil
+	return found, skipped, err
 }
 
 // stripped is why nothing goes on from such a generation.
 const stripped = "it was stripped of its optimizer state (replicad ckpt prune --strip-optimizer), so that nothing can go on from it"
-
-// inOrder puts what was found of former runs, and of runs whose newest generations have the present layout, in one order.
-func inOrder(list []Found) []Found {
-	type rank struct {
-		former bool // of a run that has nothing in the present layout
-		order  uint64
-	}
-	of := map[replica.JobID]rank{}
-	for _, f := range list {
-		r, known := of[f.Commit.Run]
-		if !known || r.former && !f.Old() {
-			r = rank{f.Old(), f.Run.Order}
-		} else if r.former == f.Old() {
-			r.order = max(r.order, f.Run.Order)
-		}
-		of[f.Commit.Run] = r
-	}
-	slices.SortStableFunc(list, func(a, b Found) int {
-		x, y := of[a.Commit.Run], of[b.Commit.Run]
-		return cmp.Or(compareBool(x.former, y.former), cmp.Compare(y.order, x.order), slices.Compare(b.Commit.Run[:], a.Commit.Run[:]), compareBool(a.Abandoned, b.Abandoned), Newer(a, b))
-	})
-	return list
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
 
 // Newer orders generations of one run, the newest first.
 func Newer(a, b Found) int {
 	return cmp.Or(cmp.Compare(b.Position.Epoch, a.Position.Epoch), cmp.Compare(b.Position.Step, a.Position.Step), b.Generation.Compare(a.Generation))
 }
 
-// Rival returns, of what Find lists for a name, a generation of another run than the first, where nothing says which of the two was written last:
-// of the former layout it is by the clocks of their writers.
+// Rival returns, of what Find lists for a name, a generation of another run than the first, where nothing says which of the two was written last.
 func Rival(found []Found) (f Found, ok bool) {
 	if len(found) == 0 {
 		return f, false
 	}
 	first := found[0]
 	for _, f := range found {
-		switch {
-		case f.Commit.Run == first.Commit.Run:
-		case f.Run.Unsure != nil: // it may be behind the first
-			return f, true
-		case f.Old() == first.Old() && f.Run.Order >= first.Run.Order:
-			return f, true
-		case f.Old() && !first.Old() && f.At > newest(found, first.Commit.Run):
+		if f.Commit.Run != first.Commit.Run && (f.Run.Unsure != nil || f.Run.Order >= first.Run.Order) { // one that is unsure may be behind the first
 			return f, true
 		}
 	}
 	return f, false
 }
 
-// newest is when the last generation of a run was written.
-func newest(found []Found, id replica.JobID) (at int64) {
-	for _, f := range found {
-		if f.Commit.Run == id {
-			at = max(at, f.At)
-		}
-	}
-	return at
-}
-
 // Holds tells whether a generation is committed, and has failed no read since; the error says why not. since is when it
 // was committed, by the store's clock; zero: nobody knows.
 func (t *Tier) Holds(ctx context.Context, name string, id replica.JobID, g replica.Generation) (since time.Time, err error) {
 	since, err = t.cat.Holds(ctx, name, id, g)
-	if err != nil && t.old != nil && errors.Is(err, catalog.ErrNone) {
-		if t.old.Holds(name, id, g) == nil {
-			return since, nil
-		}
-	}
 	switch {
 	case errors.Is(err, catalog.ErrNone):
 		return since, fmt.Errorf("durable generation %v of job %s is not in %s: %w", g, name, t.URL(), err)
@@ -170,24 +96,12 @@ func (t *Tier) Holds(ctx context.Context, name string, id replica.JobID, g repli
 
 // Names lists the names of jobs that have runs.
 func (t *Tier) Names(ctx context.Context) ([]string, error) {
-	names, err := t.cat.Jobs(ctx)
-	if err != nil || t.old == nil {
-		return names, err
-	}
-	former, err := t.old.Jobs(ctx)
-	names = append(names, former...)
-	slices.Sort(names)
-	return slices.Compact(names), err
+	return t.cat.Jobs(ctx)
 }
 
 // List lists the generations of a name as Names and hints tell of them, and when each was read: it is to be cheap.
 func (t *Tier) List(ctx context.Context, name string) ([]Listed, error) {
-	list, err := t.cat.ListNamed(ctx, name)
-	if err != nil || t.old == nil {
-		return list, err
-	}
-	former, err := t.old.List(ctx, name)
-	return append(list, former...), err
+	return t.cat.ListNamed(ctx, name)
 }
 
 // known is what was found last, of which many parts are opened: its index is large where ranks are many. What of it is still there the caller asks.
@@ -197,13 +111,13 @@ func (t *Tier) known(id replica.JobID, g replica.Generation) (Found, bool) {
 	return t.last, t.last.Index != nil && t.last.Commit.Run == id && t.last.Generation == g
 }
 
-// recall is look, of what was found last without asking the store for its index.
+// recall is Look, of what was found last without asking the store for its index.
 func (t *Tier) recall(ctx context.Context, name string, id replica.JobID, g replica.Generation) (Found, error) {
 	if f, ok := t.known(id, g); ok {
 		return f, nil
 	}
-	f, err := t.look(ctx, name, id, g)
-	if err == nil && !f.Old() {
+	f, err := t.Look(ctx, name, id, g)
+	if err == nil {
 		t.mu.Lock()
 		t.last = f
 		t.mu.Unlock()
@@ -211,37 +125,14 @@ func (t *Tier) recall(ctx context.Context, name string, id replica.JobID, g repl
 	return f, err
 }
 
-// look finds one generation, whether or not its newest read failed.
-func (t *Tier) look(ctx context.Context, name string, id replica.JobID, g replica.Generation) (f Found, err error) {
+// Look finds one generation, whether or not its newest read failed.
+func (t *Tier) Look(ctx context.Context, name string, id replica.JobID, g replica.Generation) (f Found, err error) {
 	r, err := t.cat.At(ctx, name, id)
-	if err == nil {
-		if f, err = t.cat.Get(ctx, r, g); IsDamage(err) {
-			t.markSeen(ctx, r, g)
-		}
-	}
-	if err == nil || t.old == nil || !errors.Is(err, catalog.ErrNone) && !errors.Is(err, store.ErrAbsent) {
+	if err != nil {
 		return f, err
 	}
-	found, skipped, ferr := t.old.Find(ctx, name, id)
-	if ferr != nil {
-		return f, ferr
-	}
-	for _, f := range found {
-		if f.Generation == g {
-			return f, nil
-		}
-	}
-	for _, s := range skipped {
-		if s.Generation != g {
-			continue
-		}
-		if s.Whole != nil {
-			return *s.Whole, nil
-		}
-		if s.State == catalog.Damaged { // err names what the present layout would have
-			return f, fmt.Errorf("%w: %s", store.ErrCorrupt, s.Plain)
-		}
-		return f, errors.New(s.Reason)
+	if f, err = t.cat.Get(ctx, r, g); IsDamage(err) {
+		t.markSeen(ctx, r, g)
 	}
 	return f, err
 }
@@ -262,11 +153,6 @@ func (t *Tier) Keep(ctx context.Context, name string, id replica.JobID, g replic
 	return t.cat.Pin(ctx, r, g, "save", why, time.Time{})
 }
 
-// Look finds one generation, whether or not its newest read failed.
-func (t *Tier) Look(ctx context.Context, name string, id replica.JobID, g replica.Generation) (Found, error) {
-	return t.look(ctx, name, id, g)
-}
-
 // Reader reads a part. Several goroutines may call ReadChunk, which reads chunk i into dst, grown if it is too short, and checks it against its
 // digest. After an error dst must not be used again.
 type Reader = interface {
@@ -283,19 +169,14 @@ func (t *Tier) Open(ctx context.Context, name string, id replica.JobID, g replic
 	if err != nil {
 		return nil, err
 	}
-	if bad := t.bad(ctx, f); bad != nil {
-		return nil, bad
+	if _, err := t.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation); err != nil {
+		return nil, err
 	}
 	let, err := t.hold(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	var sh Reader
-	if f.Old() {
-		sh, err = t.old.OpenShard(ctx, f, part)
-	} else {
-		sh, err = t.cat.OpenShard(ctx, f, part)
-	}
+	sh, err := t.cat.OpenShard(ctx, f, part)
 	if err != nil {
 		let()
 		t.suspect(ctx, f, err)
@@ -311,15 +192,6 @@ func (o *opened) Manifest() replica.Manifest {
 		m.Cluster = own
 	}
 	return m
-}
-
-// bad tells of a generation that is there no more, or whose newest read failed.
-func (t *Tier) bad(ctx context.Context, f Found) error {
-	if f.Old() {
-		return nil // its reading says so
-	}
-	_, err := t.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation)
-	return err
 }
 
 // opened is a part that is being read.
@@ -353,13 +225,9 @@ func corrupt(err error) error {
 	return err
 }
 
-// suspect takes in that a read of a generation failed, for whatever it was made: the mark says so. Of the former layout a whole read is to fail too.
+// suspect takes in that a read of a generation failed, for whatever it was made: the mark says so.
 func (t *Tier) suspect(ctx context.Context, f Found, err error) {
-	switch {
-	case !IsDamage(err) || ctx.Err() != nil:
-	case f.Old():
-		t.note(t.ReadBack(ctx, f, How{Cold: true}))
-	default:
+	if IsDamage(err) && ctx.Err() == nil {
 		t.note(t.cat.MarkDamaged(ctx, f, err))
 	}
 }
@@ -375,9 +243,6 @@ func (t *Tier) ReadBack(ctx context.Context, f Found, how How) error {
 		return err
 	}
 	defer let()
-	if f.Old() {
-		return t.old.ReadBack(ctx, f, how.Cold, how.Pace)
-	}
 	faults, err := t.cat.VerifyAs(ctx, f, how, nil)
 	if err != nil && !IsDamage(err) {
 		return err

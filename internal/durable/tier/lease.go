@@ -32,7 +32,7 @@ func (t *Tier) hold(ctx context.Context, f Found) (let func(), err error) {
 	r.n++
 	t.mu.Unlock()
 	let = func() { t.let(where, r) }
-	if !first || f.Old() {
+	if !first {
 		return let, nil
 	}
 	l, err := t.lease(ctx, f)

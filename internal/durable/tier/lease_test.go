@@ -77,7 +77,7 @@ func TestWhatIsBeingDeletedIsNotRead(t *testing.T) {
 // A tier that is closed ends its leases, and one that nobody reads under is no reason to keep a generation.
 func TestLeasesEnd(t *testing.T) {
 	st := memory.New()
-	tier := New(st, nil, Settings{Reader: "n1"})
+	tier := New(st, Settings{Reader: "n1"})
 	f := newFleet(t, tier, "a")
 	f.writes(5, 10, 20)
 	if err := f.reads(20); err != nil {

@@ -79,16 +79,13 @@ func (t *Tier) Prune(ctx context.Context, of Retention) error {
 // lookAt looks at a generation that stays, of which so much is known: at its commit, its index, and whether all objects are there. An error means that
 // the store did not say.
 func (t *Tier) lookAt(ctx context.Context, l *Listed, is retain.State) (retain.State, error) {
-	if l.Old {
-		return is, nil // List has looked at its files
-	}
 	_, err := t.cat.Get(ctx, l.Run, l.Generation)
 	return t.found(ctx, l, is, err)
 }
 
 // readAt reads one whole that others are to go for, and records what that found.
 func (t *Tier) readAt(ctx context.Context, l *Listed, how How) (retain.State, error) {
-	f, err := t.look(ctx, l.Run.Job, l.Run.ID, l.Generation)
+	f, err := t.Look(ctx, l.Run.Job, l.Run.ID, l.Generation)
 	if err == nil {
 		err = t.ReadBack(ctx, f, how)
 	}
@@ -109,9 +106,7 @@ func (t *Tier) found(ctx context.Context, l *Listed, good retain.State, err erro
 		return retain.Unread, err
 	}
 	t.note(err)
-	if !l.Old {
-		t.markSeen(ctx, l.Run, l.Generation)
-	}
+	t.markSeen(ctx, l.Run, l.Generation)
 	return retain.Damaged, nil
 }
 
@@ -119,7 +114,7 @@ func (t *Tier) found(ctx context.Context, l *Listed, good retain.State, err erro
 func ofCluster(list []Listed, id replica.JobID) []Listed {
 	of := map[replica.JobID]replica.ClusterID{}
 	for _, l := range list {
-		if _, known := of[l.Run.ID]; l.Run.Cluster != (replica.ClusterID{}) && (!l.Old || !known) { // a claim says who has taken the run since
+		if l.Run.Cluster != (replica.ClusterID{}) {
 			of[l.Run.ID] = l.Run.Cluster
 		}
 	}
@@ -130,10 +125,7 @@ func ofCluster(list []Listed, id replica.JobID) []Listed {
 }
 
 func (t *Tier) remove(ctx context.Context, l Listed, why string) error {
-	switch {
-	case l.Old:
-		return t.old.Remove(l)
-	case l.State == catalog.Unfinished || l.State == catalog.Deleting:
+	if l.State == catalog.Unfinished || l.State == catalog.Deleting {
 		return nil // Sweep removes it after a grace
 	}
 	err := t.cat.Delete(ctx, l.Run, l.Generation, why)
@@ -212,27 +204,28 @@ func stateOf(l Listed) retain.State {
 	return retain.Unread
 }
 
-// runNumbers counts runs of a name from the present one. Those that have nothing in the present layout come last.
+// runNumbers counts runs of a name from the present one.
 func runNumbers(list []Listed, id replica.JobID) map[replica.JobID]int {
 	type run struct {
-		id     replica.JobID
-		former bool
-		order  uint64
+		id    replica.JobID
+		order uint64
 	}
 	var runs []run
 	for _, l := range list {
 		i := slices.IndexFunc(runs, func(r run) bool { return r.id == l.Run.ID })
-		switch {
-		case i < 0:
-			runs = append(runs, run{l.Run.ID, l.Old, l.Run.Order})
-		case runs[i].former && !l.Old:
-			runs[i] = run{l.Run.ID, false, l.Run.Order}
-		case runs[i].former == l.Old:
-			runs[i].order = max(runs[i].order, l.Run.Order)
+		if i < 0 {
+			i, runs = len(runs), append(runs, run{id: l.Run.ID})
 		}
+		runs[i].order = max(runs[i].order, l.Run.Order)
 	}
 	slices.SortStableFunc(runs, func(a, b run) int {
-		return cmp.Or(compareBool(a.id != id, b.id != id), compareBool(a.former, b.former), cmp.Compare(b.order, a.order))
+		switch id {
+		case a.id:
+			return -1
+		case b.id:
+			return 1
+		}
+		return cmp.Compare(b.order, a.order)
 	})
 	at := map[replica.JobID]int{}
 	for i, r := range runs {

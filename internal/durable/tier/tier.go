@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
@@ -35,7 +37,6 @@ type Settings struct {
 type Tier struct {
 	st       store.Store
 	cat      *catalog.Catalog
-	old      *catalog.Old // nil: the root is no directory
 	settings Settings
 
 	proving sync.Mutex    // held while the store's conditions are tried
@@ -61,31 +62,32 @@ type owned struct {
 	epoch replica.Epoch
 }
 
-// OpenDirectory makes a tier over a directory, which must exist and be writable. Once ctx has ended, nobody waits for its file system for long.
+// OpenDirectory makes a tier over a directory, which must exist and be one that this user may write to. A disk that is full, or that does not answer
+// a write, can be read for all that, or later.
 func OpenDirectory(ctx context.Context, dir string, s Settings) (*Tier, error) {
-	old, err := catalog.OpenOld(ctx, dir)
-	if err != nil {
-		return nil, err
-	}
 	st, err := directory.Open(ctx, dir)
 	if err != nil {
-		return nil, errors.Join(err, old.Close())
+		return nil, fmt.Errorf("durable_dir: %w", err)
 	}
-	return New(st, old, s), nil
+	t := New(st, s)
+	if err := t.Prove(ctx); errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return nil, errors.Join(fmt.Errorf("durable_dir: %w", err), t.Close())
+	}
+	return t, nil
 }
 
 // DirectoryLater is OpenDirectory for a directory that can't be used now: each call to it tries that anew.
-func DirectoryLater(ctx context.Context, dir string, s Settings) (*Tier, error) {
+func DirectoryLater(dir string, s Settings) (*Tier, error) {
 	st, err := directory.Later(dir)
 	if err != nil {
 		return nil, err
 	}
-	return New(st, catalog.OldLater(ctx, dir), s), nil
+	return New(st, s), nil
 }
 
-// New makes a tier over a store. old is its directory as the former layout sees it; nil: it has none. Close closes both.
-func New(st store.Store, old *catalog.Old, s Settings) *Tier {
-	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Note: s.Note, Best: s.Best.Metric, Largest: s.Best.Largest(), Keys: s.Keys, Unconditional: s.Unconditional, Now: s.Now}), old: old, settings: s,
+// New makes a tier over a store, which Close closes.
+func New(st store.Store, s Settings) *Tier {
+	return &Tier{st: st, cat: catalog.New(st, catalog.Options{Who: s.Reader, Note: s.Note, Best: s.Best.Metric, Largest: s.Best.Largest(), Keys: s.Keys, Unconditional: s.Unconditional, Now: s.Now}), settings: s,
 		owned: map[owned]catalog.Run{}, swept: map[replica.JobID]time.Time{}, reads: map[string]*read{}, keeping: make(chan struct{}, 1), closing: make(chan struct{})}
 }
 
@@ -178,11 +180,7 @@ func (t *Tier) Close() error {
 	}
 	t.mu.Unlock()
 	t.leases.Wait()
-	err := t.st.Close()
-	if t.old != nil {
-		err = errors.Join(err, t.old.Close())
-	}
-	return err
+	return t.st.Close()
 }
 
 // Watch hears how calls go on; Watching has it do so.

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/bubble"
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
@@ -201,7 +200,7 @@ func (f *fleet) wants(what string) {
 // inMemory is a tier over a root in memory.
 func inMemory(t *testing.T, s Settings) (*Tier, *memory.Store) {
 	st := memory.New()
-	tier := New(st, nil, s)
+	tier := New(st, s)
 	t.Cleanup(func() { tier.Close() })
 	return tier, st
 }
@@ -371,7 +370,7 @@ func twoResume(t *testing.T, name string, cluster replica.ClusterID) {
 	t.Helper()
 	tier, st := inMemory(t, Settings{})
 	newFleet(t, tier, "first").writes(5, 10)
-	a, b := newFleet(t, tier, "a"), newFleet(t, New(st, nil, Settings{Cluster: cluster}), name)
+	a, b := newFleet(t, tier, "a"), newFleet(t, New(st, Settings{Cluster: cluster}), name)
 	b.of.Cluster = cluster
 	at, was, err := b.looks(10)
 	if err != nil {
@@ -393,7 +392,7 @@ func twoResume(t *testing.T, name string, cluster replica.ClusterID) {
 func TestAFleetThatCommittedNothingIsGoneOnFromAtOnce(t *testing.T) {
 	tier, st := inMemory(t, Settings{})
 	newFleet(t, tier, "first").writes(5, 10)
-	a, b := newFleet(t, tier, "a"), newFleet(t, New(st, nil, Settings{}), "b")
+	a, b := newFleet(t, tier, "a"), newFleet(t, New(st, Settings{}), "b")
 	if err := errors.Join(a.resumes(10), b.resumes(10)); err != nil {
 		t.Fatal(err)
 	}
@@ -421,7 +420,7 @@ func TestAFleetThatCommittedNothingIsGoneOnFromAtOnce(t *testing.T) {
 func TestAForeignClaimEndsWrites(t *testing.T) {
 	tier, st := inMemory(t, Settings{})
 	newFleet(t, tier, "a").writes(5, 10)
-	b := newFleet(t, New(st, nil, Settings{}), "b")
+	b := newFleet(t, New(st, Settings{}), "b")
 	if err := b.tries(20); !errors.Is(err, ErrFenced) {
 		t.Errorf("it writes with %v", err)
 	}
@@ -615,57 +614,47 @@ func TestRunsOfOtherClustersAreLeftAlone(t *testing.T) {
 // run, and the other cluster's former runs stay. The other cluster writes no more; should it come back, it takes the run in turn.
 func TestAnotherClusterGoesOn(t *testing.T) {
 	second := replica.ClusterID{9}
-	for name, first := range map[string]func(t *testing.T, dir string, tier *Tier, a *fleet){
-		"present layout": func(_ *testing.T, _ string, _ *Tier, a *fleet) { a.writes(5, 10, 20) },
-		"former layout": func(t *testing.T, dir string, _ *Tier, _ *fleet) {
-			former(t, dir, durabletest.Job, 10)
-			former(t, dir, durabletest.Job, 20)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			open := func(s Settings) *Tier {
-				t.Helper()
-				tier, err := OpenDirectory(t.Context(), dir, s)
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { tier.Close() })
-				return tier
-			}
-			here := open(Settings{Reader: "n1", Cluster: durabletest.Cluster})
-			for i := range 2 {
-				before := newFleet(t, here, "before")
-				before.of.Job = replica.JobID{0x70 + byte(i)}
-				before.writes(1, replica.Step(80+i))
-			}
-			a := newFleet(t, here, "a")
-			first(t, dir, here, a)
-			there := open(Settings{Reader: "m1", Cluster: second, KeepRuns: 1})
-			b := newFleet(t, there, "b")
-			b.of.Cluster = second
-			if err := b.resumes(20); err != nil {
-				t.Fatal(err)
-			}
-			b.opens(1, 20, second)
-			if err := a.tries(30); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "b (cluster "+second.String()) {
-				t.Errorf("the other cluster writes with %v", err)
-			}
-			b.writes(1, 30)
-			if err := b.reads(30); err != nil {
-				t.Fatal(err)
-			}
-			b.writes(1, 40)
-			b.opens(2, 40, second)
-			b.wants("40 unread, 30 good, 81 unread, 80 unread")
-			if err := errors.Join(a.resumes(40), a.tries(50)); err != nil {
-				t.Fatal(err)
-			}
-			a.opens(2, 40, durabletest.Cluster)
-			if err := b.tries(60); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "a (cluster "+durabletest.Cluster.String()) {
-				t.Errorf("it writes with %v, after the first one came back", err)
-			}
-		})
+	dir := t.TempDir()
+	open := func(s Settings) *Tier {
+		t.Helper()
+		tier, err := OpenDirectory(t.Context(), dir, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { tier.Close() })
+		return tier
+	}
+	here := open(Settings{Reader: "n1", Cluster: durabletest.Cluster})
+	for i := range 2 {
+		before := newFleet(t, here, "before")
+		before.of.Job = replica.JobID{0x70 + byte(i)}
+		before.writes(1, replica.Step(80+i))
+	}
+	a := newFleet(t, here, "a")
+	a.writes(5, 10, 20)
+	there := open(Settings{Reader: "m1", Cluster: second, KeepRuns: 1})
+	b := newFleet(t, there, "b")
+	b.of.Cluster = second
+	if err := b.resumes(20); err != nil {
+		t.Fatal(err)
+	}
+	b.opens(1, 20, second)
+	if err := a.tries(30); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "b (cluster "+second.String()) {
+		t.Errorf("the other cluster writes with %v", err)
+	}
+	b.writes(1, 30)
+	if err := b.reads(30); err != nil {
+		t.Fatal(err)
+	}
+	b.writes(1, 40)
+	b.opens(2, 40, second)
+	b.wants("40 unread, 30 good, 81 unread, 80 unread")
+	if err := errors.Join(a.resumes(40), a.tries(50)); err != nil {
+		t.Fatal(err)
+	}
+	a.opens(2, 40, durabletest.Cluster)
+	if err := b.tries(60); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "a (cluster "+durabletest.Cluster.String()) {
+		t.Errorf("it writes with %v, after the first one came back", err)
 	}
 }
 
@@ -690,113 +679,23 @@ func (f *fleet) opens(e replica.Epoch, step replica.Step, cluster replica.Cluste
 	}
 }
 
-// former writes a generation as daemons of before did.
-func former(t *testing.T, dir string, id replica.JobID, step replica.Step) {
-	t.Helper()
-	s, err := checkpoint.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	f := &fleet{t: t, of: Attempt{Job: id}}
-	g := gen(1, step)
-	m := checkpoint.Marker{JobName: name, Job: id, Generation: g, Position: replica.Position(g), Layout: durabletest.Make(g, 1).Layout, Lineage: replica.Lineage{{Epoch: 1}}}
-	frozen, parts := f.parts(g)
-	for i, p := range parts {
-		var along *checkpoint.Frozen
-		if frozen[i] != nil {
-			along = &checkpoint.Frozen{Manifest: frozen[i].Manifest, Regions: frozen[i].Regions, Read: frozen[i].Read}
-		}
-		info, err := s.WriteShard(t.Context(), name, p.Manifest, p.Regions, along, p.Read)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Shards = append(m.Shards, info)
-	}
-	if err := s.WriteMarker(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Generations of the former layout are gone on from, and go by the same rule once newer ones of the run were read back.
-func TestTheFormerLayout(t *testing.T) {
-	dir := t.TempDir()
-	former(t, dir, durabletest.Job, 10)
-	former(t, dir, durabletest.Job, 20)
-	tier, err := OpenDirectory(t.Context(), dir, Settings{Reader: "n1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tier.Close()
-	f := newFleet(t, tier, "a")
-	if err := errors.Join(f.reads(20), f.resumes(20)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tier.Holds(t.Context(), name, durabletest.Job, gen(1, 20)); err != nil {
-		t.Error(err)
-	}
-	r, err := tier.Open(t.Context(), name, durabletest.Job, gen(1, 20), replica.OfRank(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Close()
-	f.writes(1, 30)
-	found, _, err := tier.Find(t.Context(), name, replica.JobID{})
-	if err != nil || len(found) != 2 || found[0].Generation.Step != 30 || !found[1].Old() || found[1].Generation.Step != 20 {
-		t.Fatalf("found %+v, %v", found, err)
-	}
-	if err := f.reads(30); err != nil {
-		t.Fatal(err)
-	}
-	f.writes(1, 40)
-	f.wants("40 unread, 30 good")
-	if left, err := filepath.Glob(filepath.Join(dir, name, "????????-????-*")); err != nil || len(left) != 0 {
-		t.Errorf("of the former layout is left %q, %v", left, err)
-	}
-}
-
-// What is wrong with a generation of the former layout is said of its own files, and one that was deleted is not there.
-func TestDamageOfTheFormerLayout(t *testing.T) {
-	dir := t.TempDir()
-	former(t, dir, durabletest.Job, 20)
-	tier, err := OpenDirectory(t.Context(), dir, Settings{Reader: "n1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tier.Close()
-	shard, err := filepath.Glob(filepath.Join(dir, name, "????????-????-*", "1-20", "private-0.safetensors"))
-	if err != nil || len(shard) != 1 || os.Remove(shard[0]) != nil {
-		t.Fatal(shard, err)
-	}
-	newFleet(t, tier, "a").writes(5, 30) // of the same run, in the present layout
-	if _, err := tier.Look(t.Context(), name, durabletest.Job, gen(1, 20)); !IsDamage(err) || !strings.Contains(err.Error(), "private-0.safetensors") || strings.Contains(err.Error(), "commits/") {
-		t.Errorf("a shard is missing: %v", err)
-	}
-	if err := os.RemoveAll(filepath.Dir(shard[0])); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tier.Look(t.Context(), name, durabletest.Job, gen(1, 20)); !errors.Is(err, catalog.ErrNone) || IsDamage(err) {
-		t.Errorf("it is gone: %v", err)
-	}
-}
-
-// A daemon of before that wrote another run later, by its clock, is a rival of what is newest in the present layout.
+// A run whose order is no less than the last one's, or unsure, is its rival: nothing says which of the two was written last.
 func TestRival(t *testing.T) {
-	dir := t.TempDir()
-	tier, err := OpenDirectory(t.Context(), dir, Settings{})
-	if err != nil {
-		t.Fatal(err)
+	of := func(run byte, order uint64, unsure error) (f Found) {
+		f.Commit.Run, f.Run.Order, f.Run.Unsure = replica.JobID{run}, order, unsure
+		return f
 	}
-	defer tier.Close()
-	newFleet(t, tier, "a").writes(5, 10)
-	found, _, err := tier.Find(t.Context(), name, replica.JobID{})
-	if _, rival := Rival(found); rival || err != nil {
-		t.Fatalf("a run is its own rival, or %v", err)
-	}
-	former(t, dir, replica.JobID{7}, 90)
-	found, _, err = tier.Find(t.Context(), name, replica.JobID{})
-	if r, rival := Rival(found); !rival || r.Generation.Step != 90 || found[0].Generation.Step != 10 || err != nil {
-		t.Fatalf("found %+v, rival %v, %v", found, rival, err)
+	away := errors.New("away")
+	for want, list := range map[byte][][]Found{
+		0: {nil, {of(1, 5, nil)}, {of(1, 5, nil), of(1, 5, nil)}, {of(1, 5, nil), of(2, 4, nil)}, {of(1, 5, away), of(1, 5, away), of(2, 4, nil)}},
+		2: {{of(1, 5, nil), of(2, 5, nil)}, {of(1, 5, nil), of(1, 5, nil), of(2, 4, away)}},
+		3: {{of(1, 5, nil), of(2, 4, nil), of(3, 3, away)}},
+	} {
+		for _, found := range list {
+			if f, rival := Rival(found); rival != (want != 0) || rival && f.Commit.Run != (replica.JobID{want}) {
+				t.Errorf("the rival of the first in %+v is %v: %v", found, f.Commit.Run, rival)
+			}
+		}
 	}
 }
 
@@ -877,7 +776,7 @@ func TestWithoutConditionsByName(t *testing.T) {
 	}
 	first := newFleet(t, tier, "first")
 	first.writes(5, 10)
-	a, b := newFleet(t, tier, "a"), newFleet(t, New(st.Client(), nil, Settings{Unconditional: true}), "b")
+	a, b := newFleet(t, tier, "a"), newFleet(t, New(st.Client(), Settings{Unconditional: true}), "b")
 	at, was, err := b.looks(10)
 	if err != nil {
 		t.Fatal(err)
@@ -939,31 +838,6 @@ func TestWithoutConditionsAndSilent(t *testing.T) {
 	st.Before = func(memory.Call) error { return store.ErrDoubtful }
 	if err := tier.Prove(t.Context()); !errors.Is(err, store.ErrDoubtful) || tier.Proved() || tier.Silent() == "" {
 		t.Errorf("%v, %q", err, tier.Silent())
-	}
-}
-
-// Two fleets that resume one run of the former layout at once meet in one place. One that comes later takes it.
-func TestTwoFleetsResumeTheFormerLayout(t *testing.T) {
-	dir := t.TempDir()
-	former(t, dir, durabletest.Job, 10)
-	var fleets []*fleet
-	for i := range 3 {
-		tier, err := OpenDirectory(t.Context(), dir, Settings{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tier.Close()
-		fleets = append(fleets, newFleet(t, tier, fmt.Sprint("fleet-", i)))
-	}
-	at, was, err := fleets[1].looks(10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if first, second := fleets[0].resumes(10), fleets[1].takes(at, was); first != nil || !errors.Is(second, ErrFenced) {
-		t.Errorf("they resume with %v, %v", first, second)
-	}
-	if err := fleets[2].resumes(10); err != nil || len(fleets[2].over) == 0 {
-		t.Errorf("a later one resumes with %v, over %+v", err, fleets[2].over)
 	}
 }
 

@@ -218,26 +218,15 @@ type Claim = format.Claim
 // first durable write claims then.
 func (t *Tier) Resume(ctx context.Context, f Found, cluster replica.ClusterID, fleet string, was replica.Epoch) (Resumed, error) {
 	is := Resumed{Epoch: was, Writes: f.Write + unknownWrites, Began: f.Began()}
-	r := f.Run
-	if f.Old() { // its run has a place in the present layout that follows from what lies there
-		is.Began, is.Writes = uint64(max(f.At, unnamed.UnixMilli())), f.Write
-	}
 	if err := t.Prove(ctx); err != nil {
 		return is, err
 	}
-	if f.Old() {
-		var err error
-		if r, err = t.cat.Begin(ctx, format.Run{Job: f.Job, ID: f.Commit.Run, Owner: f.Owner, Began: int64(is.Began)}); err != nil {
-			return is, err
-		}
-		r.Claimed = f.Run.Claimed
-	}
-	e, over, err := t.cat.Resume(ctx, r, Attempt{Cluster: cluster, Fleet: fleet}.fleet(), was)
+	e, over, err := t.cat.Resume(ctx, f.Run, Attempt{Cluster: cluster, Fleet: fleet}.fleet(), was)
 	if err != nil {
 		return is, err
 	}
 	is.Epoch, is.Over = e-1, over
-	last, err := t.cat.LastWrite(ctx, r)
+	last, err := t.cat.LastWrite(ctx, f.Run)
 	if err == nil {
 		is.Writes = last
 	}
