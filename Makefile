@@ -38,7 +38,7 @@ PURE       := .*/replicad/(replica|lock|recovery|rng|internal/durable/retain)
 ALONE      := .*/replicad/internal/(durable/format|durable/safetensors|durable/sealed|durable/formats/hf|durable/formats/pickles|durable/formats/pt|exposure|host/adoption|host/agents|host/carried|host/growth|host/lacks|host/mirrors|host/push|host/remarks|host/restore|host/room|host/scrub|importwall|leader/agents|leader/durable|leader/reread|leader/voters|memplan|rendezvous|want|wire)
 # Tested with and without the race detector: long enumerations run each case without it, and each eleventh under it (internal/racing); real daemons are
 # built with it for a seventh of internal/trouble. What plays the largest sizes that are allowed takes thirty times as long under it: its files leave it out.
-TWICE      := ./internal/trouble ./internal/sim ./transfer $(addprefix ./internal/,durable/catalog consensus franchise leader node desk checkpoint)
+TWICE      := ./internal/trouble ./internal/sim ./transfer $(addprefix ./internal/,durable/catalog consensus franchise leader node desk)
 # The race detector has each program sleep for a second behind main, for goroutines that nobody waited for. Ours are waited for (internal/leakcheck), and
 # tests start thousands of programs.
 export GORACE ?= atexit_sleep_ms=0

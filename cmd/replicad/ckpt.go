@@ -7,13 +7,11 @@ import (
 	"math"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -26,8 +24,7 @@ const ckptLong = `List, verify, compare, keep, copy and delete durable checkpoin
 WHERE is a root, with or without a job and a run below it: a directory, file:///ckpt, s3://bucket/ckpt,
 gs://bucket/ckpt, az://container/ckpt, /ckpt/lm, s3://bucket/ckpt/lm/20261125T1716Z-4385b34d. @STEP behind it names a generation: @1200, with an
 epoch @1200.e2, the best by a metric @best:loss, @best:accuracy:max, or by the daemons' own @best. Without it,
-and with @last, the command takes the newest generation that is whole, and the next one where retention deletes that meanwhile. The commands also
-read directories that older daemons wrote. pin, unpin and prune change the present layout alone.`
+and with @last, the command takes the newest generation that is whole, and the next one where retention deletes that meanwhile.`
 
 // newCkpt has the verbs on generations in stores. One more is a line here.
 func newCkpt(std stdio) *cobra.Command {
@@ -44,37 +41,15 @@ type ckpt struct {
 	*keyring
 }
 
-// tier is what generations are read from: a store, or a directory of the former layout.
-type tier interface {
-	URL() string
-	Jobs(ctx context.Context) ([]string, error)
-	List(ctx context.Context, job string) ([]catalog.Listed, error)
-	Find(ctx context.Context, job string, id replica.JobID) ([]catalog.Found, []catalog.Skipped, error)
-	OpenShard(ctx context.Context, f catalog.Found, part replica.Part) (checkpoint.ShardReader, error)
-	Verify(ctx context.Context, f catalog.Found, progress func(read, of uint64)) ([]catalog.Fault, error)
-}
-
 // where is what an argument names.
 type where struct {
-	cat   *catalog.Catalog // nil: the directory has the former layout alone
-	old   *catalog.Old     // nil: it has none of that
-	job   string           // empty: every one
-	run   string           // empty: every one
-	at    *pick            // nil: the newest that is whole
-	mark  error            // why a root's mark cannot be read; nil: none was met that can't
-	bad   map[string]bool  // what a read has found to be damaged, by Where: it is passed over
+	cat   *catalog.Catalog
+	job   string          // empty: every one
+	run   string          // empty: every one
+	at    *pick           // nil: the newest that is whole
+	mark  error           // why a root's mark cannot be read; nil: none was met that can't
+	bad   map[string]bool // what a read has found to be damaged, by Where: it is passed over
 	close func()
-}
-
-// tiers lists what there is to read.
-func (w *where) tiers() (list []tier) {
-	if w.cat != nil {
-		list = append(list, w.cat)
-	}
-	if w.old != nil {
-		list = append(list, w.old)
-	}
-	return list
 }
 
 // pick names a generation of a place.
@@ -163,8 +138,8 @@ func parent(url string) (above, name string, ok bool) {
 	return url[:i], url[i+1:], true
 }
 
-// find opens what an argument names. The root is the longest beginning of it that has the format's mark or runs of the former layout; where
-// there is none, one that has runs: somebody has copied those alone.
+// find opens what an argument names. The root is the longest beginning of it that has the format's mark; where there is none, one that has
+// runs: somebody has copied those alone.
 func (c ckpt) find(ctx context.Context, arg string, who string) (w *where, err error) {
 	root, at, err := parseWhere(arg)
 	if err != nil {
@@ -209,8 +184,7 @@ func isRoot(ctx context.Context, cat *catalog.Catalog, names []string, unmarked 
 
 // open tries one beginning of an argument as the root; names are what follows it.
 func (c ckpt) open(ctx context.Context, w *where, url string, names []string, who string, unmarked bool) (bool, error) {
-	dir, local := directoryOf(url)
-	if local {
+	if dir, local := directoryOf(url); local {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return false, nil //nolint:nilerr // what lies above may be the root; where nothing is, find says so
 		}
@@ -228,23 +202,10 @@ func (c ckpt) open(ctx context.Context, w *where, url string, names []string, wh
 	if !unmarked && (catalog.IsDamage(err) && !errors.Is(err, format.ErrNewer) || errors.Is(err, store.ErrRefused)) { // what lies below says whether it is one
 		w.mark, err = err, nil
 	}
-	if err == nil && ok {
-		w.cat, w.close = cat, func() { st.Close() }
-	} else if cerr := st.Close(); err != nil || cerr != nil {
-		return false, errors.Join(err, cerr)
+	if err != nil || !ok {
+		return false, errors.Join(err, st.Close())
 	}
-	if local && !unmarked && oldRuns(dir, names) {
-		old, err := catalog.OpenOld(ctx, dir)
-		if err != nil {
-			w.close()
-			return false, err
-		}
-		was := w.close
-		w.old, w.close = old, func() { was(); old.Close() }
-	}
-	if w.cat == nil && w.old == nil {
-		return false, nil
-	}
+	w.cat, w.close = cat, func() { st.Close() }
 	if len(names) > 0 {
 		w.job = names[0]
 	}
@@ -262,43 +223,28 @@ func directoryOf(url string) (string, bool) {
 	return url, !strings.Contains(url, "://")
 }
 
-// oldRuns tells whether runs of the former layout lie below a directory, under these names where there are any.
-func oldRuns(dir string, names []string) bool {
-	pattern := []string{dir, "*", "????????-????-????-????-????????????"}
-	if len(names) > 1 {
-		if _, err := replica.ParseUUID(names[1]); err != nil {
-			return false
-		}
-	}
-	copy(pattern[1:], names)
-	found, err := filepath.Glob(filepath.Join(pattern...))
-	return err == nil && len(found) > 0
-}
-
-// jobs lists the jobs that are meant, of one tier.
-func (w *where) jobs(ctx context.Context, t tier) ([]string, error) {
+// jobs lists the jobs that are meant.
+func (w *where) jobs(ctx context.Context) ([]string, error) {
 	if w.job != "" {
 		return []string{w.job}, nil
 	}
-	return t.Jobs(ctx)
+	return w.cat.Jobs(ctx)
 }
 
 // list says what there is.
 func (w *where) list(ctx context.Context) (list []catalog.Listed, err error) {
-	for _, t := range w.tiers() {
-		jobs, err := w.jobs(ctx, t)
+	jobs, err := w.jobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, job := range jobs {
+		rows, err := w.cat.List(ctx, job)
 		if err != nil {
 			return nil, err
 		}
-		for _, job := range jobs {
-			rows, err := t.List(ctx, job)
-			if err != nil {
-				return nil, err
-			}
-			for _, l := range rows {
-				if w.run == "" || l.Run.Run == w.run {
-					list = append(list, l)
-				}
+		for _, l := range rows {
+			if w.run == "" || l.Run.Run == w.run {
+				list = append(list, l)
 			}
 		}
 	}
@@ -306,67 +252,41 @@ func (w *where) list(ctx context.Context) (list []catalog.Listed, err error) {
 }
 
 // newest finds the newest generation that is whole, of one job, and what is newer and damaged, the newest first.
-func (w *where) newest(ctx context.Context) (t tier, f catalog.Found, passed []catalog.Skipped, err error) {
-	for _, t := range w.tiers() {
-		jobs, err := w.jobs(ctx, t)
+func (w *where) newest(ctx context.Context) (f catalog.Found, passed []catalog.Skipped, err error) {
+	jobs, err := w.jobs(ctx)
+	if err != nil {
+		return f, nil, err
+	}
+	if len(jobs) > 1 {
+		return f, nil, coded(exitUsage, fmt.Errorf("%s has the jobs %s: say which, as %s", w.cat.URL(), strings.Join(jobs, ", "), path.Join(w.cat.URL(), jobs[0])))
+	}
+	for _, job := range jobs {
+		found, skipped, err := w.cat.Find(ctx, job, replica.JobID{})
 		if err != nil {
-			return nil, f, nil, err
+			return f, nil, err
 		}
-		if len(jobs) > 1 {
-			return nil, f, nil, coded(exitUsage, fmt.Errorf("%s has the jobs %s: say which, as %s", t.URL(), strings.Join(jobs, ", "), path.Join(t.URL(), jobs[0])))
+		found = slices.DeleteFunc(found, func(f catalog.Found) bool { return w.run != "" && f.Run.Run != w.run || w.bad[f.Where()] })
+		for _, s := range skipped {
+			if s.State == catalog.Damaged && (w.run == "" || s.Run.Run == w.run) && (len(found) == 0 || s.Run.Run == found[0].Run.Run && s.Generation.Compare(found[0].Generation) > 0) {
+				passed = append(passed, s)
+			}
 		}
-		for _, job := range jobs {
-			found, skipped, err := t.Find(ctx, job, replica.JobID{})
-			if err != nil {
-				return nil, f, nil, err
-			}
-			found = slices.DeleteFunc(found, func(f catalog.Found) bool { return w.run != "" && f.Run.Run != w.run || w.bad[f.Where()] })
-			for _, s := range skipped {
-				if s.State == catalog.Damaged && (w.run == "" || s.Run.Run == w.run) && (len(found) == 0 || s.Run.Run == found[0].Run.Run && s.Generation.Compare(found[0].Generation) > 0) {
-					passed = append(passed, s)
-				}
-			}
-			if len(found) > 0 {
-				return t, found[0], passed, nil
-			}
-			if len(passed) > 0 {
-				return t, f, passed, errNoneWhole
-			}
+		if len(found) > 0 {
+			return found[0], passed, nil
 		}
 	}
-	return nil, f, passed, errNoneWhole
+	return f, passed, errNoneWhole
 }
 
 var errNoneWhole = errors.New("no generation that is whole: see `replicad ckpt ls`")
 
 // named finds the generation behind @.
-func (w *where) named(ctx context.Context) (t tier, f catalog.Found, err error) {
+func (w *where) named(ctx context.Context) (f catalog.Found, err error) {
 	l, err := w.listed(ctx)
 	if err != nil {
-		return nil, f, err
+		return f, err
 	}
-	if !l.Old {
-		f, err = w.cat.Get(ctx, l.Run, l.Generation)
-		return w.cat, f, err
-	}
-	found, skipped, err := w.old.Find(ctx, l.Run.Job, l.Run.ID)
-	if err != nil {
-		return nil, f, err
-	}
-	for _, f := range found {
-		if f.Generation == l.Generation {
-			return w.old, f, nil
-		}
-	}
-	for _, s := range skipped {
-		if s.Generation == l.Generation && s.Whole != nil {
-			return w.old, *s.Whole, nil
-		}
-		if s.Generation == l.Generation {
-			return nil, f, fmt.Errorf("generation %v of job %s: %s", l.Generation, l.Run.Job, s.Reason)
-		}
-	}
-	return nil, f, fmt.Errorf("generation %v of job %s: %w", l.Generation, l.Run.Job, catalog.ErrNone)
+	return w.cat.Get(ctx, l.Run, l.Generation)
 }
 
 // listed is the line of the generation behind @: of the newest run, and in it of the newest epoch.
@@ -399,7 +319,7 @@ func (w *where) listed(ctx context.Context) (l catalog.Listed, err error) {
 // hinted finds the generation that a job's best.json names, among those that are there.
 func (w *where) hinted(ctx context.Context, job string, list []catalog.Listed) (l catalog.Listed, err error) {
 	const remedy = "name the metric (@best:loss), or set durable_keep's best for the job's daemons"
-	if w.cat == nil || job == "" {
+	if job == "" {
 		return l, fmt.Errorf("there is no best.json: %s", remedy)
 	}
 	h, err := w.cat.Best(ctx, job)
@@ -407,20 +327,12 @@ func (w *where) hinted(ctx context.Context, job string, list []catalog.Listed) (
 		return l, fmt.Errorf("%s of job %s: %w: %s", format.BestKey, job, err, remedy)
 	}
 	i := slices.IndexFunc(list, func(l catalog.Listed) bool {
-		return !l.Old && l.Run.Run == h.Run && l.Generation == h.Generation && l.State != catalog.Unfinished && l.State != catalog.Deleting
+		return l.Run.Run == h.Run && l.Generation == h.Generation && l.State != catalog.Unfinished && l.State != catalog.Deleting
 	})
 	if i < 0 {
 		return l, fmt.Errorf("%s of job %s names step %d of run %s, which is not there any more: %s", format.BestKey, job, h.Generation.Step, h.Run, remedy)
 	}
 	return list[i], nil
-}
-
-// present refuses what only the present layout has.
-func (w *where) present(verb string) error {
-	if w.cat == nil {
-		return fmt.Errorf("%s: the directory has the layout of older daemons: copy it with `replicad ckpt cp` first, %s is for the present layout", w.old.URL(), verb)
-	}
-	return nil
 }
 
 // maxLine bounds what is printed of a text that others wrote.

@@ -39,8 +39,7 @@ func (c ckpt) cp() *cobra.Command {
 		Short: "Copy a generation to another root, every byte checked",
 		Long: ckptLong + `
 
-The copy keeps job and run; its commit comes last. What is there already is not copied again; what is damaged there is written anew. A generation
-in the layout of older daemons comes out in the present one.
+The copy keeps job and run; its commit comes last. What is there already is not copied again; what is damaged there is written anew.
 
 A copy is encrypted as its source is, whatever ` + recipientsEnv + ` says, and needs no key. --decrypt makes a plain copy, and
 --recipient one that is encrypted to others; both read with --identity.`,
@@ -66,7 +65,7 @@ A copy is encrypted as its source is, whatever ` + recipientsEnv + ` says, and n
 			defer st.Close()
 			to := catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: func(err error) { printf(c.std.err, "note: %s\n", line(err.Error())) }})
 			rows, told := []verdict{}, false
-			one := func(_ tier, found catalog.Found) error {
+			one := func(found catalog.Found) error {
 				if found.Sealed == nil && len(anew.recipients) == 0 && !anew.decrypt && !told && os.Getenv(recipientsEnv) != "" {
 					told = true
 					printf(c.std.err, "note: step %d of %s is not encrypted, nor is its copy: cp does not read %s; --recipient encrypts a copy\n", found.Generation.Step, found.Job, recipientsEnv)
@@ -87,8 +86,8 @@ A copy is encrypted as its source is, whatever ` + recipientsEnv + ` says, and n
 			if !all {
 				err = c.read(ctx, w, one)
 			} else {
-				err = c.oldestFirst(ctx, w, func(t tier, found catalog.Found) error {
-					err := one(t, found)
+				err = c.oldestFirst(ctx, w, func(found catalog.Found) error {
+					err := one(found)
 					if !errors.Is(err, catalog.ErrNone) {
 						return err
 					}
@@ -142,23 +141,19 @@ func isNoPart(ctx context.Context, url string) error {
 
 // oldestFirst calls each with every generation that is whole. The newest is the last: until it is there, what is there is older and whole. Of one that was
 // deleted meanwhile each returns catalog.ErrNone; where that is the newest of a job there is a newer one, with which newest is called.
-func (c ckpt) oldestFirst(ctx context.Context, w *where, each, newest func(t tier, f catalog.Found) error) error {
-	tiers := w.tiers()
-	slices.Reverse(tiers)
+func (c ckpt) oldestFirst(ctx context.Context, w *where, each, newest func(f catalog.Found) error) error {
 	gone := make(map[string]bool) // of a job's newest
-	for _, t := range tiers {
-		found, _, err := w.every(ctx, t)
-		if err != nil {
-			return err
+	found, _, err := w.every(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range slices.Backward(found) {
+		err := each(f)
+		if err != nil && c.remembers(ctx, w, f, err) {
+			continue
 		}
-		for _, f := range slices.Backward(found) {
-			err := each(t, f)
-			if err != nil && c.remembers(ctx, w, f, err) {
-				continue
-			}
-			if gone[f.Job] = errors.Is(err, catalog.ErrNone); err != nil && !gone[f.Job] {
-				return err
-			}
+		if gone[f.Job] = errors.Is(err, catalog.ErrNone); err != nil && !gone[f.Job] {
+			return err
 		}
 	}
 	for _, job := range slices.Sorted(maps.Keys(gone)) {
@@ -198,25 +193,17 @@ func (r rewriting) keys(ring *keyring) (*sealed.Keys, error) {
 }
 
 func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.Catalog, anew rewriting, far *slow) (mended bool, err error) {
-	var from, how string
-	moving := far.written(ctx, f.Bytes)
-	switch {
-	case f.Old() && len(anew.recipients) > 0:
-		return false, fmt.Errorf("%s has the layout of older daemons: copy it without --recipient first, and that copy with it", f.Where())
-	case f.Old():
-		from = w.old.URL()
-		mended, err = w.old.Copy(moving, f, to)
-	case f.Sealed != nil && anew.decrypt, len(anew.recipients) > 0:
-		from, how = w.cat.URL(), map[bool]string{true: ", decrypted", false: ", encrypted to others"}[anew.decrypt]
+	how, moving := "", far.written(ctx, f.Bytes)
+	if f.Sealed != nil && anew.decrypt || len(anew.recipients) > 0 {
+		how = map[bool]string{true: ", decrypted", false: ", encrypted to others"}[anew.decrypt]
 		err = w.cat.CopyAnew(moving, f, to)
-	default:
-		from = w.cat.URL()
+	} else {
 		mended, err = w.cat.Copy(moving, f, to)
 	}
 	if err != nil {
 		return mended, err
 	}
-	why := "from " + from + how
+	why := "from " + w.cat.URL() + how
 	if mended {
 		why += "; what was damaged here was written anew"
 	}
@@ -256,9 +243,6 @@ is refused: its newest commit or claim is younger than --idle.`,
 				return err
 			}
 			defer w.close()
-			if err := w.present("prune"); err != nil {
-				return err
-			}
 			if err := p.complete(); err != nil {
 				return err
 			}
@@ -343,7 +327,7 @@ func measures(list []catalog.Listed, job string, best replica.Best) error {
 }
 
 func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) error {
-	jobs, err := w.jobs(ctx, w.cat)
+	jobs, err := w.jobs(ctx)
 	if err != nil {
 		return err
 	}

@@ -53,9 +53,6 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 				return err
 			}
 			defer w.close()
-			if err := w.present("export"); err != nil {
-				return err
-			}
 			want.Dir, want.Refused = args[1], func(err error) {
 				printf(c.std.err, "read without a lease, so that retention may delete it meanwhile: %s\n", line(err.Error()))
 			}
@@ -92,10 +89,7 @@ func parseRenames(list []string) (out []convert.Rename, err error) {
 
 // exported writes the generation that is meant.
 func (c ckpt) exported(ctx context.Context, w *where, want convert.Want) (found catalog.Found, done convert.Done, err error) {
-	err = c.read(ctx, w, func(_ tier, f catalog.Found) (err error) {
-		if f.Old() {
-			return fmt.Errorf("%s has the layout of older daemons: copy it with `replicad ckpt cp` first, export is for the present layout", f.Where())
-		}
+	err = c.read(ctx, w, func(f catalog.Found) (err error) {
 		found = f
 		done, err = convert.Export(ctx, w.cat, f, want)
 		return err

@@ -37,12 +37,11 @@ type lsRow struct {
 	Keep      string                   `json:"keep,omitempty"`
 	Stripped  bool                     `json:"stripped,omitempty"`
 	Encrypted bool                     `json:"encrypted,omitempty"`
-	Old       bool                     `json:"former_layout,omitempty"`
 }
 
 func rowOf(l catalog.Listed) lsRow {
 	r := lsRow{Job: l.Run.Job, Run: l.Run.Run, Step: l.Generation.Step, Epoch: l.Generation.Epoch, Position: l.Row.Position, State: l.State, Why: l.Why,
-		Bytes: l.Row.Bytes, Metrics: l.Row.Metrics, Loader: l.Row.Loader, Keep: l.Row.Keep, Stripped: l.Row.Stripped, Encrypted: l.Row.Sealed, Old: l.Old}
+		Bytes: l.Row.Bytes, Metrics: l.Row.Metrics, Loader: l.Row.Loader, Keep: l.Row.Keep, Stripped: l.Row.Stripped, Encrypted: l.Row.Sealed}
 	if l.Row.At > 0 {
 		at := time.UnixMilli(l.Row.At)
 		r.Written = &at
@@ -105,19 +104,11 @@ func (w *where) known(ctx context.Context, list []catalog.Listed) error {
 	if len(list) > 0 || w.job == "" {
 		return nil
 	}
-	var all []string
-	url := ""
-	for _, t := range w.tiers() {
-		jobs, err := t.Jobs(ctx)
-		if err != nil {
-			return err
-		}
-		all, url = append(all, jobs...), t.URL()
+	all, err := w.cat.Jobs(ctx)
+	if err != nil || slices.Contains(all, w.job) {
+		return err
 	}
-	if slices.Contains(all, w.job) {
-		return nil
-	}
-	return fmt.Errorf("%s has no job %q: it has %s", url, w.job, cmp.Or(strings.Join(all, ", "), "none"))
+	return fmt.Errorf("%s has no job %q: it has %s", w.cat.URL(), w.job, cmp.Or(strings.Join(all, ", "), "none"))
 }
 
 func (c ckpt) printRows(rows []lsRow) error {
@@ -174,10 +165,7 @@ func (c ckpt) log() *cobra.Command {
 				return err
 			}
 			defer w.close()
-			if err := w.present("the log"); err != nil {
-				return err
-			}
-			jobs, err := w.jobs(cmd.Context(), w.cat)
+			jobs, err := w.jobs(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -272,9 +260,6 @@ func (c ckpt) beyond(ctx context.Context, arg string, step replica.Step) (l cata
 	for _, l := range list {
 		if l.Generation.Step <= step || l.State != catalog.Good && l.State != catalog.Unread {
 			continue
-		}
-		if l.Old {
-			return l, nil
 		}
 		if _, err := w.cat.Get(ctx, l.Run, l.Generation); err == nil {
 			return l, nil

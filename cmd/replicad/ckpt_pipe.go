@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/pipe"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -74,7 +73,7 @@ func (c ckpt) piped(ctx context.Context, where, job, at, who string, read func(p
 			printf(c.std.err, "replicad: it is read without a pin, so nobody who deletes it waits: %v\n", err)
 		}
 	}
-	return c.leased(ctx, w, "replicad.dcp", refused, func(t tier, f catalog.Found) error {
+	return c.leased(ctx, w, "replicad.dcp", refused, func(f catalog.Found) error {
 		if err := f.Readable(); err != nil {
 			return err
 		}
@@ -87,8 +86,8 @@ func (c ckpt) piped(ctx context.Context, where, job, at, who string, read func(p
 			}
 			return err
 		}
-		return read(pipe.Generation{Found: f, Root: t.URL(), Met: met, Shard: func(ctx context.Context, p replica.Part) (checkpoint.ShardReader, error) {
-			return t.OpenShard(ctx, f, p)
+		return read(pipe.Generation{Found: f, Root: w.cat.URL(), Met: met, Shard: func(ctx context.Context, p replica.Part) (catalog.ShardReader, error) {
+			return w.cat.OpenShard(ctx, f, p)
 		}})
 	})
 }

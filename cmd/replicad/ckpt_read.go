@@ -7,16 +7,16 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog"
 )
 
-// one finds the generation that is meant, and what it is read from. What was passed over on the way is told.
-func (c ckpt) one(ctx context.Context, w *where) (t tier, f catalog.Found, err error) {
+// one finds the generation that is meant. What was passed over on the way is told.
+func (c ckpt) one(ctx context.Context, w *where) (f catalog.Found, err error) {
 	if w.at != nil {
 		return w.named(ctx)
 	}
-	t, f, passed, err := w.newest(ctx)
+	f, passed, err := w.newest(ctx)
 	for _, s := range passed {
 		printf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, line(s.Reason))
 	}
-	return t, f, err
+	return f, err
 }
 
 // finds is how often a generation is looked for, at most: a job that writes often may delete the newest one between the look and the read.
@@ -34,17 +34,16 @@ func (w *where) again(try func() error) (err error) {
 
 // read finds the generation that is meant, and has it read. Where it was deleted meanwhile, or read meets damage in it, read is called again with the next one
 // that is meant.
-func (c ckpt) read(ctx context.Context, w *where, read func(t tier, f catalog.Found) error) (err error) {
+func (c ckpt) read(ctx context.Context, w *where, read func(f catalog.Found) error) (err error) {
 	for {
 		var f catalog.Found
 		err = w.again(func() error {
-			var t tier
-			t, f, err = c.one(ctx, w)
+			f, err = c.one(ctx, w)
 			if err != nil {
 				f.Index = nil
 				return err
 			}
-			return read(t, f)
+			return read(f)
 		})
 		if err == nil || f.Index == nil || !c.remembers(ctx, w, f, err) || w.at != nil && w.at.stays() {
 			return err
@@ -66,18 +65,15 @@ func (c ckpt) remembers(ctx context.Context, w *where, f catalog.Found, met erro
 	}
 	w.bad[f.Where()] = true
 	printf(c.std.err, "step %d of %s is damaged, and counts for nothing: %s\n", f.Generation.Step, f.Job, line(catalog.Plain(bad)))
-	switch {
-	case f.Old():
-		printf(c.std.err, "not recorded: it has the layout of older daemons\n")
-	case unrecorded != nil:
+	if unrecorded != nil {
 		printf(c.std.err, "not recorded: %s\n", line(unrecorded.Error()))
 	}
 	return true
 }
 
 // leased is read of a generation that is kept meanwhile. refused is told where the store takes no lease; nil: nobody is.
-func (c ckpt) leased(ctx context.Context, w *where, why string, refused func(error), read func(t tier, f catalog.Found) error) error {
-	return c.read(ctx, w, func(t tier, f catalog.Found) error {
-		return w.cat.Leased(ctx, f, why, refused, func() error { return read(t, f) })
+func (c ckpt) leased(ctx context.Context, w *where, why string, refused func(error), read func(f catalog.Found) error) error {
+	return c.read(ctx, w, func(f catalog.Found) error {
+		return w.cat.Leased(ctx, f, why, refused, func() error { return read(f) })
 	})
 }

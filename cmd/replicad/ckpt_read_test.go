@@ -25,8 +25,8 @@ func TestCkptReadsBesideADeletion(t *testing.T) {
 	if err != nil || len(runs) != 1 {
 		t.Fatal(runs, err)
 	}
-	step := func(to *replica.Step) func(tier, catalog.Found) error {
-		return func(_ tier, f catalog.Found) error { *to = f.Generation.Step; return nil }
+	step := func(to *replica.Step) func(catalog.Found) error {
+		return func(f catalog.Found) error { *to = f.Generation.Step; return nil }
 	}
 	for name, read := range map[string]func(t *testing.T, c ckpt, w *where) (replica.Step, error){
 		"show": func(t *testing.T, c ckpt, w *where) (replica.Step, error) {
@@ -54,25 +54,25 @@ func TestCkptReadsBesideADeletion(t *testing.T) {
 		},
 		"cp": func(t *testing.T, c ckpt, w *where) (at replica.Step, err error) {
 			to := catalog.New(memory.New(), catalog.Options{Who: "me"})
-			return at, c.read(t.Context(), w, func(t0 tier, f catalog.Found) error {
+			return at, c.read(t.Context(), w, func(f catalog.Found) error {
 				_, err := c.copy(t.Context(), w, f, to, rewriting{}, c.slow("copy"))
-				return errors.Join(err, step(&at)(t0, f))
+				return errors.Join(err, step(&at)(f))
 			})
 		},
 		"pipe, diff": func(t *testing.T, c ckpt, w *where) (at replica.Step, err error) {
-			return at, c.leased(t.Context(), w, "test", nil, func(t0 tier, f catalog.Found) error {
-				sh, err := t0.OpenShard(t.Context(), f, replica.OfRank(0))
+			return at, c.leased(t.Context(), w, "test", nil, func(f catalog.Found) error {
+				sh, err := w.cat.OpenShard(t.Context(), f, replica.OfRank(0))
 				if err == nil {
 					sh.Close()
 				}
-				return errors.Join(err, step(&at)(t0, f))
+				return errors.Join(err, step(&at)(f))
 			})
 		},
 		"--from": func(t *testing.T, c ckpt, w *where) (replica.Step, error) {
 			var o replica.Origin
-			err := c.read(t.Context(), w, func(t0 tier, f catalog.Found) error {
+			err := c.read(t.Context(), w, func(f catalog.Found) error {
 				o = replica.Origin{Asked: "there"}
-				l, err := c.begins(t.Context(), w, t0, f, &o)
+				l, err := c.begins(t.Context(), w, f, &o)
 				l.end()
 				return err
 			})

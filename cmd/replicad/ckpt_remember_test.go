@@ -91,9 +91,9 @@ func TestCkptGoesOnWhereNothingIsTaken(t *testing.T) {
 	c := ckpt{stdio{out: io.Discard, err: &said}, new(keyring)}
 	w := &where{cat: catalog.New(m, catalog.Options{Who: "me"}), job: ckptJob, close: func() {}}
 	var steps []replica.Step
-	err := c.read(t.Context(), w, func(x tier, f catalog.Found) error {
+	err := c.read(t.Context(), w, func(f catalog.Found) error {
 		steps = append(steps, f.Generation.Step)
-		sh, err := x.OpenShard(t.Context(), f, replica.OfGroup(0))
+		sh, err := w.cat.OpenShard(t.Context(), f, replica.OfGroup(0))
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func TestCkptGoesOnWhereNothingIsTaken(t *testing.T) {
 		t.Errorf("%v, reads %v, says %q", err, steps, said.String())
 	}
 	bad := fmt.Errorf("the target: %w", store.ErrCorrupt)
-	if err := c.read(t.Context(), w, func(tier, catalog.Found) error { return bad }); !errors.Is(err, bad) {
+	if err := c.read(t.Context(), w, func(catalog.Found) error { return bad }); !errors.Is(err, bad) {
 		t.Error(err)
 	}
 }

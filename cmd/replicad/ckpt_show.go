@@ -64,13 +64,13 @@ func (c ckpt) show() *cobra.Command {
 
 // look reads what is shown of the generation that is meant. It takes a moment, and a lease would be a pin among those that are shown.
 func (c ckpt) look(ctx context.Context, w *where) (s shown, err error) {
-	err = c.read(ctx, w, func(t tier, f catalog.Found) error {
-		s = shown{URL: t.URL(), Commit: f.Commit, Files: f.Index.Files, Tensors: f.Index.Tensors, Beyond: f.Index.Beyond, Locked: f.Readable()}
+	err = c.read(ctx, w, func(f catalog.Found) error {
+		s = shown{URL: w.cat.URL(), Commit: f.Commit, Files: f.Index.Files, Tensors: f.Index.Tensors, Beyond: f.Index.Beyond, Locked: f.Readable()}
 		return w.cat.Unleased(ctx, f, func() (err error) {
 			if s.Locked == nil {
-				err = s.own(ctx, t, f)
+				err = s.own(ctx, w.cat, f)
 			}
-			if err != nil || f.Old() {
+			if err != nil {
 				return err
 			}
 			if s.Pins, err = w.cat.Pinned(ctx, f.Run, f.Generation); err != nil {
@@ -89,10 +89,10 @@ const maxOwn = 8
 const maxEpochs = 5
 
 // own reads what the first ranks keep of their generators and loaders.
-func (s *shown) own(ctx context.Context, t tier, f catalog.Found) error {
+func (s *shown) own(ctx context.Context, cat *catalog.Catalog, f catalog.Found) error {
 	s.Generators, s.Loaders = make(map[string][]string), make(map[string]json.RawMessage)
 	for rank := range min(f.Layout.World, maxOwn) {
-		sh, err := t.OpenShard(ctx, f, replica.OfRank(replica.Rank(rank)))
+		sh, err := cat.OpenShard(ctx, f, replica.OfRank(replica.Rank(rank)))
 		if err != nil {
 			return err
 		}

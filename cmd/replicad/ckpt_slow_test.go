@@ -40,7 +40,7 @@ func TestACopyTellsWhatItMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.close()
-	_, found, err := c.one(t.Context(), w)
+	found, err := c.one(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
@@ -382,49 +381,6 @@ func TestCkptSeveralRuns(t *testing.T) {
 	expect(t, exitOK, []string{"show", dir}, "step 10 of epoch 1")
 	expect(t, exitOK, []string{"show", filepath.Join(dir, ckptJob, rows[1].Run)}, "step 50 of epoch 1")
 	expect(t, exitOK, []string{"prune", dir, "--keep-runs", "1"}, "kept: "+ckptJob+" step 50")
-}
-
-// TestCkptOldLayout: what older daemons wrote is listed, shown, verified, compared and copied.
-func TestCkptOldLayout(t *testing.T) {
-	dir := t.TempDir()
-	s, err := checkpoint.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	g := replica.Generation{Epoch: 1, Step: 40}
-	made := durabletest.Make(g, 2)
-	m := checkpoint.Marker{JobName: ckptJob, Job: durabletest.Job, Generation: g, Position: replica.Position(g), Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}}}
-	for i, p := range append(made.Groups, made.Private...) {
-		var along *checkpoint.Frozen
-		if i < len(made.Groups) {
-			along = &checkpoint.Frozen{Manifest: made.Frozen[i].Manifest, Regions: made.Frozen[i].Regions, Read: made.Frozen[i].Read}
-		}
-		info, err := s.WriteShard(t.Context(), ckptJob, p.Manifest, p.Regions, along, p.Read)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Shards = append(m.Shards, info)
-	}
-	if err := s.WriteMarker(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
-	for _, where := range []string{dir, filepath.Join(dir, ckptJob)} {
-		if rows := ckptRows(t, where); len(rows) != 1 || rows[0].Step != 40 || !rows[0].Old {
-			t.Errorf("%s: %+v", where, rows)
-		}
-	}
-	expect(t, exitOK, []string{"show", dir, "--tensors"}, "step 40", "[10 7]", "python's generator")
-	expect(t, exitOK, []string{"verify", dir}, "good")
-	expect(t, exitFailed, []string{"prune", dir}, "ckpt cp")
-	other := t.TempDir()
-	expect(t, exitOK, []string{"cp", dir, other}, "copied step 40")
-	expect(t, exitOK, []string{"diff", dir, other}, "equal")
-	expect(t, exitOK, []string{"verify", other}, "good")
-	expect(t, exitOK, []string{"cp", dir, dir}, "copied step 40") // both layouts in one root
-	if rows := ckptRows(t, dir); len(rows) != 2 || rows[0].Old == rows[1].Old {
-		t.Errorf("%+v", rows)
-	}
 }
 
 // TestCkptOnBuckets: the same on buckets, whose servers are told by the environment.

@@ -72,53 +72,45 @@ type how struct{ all, repair, record, tell bool }
 
 // verified reads what is meant, and says what came of each.
 func (c ckpt) verified(ctx context.Context, w *where, h how) (out []verdict, err error) {
-	type work struct {
-		t tier
-		f catalog.Found
-	}
-	var todo []work
+	var todo []catalog.Found
 	out = []verdict{}
-	take := func(t tier, skipped []catalog.Skipped) {
+	take := func(skipped []catalog.Skipped) {
 		for _, s := range skipped {
 			if s.Whole != nil {
-				todo = append(todo, work{t, *s.Whole}) // it may have been mended since
+				todo = append(todo, *s.Whole) // it may have been mended since
 			} else if s.State == catalog.Damaged {
 				out = append(out, verdict{Job: s.Run.Job, Run: s.Run.Run, Step: s.Generation.Step, Epoch: s.Generation.Epoch, Error: s.Reason})
-				c.markSeen(ctx, w, t, s.Run, s.Generation, h.record)
+				c.markSeen(ctx, w, s.Run, s.Generation, h.record)
 			}
 		}
 	}
 	switch {
 	case h.all:
-		for _, t := range w.tiers() {
-			found, skipped, err := w.every(ctx, t)
-			if err != nil {
-				return nil, err
-			}
-			for _, f := range found {
-				todo = append(todo, work{t, f})
-			}
-			take(t, skipped)
+		found, skipped, err := w.every(ctx)
+		if err != nil {
+			return nil, err
 		}
+		todo = found
+		take(skipped)
 	case w.at != nil:
-		t, found, err := w.named(ctx)
+		found, err := w.named(ctx)
 		if l, lerr := w.listed(ctx); lerr == nil && catalog.IsDamage(err) {
-			c.markSeen(ctx, w, t, l.Run, l.Generation, h.record && !l.Old)
+			c.markSeen(ctx, w, l.Run, l.Generation, h.record)
 		}
 		if err != nil {
 			return nil, err
 		}
-		todo = append(todo, work{t, found})
+		todo = append(todo, found)
 	default:
-		t, found, passed, err := w.newest(ctx)
-		if take(t, passed); err == nil {
-			todo = append(todo, work{t, found})
+		found, passed, err := w.newest(ctx)
+		if take(passed); err == nil {
+			todo = append(todo, found)
 		} else if len(todo) == 0 {
 			return nil, err
 		}
 	}
-	for _, x := range todo {
-		v, err := c.verify1(ctx, w, x.t, x.f, h)
+	for _, f := range todo {
+		v, err := c.verify1(ctx, w, f, h)
 		if v.Deleted = h.all && errors.Is(err, catalog.ErrNone); err != nil && !v.Deleted {
 			return nil, err
 		}
@@ -130,8 +122,8 @@ func (c ckpt) verified(ctx context.Context, w *where, h how) (out []verdict, err
 }
 
 // markSeen records damage that was seen without a read.
-func (c ckpt) markSeen(ctx context.Context, w *where, t tier, r catalog.Run, g replica.Generation, record bool) {
-	if t != tier(w.cat) || !record {
+func (c ckpt) markSeen(ctx context.Context, w *where, r catalog.Run, g replica.Generation, record bool) {
+	if !record {
 		return
 	}
 	if err := w.cat.MarkSeen(ctx, r, g); err != nil {
@@ -139,14 +131,14 @@ func (c ckpt) markSeen(ctx context.Context, w *where, t tier, r catalog.Run, g r
 	}
 }
 
-// every finds all generations that an argument means, of one tier.
-func (w *where) every(ctx context.Context, t tier) (found []catalog.Found, skipped []catalog.Skipped, err error) {
-	jobs, err := w.jobs(ctx, t)
+// every finds all generations that an argument means.
+func (w *where) every(ctx context.Context) (found []catalog.Found, skipped []catalog.Skipped, err error) {
+	jobs, err := w.jobs(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, job := range jobs {
-		f, s, err := t.Find(ctx, job, replica.JobID{})
+		f, s, err := w.cat.Find(ctx, job, replica.JobID{})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -165,14 +157,14 @@ func (w *where) every(ctx context.Context, t tier) (found []catalog.Found, skipp
 }
 
 // verify1 reads one generation, and records what came of it where the store takes that.
-func (c ckpt) verify1(ctx context.Context, w *where, t tier, found catalog.Found, h how) (v verdict, err error) {
+func (c ckpt) verify1(ctx context.Context, w *where, found catalog.Found, h how) (v verdict, err error) {
 	v = verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Bytes: found.Bytes}
 	var progress func(read, of uint64)
 	if h.tell {
 		progress = c.progress(fmt.Sprintf("step %d", v.Step))
 	}
 	read := func() error {
-		v, err = c.reads(ctx, w, t, found, v, progress, h)
+		v, err = c.reads(ctx, w, found, v, progress, h)
 		return err
 	}
 	if !h.record {
@@ -187,8 +179,8 @@ func (c ckpt) verify1(ctx context.Context, w *where, t tier, found catalog.Found
 	return v, err
 }
 
-func (c ckpt) reads(ctx context.Context, w *where, t tier, found catalog.Found, v verdict, progress func(read, of uint64), h how) (verdict, error) {
-	faults, bad := t.Verify(ctx, found, progress)
+func (c ckpt) reads(ctx context.Context, w *where, found catalog.Found, v verdict, progress func(read, of uint64), h how) (verdict, error) {
+	faults, bad := w.cat.Verify(ctx, found, progress)
 	if ctx.Err() != nil {
 		return v, context.Cause(ctx)
 	}
@@ -198,9 +190,6 @@ func (c ckpt) reads(ctx context.Context, w *where, t tier, found catalog.Found, 
 			return v, bad // the store did not answer: nothing is known of the generation
 		}
 		v.Error = bad.Error()
-	}
-	if found.Old() {
-		return v, nil
 	}
 	if h.repair && len(faults) > 0 {
 		if err := w.cat.Repair(ctx, found, faults); err != nil {
@@ -295,10 +284,10 @@ func (c ckpt) diff() *cobra.Command {
 				defer w.close()
 				ws[i] = w
 			}
-			err := c.leased(cmd.Context(), ws[0], "ckpt diff", nil, func(t0 tier, f0 catalog.Found) error {
-				return c.leased(cmd.Context(), ws[1], "ckpt diff", nil, func(t1 tier, f1 catalog.Found) (err error) {
+			err := c.leased(cmd.Context(), ws[0], "ckpt diff", nil, func(f0 catalog.Found) error {
+				return c.leased(cmd.Context(), ws[1], "ckpt diff", nil, func(f1 catalog.Found) (err error) {
 					fs = [2]catalog.Found{f0, f1}
-					list, err = catalog.Diff(cmd.Context(), t0, f0, t1, f1)
+					list, err = catalog.Diff(cmd.Context(), ws[0].cat, f0, ws[1].cat, f1)
 					return err
 				})
 			})
@@ -381,15 +370,9 @@ func (c ckpt) changePin(ctx context.Context, arg string, f *common, verb, why st
 		return err
 	}
 	defer w.close()
-	if err := w.present(verb); err != nil {
-		return err
-	}
 	l, err := w.listed(ctx)
 	if err != nil {
 		return err
-	}
-	if l.Old {
-		return fmt.Errorf("step %d lies in the layout of older daemons: copy it with `replicad ckpt cp` first", l.Generation.Step)
 	}
 	if err := change(w, l); err != nil {
 		return err

@@ -77,31 +77,31 @@ func (c ckpt) origin(ctx context.Context, o *replica.Origin) (lease *originLease
 			w.close()
 		}
 	}()
-	err = c.read(ctx, w, func(t tier, f catalog.Found) (err error) {
-		lease, err = c.begins(ctx, w, t, f, o)
+	err = c.read(ctx, w, func(f catalog.Found) (err error) {
+		lease, err = c.begins(ctx, w, f, o)
 		return err
 	})
 	return lease, err
 }
 
 // begins fills in a generation that a job begins with.
-func (c ckpt) begins(ctx context.Context, w *where, t tier, f catalog.Found, o *replica.Origin) (*originLease, error) {
+func (c ckpt) begins(ctx context.Context, w *where, f catalog.Found, o *replica.Origin) (*originLease, error) {
 	if err := f.Readable(); err != nil {
 		return nil, err
 	}
-	o.URL, o.Job, o.Run, o.Place, o.Generation, o.World = t.URL(), f.Job, f.Commit.Run, f.Where(), f.Generation, f.Layout.World
-	if err := o.Check(); err != nil || f.Old() {
+	o.URL, o.Job, o.Run, o.Place, o.Generation, o.World = w.cat.URL(), f.Job, f.Commit.Run, f.Where(), f.Generation, f.Layout.World
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	l, refused := w.cat.Lease(ctx, f.Run, f.Generation, "a job begins with it")
 	if errors.Is(refused, catalog.ErrNone) {
-		return nil, fmt.Errorf("step %d of %s/%s: %w", f.Generation.Step, t.URL(), f.Job, refused)
+		return nil, fmt.Errorf("step %d of %s/%s: %w", f.Generation.Step, w.cat.URL(), f.Job, refused)
 	}
 	if _, err := w.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation); err != nil { // it is kept now: another look would find the same
 		if refused == nil {
 			err = errors.Join(err, l.End(ctx))
 		}
-		return nil, fmt.Errorf("step %d of %s/%s: %s", f.Generation.Step, t.URL(), f.Job, catalog.Plain(err))
+		return nil, fmt.Errorf("step %d of %s/%s: %s", f.Generation.Step, w.cat.URL(), f.Job, catalog.Plain(err))
 	}
 	if refused != nil {
 		printf(c.std.err, "--from is kept by no lease, so that it may be deleted before the ranks have read it: %v\n", refused)

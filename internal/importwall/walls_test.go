@@ -52,14 +52,14 @@ var walls = map[string]wall{
 	"internal/durable/retain":      {1, []string{"replica"}, nil},
 	"internal/durable/sealed":      {1, []string{}, []string{"filippo.io/age", "golang.org/x/crypto"}},
 	"internal/durable/format":      {2, []string{"replica", "rng", "internal/durable/safetensors", "internal/durable/sealed", "internal/wire"}, nil},
-	"internal/durable/catalog":     {3, []string{"replica", "internal/checkpoint", "internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store"}, nil},
+	"internal/durable/catalog":     {3, []string{"replica", "internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store"}, nil},
 
 	"internal/durable/formats":             {1, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/formats/pickles":     {1, []string{}, nil},
 	"internal/durable/formats/pt":          {2, []string{"replica", "internal/durable/formats", "internal/durable/formats/pickles"}, nil},
 	"internal/durable/formats/hf":          {2, []string{"internal/durable/formats", "internal/durable/safetensors"}, nil},
 	"internal/durable/formats/dcp":         {3, []string{"replica", "internal/durable/formats", "internal/durable/formats/pickles", "internal/durable/formats/pt"}, nil},
-	"internal/durable/formats/convert":     {4, []string{"replica", "internal/checkpoint", "internal/durable/catalog", "internal/durable/format", "internal/durable/kept", "internal/durable/formats", "internal/durable/formats/dcp", "internal/durable/formats/hf", "internal/durable/formats/pt", "internal/durable/safetensors"}, nil},
+	"internal/durable/formats/convert":     {4, []string{"replica", "internal/durable/catalog", "internal/durable/format", "internal/durable/kept", "internal/durable/formats", "internal/durable/formats/dcp", "internal/durable/formats/hf", "internal/durable/formats/pt", "internal/durable/safetensors"}, nil},
 	"internal/durable/formats/formatstest": {side, []string{"replica", "internal/durable/formats"}, nil},
 
 	"internal/session":           {2, []string{"replica", "internal/durable/kept", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
@@ -69,7 +69,6 @@ var walls = map[string]wall{
 	"internal/preload":           {2, []string{"internal/unixsock"}, []string{"golang.org/x/sys/unix"}},
 	"internal/rendezvous":        {2, []string{"replica", "internal/wire"}, nil},
 	"internal/consensus":         {2, []string{"replica", "lock", "internal/atomicfile", "internal/franchise", "internal/invariant", "internal/wire"}, []string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/go-hclog", "go.etcd.io/bbolt"}},
-	"internal/checkpoint":        {2, []string{"replica", "internal/durable/retain", "internal/durable/safetensors", "internal/wire"}, []string{"github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/spool":             {2, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/directory": {2, []string{"internal/durable/store"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/remote":    {2, []string{"internal/durable/store"}, nil},
@@ -90,7 +89,7 @@ var walls = map[string]wall{
 	"internal/holding":       {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
 	"internal/durable":      {4, []string{"internal/durable/azure", "internal/durable/directory", "internal/durable/gcs", "internal/durable/remote", "internal/durable/s3", "internal/durable/store"}, nil},
-	"internal/durable/pipe": {4, []string{"replica", "internal/checkpoint", "internal/durable/catalog", "internal/durable/format", "internal/durable/safetensors"}, nil},
+	"internal/durable/pipe": {4, []string{"replica", "internal/durable/catalog", "internal/durable/format", "internal/durable/safetensors"}, nil},
 	"internal/durable/tier": {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/kept", "internal/durable/retain", "internal/durable/sealed", "internal/durable/store"}, nil},
 
 	"internal/host/room":     {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},

@@ -16,7 +16,7 @@
 // what a generation is verified, copied and deleted by without a key.
 //
 // A Catalog may be used by several goroutines. It keeps no truth of its own: all of it can be made anew over the same store. The package
-// imports format, kept, safetensors, sealed, store, checkpoint (whose directories it lists too, see Old) and replica; it must not know any store by name.
+// imports format, kept, safetensors, sealed, store and replica; it must not know any store by name.
 package catalog
 
 import (
@@ -44,8 +44,6 @@ var (
 	ErrPinned = errors.New("pinned")
 	// ErrNone: there is no such job, run or generation.
 	ErrNone = errors.New("not there")
-
-	errDeleted = fmt.Errorf("it was deleted: %w", ErrNone)
 )
 
 // Options of a catalog. The zero value is for programs that only read.

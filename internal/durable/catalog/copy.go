@@ -24,9 +24,6 @@ func (c *Catalog) Copy(ctx context.Context, f Found, to *Catalog) (mended bool, 
 }
 
 func (c *Catalog) copy(ctx context.Context, f Found, to *Catalog) (mended bool, err error) {
-	if f.old != nil {
-		return false, errors.New("a generation of the former layout: Old.Copy takes it")
-	}
 	err = c.Leased(ctx, f, "ckpt cp to "+to.URL(), nil, func() error {
 		mended, err = c.copyAll(ctx, f, to)
 		return err
@@ -465,66 +462,6 @@ func (c *Catalog) copyFileAnew(ctx context.Context, f Found, i int, to *Catalog,
 	return to.WriteFrozen(ctx, a.Run, parts[0])
 }
 
-// importOld writes a generation of a directory of the former layout as one of this.
-func importOld(ctx context.Context, o *Old, f Found, to *Catalog) error {
-	r, err := to.Begin(ctx, format.Run{Job: f.Job, ID: f.Commit.Run, Owner: f.Owner, Began: f.At, From: o.URL()})
-	if err != nil {
-		return err
-	}
-	if there, err := to.Get(ctx, r, f.Generation); err == nil && sameParts(there.Index, f.Index) {
-		return nil
-	}
-	a := Attempt{Run: r, Generation: f.Generation}
-	if a.Write, err = to.Unused(ctx, a, f.Write); err != nil {
-		return err
-	}
-	fleet := Fleet{f.Cluster, "copied", f.Position.Epoch}
-	if err := to.Claim(ctx, r, fleet); err != nil {
-		return err
-	}
-	var files []format.Written
-	var private []Part
-	roots := make(map[replica.Part]replica.Digest)
-	for _, at := range f.Index.Parts {
-		sh, err := o.OpenShard(ctx, f, at.Part)
-		if err != nil {
-			return err
-		}
-		defer sh.Close()
-		p := Part{sh.Manifest(), sh.Regions(), sh.ReadChunk}
-		var w format.Written
-		switch at.Part.Kind {
-		case replica.PrivatePart:
-			roots[at.Part] = at.Root
-			if private = append(private, p); len(private) < importPacked {
-				continue
-			}
-			w, err = to.WriteObject(ctx, a, packedName(private), private...)
-			private = nil
-		case replica.ReplicatedPart:
-			roots[at.Part] = at.Root
-			w, err = to.WriteGroup(ctx, a, p)
-		case replica.FrozenPart:
-			w, err = to.WriteFrozen(ctx, r, p)
-		}
-		if err != nil {
-			return err
-		}
-		files = append(files, w)
-	}
-	if len(private) > 0 {
-		w, err := to.WriteObject(ctx, a, packedName(private), private...)
-		if err != nil {
-			return err
-		}
-		files = append(files, w)
-	}
-	if _, err = to.Commit(ctx, a, fleet, f.Commit, roots, files); err != nil {
-		return err
-	}
-	return ReadBackNew(ctx, to, r, f.Generation)
-}
-
 // sameParts tells whether two generations have the same parts, by their roots.
 func sameParts(a, b *format.Index) bool {
 	roots := func(x *format.Index) map[replica.Part]replica.Digest {
@@ -546,8 +483,3 @@ func (c *Catalog) Unused(ctx context.Context, a Attempt, least uint64) (uint64, 
 	})
 	return least, err
 }
-
-// importPacked is how many private parts are packed in one object where nobody says which node they were on.
-const importPacked = 8
-
-func packedName(parts []Part) string { return fmt.Sprintf("private-%d", parts[0].Manifest.Part.Index) }

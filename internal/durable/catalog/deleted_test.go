@@ -71,31 +71,6 @@ func TestReadsBesideADeletion(t *testing.T) {
 	}
 }
 
-// TestOldReadsBesideADeletion is the same of the former layout.
-func TestOldReadsBesideADeletion(t *testing.T) {
-	dir := t.TempDir()
-	writeOld(t, dir, gen(2))
-	o, err := OpenOld(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer o.Close()
-	found, _, err := o.Find(t.Context(), durabletest.JobName, replica.JobID{})
-	if err != nil || len(found) != 1 {
-		t.Fatal(found, err)
-	}
-	list, err := o.List(t.Context(), durabletest.JobName)
-	if err != nil || o.Remove(list[0]) != nil {
-		t.Fatal("not removed", err)
-	}
-	if faults, err := o.Verify(t.Context(), found[0], nil); !errors.Is(err, ErrNone) || len(faults) > 0 {
-		t.Errorf("verify: %v, %v", faults, err)
-	}
-	if err := o.ReadBack(t.Context(), found[0], true, nil); !errors.Is(err, ErrNone) || IsDamage(err) {
-		t.Errorf("read back: %v", err)
-	}
-}
-
 // TestARunThatGoesOnIsFound: a job that keeps one generation commits the next and deletes the last, before each call of a reader. One of the two is
 // found, whichever of the reader's lists came first.
 func TestARunThatGoesOnIsFound(t *testing.T) {

@@ -9,16 +9,10 @@ import (
 	"math"
 	"slices"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/replica"
 )
-
-// Source is what generations are read from: a catalog, or a directory of the former layout.
-type Source interface {
-	OpenShard(ctx context.Context, f Found, part replica.Part) (checkpoint.ShardReader, error)
-}
 
 // Difference is one line of what two generations differ in.
 type Difference struct {
@@ -50,10 +44,10 @@ type tensorAt struct {
 }
 
 // pieces lists what a generation has, by name. Private tensors have the rank's name before their own.
-func pieces(ctx context.Context, src Source, f Found) (map[string]map[uint32]tensorAt, error) {
+func pieces(ctx context.Context, c *Catalog, f Found) (map[string]map[uint32]tensorAt, error) {
 	out := make(map[string]map[uint32]tensorAt)
 	for _, at := range f.Index.Parts {
-		sh, err := src.OpenShard(ctx, f, at.Part)
+		sh, err := c.OpenShard(ctx, f, at.Part)
 		if err != nil {
 			return nil, err
 		}
@@ -76,15 +70,15 @@ func pieces(ctx context.Context, src Source, f Found) (map[string]map[uint32]ten
 }
 
 // Diff compares two generations, tensor by tensor and group by group, each byte of both checked as it is read.
-func Diff(ctx context.Context, srcA Source, a Found, srcB Source, b Found) (list []Difference, err error) {
+func Diff(ctx context.Context, catA *Catalog, a Found, catB *Catalog, b Found) (list []Difference, err error) {
 	if err := cmp.Or(a.Readable(), b.Readable()); err != nil {
 		return nil, err
 	}
-	inA, err := pieces(ctx, srcA, a)
+	inA, err := pieces(ctx, catA, a)
 	if err != nil {
 		return nil, err
 	}
-	inB, err := pieces(ctx, srcB, b)
+	inB, err := pieces(ctx, catB, b)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +114,7 @@ func Diff(ctx context.Context, srcA Source, a Found, srcB Source, b Found) (list
 		}
 	}
 	for _, at := range a.Index.Parts {
-		more, err := diffPart(ctx, srcA, a, srcB, b, at.Part, same[at.Part])
+		more, err := diffPart(ctx, catA, a, catB, b, at.Part, same[at.Part])
 		if err != nil {
 			return nil, err
 		}
@@ -132,18 +126,18 @@ func Diff(ctx context.Context, srcA Source, a Found, srcB Source, b Found) (list
 func shapeText(r replica.Region) string { return fmt.Sprintf("%v%v", r.DType, r.Shape) }
 
 // diffPart compares the tensors that both have in a part, given as pairs. Parts of one root are equal.
-func diffPart(ctx context.Context, srcA Source, a Found, srcB Source, b Found, part replica.Part, pairs []tensorAt) (list []Difference, err error) {
+func diffPart(ctx context.Context, catA *Catalog, a Found, catB *Catalog, b Found, part replica.Part, pairs []tensorAt) (list []Difference, err error) {
 	p, _ := a.Index.Part(part)
 	q, ok := b.Index.Part(part)
 	if !ok || p.Root == q.Root || len(pairs) == 0 {
 		return nil, nil
 	}
-	shA, err := srcA.OpenShard(ctx, a, part)
+	shA, err := catA.OpenShard(ctx, a, part)
 	if err != nil {
 		return nil, err
 	}
 	defer shA.Close()
-	shB, err := srcB.OpenShard(ctx, b, part)
+	shB, err := catB.OpenShard(ctx, b, part)
 	if err != nil {
 		return nil, err
 	}
@@ -185,13 +179,13 @@ const compared = 64 << 10
 
 // window reads a part's bytes in order, by chunks.
 type window struct {
-	sh    checkpoint.ShardReader
+	sh    ShardReader
 	m     replica.Manifest
 	chunk int
 	buf   []byte
 }
 
-func newWindow(sh checkpoint.ShardReader) *window {
+func newWindow(sh ShardReader) *window {
 	return &window{sh: sh, m: sh.Manifest(), chunk: -1}
 }
 

@@ -24,17 +24,10 @@ type Skipped struct {
 	// Whole is the generation where all its files are there and its newest whole read failed: another read may find that it was mended.
 	// Nil: there is nothing to read.
 	Whole *Found
-
-	where string // of a directory of the former layout
 }
 
 // Where names it as Found.Where does.
-func (s *Skipped) Where() string {
-	if s.where != "" {
-		return s.where
-	}
-	return s.Run.Under(format.StepName(s.Generation))
-}
+func (s *Skipped) Where() string { return s.Run.Under(format.StepName(s.Generation)) }
 
 func passedOver(r Run, g replica.Generation, s State, why error, whole *Found) Skipped {
 	return Skipped{Run: r, Generation: g, State: s, Reason: why.Error(), Plain: Plain(why), Whole: whole}

@@ -174,9 +174,6 @@ func KeptBy(pins []format.Pin) (kept bool, until time.Time, open bool) {
 // Leased keeps a generation for as long as read takes. ErrNone: it is being deleted, and read was not called. A store that takes no pin is read
 // all the same; refused is told of it, nil: nobody is. ErrNone too: it was deleted beside such a read.
 func (c *Catalog) Leased(ctx context.Context, f Found, why string, refused func(error), read func() error) error {
-	if f.Old() {
-		return read()
-	}
 	l, err := c.Lease(ctx, f.Run, f.Generation, why)
 	if errors.Is(err, ErrNone) {
 		return err
@@ -199,11 +196,7 @@ func (c *Catalog) Leased(ctx context.Context, f Found, why string, refused func(
 
 // Unleased reads a generation that nobody keeps meanwhile. ErrNone: what looked damaged was deleted beside the read.
 func (c *Catalog) Unleased(ctx context.Context, f Found, read func() error) error {
-	err := read()
-	if f.Old() {
-		return err
-	}
-	return c.orDeleted(ctx, f.Run, f.Generation, err)
+	return c.orDeleted(ctx, f.Run, f.Generation, read())
 }
 
 // pinned lists the pins of a generation that have not ended, by the store's times: a pin ends its length after it was written. now says the store's time,

@@ -39,7 +39,6 @@ type Listed struct {
 	Read       time.Time  // when it was last read whole; zero: never
 	Pins       []Keeper
 	Objects    int // of unfinished ones
-	Old        bool
 }
 
 // Keeper is a pin by its name alone; whether it has ended its content says.

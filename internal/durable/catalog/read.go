@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/sealed"
@@ -28,19 +27,12 @@ type Found struct {
 	// Touched: a file of it was written after that read, by the store's times: somebody may have changed it.
 	Touched bool
 
-	newest time.Time         // when a file of it was written last, by the store's times
-	locked error             // what Readable says
-	old    *checkpoint.Found // of a directory of the former layout
+	newest time.Time // when a file of it was written last, by the store's times
+	locked error     // what Readable says
 }
-
-// Old tells whether the generation has the former layout.
-func (f *Found) Old() bool { return f.old != nil }
 
 // Where names the generation below the root of its store, for people and to tell it from others.
 func (f *Found) Where() string {
-	if f.old != nil {
-		return f.old.Path
-	}
 	return f.Run.Under(format.StepName(f.Generation))
 }
 
@@ -61,10 +53,22 @@ func (f *Found) Shards() (list []replica.ShardInfo) {
 	return list
 }
 
-// reader reads one part of a file. Several goroutines may call ReadChunk.
+// ShardReader reads one shard as the part it was written from. Several goroutines may call ReadChunk and ReadSpan.
+type ShardReader interface {
+	Manifest() replica.Manifest
+	Regions() []replica.Region
+	// ReadChunk reads chunk i into dst, grown if it is too short, and checks it against its digest. After an error dst must not be
+	// used again: a call that was given up may still write to it.
+	ReadChunk(i int, dst []byte) ([]byte, error)
+	// ReadSpan reads n chunks from chunk i on, as ReadChunk does one.
+	ReadSpan(i, n int, dst []byte) ([]byte, error)
+	Close()
+}
+
+// reader reads one part of a file.
 type reader struct {
 	c     *Catalog
-	ctx   context.Context // of whoever opened it: checkpoint.ShardReader's calls have none
+	ctx   context.Context // of whoever opened it: ShardReader's calls have none
 	run   Run
 	keys  []string // the file, and its twin
 	data  uint64   // where the part's bytes begin in what lies in the file
@@ -84,7 +88,7 @@ func (c *Catalog) reader(r Run, f format.File, s *sealed.File, head uint64, p *f
 
 // OpenShard opens a part of a generation. Bytes are checked as they are read; of a frozen part either twin serves. Calls of the reader end
 // with ctx.
-func (c *Catalog) OpenShard(ctx context.Context, f Found, part replica.Part) (checkpoint.ShardReader, error) {
+func (c *Catalog) OpenShard(ctx context.Context, f Found, part replica.Part) (ShardReader, error) {
 	rd, err := c.open(ctx, f, part)
 	if err != nil {
 		return nil, fmt.Errorf("open %v of generation %v of job %s: %w", part, f.Generation, f.Job, err)
@@ -300,7 +304,7 @@ func regionOf(m replica.Manifest, regions []replica.Region, name string, chunk f
 }
 
 // Regions reads the regions of a part that are asked for, by name, each checked.
-func Regions(sh checkpoint.ShardReader, want func(replica.Region) bool) (map[string][]byte, error) {
+func Regions(sh ShardReader, want func(replica.Region) bool) (map[string][]byte, error) {
 	out, m := make(map[string][]byte), sh.Manifest()
 	for _, r := range sh.Regions() {
 		if !safetensors.Belongs(r, m.Part.Kind) || !want(r) {

@@ -17,9 +17,6 @@ func Remember(ctx context.Context, c *Catalog, f Found, met error) (bad, unrecor
 	if !IsDamage(met) || ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // nothing is known of it: a canceled read tells nothing
 	}
-	if f.Old() {
-		return met, nil // its commands change nothing there
-	}
 	how := How{Cold: true}
 	var d *damage
 	if errors.As(met, &d) {

@@ -89,7 +89,7 @@ func TestReadSpanOfDamage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := sh.(*reader).ReadSpan(0, len(p.Manifest.Chunks), nil)
+		got, err := sh.ReadSpan(0, len(p.Manifest.Chunks), nil)
 		if file.Twin != "" {
 			if err != nil || !bytes.Equal(got, p.Bytes) {
 				t.Errorf("%v: %v", p.Manifest.Part, err)
@@ -106,7 +106,7 @@ func TestReadSpanOfDamage(t *testing.T) {
 		}
 		at, _ := f.Index.Part(p.Manifest.Part)
 		m.Bend(f.Run.Under(f.Index.Files[at.File].Key), func([]byte) []byte { return nil })
-		if got, err := sh.(*reader).ReadSpan(0, len(p.Manifest.Chunks), nil); err != nil || !bytes.Equal(got, p.Bytes) {
+		if got, err := sh.ReadSpan(0, len(p.Manifest.Chunks), nil); err != nil || !bytes.Equal(got, p.Bytes) {
 			t.Errorf("%v with one twin left: %v", p.Manifest.Part, err)
 		}
 		sh.Close()

@@ -53,9 +53,6 @@ func (c *Catalog) forget(ctx context.Context, key string) {
 
 // VerifyAs is Verify, in a way.
 func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(read, of uint64)) (faults []Fault, err error) {
-	if f.old != nil {
-		return nil, errors.New("a generation of the former layout: Old.Verify reads it")
-	}
 	type work struct {
 		file format.File
 		key  string

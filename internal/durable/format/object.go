@@ -11,7 +11,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// Kinds of this package's frames. Those of the former layout are internal/checkpoint's.
+// Kinds of this package's frames. Those before them were a layout's that nothing reads any more.
 const (
 	kindRegions = wire.FirstCheckpoint + 8
 	kindPart    = wire.FirstCheckpoint + 9

@@ -24,7 +24,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/replica"
 )
@@ -39,7 +38,7 @@ const (
 type Generation struct {
 	catalog.Found
 	Root  string // the store's URL
-	Shard func(ctx context.Context, part replica.Part) (checkpoint.ShardReader, error)
+	Shard func(ctx context.Context, part replica.Part) (catalog.ShardReader, error)
 	// Met is told of a read that failed, and says what is to be answered; nil: nobody is.
 	Met func(error) error
 }

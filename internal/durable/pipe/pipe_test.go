@@ -15,7 +15,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
@@ -35,7 +34,7 @@ func over(m *memory.Store) Stores {
 			if err != nil {
 				return err
 			}
-			g := Generation{Found: f, Root: c.URL(), Shard: func(ctx context.Context, p replica.Part) (checkpoint.ShardReader, error) {
+			g := Generation{Found: f, Root: c.URL(), Shard: func(ctx context.Context, p replica.Part) (catalog.ShardReader, error) {
 				return c.OpenShard(ctx, f, p)
 			}}
 			return c.Leased(ctx, f, "test", nil, func() error { return read(g) })

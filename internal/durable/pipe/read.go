@@ -7,7 +7,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/replicad/replicad/internal/checkpoint"
+	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/replica"
@@ -34,31 +34,11 @@ type some struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// spans reads chunks that lie behind one another at once. A directory of the former layout does not: its chunks come one by one.
-type spans interface {
-	ReadSpan(i, n int, dst []byte) ([]byte, error)
-}
-
 // shard is an open part.
 type shard struct {
-	checkpoint.ShardReader
+	catalog.ShardReader
 	regions map[string]replica.Region
 	m       replica.Manifest
-}
-
-func (sh *shard) read(i, n int) ([]byte, error) {
-	if s, ok := sh.ShardReader.(spans); ok {
-		return s.ReadSpan(i, n, nil)
-	}
-	var all []byte
-	for k := range n {
-		b, err := sh.ReadChunk(i+k, nil)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, b...)
-	}
-	return all, nil
 }
 
 // span is some chunks on their way. b and err count once done is closed.
@@ -208,7 +188,7 @@ func (r *reads) fetch(sh *shard, i, n int) *span {
 	r.last = sp
 	r.wg.Go(func() {
 		defer close(sp.done)
-		sp.b, sp.err = sh.read(i, n)
+		sp.b, sp.err = sh.ReadSpan(i, n, nil)
 	})
 	return sp
 }

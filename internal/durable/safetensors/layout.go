@@ -103,9 +103,6 @@ func (l Layout) Spans(off, n uint64, use func(from, to, at uint64, gap bool) err
 	return nil
 }
 
-// Matches tells whether a parsed header is the one that this layout makes.
-func (l Layout) Matches(h *Header) error { return Matches(l.Tensors, h) }
-
 // Matches tells whether a parsed header has these tensors and no others.
 func Matches(tensors []Tensor, h *Header) error {
 	if len(h.Tensors) != len(tensors) {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/replicad/replicad/internal/checkpoint"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/formats"
@@ -29,7 +28,7 @@ type generation struct {
 
 // part reads one part in its chunks.
 type part struct {
-	sh      checkpoint.ShardReader
+	sh      catalog.ShardReader
 	m       replica.Manifest
 	regions map[string]replica.Region
 	chunk   int // that buf has; -1: none
