@@ -228,9 +228,6 @@ func secrets(keys []Key) (list [][]byte) {
 // Events are hints of changes, this node's own included; see the package comment.
 func (g *Gossip) Events() <-chan Event { return g.book.events }
 
-// Dropped counts events that found the queue full.
-func (g *Gossip) Dropped() uint64 { return g.book.dropped.Load() }
-
 // Members is everybody known, by name, this node included; those that are not Alive too.
 func (g *Gossip) Members() []Member { return g.book.list() }
 

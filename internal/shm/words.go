@@ -37,9 +37,6 @@ func (a *Arena) Candidate() replica.Word { return replica.Word(a.load(wordCandid
 // Skipped is how many captures the rank skipped for want of a slot.
 func (a *Arena) Skipped() uint64 { return a.load(wordSkipped) }
 
-// Captured is how many captures the rank sealed.
-func (a *Arena) Captured() uint64 { return a.load(wordCaptured) }
-
 // Fence is the highest closed epoch that this daemon raised, or found at adoption.
 func (a *Arena) Fence() replica.Epoch {
 	a.mu.Lock()

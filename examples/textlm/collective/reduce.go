@@ -50,9 +50,6 @@ func (g *Group) AllReduce(x []float32) error {
 	return nil
 }
 
-// Barrier returns when every member has come to it.
-func (g *Group) Barrier() error { return g.AllReduce([]float32{0}) }
-
 func add(x, v []float32, first bool) {
 	if first {
 		copy(x, v)
