@@ -1,0 +1,38 @@
+package main
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// usual are the flags of `replicad run` and of its kin that most jobs need.
+var usual = []string{"job", "world", "groups", "min-copies", "warm", "spare", "resume", "from", "durable-every", "dev", "config", "help"}
+
+// fewFlags has --help list these flags alone, and all of them with --all: who begins reads a dozen lines and not thirty.
+func fewFlags(cmd *cobra.Command, shown []string) {
+	all := cmd.Flags().Bool("all", false, "with --help: every flag")
+	_ = cmd.Flags().MarkHidden("all") // it is there; the last line of the help names it
+	help := cmd.HelpFunc()
+	cmd.SetHelpFunc(func(c *cobra.Command, args []string) {
+		more := 0
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if !*all && !f.Hidden && !slices.Contains(shown, f.Name) {
+				f.Hidden = true
+				more++
+			}
+		})
+		help(c, args)
+		if more > 0 {
+			printf(c.OutOrStdout(), "\n%d more flags, for rarer needs: %s --help --all\n", more, c.CommandPath())
+		}
+	})
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if *all {
+			return coded(exitUsage, errors.New("--all goes with --help"))
+		}
+		return nil
+	}
+}
