@@ -1,75 +1,37 @@
 package recovery_test
 
 import (
-	"bufio"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/transcript"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
-var rewrite = flag.Bool("rewrite", false, "rewrite the expected output in testdata")
-
-// TestTranscripts runs testdata/*.txt: a line that begins with "> " is a command to the world, "#" a comment, and what
-// follows a command is what the leader did about it.
+// TestTranscripts: what the leader does about each command to the world.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			was, err := os.ReadFile(file)
+	transcript.Lines(t, func() transcript.Do {
+		w := newWorld()
+		return func(line string, out *strings.Builder) error {
+			w.said = nil
+			err := w.command(strings.Fields(line))
+			if err == nil && w.leader != nil {
+				err = w.settle()
+			}
+			for _, s := range w.said {
+				fmt.Fprintln(out, "  "+s)
+			}
 			if err != nil {
-				t.Fatal(err)
+				fmt.Fprintln(out, "  error: "+err.Error())
 			}
-			got := play(t, string(was))
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != string(was) {
-				t.Errorf("differs from %s (run with -rewrite and look at the diff):\n%s", file, got)
-			}
-		})
-	}
-}
-
-func play(t *testing.T, text string) string {
-	w, out := newWorld(), &strings.Builder{}
-	sc := bufio.NewScanner(strings.NewReader(text))
-	for sc.Scan() {
-		line := sc.Text()
-		if strings.HasPrefix(line, "#") || line == "" {
-			fmt.Fprintln(out, line)
-			continue
+			return nil
 		}
-		cmd, ok := strings.CutPrefix(line, "> ")
-		if !ok {
-			continue
-		}
-		fmt.Fprintln(out, line)
-		w.said = nil
-		err := w.command(strings.Fields(cmd))
-		if err == nil && w.leader != nil {
-			err = w.settle()
-		}
-		for _, s := range w.said {
-			fmt.Fprintln(out, "  "+s)
-		}
-		if err != nil {
-			fmt.Fprintln(out, "  error: "+err.Error())
-		}
-	}
-	return out.String()
+	})
 }
 
 // args reads key=value words.

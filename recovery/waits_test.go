@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/transcript"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -29,17 +30,11 @@ func TestWaitsAreAsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, rest, ok := strings.Cut(string(b), begin)
-	got, after, ended := strings.Cut(rest, end)
+	_, after, ended := strings.Cut(rest, end)
 	if !ok || !ended {
 		t.Fatalf("%s has no table between %q and %q", file, begin, end)
 	}
-	if *rewrite {
-		if err := os.WriteFile(file, []byte(before+begin+want.String()+end+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if got != want.String() {
-		t.Errorf("%s has another table (run with -rewrite); want:\n%s", file, want.String())
-	}
+	transcript.Same(t, file, before+begin+want.String()+end+after)
 }
 
 // Every row says what is awaited, by whom it is judged and what comes of it, and has a bound unless only an operator can end it.

@@ -138,6 +138,7 @@ var walls = map[string]wall{
 	"internal/leakcheck":           {side, []string{}, nil},
 	"internal/bubble":              {side, []string{"internal/racing"}, nil},
 	"internal/racing":              {side, []string{}, nil},
+	"internal/transcript":          {side, []string{}, nil},
 	"internal/otheruser":           {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/sim":                 {side, []string{}, nil},
 	"internal/trouble":             {side, []string{}, nil},

@@ -269,6 +269,3 @@ func Written(f Found) time.Time {
 	}
 	return time.UnixMilli(f.At)
 }
-
-// Place names where a generation lies, for people.
-func (t *Tier) Place(f Found) string { return t.URL() + "/" + f.Job }

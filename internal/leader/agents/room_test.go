@@ -1,23 +1,19 @@
 package agents
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/transcript"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write what the transcripts in testdata now print back into them")
 
 // stage is a room with agents that do what they are told, on nodes whose daemons report them.
 type stage struct {
@@ -177,42 +173,16 @@ func (s *stage) do(line string) error {
 	return nil
 }
 
-// TestTranscripts runs testdata/*.txt: command lines, a line "----", what agents hear, an empty line.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := newStage()
-			var got strings.Builder
-			for block := range strings.SplitSeq(strings.TrimRight(string(text), "\n"), "\n\n") {
-				commands, _, _ := strings.Cut(block, "\n----")
-				s.out.Reset()
-				for line := range strings.SplitSeq(commands, "\n") {
-					if strings.HasPrefix(line, "#") {
-						continue
-					}
-					if err := s.do(line); err != nil {
-						t.Fatalf("%s: %v", file, err)
-					}
-				}
-				fmt.Fprintf(&got, "%s\n----\n%s\n", commands, s.out.String())
-			}
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got.String() != string(text) {
-				t.Errorf("%s differs, it is now:\n%s", file, got.String())
-			}
-		})
-	}
+	transcript.Blocks(t, "nothing", func() transcript.Do {
+		s := newStage()
+		return func(line string, out *strings.Builder) error {
+			s.out.Reset()
+			err := s.do(line)
+			out.WriteString(s.out.String())
+			return err
+		}
+	})
 }
 
 // Whatever happens, no two agents have one rank in a round, and all of a round have one store. Where nothing more happens, as many

@@ -1,12 +1,8 @@
 package durable
 
 import (
-	"cmp"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,63 +11,21 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/transcript"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the transcripts in testdata now print back into them")
-
-// TestTranscripts runs testdata/*.txt. A file is a list of blocks: command lines, a line "----", what they print, an empty
-// line. Run with -rewrite after a change, and read the diff.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := transcript(string(text))
-			if err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != string(text) {
-				t.Errorf("%s differs, it is now:\n%s", file, got)
-			}
-		})
-	}
-}
-
-func transcript(text string) (string, error) {
-	s := newStage()
-	var out strings.Builder
-	for _, block := range strings.Split(strings.TrimRight(text, "\n"), "\n\n") {
-		commands, _, _ := strings.Cut(block, "\n----")
-		out.WriteString(commands)
-		s.printed.Reset()
-		ran := false
-		for _, line := range strings.Split(commands, "\n") {
-			if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
-				continue
-			}
-			ran = true
-			if err := s.run(line); err != nil {
-				return "", fmt.Errorf("%q: %w", line, err)
-			}
+	transcript.Blocks(t, "nothing", func() transcript.Do {
+		s := newStage()
+		return func(line string, out *strings.Builder) error {
+			s.printed.Reset()
+			err := s.run(line)
+			out.WriteString(s.printed.String())
+			return err
 		}
-		if ran {
-			out.WriteString("\n----\n" + cmp.Or(strings.TrimRight(s.printed.String(), "\n"), "nothing"))
-		}
-		out.WriteString("\n\n")
-	}
-	return strings.TrimRight(out.String(), "\n") + "\n", nil
+	})
 }
 
 // stage is a room, and all that its owner knows. The job has two ranks of one group, on n1 and n2, which hold everything that is committed.
