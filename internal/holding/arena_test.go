@@ -254,7 +254,7 @@ func TestGiveUpLeft(t *testing.T) {
 	a.GiveUp(ring(1))
 	staging.Abort()
 	a.Unstage(slot(3), staging)
-	if a.Unsealed() || a.staged[slot(3)] != nil || a.Word(slot(3)).State() != replica.SlotFree {
+	if a.Unsealed() || a.Staged(slot(3)) || a.Word(slot(3)).State() != replica.SlotFree {
 		t.Errorf("at the end: slots %v", states(a, shm.Slot))
 	}
 }
@@ -285,7 +285,7 @@ func TestTakeFor(t *testing.T) {
 	}
 	take := func(m replica.Manifest) (shm.Place, error) {
 		p, s, err := a.TakeFor(m, func() []shm.Place { return gave })
-		if err == nil && (s == nil || a.staged[p] == nil) {
+		if err == nil && (s == nil || !a.Staged(p)) {
 			t.Errorf("%v is taken and not staged", p)
 		}
 		return p, err
