@@ -458,33 +458,37 @@ func TestProbeNeedsKey(t *testing.T) {
 	}
 }
 
-// TestRestartIsSeenAtOnce: a daemon that dies without a word and comes back resets its peers' connections.
+// TestRestartIsSeenAtOnce: a daemon that dies without a word and comes back resets its peers' connections. A machine that lets nobody run for three seconds
+// has the connection end by silence before that: it is tried again.
 func TestRestartIsSeenAtOnce(t *testing.T) {
 	ctx := within(t)
 	c := newCluster(t, "a", "b")
 	a := c.start("a", "127.0.0.1:0", nil)
 	b := c.start("b", "127.0.0.2:0", allClasses(echo))
 	addr := b.Addr().String()
-	conn, err := a.Dial(ctx, addr, "b", Control)
-	if err != nil {
-		t.Fatal(err)
+	for try := 1; ; try++ {
+		conn, err := a.Dial(ctx, addr, "b", Control)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ask(ctx, conn, "x"); err != nil {
+			t.Fatal(err)
+		}
+		// As SIGKILL would, no CONNECTION_CLOSE: nothing can be written any more, so that handlers which end with the listener can't send one.
+		if err := errors.Join(b.udp.SetWriteDeadline(time.Unix(1, 0)), b.release()); err != nil {
+			t.Fatal(err)
+		}
+		b = c.start("b", addr, allClasses(echo))
+		_, used := ask(ctx, conn, "y")
+		<-conn.Done()
+		if errors.Is(used, ErrReset) && errors.Is(conn.Err(), ErrReset) {
+			break
+		}
+		if try == 5 || !errors.Is(conn.Err(), ErrSilent) {
+			t.Fatalf("the next use of the old connection gives %v, and it ended with %v", used, conn.Err())
+		}
 	}
-	if _, err := ask(ctx, conn, "x"); err != nil {
-		t.Fatal(err)
-	}
-	// As SIGKILL would, no CONNECTION_CLOSE: nothing can be written any more, so that handlers which end with the listener can't send one.
-	if err := errors.Join(b.udp.SetWriteDeadline(time.Unix(1, 0)), b.release()); err != nil {
-		t.Fatal(err)
-	}
-	again := c.start("b", addr, allClasses(echo))
-	if _, err := ask(ctx, conn, "y"); !errors.Is(err, ErrReset) {
-		t.Errorf("the next use of the old connection gives %v", err)
-	}
-	<-conn.Done()
-	if err := conn.Err(); !errors.Is(err, ErrReset) {
-		t.Errorf("the old connection ended with %v", err)
-	}
-	if err := dialAndAsk(ctx, a.Endpoint, again.Addr().String(), "b"); err != nil {
+	if err := dialAndAsk(ctx, a.Endpoint, b.Addr().String(), "b"); err != nil {
 		t.Errorf("a new connection: %v", err)
 	}
 }
