@@ -13,7 +13,6 @@ import (
 
 // uncalled names what tests alone use, and why it stays. The list may only shrink.
 var uncalled = map[string]string{
-	"internal/pace.Of":                        "tests of real clusters set limits by it",
 	"chaos/netfault.Network.Counts":           "tests of partitions see what was dropped",
 	"internal/shm.Arena.Candidate":            "ranks of the simulation read their words in Go",
 	"internal/shm.Arena.Committed":            "ranks of the simulation read their words in Go",
