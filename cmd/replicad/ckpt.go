@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -258,7 +257,7 @@ func (w *where) newest(ctx context.Context) (f catalog.Found, passed []catalog.S
 		return f, nil, err
 	}
 	if len(jobs) > 1 {
-		return f, nil, coded(exitUsage, fmt.Errorf("%s has the jobs %s: say which, as %s", w.cat.URL(), strings.Join(jobs, ", "), path.Join(w.cat.URL(), jobs[0])))
+		return f, nil, coded(exitUsage, fmt.Errorf("%s has the jobs %s: say which, as %s", w.cat.URL(), strings.Join(jobs, ", "), w.cat.URL()+"/"+jobs[0]))
 	}
 	for _, job := range jobs {
 		found, skipped, err := w.cat.Find(ctx, job, replica.JobID{})
