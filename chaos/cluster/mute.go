@@ -14,7 +14,8 @@ import (
 // the loopback interface refuses both at once, which is the sign of a daemon that restarts, not of a lost node.
 type Mute struct{ fds []int }
 
-// HoldMute takes the ports over from a process that was just killed, the moment they are free. It waits for as long as patience takes on a quiet machine.
+// HoldMute takes the ports over from a process that was just killed, the moment they are free. It waits for as long as
+// patience takes on a quiet machine.
 func HoldMute(udp, tcp []netip.AddrPort, patience time.Duration) (*Mute, error) {
 	m := &Mute{}
 	deadline := time.Now().Add(pace.Of(patience))

@@ -142,7 +142,7 @@ func (a *Arena) Take(p shm.Place, m replica.Manifest) (*shm.Staging, error) {
 	return s, err
 }
 
-// Staged tells whether the daemon itself writes to a place.
+// Staged reports whether the daemon itself writes to a place.
 func (a *Arena) Staged(p shm.Place) bool { return a.staged[p] != nil }
 
 // Unstage ends a staging that was sealed or aborted; what it left torn is freed. One that was broken off for a wanted part may find another

@@ -2,6 +2,7 @@ package azure
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -28,55 +29,30 @@ func xmlError(code string) string {
 // TestAnswers: what each answer of a server comes to when it comes once, and when it always comes.
 func TestAnswers(t *testing.T) {
 	srv := storetest.StartAzure(t)
-	for i, tc := range []struct {
-		name   string
-		fault  storetest.Fault
-		once   error // of a put that is answered so once
-		always error // of one that is always answered so
-		text   string
-	}{
-		{"busy", storetest.Fault{Status: 503, Body: xmlError("ServerBusy")}, nil, store.ErrSlowDown, "HTTP 503 ServerBusy: as the test wants it"},
-		{"busy, in doubt", storetest.Fault{Status: 503, Body: xmlError("ServerBusy")}, nil, store.ErrDoubtful, "HTTP 503 ServerBusy"},
-		{"429", storetest.Fault{Status: 429}, nil, store.ErrSlowDown, "HTTP 429"},
-		{"timed out", storetest.Fault{Status: 500, Body: xmlError("OperationTimedOut")}, nil, store.ErrDoubtful, "OperationTimedOut"},
-		{"502 in HTML", storetest.Fault{Status: 502, Body: "<html>\n<h1>Bad Gateway\x1b[31m</h1></html>"}, nil, store.ErrDoubtful, "HTTP 502"},
-		{"HTML in 201", storetest.Fault{Status: 201, Body: "<!DOCTYPE html><html>log in</html>"}, nil, store.ErrDoubtful, "ETag"},
-		{"damaged on its way", storetest.Fault{Status: 400, Body: xmlError("Md5Mismatch")}, nil, store.ErrCorrupt, "Md5Mismatch"},
-		{"a token that has expired", storetest.Fault{Status: 401, Body: xmlError("InvalidAuthenticationInfo")}, nil, store.ErrRefused, "the token is none that the server takes: is the tenant that of the account?: renew the key or signature that this store was opened with"},
-		{"a wrong key, or clock", storetest.Fault{Status: 403, Body: xmlError("AuthenticationFailed"), Header: map[string]string{"Date": "Mon, 02 Jan 2006 15:04:05 GMT"}}, store.ErrRefused, store.ErrRefused, "the server's clock is -"},
-		{"no role", storetest.Fault{Status: 403, Body: xmlError("AuthorizationPermissionMismatch")}, store.ErrRefused, store.ErrRefused, "docs/stores.md"},
-		{"container gone", storetest.Fault{Status: 404, Body: xmlError("ContainerNotFound")}, store.ErrRefused, store.ErrRefused, "make the container"},
-		{"container on its way out", storetest.Fault{Status: 409, Body: xmlError("ContainerBeingDeleted")}, store.ErrRefused, store.ErrRefused, "ContainerBeingDeleted"},
-		{"a lease", storetest.Fault{Status: 412, Body: xmlError("LeaseIdMissing")}, store.ErrRefused, store.ErrRefused, "break it"},
-		{"a proxy's 404", storetest.Fault{Status: 404, Body: "<html>404</html>"}, nil, store.ErrDoubtful, "HTTP 404"},
-		{"redirect of a portal", storetest.Fault{Status: 302, Header: map[string]string{"Location": "http://127.0.0.1:1/login"}}, store.ErrRefused, store.ErrRefused, "portal"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			var told atomic.Int32
-			s := client(t, srv, fmt.Sprintf("answers-%d", i), func(s *Settings) { s.Notice = func(remote.Notice) { told.Add(1) } })
-			f := tc.fault
-			f.Kind, f.Method, f.Times = "answer", http.MethodPut, 1
-			srv.Spoil(t, f)
-			_, err := s.PutNew(t.Context(), "once", []byte("x"))
-			if !errors.Is(err, tc.once) || tc.once == nil && err != nil {
-				t.Errorf("once: %v, want %v", err, tc.once)
-			}
-			if n := told.Load(); (n > 0) != (tc.once == nil) {
-				t.Errorf("%d notices of an answer that ends with %v", n, tc.once)
-			}
-			f.Times = 0
-			srv.Spoil(t, f)
-			s = client(t, srv, fmt.Sprintf("answers-%d", i), func(s *Settings) { s.Patience = 50 * time.Millisecond })
-			_, err = s.PutNew(t.Context(), "always", []byte("x"))
-			srv.Clear(t)
-			if !errors.Is(err, tc.always) || !strings.Contains(err.Error(), tc.text) {
-				t.Errorf("always: %v, want %v and %q", err, tc.always, tc.text)
-			}
-			if text := err.Error(); !strings.Contains(text, "put always in az://plain/answers-") || strings.ContainsAny(text, "\n\x1b") || strings.Contains(text, storetest.AzureKey) {
-				t.Errorf("%q names no object, is more than a line, or shows the key", text)
+	open := func(t testing.TB, folder string, patience time.Duration, told func()) store.Store {
+		return client(t, srv, folder, func(s *Settings) {
+			s.Patience = cmp.Or(patience, s.Patience)
+			s.Notice = func(remote.Notice) {
+				if told != nil {
+					told()
+				}
 			}
 		})
 	}
+	srv.Answers(t, http.MethodPut, storetest.AzureKey, open, []storetest.Answer{
+		storetest.Comes("busy", storetest.Fault{Status: 503, Body: xmlError("ServerBusy")}, nil, store.ErrSlowDown, "HTTP 503 ServerBusy: as the test wants it"),
+		storetest.Comes("busy, in doubt", storetest.Fault{Status: 503, Body: xmlError("ServerBusy")}, nil, store.ErrDoubtful, "HTTP 503 ServerBusy"),
+		storetest.Comes("timed out", storetest.Fault{Status: 500, Body: xmlError("OperationTimedOut")}, nil, store.ErrDoubtful, "OperationTimedOut"),
+		storetest.Comes("HTML in 201", storetest.Fault{Status: 201, Body: "<!DOCTYPE html><html>log in</html>"}, nil, store.ErrDoubtful, "ETag"),
+		storetest.Comes("damaged on its way", storetest.Fault{Status: 400, Body: xmlError("Md5Mismatch")}, nil, store.ErrCorrupt, "Md5Mismatch"),
+		storetest.Comes("a token that has expired", storetest.Fault{Status: 401, Body: xmlError("InvalidAuthenticationInfo")}, nil, store.ErrRefused, "the token is none that the server takes: is the tenant that of the account?: renew the key or signature that this store was opened with"),
+		storetest.Comes("a wrong key, or clock", storetest.Fault{Status: 403, Body: xmlError("AuthenticationFailed"), Header: map[string]string{"Date": "Mon, 02 Jan 2006 15:04:05 GMT"}}, store.ErrRefused, store.ErrRefused, "the server's clock is -"),
+		storetest.Comes("no role", storetest.Fault{Status: 403, Body: xmlError("AuthorizationPermissionMismatch")}, store.ErrRefused, store.ErrRefused, "docs/stores.md"),
+		storetest.Comes("container gone", storetest.Fault{Status: 404, Body: xmlError("ContainerNotFound")}, store.ErrRefused, store.ErrRefused, "make the container"),
+		storetest.Comes("container on its way out", storetest.Fault{Status: 409, Body: xmlError("ContainerBeingDeleted")}, store.ErrRefused, store.ErrRefused, "ContainerBeingDeleted"),
+		storetest.Comes("a lease", storetest.Fault{Status: 412, Body: xmlError("LeaseIdMissing")}, store.ErrRefused, store.ErrRefused, "break it"),
+		storetest.Comes("a proxy's 404", storetest.Fault{Status: 404, Body: "<html>404</html>"}, nil, store.ErrDoubtful, "HTTP 404"),
+	})
 }
 
 // TestAbsentIsSaidByTheStore: neither a container that is gone nor a proxy's page makes an object absent.
@@ -196,14 +172,7 @@ func TestStallsAndCuts(t *testing.T) {
 	if _, err := u.Complete(t.Context(), sha256.Sum256(text)); err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []storetest.Fault{{Kind: "stall-answer", Bytes: len(text) / 2}, {Kind: "cut-answer", Bytes: len(text) / 2}, {Kind: "stall"}, {Kind: "lose-request"}, {Kind: "answer", Status: 500}, {Kind: "answer", Status: 200, Body: "<html>"}} {
-		f.Method, f.Key, f.Times = http.MethodGet, "lm/u", 1
-		srv.Spoil(t, f)
-		got := make([]byte, len(text))
-		if err := s.ReadRange(t.Context(), "u", 0, got); err != nil || !bytes.Equal(got, text) {
-			t.Errorf("%s after %d bytes: %v", f.Kind, f.Bytes, err)
-		}
-	}
+	srv.Reads(t, s, "lm", "u", text)
 	for _, r := range srv.Requests(t) {
 		if r.Fault == "flip-request" && r.Status != http.StatusBadRequest {
 			t.Errorf("a block that changed on its way was answered with %d", r.Status)

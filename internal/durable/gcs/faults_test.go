@@ -2,6 +2,7 @@ package gcs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -45,56 +46,32 @@ func TestExpiredCredentialsAreNamed(t *testing.T) {
 // TestAnswers: what each answer of a server comes to when it comes once, and when it always comes.
 func TestAnswers(t *testing.T) {
 	srv := storetest.StartGCS(t)
-	for i, tc := range []struct {
-		name   string
-		fault  storetest.Fault
-		once   error // of a put that is answered so once
-		always error // of one that is always answered so
-		text   string
-	}{
-		{"too many requests", storetest.Fault{Status: 429, Body: jsonError("rateLimitExceeded", "slow")}, nil, store.ErrSlowDown, "HTTP 429 rateLimitExceeded: slow"},
-		{"a limit in 403", storetest.Fault{Status: 403, Body: jsonError("userRateLimitExceeded", "")}, nil, store.ErrSlowDown, "HTTP 403 userRateLimitExceeded"},
-		{"unavailable", storetest.Fault{Status: 503, Body: "<html>Service Unavailable</html>"}, nil, store.ErrSlowDown, "HTTP 503"},
-		{"unavailable, in doubt", storetest.Fault{Status: 503}, nil, store.ErrDoubtful, "HTTP 503"},
-		{"backend error", storetest.Fault{Status: 503, Body: `{"error":{"message":"\u001b[31m","errors":[{"reason":"backendError"}]}}`}, nil, store.ErrDoubtful, "HTTP 503 backendError"},
-		{"internal error", storetest.Fault{Status: 500, Body: jsonError("internalError", "")}, nil, store.ErrDoubtful, "HTTP 500"},
-		{"502 in HTML", storetest.Fault{Status: 502, Body: "<html>\n<h1>Bad Gateway</h1></html>"}, nil, store.ErrDoubtful, "HTTP 502"},
-		{"HTML in 200", storetest.Fault{Status: 200, Body: "<!DOCTYPE html><html>log in</html>"}, nil, store.ErrDoubtful, "is it a store that answers"},
-		{"200 without a generation", storetest.Fault{Status: 200, Body: "{}"}, nil, store.ErrDoubtful, "generation"},
-		{"damaged on its way", storetest.Fault{Status: 400, Body: jsonError("invalid", `Provided CRC32C "a" doesn't match calculated CRC32C "b".`)}, nil, store.ErrCorrupt, "match calculated"},
-		{"a token that has expired", storetest.Fault{Status: 401, Body: jsonError("authError", "Invalid Credentials")}, nil, store.ErrRefused, "GOOGLE_APPLICATION_CREDENTIALS"},
-		{"access denied", storetest.Fault{Status: 403, Body: jsonError("forbidden", "no storage.objects.create access")}, store.ErrRefused, store.ErrRefused, "docs/stores.md"},
-		{"bucket gone", storetest.Fault{Status: 404, Body: jsonError("notFound", "The specified bucket does not exist.")}, store.ErrRefused, store.ErrRefused, "make the bucket"},
-		{"a proxy's 404", storetest.Fault{Status: 404, Body: "<html>404</html>"}, nil, store.ErrDoubtful, "HTTP 404"},
-		{"redirect of a portal", storetest.Fault{Status: 302, Header: map[string]string{"Location": "http://127.0.0.1:1/login"}}, store.ErrRefused, store.ErrRefused, "portal"},
-		{"retention policy", storetest.Fault{Status: 403, Body: jsonError("retentionPolicyNotMet", "")}, store.ErrRefused, store.ErrRefused, "retentionPolicyNotMet"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			var told atomic.Int32
-			s := client(t, srv, fmt.Sprintf("answers-%d", i), func(s *Settings) { s.Notice = func(remote.Notice) { told.Add(1) } })
-			f := tc.fault
-			f.Kind, f.Method, f.Times = "answer", http.MethodPost, 1
-			srv.Spoil(t, f)
-			_, err := s.PutNew(t.Context(), "once", []byte("x"))
-			if !errors.Is(err, tc.once) || tc.once == nil && err != nil {
-				t.Errorf("once: %v, want %v", err, tc.once)
-			}
-			if n := told.Load(); (n > 0) != (tc.once == nil) {
-				t.Errorf("%d notices of an answer that ends with %v", n, tc.once)
-			}
-			f.Times = 0
-			srv.Spoil(t, f)
-			s = client(t, srv, fmt.Sprintf("answers-%d", i), func(s *Settings) { s.Patience = 50 * time.Millisecond })
-			_, err = s.PutNew(t.Context(), "always", []byte("x"))
-			srv.Clear(t)
-			if !errors.Is(err, tc.always) || !strings.Contains(err.Error(), tc.text) {
-				t.Errorf("always: %v, want %v and %q", err, tc.always, tc.text)
-			}
-			if text := err.Error(); !strings.Contains(text, "put always in gs://plain/answers-") || strings.ContainsAny(text, "\n\x1b") {
-				t.Errorf("%q names no object, or is more than a line", text)
+	open := func(t testing.TB, folder string, patience time.Duration, told func()) store.Store {
+		return client(t, srv, folder, func(s *Settings) {
+			s.Patience = cmp.Or(patience, s.Patience)
+			s.Notice = func(remote.Notice) {
+				if told != nil {
+					told()
+				}
 			}
 		})
 	}
+	srv.Answers(t, http.MethodPost, "", open, []storetest.Answer{
+		storetest.Comes("too many requests", storetest.Fault{Status: 429, Body: jsonError("rateLimitExceeded", "slow")}, nil, store.ErrSlowDown, "HTTP 429 rateLimitExceeded: slow"),
+		storetest.Comes("a limit in 403", storetest.Fault{Status: 403, Body: jsonError("userRateLimitExceeded", "")}, nil, store.ErrSlowDown, "HTTP 403 userRateLimitExceeded"),
+		storetest.Comes("unavailable", storetest.Fault{Status: 503, Body: "<html>Service Unavailable</html>"}, nil, store.ErrSlowDown, "HTTP 503"),
+		storetest.Comes("unavailable, in doubt", storetest.Fault{Status: 503}, nil, store.ErrDoubtful, "HTTP 503"),
+		storetest.Comes("backend error", storetest.Fault{Status: 503, Body: `{"error":{"message":"\u001b[31m","errors":[{"reason":"backendError"}]}}`}, nil, store.ErrDoubtful, "HTTP 503 backendError"),
+		storetest.Comes("internal error", storetest.Fault{Status: 500, Body: jsonError("internalError", "")}, nil, store.ErrDoubtful, "HTTP 500"),
+		storetest.Comes("HTML in 200", storetest.Fault{Status: 200, Body: "<!DOCTYPE html><html>log in</html>"}, nil, store.ErrDoubtful, "is it a store that answers"),
+		storetest.Comes("200 without a generation", storetest.Fault{Status: 200, Body: "{}"}, nil, store.ErrDoubtful, "generation"),
+		storetest.Comes("damaged on its way", storetest.Fault{Status: 400, Body: jsonError("invalid", `Provided CRC32C "a" doesn't match calculated CRC32C "b".`)}, nil, store.ErrCorrupt, "match calculated"),
+		storetest.Comes("a token that has expired", storetest.Fault{Status: 401, Body: jsonError("authError", "Invalid Credentials")}, nil, store.ErrRefused, "GOOGLE_APPLICATION_CREDENTIALS"),
+		storetest.Comes("access denied", storetest.Fault{Status: 403, Body: jsonError("forbidden", "no storage.objects.create access")}, store.ErrRefused, store.ErrRefused, "docs/stores.md"),
+		storetest.Comes("bucket gone", storetest.Fault{Status: 404, Body: jsonError("notFound", "The specified bucket does not exist.")}, store.ErrRefused, store.ErrRefused, "make the bucket"),
+		storetest.Comes("a proxy's 404", storetest.Fault{Status: 404, Body: "<html>404</html>"}, nil, store.ErrDoubtful, "HTTP 404"),
+		storetest.Comes("retention policy", storetest.Fault{Status: 403, Body: jsonError("retentionPolicyNotMet", "")}, store.ErrRefused, store.ErrRefused, "retentionPolicyNotMet"),
+	})
 }
 
 // TestAbsentIsListed: neither a bucket that is gone nor a proxy's page makes an object absent.
@@ -202,14 +179,7 @@ func TestStallsAndCuts(t *testing.T) {
 	if _, err := u.Complete(t.Context(), sha256.Sum256(text)); err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []storetest.Fault{{Kind: "stall-answer", Bytes: len(text) / 2}, {Kind: "cut-answer", Bytes: len(text) / 2}, {Kind: "stall"}, {Kind: "lose-request"}, {Kind: "answer", Status: 500}, {Kind: "answer", Status: 200, Body: "<html>"}} {
-		f.Method, f.Key, f.Times = http.MethodGet, "lm/u", 1
-		srv.Spoil(t, f)
-		got := make([]byte, len(text))
-		if err := s.ReadRange(t.Context(), "u", 0, got); err != nil || !bytes.Equal(got, text) {
-			t.Errorf("%s after %d bytes: %v", f.Kind, f.Bytes, err)
-		}
-	}
+	srv.Reads(t, s, "lm", "u", text)
 	if _, err := s.PutNew(t.Context(), "k", []byte("0123456789")); err != nil {
 		t.Fatal(err)
 	}

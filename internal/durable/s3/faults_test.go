@@ -2,6 +2,7 @@ package s3
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -50,60 +51,34 @@ func xmlError(code, more string) string {
 // TestAnswers: what each answer of a server comes to when it comes once, and when it always comes.
 func TestAnswers(t *testing.T) {
 	srv := storetest.Start(t)
-	for i, tc := range []struct {
-		name   string
-		fault  storetest.Fault
-		once   error // of a put that is answered so once
-		always error // of one that is always answered so
-		text   string
-	}{
-		{"slow down", storetest.Fault{Status: 503, Body: xmlError("SlowDown", "")}, nil, store.ErrSlowDown, "HTTP 503 SlowDown"},
-		{"503 in HTML", storetest.Fault{Status: 503, Body: "<html><body>Service Unavailable</body></html>"}, nil, store.ErrSlowDown, "HTTP 503"},
-		{"429 without a body", storetest.Fault{Status: 429}, nil, store.ErrSlowDown, "HTTP 429"},
-		{"internal error", storetest.Fault{Status: 500, Body: xmlError("InternalError", "")}, nil, store.ErrDoubtful, "HTTP 500 InternalError: as the test wants it"},
-		{"502 in HTML", storetest.Fault{Status: 502, Body: "<html>\n<h1>Bad Gateway\x1b[31m</h1></html>"}, nil, store.ErrDoubtful, "HTTP 502"},
-		{"504", storetest.Fault{Status: 504}, nil, store.ErrDoubtful, "HTTP 504"},
-		{"an error in 200", storetest.Fault{Status: 200, Body: xmlError("InternalError", ""), Header: map[string]string{"ETag": `"x"`}}, nil, store.ErrDoubtful, "InternalError"},
-		{"HTML in 200", storetest.Fault{Status: 200, Body: "<!DOCTYPE html><html>log in</html>", Header: map[string]string{"ETag": `"x"`}}, nil, store.ErrDoubtful, "HTML"},
-		{"200 without an ETag", storetest.Fault{Status: 200}, nil, store.ErrDoubtful, "ETag"},
-		{"conflict", storetest.Fault{Status: 409, Body: xmlError("ConditionalRequestConflict", "")}, nil, store.ErrDoubtful, "ConditionalRequestConflict"},
-		{"another region", storetest.Fault{Status: 400, Body: xmlError("AuthorizationHeaderMalformed", "<Region>eu-west-9</Region>")}, store.ErrRefused, store.ErrRefused, "its region is eu-west-9"},
-		{"invalid region", storetest.Fault{Status: 400, Body: xmlError("InvalidRegion", "<Region>eu-west-9</Region>")}, store.ErrRefused, store.ErrRefused, "set the region"},
-		{"redirect", storetest.Fault{Status: 301, Body: xmlError("PermanentRedirect", "<Endpoint>b.s3.eu-west-9.amazonaws.com</Endpoint>"), Header: map[string]string{"Location": "http://127.0.0.1:1/"}}, store.ErrRefused, store.ErrRefused, "elsewhere"},
-		{"redirect of a portal", storetest.Fault{Status: 302, Header: map[string]string{"Location": "http://127.0.0.1:1/login"}}, store.ErrRefused, store.ErrRefused, "HTTP 302"},
-		{"skewed clock", storetest.Fault{Status: 403, Body: xmlError("RequestTimeTooSkewed", ""), Header: map[string]string{"Date": "Mon, 02 Jan 2006 15:04:05 GMT"}}, store.ErrRefused, store.ErrRefused, "clock is wrong"},
-		{"access denied", storetest.Fault{Status: 403, Body: xmlError("AccessDenied", "")}, store.ErrRefused, store.ErrRefused, "docs/stores.md"},
-		{"bucket gone", storetest.Fault{Status: 404, Body: xmlError("NoSuchBucket", "")}, store.ErrRefused, store.ErrRefused, "make the bucket"},
-		{"quota", storetest.Fault{Status: 403, Body: xmlError("QuotaExceeded", "")}, store.ErrRefused, store.ErrRefused, "quota is used up"},
-		{"full", storetest.Fault{Status: 507, Body: xmlError("XMinioStorageFull", "")}, store.ErrRefused, store.ErrRefused, "store is full"},
-		{"not implemented", storetest.Fault{Status: 501, Body: xmlError("NotImplemented", "")}, store.ErrRefused, store.ErrRefused, "checksum"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			told := &notices{}
-			s := client(t, srv, fmt.Sprintf("answers-%d", i), func(s *Settings) { s.Notice = told.note })
-			f := tc.fault
-			f.Kind, f.Method, f.Times = "answer", http.MethodPut, 1
-			srv.Spoil(t, f)
-			_, err := s.PutNew(t.Context(), "once", []byte("x"))
-			if !errors.Is(err, tc.once) || tc.once == nil && err != nil {
-				t.Errorf("once: %v, want %v", err, tc.once)
-			}
-			if n := len(told.take()); (n > 0) != (tc.once == nil) {
-				t.Errorf("%d notices of an answer that ends with %v", n, tc.once)
-			}
-			f.Times = 0
-			srv.Spoil(t, f)
-			s = client(t, srv, fmt.Sprintf("answers-%d", i), func(s *Settings) { s.Patience = 50 * time.Millisecond })
-			_, err = s.PutNew(t.Context(), "always", []byte("x"))
-			srv.Clear(t)
-			if !errors.Is(err, tc.always) || !strings.Contains(err.Error(), tc.text) {
-				t.Errorf("always: %v, want %v and %q", err, tc.always, tc.text)
-			}
-			if text := err.Error(); !strings.Contains(text, "put always in s3://plain/answers-") || strings.ContainsAny(text, "\n\x1b") || strings.Contains(text, storetest.Secret) {
-				t.Errorf("%q names no object, or is more than a line", text)
+	open := func(t testing.TB, folder string, patience time.Duration, told func()) store.Store {
+		return client(t, srv, folder, func(s *Settings) {
+			s.Patience = cmp.Or(patience, s.Patience)
+			s.Notice = func(remote.Notice) {
+				if told != nil {
+					told()
+				}
 			}
 		})
 	}
+	srv.Answers(t, http.MethodPut, storetest.Secret, open, []storetest.Answer{
+		storetest.Comes("slow down", storetest.Fault{Status: 503, Body: xmlError("SlowDown", "")}, nil, store.ErrSlowDown, "HTTP 503 SlowDown"),
+		storetest.Comes("503 in HTML", storetest.Fault{Status: 503, Body: "<html><body>Service Unavailable</body></html>"}, nil, store.ErrSlowDown, "HTTP 503"),
+		storetest.Comes("internal error", storetest.Fault{Status: 500, Body: xmlError("InternalError", "")}, nil, store.ErrDoubtful, "HTTP 500 InternalError: as the test wants it"),
+		storetest.Comes("an error in 200", storetest.Fault{Status: 200, Body: xmlError("InternalError", ""), Header: map[string]string{"ETag": `"x"`}}, nil, store.ErrDoubtful, "InternalError"),
+		storetest.Comes("HTML in 200", storetest.Fault{Status: 200, Body: "<!DOCTYPE html><html>log in</html>", Header: map[string]string{"ETag": `"x"`}}, nil, store.ErrDoubtful, "HTML"),
+		storetest.Comes("200 without an ETag", storetest.Fault{Status: 200}, nil, store.ErrDoubtful, "ETag"),
+		storetest.Comes("conflict", storetest.Fault{Status: 409, Body: xmlError("ConditionalRequestConflict", "")}, nil, store.ErrDoubtful, "ConditionalRequestConflict"),
+		storetest.Comes("another region", storetest.Fault{Status: 400, Body: xmlError("AuthorizationHeaderMalformed", "<Region>eu-west-9</Region>")}, store.ErrRefused, store.ErrRefused, "its region is eu-west-9"),
+		storetest.Comes("invalid region", storetest.Fault{Status: 400, Body: xmlError("InvalidRegion", "<Region>eu-west-9</Region>")}, store.ErrRefused, store.ErrRefused, "set the region"),
+		storetest.Comes("redirect", storetest.Fault{Status: 301, Body: xmlError("PermanentRedirect", "<Endpoint>b.s3.eu-west-9.amazonaws.com</Endpoint>"), Header: map[string]string{"Location": "http://127.0.0.1:1/"}}, store.ErrRefused, store.ErrRefused, "elsewhere"),
+		storetest.Comes("skewed clock", storetest.Fault{Status: 403, Body: xmlError("RequestTimeTooSkewed", ""), Header: map[string]string{"Date": "Mon, 02 Jan 2006 15:04:05 GMT"}}, store.ErrRefused, store.ErrRefused, "clock is wrong"),
+		storetest.Comes("access denied", storetest.Fault{Status: 403, Body: xmlError("AccessDenied", "")}, store.ErrRefused, store.ErrRefused, "docs/stores.md"),
+		storetest.Comes("bucket gone", storetest.Fault{Status: 404, Body: xmlError("NoSuchBucket", "")}, store.ErrRefused, store.ErrRefused, "make the bucket"),
+		storetest.Comes("quota", storetest.Fault{Status: 403, Body: xmlError("QuotaExceeded", "")}, store.ErrRefused, store.ErrRefused, "quota is used up"),
+		storetest.Comes("full", storetest.Fault{Status: 507, Body: xmlError("XMinioStorageFull", "")}, store.ErrRefused, store.ErrRefused, "store is full"),
+		storetest.Comes("not implemented", storetest.Fault{Status: 501, Body: xmlError("NotImplemented", "")}, store.ErrRefused, store.ErrRefused, "checksum"),
+	})
 }
 
 // TestBucketThatIsGone: no object of it is merely absent.
@@ -278,16 +253,7 @@ func TestStalls(t *testing.T) {
 	if _, err := u.Complete(t.Context(), sha256.Sum256(text)); err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []storetest.Fault{
-		{Kind: "stall-answer", Bytes: half(text)}, {Kind: "cut-answer", Bytes: half(text)}, {Kind: "stall"}, {Kind: "cut-answer"}, {Kind: "lose-request"}, {Kind: "answer", Status: 500},
-	} {
-		f.Method, f.Key, f.Times = http.MethodGet, "lm/u", 1
-		srv.Spoil(t, f)
-		got := make([]byte, len(text))
-		if err := s.ReadRange(t.Context(), "u", 0, got); err != nil || !bytes.Equal(got, text) {
-			t.Errorf("%s after %d bytes: %v", f.Kind, f.Bytes, err)
-		}
-	}
+	srv.Reads(t, s, "lm", "u", text)
 	var ranges []string
 	for _, r := range srv.Requests(t) {
 		if r.Method == http.MethodGet && strings.HasSuffix(r.Path, "lm/u") {
