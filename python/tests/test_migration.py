@@ -68,14 +68,19 @@ def test_every_row_has_a_line_or_a_reason() -> None:
     assert bare == []
 
 
+def helped(verb: str) -> str:
+    """What the program says of a verb, with every flag."""
+    every = ["--all"] if verb in ("run", "exec") else []
+    return subprocess.run([str(ROOT / "bin" / "replicad"), *verb.split(), "--help", *every], env=environment(), capture_output=True, text=True, check=True).stdout
+
+
 def test_verbs_and_flags_of_the_page_are_the_binarys() -> None:
     for span in spans():
         if re.match(r"replicad \w", span):
             _, verb, *rest = span.split()
-            done = subprocess.run([str(ROOT / "bin" / "replicad"), verb, "--help"], env=environment(), capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            assert f"replicad {verb}" in done.stdout, span
-            assert all(word.partition("=")[0] in done.stdout for word in rest), span
+            text = helped(verb)
+            assert f"replicad {verb}" in text, span
+            assert all(word.partition("=")[0] in text for word in rest), span
 
 
 @pytest.mark.skipif(importlib.util.find_spec("megatron") is not None, reason="it is installed here")
@@ -172,12 +177,9 @@ def test_names_of_nvrx_and_torchft_have_a_row() -> None:
 def test_what_stands_beside_nvrx_and_torchft_is_there() -> None:
     """Flags are the binary's, and parameters are those of what is called."""
     right = "\n".join(here for _, here in others())
-    helped = {
-        verb: subprocess.run([str(ROOT / "bin" / "replicad"), *verb.split(), "--help"], env=environment(), capture_output=True, text=True, check=True).stdout
-        for verb in ("run", "node drain", "job end")
-    }
-    assert [flag for flag in re.findall(r"(--[a-z][a-z-]+)", re.sub(r"-- numactl.*?`", "", right)) if flag not in helped["run"]] == []
-    assert all(f"replicad {verb}" in text for verb, text in helped.items())
+    of_run = helped("run")
+    assert [flag for flag in re.findall(r"(--[a-z][a-z-]+)", re.sub(r"-- numactl.*?`", "", right)) if flag not in of_run] == []
+    assert all(f"replicad {verb}" in helped(verb) for verb in ("run", "node drain", "job end"))
     for name, of in {"wrap": replicad.inprocess.wrap, "MemoryHealth": replicad.inprocess.MemoryHealth}.items():
         given = {p for call in re.findall(rf"`{name}\(([^`]*)\)`", right) for p in re.findall(r"(\w+)=", call)}
         known = set(inspect.signature(of).parameters) | {"soft", "hard"}
