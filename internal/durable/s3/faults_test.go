@@ -223,8 +223,6 @@ func TestNoCredentials(t *testing.T) {
 	}
 }
 
-func half(b []byte) int { return len(b) / 2 }
-
 // TestStalls: a part of which nothing moves is given up and sent again, and is told of before.
 func TestStalls(t *testing.T) {
 	srv := storetest.Start(t)
