@@ -44,6 +44,6 @@ func newExec(std stdio) *cobra.Command {
 	f.addJobFlags(cmd)
 	cmd.Flags().BoolVar(&f.opt.UnlessEnded, "unless-ended", false, "don't create the job where the newest of its name has ended unfinished")
 	_ = cmd.Flags().MarkHidden("unless-ended") // it is there; for connect() of a process that is started again by a rule
-	fewFlags(cmd, usual)
+	fewFlags(cmd)
 	return cmd
 }

@@ -11,15 +11,15 @@ import (
 // usual are the flags of `replicad run` and of its kin that most jobs need.
 var usual = []string{"job", "world", "groups", "min-copies", "warm", "spare", "resume", "from", "durable-every", "dev", "config", "help"}
 
-// fewFlags has --help list these flags alone, and all of them with --all: who begins reads a dozen lines and not thirty.
-func fewFlags(cmd *cobra.Command, shown []string) {
+// fewFlags has --help list the usual flags alone, and all of them with --all: who begins reads a dozen lines and not thirty.
+func fewFlags(cmd *cobra.Command) {
 	all := cmd.Flags().Bool("all", false, "with --help: every flag")
 	_ = cmd.Flags().MarkHidden("all") // it is there; the last line of the help names it
 	help := cmd.HelpFunc()
 	cmd.SetHelpFunc(func(c *cobra.Command, args []string) {
 		more := 0
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if !*all && !f.Hidden && !slices.Contains(shown, f.Name) {
+			if !*all && !f.Hidden && !slices.Contains(usual, f.Name) {
 				f.Hidden = true
 				more++
 			}

@@ -99,7 +99,7 @@ func newRun(std stdio) *cobra.Command {
 	flags.StringArrayVar(&f.keep, "keep-file", nil, "`PATH` of a file or folder that the run carries in the durable tier, and ckpt export puts beside the weights; dir/ means what is in it; repeatable")
 	flags.BoolVar(&f.nohup, "nohup", false, "go on when the terminal is closed: ignore SIGHUP, and write what is printed to replicad-JOB.out in this directory")
 	flags.IntVar(&o.Capacity, "capacity", 0, "processes at the same time (default: as many as --ranks, else --world)")
-	fewFlags(cmd, usual)
+	fewFlags(cmd)
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,7 +51,7 @@ var helpers = []string{
 
 // TestNamesHaveACaller: what a package declares, the program uses. What tests alone use has no caller: nobody would miss it, and it is read as if it did something.
 func TestNamesHaveACaller(t *testing.T) {
-	list := sources(t)
+	list, left := sources(t), maps.Clone(uncalled)
 	used, asked := map[string]bool{}, map[string]bool{"Is": true, "As": true, "Unwrap": true} // those of package errors have no name
 	for _, s := range list {
 		interfaces(asked, map[*types.Package]bool{}, s.pkg)
@@ -84,14 +85,14 @@ func TestNamesHaveACaller(t *testing.T) {
 			case name == "" || used[name] || isConst || id.Name == "_" || id.Name == "main" || id.Name == "init":
 			case isFunc && f.Signature().Recv() != nil && asked[id.Name]: // some interface may be what calls it
 			case uncalled[name] != "":
-				delete(uncalled, name)
+				delete(left, name)
 			default:
 				at := s.fset.Position(id.Pos())
 				t.Errorf("%s:%d: %s is used by tests alone: remove it, or name it in uncalled with the reason why it stays", filepath.Base(at.Filename), at.Line, name)
 			}
 		}
 	}
-	for name := range uncalled {
+	for name := range left {
 		t.Errorf("%s is gone, or has a caller: it needs no line in uncalled any more", name)
 	}
 }

@@ -2,7 +2,6 @@ package azure
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -29,15 +28,8 @@ func xmlError(code string) string {
 // TestAnswers: what each answer of a server comes to when it comes once, and when it always comes.
 func TestAnswers(t *testing.T) {
 	srv := storetest.StartAzure(t)
-	open := func(t testing.TB, folder string, patience time.Duration, told func()) store.Store {
-		return client(t, srv, folder, func(s *Settings) {
-			s.Patience = cmp.Or(patience, s.Patience)
-			s.Notice = func(remote.Notice) {
-				if told != nil {
-					told()
-				}
-			}
-		})
+	open := func(t testing.TB, folder string, patience time.Duration, noticed func()) store.Store {
+		return client(t, srv, folder, func(s *Settings) { s.Patience, s.Notice = patience, func(remote.Notice) { noticed() } })
 	}
 	srv.Answers(t, http.MethodPut, storetest.AzureKey, open, []storetest.Answer{
 		storetest.Comes("busy", storetest.Fault{Status: 503, Body: xmlError("ServerBusy")}, nil, store.ErrSlowDown, "HTTP 503 ServerBusy: as the test wants it"),

@@ -2,7 +2,6 @@ package gcs
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -46,15 +45,8 @@ func TestExpiredCredentialsAreNamed(t *testing.T) {
 // TestAnswers: what each answer of a server comes to when it comes once, and when it always comes.
 func TestAnswers(t *testing.T) {
 	srv := storetest.StartGCS(t)
-	open := func(t testing.TB, folder string, patience time.Duration, told func()) store.Store {
-		return client(t, srv, folder, func(s *Settings) {
-			s.Patience = cmp.Or(patience, s.Patience)
-			s.Notice = func(remote.Notice) {
-				if told != nil {
-					told()
-				}
-			}
-		})
+	open := func(t testing.TB, folder string, patience time.Duration, noticed func()) store.Store {
+		return client(t, srv, folder, func(s *Settings) { s.Patience, s.Notice = patience, func(remote.Notice) { noticed() } })
 	}
 	srv.Answers(t, http.MethodPost, "", open, []storetest.Answer{
 		storetest.Comes("too many requests", storetest.Fault{Status: 429, Body: jsonError("rateLimitExceeded", "slow")}, nil, store.ErrSlowDown, "HTTP 429 rateLimitExceeded: slow"),

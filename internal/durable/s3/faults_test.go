@@ -2,7 +2,6 @@ package s3
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -51,15 +50,8 @@ func xmlError(code, more string) string {
 // TestAnswers: what each answer of a server comes to when it comes once, and when it always comes.
 func TestAnswers(t *testing.T) {
 	srv := storetest.Start(t)
-	open := func(t testing.TB, folder string, patience time.Duration, told func()) store.Store {
-		return client(t, srv, folder, func(s *Settings) {
-			s.Patience = cmp.Or(patience, s.Patience)
-			s.Notice = func(remote.Notice) {
-				if told != nil {
-					told()
-				}
-			}
-		})
+	open := func(t testing.TB, folder string, patience time.Duration, noticed func()) store.Store {
+		return client(t, srv, folder, func(s *Settings) { s.Patience, s.Notice = patience, func(remote.Notice) { noticed() } })
 	}
 	srv.Answers(t, http.MethodPut, storetest.Secret, open, []storetest.Answer{
 		storetest.Comes("slow down", storetest.Fault{Status: 503, Body: xmlError("SlowDown", "")}, nil, store.ErrSlowDown, "HTTP 503 SlowDown"),

@@ -41,8 +41,7 @@ var Anybodys = []Answer{
 	},
 }
 
-// Opened is how Answers opens a store in a folder: with this patience, and noticed is called at each notice. Zero and nil
-// are the test's own.
+// Opened is how Answers opens a store in a folder, with this patience; noticed is called at each notice.
 type Opened func(t testing.TB, folder string, patience time.Duration, noticed func()) store.Store
 
 // Answers judges what each answer comes to when it comes once, and when it always comes. method is that of a put. An
@@ -56,7 +55,7 @@ func (s *Server) Answers(t *testing.T, method, secret string, open Opened, rows 
 			f := tc.Fault
 			f.Kind, f.Method, f.Times = "answer", method, 1
 			s.Spoil(t, f)
-			_, err := open(t, folder, 0, func() { told.Add(1) }).PutNew(t.Context(), "once", []byte("x"))
+			_, err := open(t, folder, 10*time.Second, func() { told.Add(1) }).PutNew(t.Context(), "once", []byte("x"))
 			if !errors.Is(err, tc.Once) || tc.Once == nil && err != nil {
 				t.Errorf("once: %v, want %v", err, tc.Once)
 			}
@@ -65,7 +64,7 @@ func (s *Server) Answers(t *testing.T, method, secret string, open Opened, rows 
 			}
 			f.Times = 0
 			s.Spoil(t, f)
-			_, err = open(t, folder, 50*time.Millisecond, nil).PutNew(t.Context(), "always", []byte("x"))
+			_, err = open(t, folder, 50*time.Millisecond, func() {}).PutNew(t.Context(), "always", []byte("x"))
 			s.Clear(t)
 			if !errors.Is(err, tc.Always) || !strings.Contains(err.Error(), tc.Text) {
 				t.Fatalf("always: %v, want %v and %q", err, tc.Always, tc.Text)
