@@ -67,20 +67,48 @@ func (p *process) madeBefore(from int, event string) (newest int) {
 
 // longestStep is the most steps that lie between two of a list.
 func longestStep(steps []int) (most int) {
-	for i := range steps[min(1, len(steps)):] {
-		most = max(most, steps[i+1]-steps[i])
-	}
+	_, most = longest(steps)
 	return most
 }
 
-// commitsGoOn judges by the steps between two commits that they don't wait for a bad disk: 30 are what 3 s come to.
-func commitsGoOn(t *testing.T, commits []int) {
+// longest is where most steps lie between two of a list, and how many.
+func longest(steps []int) (at, most int) {
+	for i := range steps[min(1, len(steps)):] {
+		if apart := steps[i+1] - steps[i]; apart > most {
+			at, most = i, apart
+		}
+	}
+	return at, most
+}
+
+// commitsGoOn judges by the steps between two commits of a leader's output that they don't wait for a bad disk: 30 are what 3 s come to.
+func commitsGoOn(t *testing.T, leader *process, from int) {
 	t.Helper()
-	most := longestStep(commits)
+	commits := leader.steps(from, "commit_seen")
+	at, most := longest(commits)
 	if most > 30 || len(commits) == 0 {
 		t.Errorf("between two commits were up to %d steps: %v", most, commits)
+		if at+1 < len(commits) {
+			t.Logf("the leader meanwhile:\n%s", leader.between(from, "commit_seen", commits[at], commits[at+1]))
+		}
 	}
 	t.Logf("%d commits, at most %d steps from one to the next", len(commits), most)
+}
+
+// between are the lines from an event of one step to that of another.
+func (p *process) between(from int, event string, first, last int) string {
+	is := func(step int) func(line) bool {
+		return func(l line) bool { return l.is(event, fields{"step": step}) }
+	}
+	begin, _, _ := p.scan(from, is(first))
+	end, _, _ := p.scan(begin, is(last))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out strings.Builder
+	for _, l := range p.lines[begin:min(end+1, len(p.lines))] {
+		out.WriteString(l.text + "\n")
+	}
+	return out.String()
 }
 
 // pid is a rank's process.
@@ -227,8 +255,7 @@ func TestDurableDirFreezes(t *testing.T) {
 			if made-resumed > lost || loaded.fields["source"] == "durable" {
 				t.Errorf("the death of a rank cost %d steps: %d were made, and %s", made-resumed, made, loaded.text)
 			}
-			commits := leader.daemon.steps(from, "commit_seen")
-			commitsGoOn(t, commits)
+			commitsGoOn(t, leader.daemon, from)
 			t.Logf("%d steps lost", made-resumed)
 
 			was := markers(t, disk.copied())
@@ -312,7 +339,7 @@ func TestDurableDirIsSlow(t *testing.T) {
 				t.Errorf("durable generations %v", durable)
 			}
 			if !c.long { // large states wait for their mirrors as well, on a busy machine for longer
-				commitsGoOn(t, commits)
+				commitsGoOn(t, leader.daemon, 0)
 			}
 			for _, bad := range []string{"failed", "commit_stalled"} {
 				if _, seen, _ := leader.daemon.scan(0, func(l line) bool {
@@ -338,8 +365,7 @@ func TestDurableDirIsSlowWithoutSpool(t *testing.T) {
 	l := leader.daemon.await("failed", fields{"what": "durable", "why": "the commit of step "})
 	contains(t, l.text, "Give the daemon a spool_dir on a local disk")
 	launchers[0].awaitLong(3*patience, "step", fields{"step": 150})
-	commits := leader.daemon.steps(0, "commit_seen")
-	commitsGoOn(t, commits)
+	commitsGoOn(t, leader.daemon, 0)
 }
 
 // TestAFullDurableDirGetsNoFuller: there is room for one generation, and for the shard of one node of the next. What is written of that goes again each
