@@ -35,7 +35,7 @@ const shelterEvery = 16
 
 // shelterSteps is that number for a job: each is captured for freshness too.
 func shelterSteps(j *replica.Job) replica.Step {
-	c := max(CadenceAt(j, j.Position.Step), 2)
+	c := max(Cadence(j), 2)
 	return (shelterEvery + c - 1) / c * c
 }
 

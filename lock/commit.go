@@ -46,9 +46,6 @@ func commit(j *replica.Job, nodes map[replica.NodeName]replica.Node, c replica.C
 		w.Turns = c.Turns
 		write(j, w)
 	}
-	for len(j.PlannedCadence) > 1 && j.PlannedCadence[1].From <= j.Position.Step {
-		j.PlannedCadence = j.PlannedCadence[1:]
-	}
 	return true, nil
 }
 

@@ -438,11 +438,18 @@ func TestCommitterCadence(t *testing.T) {
 		t.Fatalf("%+v: want the first multiple of 3", c)
 	}
 	j := *b.w.current()
-	j.PlannedCadence = []replica.Cadence{{From: 10, Every: 4}, {From: 30, Every: 1}}
-	for after, want := range map[replica.Step]replica.Step{0: 3, 8: 9, 9: 12, 12: 16, 28: 30, 30: 31} {
+	for after, want := range map[replica.Step]replica.Step{0: 3, 2: 3, 3: 6, 8: 9, 9: 12} {
 		if got := NextDue(&j, after); got != want {
 			t.Errorf("after %d: %d, want %d", after, got, want)
 		}
+	}
+	for upTo, want := range map[replica.Step]replica.Step{7: 7, 8: 7, 9: 9, 13: 12} {
+		if j.Position.Step = 7; LastDue(&j, upTo) != want {
+			t.Errorf("the last step due up to %d: %d, want %d", upTo, LastDue(&j, upTo), want)
+		}
+	}
+	if got := Cadence(&replica.Job{}); got != 1 {
+		t.Errorf("a job that names none has cadence %d", got)
 	}
 }
 

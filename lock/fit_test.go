@@ -156,7 +156,7 @@ func TestTextsAreCut(t *testing.T) {
 	}
 	samples := map[string]replica.Command{}
 	for _, c := range []replica.Command{replica.RegisterNode{}, replica.CreateJob{}, replica.Begin{}, replica.Claim{}, replica.ReportFault{}, replica.ApplyPlan{}, replica.Resume{}, replica.Commit{}, replica.CommitRoots{},
-		replica.ReportDispute{}, replica.Condemn{}, replica.SetCopies{}, replica.SetHolder{}, replica.Grow{}, replica.SetMirrors{}, replica.SetCadence{}, replica.BeginDurable{}, replica.EndDurable{}, replica.Quarantine{}, replica.ProveLost{}, replica.EndJob{}, replica.StopJob{}, replica.NewEra{}, replica.Revoke{}} {
+		replica.ReportDispute{}, replica.Condemn{}, replica.SetCopies{}, replica.SetHolder{}, replica.Grow{}, replica.SetMirrors{}, replica.BeginDurable{}, replica.EndDurable{}, replica.Quarantine{}, replica.ProveLost{}, replica.EndJob{}, replica.StopJob{}, replica.NewEra{}, replica.Revoke{}} {
 		samples[reflect.TypeOf(c).Name()] = c
 	}
 	checked := map[string]bool{"CreateJob.Name": true, "RegisterNode.Node.Addr": true, "RegisterNode.Node.Addrs": true, "Revoke.Revocation.Name": true} // held against a grammar of their own

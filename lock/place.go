@@ -77,66 +77,19 @@ func proveLost(j *replica.Job, c replica.ProveLost) (bool, error) {
 	return addProved(j, c.Holder), nil
 }
 
-// CadenceAt is the cadence c at a step.
-func CadenceAt(j *replica.Job, s replica.Step) replica.Step {
-	c := j.Options.Cadence
-	for _, p := range j.PlannedCadence {
-		if p.From <= s {
-			c = p.Every
-		}
-	}
-	return max(c, 1)
-}
+// Cadence is how many steps lie between two generations of a job.
+func Cadence(j *replica.Job) replica.Step { return max(j.Options.Cadence, 1) }
 
 // LastDue is the last step up to one that is to be committed at all; the job's position, where none is to come.
 func LastDue(j *replica.Job, upTo replica.Step) replica.Step {
-	due := j.Position.Step
-	for {
-		next := NextDue(j, due)
-		if next > upTo {
-			return due
-		}
-		due = next
-	}
+	c := Cadence(j)
+	return max(upTo/c*c, j.Position.Step)
 }
 
-// NextDue is the first step after s at which a generation is due: a multiple of the cadence there.
+// NextDue is the first step after s at which a generation is due: a multiple of the cadence.
 func NextDue(j *replica.Job, s replica.Step) replica.Step {
-	for s++; ; {
-		c := CadenceAt(j, s)
-		due := (s + c - 1) / c * c
-		if CadenceAt(j, due) == c {
-			return due
-		}
-		for _, p := range j.PlannedCadence { // the cadence changes before that step: look on from there
-			if p.From > s {
-				s = p.From
-				break
-			}
-		}
-	}
-}
-
-// setCadence changes the cadence from a step on that no rank has reached: at least now + 2c (protocol section 4). What this
-// log knows of now is the position; the leader, which hears live steps, chooses a later one.
-func setCadence(j *replica.Job, c replica.SetCadence) (bool, error) {
-	if err := running(j); err != nil {
-		return false, err
-	}
-	if slices.Contains(j.PlannedCadence, c.Cadence) {
-		return false, nil
-	}
-	if c.Cadence.Every < 1 || c.Cadence.Every > 1<<20 || c.Cadence.From > replica.MaxStep {
-		return false, refuse(Invalid, "cadence %d from step %d: want 1 to %d steps", c.Cadence.Every, c.Cadence.From, 1<<20)
-	}
-	if first := j.Position.Step + 2*CadenceAt(j, j.Position.Step); c.Cadence.From < first {
-		return false, refuse(Stale, "cadence from step %d: job %s is at %v: want %d or later", c.Cadence.From, j.Name, j.Position, first)
-	}
-	if n := len(j.PlannedCadence); n > 0 && c.Cadence.From <= j.PlannedCadence[n-1].From {
-		return false, refuse(Conflict, "cadence from step %d: one is planned from step %d", c.Cadence.From, j.PlannedCadence[n-1].From)
-	}
-	j.PlannedCadence = append(slices.Clone(j.PlannedCadence), c.Cadence)
-	return true, nil
+	c := Cadence(j)
+	return (s/c + 1) * c
 }
 
 // beginDurable names a committed generation to write to the durable tier, who writes each part, and who writes the commit

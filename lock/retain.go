@@ -207,7 +207,7 @@ func newRetention(in RetainInput) *retention {
 }
 
 // freshFor is for how many steps a slot for freshness is kept.
-func freshFor(j *replica.Job) replica.Step { return 2 * max(CadenceAt(j, j.Position.Step), 2) }
+func freshFor(j *replica.Job) replica.Step { return 2 * max(Cadence(j), 2) }
 
 // mayFree decides on a SEALED place that nobody pins or reads.
 func (r *retention) mayFree(p PlaceState) bool {

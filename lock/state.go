@@ -166,8 +166,6 @@ func (s *State) rule(c replica.Command) (replica.JobID, func(*replica.Job) (bool
 		return c.Job, func(j *replica.Job) (bool, error) { return setHolder(j, nodes, c) }
 	case replica.SetMirrors:
 		return c.Job, func(j *replica.Job) (bool, error) { return setMirrors(j, nodes, c) }
-	case replica.SetCadence:
-		return c.Job, func(j *replica.Job) (bool, error) { return setCadence(j, c) }
 	case replica.BeginDurable:
 		return c.Job, func(j *replica.Job) (bool, error) { return beginDurable(j, nodes, c) }
 	case replica.EndDurable:

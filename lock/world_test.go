@@ -204,8 +204,6 @@ func (w *world) command(verb string, a args) (replica.Command, error) {
 		return replica.Condemn{Job: w.job, Generation: generation(a.word(1)), Reason: "test"}, nil
 	case "copies":
 		return replica.SetCopies{Job: w.job, Copies: int(number(a.word(1)))}, nil
-	case "cadence":
-		return replica.SetCadence{Job: w.job, Cadence: replica.Cadence{From: replica.Step(a.num("from", 0)), Every: replica.Step(number(a.word(1)))}}, nil
 	case "mirrors":
 		m := cloneNames(j.Mirrors)
 		m[number(a.word(1))] = names(a.word(2))

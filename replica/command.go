@@ -142,11 +142,6 @@ type (
 		Mirrors      [][]NodeName `cbor:"2,keyasint"`
 		GroupMirrors [][]NodeName `cbor:"3,keyasint"`
 	}
-	// SetCadence changes the cadence from a step on, at least now + 2c.
-	SetCadence struct {
-		Job     JobID   `cbor:"1,keyasint"`
-		Cadence Cadence `cbor:"2,keyasint"`
-	}
 	// BeginDurable names a committed generation to write and the writer of its marker.
 	BeginDurable struct {
 		Job   JobID        `cbor:"1,keyasint"`
@@ -216,7 +211,6 @@ func (Condemn) command()       {}
 func (SetCopies) command()     {}
 func (SetHolder) command()     {}
 func (SetMirrors) command()    {}
-func (SetCadence) command()    {}
 func (BeginDurable) command()  {}
 func (EndDurable) command()    {}
 func (Quarantine) command()    {}

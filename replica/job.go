@@ -15,7 +15,6 @@ type Options struct {
 	DurableEvery     Step   `json:"durable_every" cbor:"5,keyasint"`      // between durable generations: steps, or as DurableTime and DurableAuto; 0 = never
 	PrivateCap       uint64 `json:"private_cap" cbor:"6,keyasint"`        // bytes [64 MiB]
 	RequireVotes     bool   `json:"require_votes" cbor:"7,keyasint"`      // forbid plans from a sole producer
-	Replayable       bool   `json:"replayable" cbor:"8,keyasint"`         // runs are bit-exact: differing replays condemn
 	AllowShrink      bool   `json:"allow_shrink" cbor:"9,keyasint"`       // go on with fewer data-parallel replicas
 	CollectiveWindow bool   `json:"collective_window" cbor:"10,keyasint"` // a fence makes UPDATING torn at once
 	Nondeterministic []bool `json:"nondeterministic" cbor:"11,keyasint"`  // by group; nil: none
@@ -105,18 +104,17 @@ type Job struct {
 	Faults          []Fault     `json:"faults" cbor:"17,keyasint"`                   // of the newest closed epoch, until Resume
 	Plan            *Plan       `json:"plan,omitempty" cbor:"18,keyasint,omitempty"` // of Epoch, while Planned or Open
 
-	Disputed       []Dispute     `json:"disputed,omitempty" cbor:"19,keyasint,omitempty"`
-	Condemned      []Generation  `json:"condemned,omitempty" cbor:"20,keyasint,omitempty"`
-	Quarantined    []NodeName    `json:"quarantined,omitempty" cbor:"21,keyasint,omitempty"`
-	Mirrors        [][]NodeName  `json:"mirrors" cbor:"22,keyasint"`                           // by rank: nodes that mirror its private part (never its own)
-	GroupMirrors   [][]NodeName  `json:"group_mirrors,omitempty" cbor:"23,keyasint,omitempty"` // by group: nodes that mirror its replicated part
-	PlannedCadence []Cadence     `json:"cadences,omitempty" cbor:"24,keyasint,omitempty"`
-	Durable        Generation    `json:"durable" cbor:"25,keyasint"`                    // newest with a commit marker; zero: none
-	Writer         *DurableWrite `json:"writer,omitempty" cbor:"26,keyasint,omitempty"` // the durable write under way
-	Proved         []Holder      `json:"proved,omitempty" cbor:"27,keyasint,omitempty"` // memory proved lost by an operator, scheduler or another boot id
-	Degraded       bool          `json:"degraded" cbor:"28,keyasint"`                   // Copies below MinCopies
-	LastIndex      uint64        `json:"last_index" cbor:"29,keyasint"`                 // of the last entry that changed the job
-	EndReason      string        `json:"end_reason,omitempty" cbor:"30,keyasint,omitempty"`
+	Disputed     []Dispute     `json:"disputed,omitempty" cbor:"19,keyasint,omitempty"`
+	Condemned    []Generation  `json:"condemned,omitempty" cbor:"20,keyasint,omitempty"`
+	Quarantined  []NodeName    `json:"quarantined,omitempty" cbor:"21,keyasint,omitempty"`
+	Mirrors      [][]NodeName  `json:"mirrors" cbor:"22,keyasint"`                           // by rank: nodes that mirror its private part (never its own)
+	GroupMirrors [][]NodeName  `json:"group_mirrors,omitempty" cbor:"23,keyasint,omitempty"` // by group: nodes that mirror its replicated part
+	Durable      Generation    `json:"durable" cbor:"25,keyasint"`                           // newest with a commit marker; zero: none
+	Writer       *DurableWrite `json:"writer,omitempty" cbor:"26,keyasint,omitempty"`        // the durable write under way
+	Proved       []Holder      `json:"proved,omitempty" cbor:"27,keyasint,omitempty"`        // memory proved lost by an operator, scheduler or another boot id
+	Degraded     bool          `json:"degraded" cbor:"28,keyasint"`                          // Copies below MinCopies
+	LastIndex    uint64        `json:"last_index" cbor:"29,keyasint"`                        // of the last entry that changed the job
+	EndReason    string        `json:"end_reason,omitempty" cbor:"30,keyasint,omitempty"`
 	// Naming is by rank the group that its claim named, NoGroup where none has, until all have. The layout then has each rank apart,
 	// and nothing is sealed.
 	Naming []GroupID `json:"naming,omitempty" cbor:"31,keyasint,omitempty"`
@@ -217,12 +215,6 @@ type Vote struct {
 	Root        Digest      `json:"root" cbor:"2,keyasint"`
 	Node        NodeName    `json:"node,omitempty" cbor:"3,keyasint,omitempty"`
 	Incarnation Incarnation `json:"incarnation,omitempty" cbor:"4,keyasint,omitempty"`
-}
-
-// Cadence says that from step From on a generation is due each Every steps.
-type Cadence struct {
-	From  Step `json:"from" cbor:"1,keyasint"`
-	Every Step `json:"every" cbor:"2,keyasint"`
 }
 
 // DurableWrite names the generation being written and who writes the commit marker.

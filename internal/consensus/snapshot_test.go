@@ -150,7 +150,7 @@ func FuzzSnapshot(f *testing.F) {
 		replica.ApplyPlan{Plan: *sampleView().Jobs[job].Plan}, replica.Resume{Epoch: 3, Copies: 1, Spread: true}, replica.CommitRoots{Position: replica.Position(at), Generation: at},
 		replica.Commit{Position: replica.Position(at), Generation: at, Parts: []replica.PartRoot{{Part: replica.OfGroup(0), Root: replica.Digest{1}}}}, replica.SetMirrors{Mirrors: make([][]replica.NodeName, 2)},
 		replica.ReportDispute{Epoch: 3, Dispute: replica.Dispute{Generation: at, Votes: []replica.Vote{{Rank: 0, Root: replica.Digest{1}}, {Rank: 1, Root: replica.Digest{2}}}}},
-		replica.BeginDurable{Write: replica.DurableWrite{Generation: at}}, replica.Quarantine{Node: "n1"}, replica.SetCadence{Cadence: replica.Cadence{Every: 2, From: 90}}, replica.EndJob{}, replica.StopJob{Reason: "x"},
+		replica.BeginDurable{Write: replica.DurableWrite{Generation: at}}, replica.Quarantine{Node: "n1"}, replica.EndJob{}, replica.StopJob{Reason: "x"},
 		replica.NewEra{Era: 2, Epochs: map[replica.JobID]replica.Epoch{job: 9}}, replica.CreateJob{ID: replica.JobID{7}, Name: "job2", Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}},
 	} {
 		v := sampleView()

@@ -187,7 +187,7 @@ func (h *Host) handOut(lj *localJob, a *attaching, ref *holding.Arena) {
 	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
 	ref.SetCommitted(lj.job.Position)
 	ref.SetCandidate(lj.candidate.Position)
-	ref.SetCadence(lock.CadenceAt(lj.job, lj.job.Position.Step+1))
+	ref.SetCadence(lock.Cadence(lj.job))
 	h.answerAttach(lj, lr, a.attach)
 	h.saveArenas() // it is handed out
 	h.reserve(ref)

@@ -126,7 +126,7 @@ func (h *Host) handOutAgain(lj *localJob, lr *localRank, a *attaching) bool {
 		lr.peer, lr.unproven, lr.ordered = a.peer, false, orderKey{}
 		h.rankAttached(lj.job.Name, lr.rank)
 		lr.arena.SetCandidate(lj.candidate.Position)
-		lr.arena.SetCadence(lock.CadenceAt(lj.job, lj.job.Position.Step+1))
+		lr.arena.SetCadence(lock.Cadence(lj.job))
 		h.answerAttach(lj, lr, a.attach)
 		h.log.Claimed(lj.job, lr.rank, lr.incarnation, h.self.Name, lr.pid)
 		h.reconcile(lj)

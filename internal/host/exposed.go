@@ -14,7 +14,7 @@ import (
 // exposed is what this node knows of what a fault would cost a job. It needs no leader for that.
 func exposed(h *Host, lj *localJob, now time.Time) exposure.Seen {
 	job := lj.job
-	s := exposure.Seen{Open: job.Phase == replica.Open, Epoch: job.Epoch, Committed: job.Position.Step, Cadence: lock.CadenceAt(job, job.Position.Step+1)}
+	s := exposure.Seen{Open: job.Phase == replica.Open, Epoch: job.Epoch, Committed: job.Position.Step, Cadence: lock.Cadence(job)}
 	for _, lr := range lj.ranks {
 		if w := lr.arena.Step(); lr.alive() && w.Epoch() == job.Epoch {
 			s.Live = max(s.Live, w.Made())

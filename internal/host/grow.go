@@ -105,7 +105,7 @@ func (h *Host) handOutGrown(e growth.HandOut) {
 		ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
 		ref.SetCommitted(lj.job.Position)
 		ref.SetCandidate(lj.candidate.Position)
-		ref.SetCadence(lock.CadenceAt(lj.job, lj.job.Position.Step+1))
+		ref.SetCadence(lock.Cadence(lj.job))
 		h.saveArenas()
 		h.reserve(ref)
 		h.log.RankNote(lj.job, lr.rank, "grown", lj.job.Growth.What)

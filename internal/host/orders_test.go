@@ -11,7 +11,6 @@ import (
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
-	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -273,19 +272,6 @@ func TestRequestsAreSentAgain(t *testing.T) {
 	}
 	if lj.job.Position.Step == 9 {
 		t.Error("an old link's leader is believed")
-	}
-}
-
-func TestCadence(t *testing.T) {
-	job := &replica.Job{Options: replica.Options{Cadence: 2}, PlannedCadence: []replica.Cadence{{From: 10, Every: 4}, {From: 20, Every: 8}}}
-	for at, want := range map[replica.Step]replica.Step{0: 2, 8: 2, 9: 4, 18: 4, 19: 8, 100: 8} {
-		job.Position.Step = at
-		if got := lock.CadenceAt(job, job.Position.Step+1); got != want {
-			t.Errorf("after step %d the cadence is %d, want %d", at, got, want)
-		}
-	}
-	if got := lock.CadenceAt(&replica.Job{}, 1); got != 1 {
-		t.Errorf("a job that names none has cadence %d", got)
 	}
 }
 

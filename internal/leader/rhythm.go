@@ -92,7 +92,7 @@ func (r *rhythm) status(job *replica.Job) *control.CommitStatus {
 	if s.LagUS = lag.Microseconds(); mirror.took > 0 {
 		s.Slowest = &control.MirrorStatus{Part: mirror.part.String(), Node: mirror.node, TookUS: mirror.took.Microseconds()}
 	}
-	if s.Every() <= rhythmEven*float64(lock.CadenceAt(job, last.step)) {
+	if s.Every() <= rhythmEven*float64(lock.Cadence(job)) {
 		return s
 	}
 	switch {

@@ -30,7 +30,7 @@ func (l *Leader) status() (out []control.JobStatus, finish func()) {
 				s.Waiting = s.Waiting[len(led.committer.Waiting()):]
 			}
 			s.Waiting = append(s.Waiting, led.recovery.Awaited(l.now())...)
-			s.AtRisk = exposure.Wide(s.Uncommitted, lock.CadenceAt(led.job, led.job.Position.Step+1))
+			s.AtRisk = exposure.Wide(s.Uncommitted, lock.Cadence(led.job))
 			s.Commits = led.rhythm.status(led.job)
 			led.guard.status(&s)
 		}

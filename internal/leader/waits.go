@@ -41,7 +41,7 @@ func (l *Leader) waitsFor(led *ledJob) []string {
 // longWait tells whether the commit of a job has waited for long enough that it is no ordinary one: each commit waits for each part for a moment.
 func (led *ledJob) longWait(now time.Duration) bool {
 	w := led.waits
-	return led.candidate.Position.Step <= liveStep(led) && uncommitted(led) > waitSteps*lock.CadenceAt(led.job, led.job.Position.Step+1) ||
+	return led.candidate.Position.Step <= liveStep(led) && uncommitted(led) > waitSteps*lock.Cadence(led.job) ||
 		w.at == led.job.Position && w.since != 0 && now-w.since >= waitSaid
 }
 
@@ -62,7 +62,7 @@ func liveStep(led *ledJob) replica.Step {
 
 // risky tells whether so many steps since the commit are worth saying.
 func risky(job *replica.Job, steps replica.Step) bool {
-	return job.Phase == replica.Open && steps > riskSteps*lock.CadenceAt(job, job.Position.Step+1)
+	return job.Phase == replica.Open && steps > riskSteps*lock.Cadence(job)
 }
 
 // watch logs a commit that waits, and how much one more fault may cost: first when it is more than usual, then each time it has doubled.

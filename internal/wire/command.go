@@ -32,7 +32,7 @@ var commands = []struct {
 	{10, replica.Condemn{}},
 	{11, replica.SetCopies{}},
 	{12, replica.SetMirrors{}},
-	{13, replica.SetCadence{}},
+	// 13 was SetCadence, which nobody sent.
 	{14, replica.BeginDurable{}},
 	{15, replica.EndDurable{}},
 	{16, replica.Quarantine{}},

@@ -119,7 +119,7 @@ func TestEveryCommandIsListed(t *testing.T) {
 func TestGoldenCommands(t *testing.T) {
 	for _, c := range commands {
 		typ := reflect.TypeOf(c.sample)
-		base := filepath.Join("testdata", "commands", fmt.Sprintf("v1-%02d-%s", c.tag, typ.Name()))
+		base := filepath.Join("testdata", "commands", fmt.Sprintf("v%d-%02d-%s", version(KindCommand), c.tag, typ.Name()))
 		if _, err := os.Stat(base + ".bin"); *writeGolden && errors.Is(err, os.ErrNotExist) {
 			bin, err := EncodeCommand(sample(typ))
 			if err != nil {

@@ -34,10 +34,18 @@ const (
 // u64; little-endian.
 const (
 	magic       = 0x31575052 // "RPW1"
-	version     = 1
 	headerBytes = 12
 	sumBytes    = 8
 )
+
+// version is that of a kind's frames. Those in documents of the durable tier outlive programs, and have one of their own: what changes a command or a
+// message leaves each checkpoint readable.
+func version(k Kind) uint8 {
+	if k >= FirstCheckpoint && k < MoreControl {
+		return 1
+	}
+	return 2 // 1 had replica.SetCadence, a job's planned cadences, and the option replayable
+}
 
 // ErrFrame marks bytes that are no valid frame or body of ours: cut short, changed, of another version, or beyond a limit.
 var ErrFrame = errors.New("bad frame")
@@ -49,7 +57,7 @@ var ErrVersion = fmt.Errorf("%w: version", ErrFrame)
 func Append(dst []byte, k Kind, v any) ([]byte, error) {
 	start := len(dst)
 	dst = binary.LittleEndian.AppendUint32(dst, magic)
-	dst = append(dst, version, byte(k), 0, 0, 0, 0, 0, 0)
+	dst = append(dst, version(k), byte(k), 0, 0, 0, 0, 0, 0)
 	buf := bytes.NewBuffer(dst)
 	if err := encoder.MarshalToBuffer(v, buf); err != nil {
 		return dst[:start], fmt.Errorf("encode %T as kind %d: %w", v, k, err)
@@ -62,7 +70,7 @@ func AppendBody(dst []byte, k Kind, body []byte) ([]byte, error) {
 	start := len(dst)
 	dst = slices.Grow(dst, headerBytes+len(body)+sumBytes)
 	dst = binary.LittleEndian.AppendUint32(dst, magic)
-	dst = append(dst, version, byte(k), 0, 0, 0, 0, 0, 0)
+	dst = append(dst, version(k), byte(k), 0, 0, 0, 0, 0, 0)
 	return closeFrame(append(dst, body...), start, k)
 }
 
@@ -176,8 +184,8 @@ func parseHeader(h []byte, max uint32) (Kind, uint32, error) {
 	if m := binary.LittleEndian.Uint32(h); m != magic {
 		return 0, 0, fmt.Errorf("%w: magic %#08x, want %#08x", ErrFrame, m, uint32(magic))
 	}
-	if h[4] != version {
-		return 0, 0, fmt.Errorf("%w %d, this program reads %d", ErrVersion, h[4], version)
+	if v := version(Kind(h[5])); h[4] != v {
+		return 0, 0, fmt.Errorf("%w %d, this program reads %d", ErrVersion, h[4], v)
 	}
 	if h[6] != 0 || h[7] != 0 {
 		return 0, 0, fmt.Errorf("%w: reserved bytes %#02x %#02x are set", ErrFrame, h[6], h[7])

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+
+	"github.com/replicad/replicad/replica"
 )
 
 // once tells which key an object of a document has twice. encoding/json takes the last one of them, and takes a field by its name in any case: two
@@ -37,6 +39,8 @@ var (
 	readsText = reflect.TypeFor[encoding.TextUnmarshaler]()
 	raw       = reflect.TypeFor[json.RawMessage]()
 	anything  = new(plan)
+	// former are keys that documents of earlier programs have, by type, and that mean nothing now.
+	former = map[reflect.Type][]string{reflect.TypeFor[replica.Options](): {"replayable"}}
 )
 
 func planOf(t reflect.Type) *plan {
@@ -70,6 +74,9 @@ func makePlan(t reflect.Type, made map[reflect.Type]*plan) *plan {
 	case reflect.Struct:
 		p.fields = make(map[string]*plan)
 		p.takeFields(t, made)
+		for _, key := range former[t] {
+			p.fields[key] = anything
+		}
 	default:
 	}
 	return p
