@@ -95,41 +95,8 @@ func (h *Host) Adopt() error {
 		h.custody.Holds(key, ref.File())
 		kept.Arenas = append(kept.Arenas, ref)
 	}
-	h.adopt(kept)
+	h.notify(h.adoption, kept)
 	return nil
-}
-
-// adopt has the adoption room learn of something, and does what follows.
-func (h *Host) adopt(ev adoption.Event) { learn(h.adoption, ev, h.doAdopt) }
-
-// doAdopt does what the room wants done.
-func (h *Host) doAdopt(e adoption.Effect) {
-	switch e := e.(type) {
-	case adoption.Place:
-		h.place(h.jobs[e.Job], e)
-	case adoption.Retire:
-		lj := h.jobs[e.Job]
-		lj.retired = append(lj.retired, e.Arena)
-	case adoption.Mirror:
-		if other := h.mirrors.Adopt(e.Job, e.Part, e.Arena); other != nil {
-			lj := h.jobs[e.Job]
-			lj.retired = append(lj.retired, other)
-		}
-	case adoption.GiveUp:
-		if e.Peer != nil {
-			turnAway(e)
-		}
-		h.forget(e.Arena)
-	case adoption.Placed:
-		h.saveArenas() // with those that attached again meanwhile
-		turn(h.mirrors, time.Now(), h.doMirror)
-	case adoption.Settle:
-		h.settleAdopted(h.jobs[e.Job], e)
-	case adoption.Kill:
-		if err := h.processes.Kill(e.PID, e.Start); err != nil {
-			h.log.Failed("kill", e.Key, err.Error())
-		}
-	}
 }
 
 // place makes an adopted arena that of its rank.
@@ -194,7 +161,7 @@ func (h *Host) adoptOffered(ev session.Hello) bool {
 	ref.Process = holding.Process{PID: ev.Peer.PID(), Start: ev.Peer.StartTime(), Proven: true}
 	inc, _, _ := ref.Owner()
 	h.attached(ev, ref, inc, 0)
-	h.adopt(adoption.Offered{Arena: ref, Peer: ev.Peer})
+	h.notify(h.adoption, adoption.Offered{Arena: ref, Peer: ev.Peer})
 	return true
 }
 
@@ -230,6 +197,6 @@ const adoptionPoll = 20 * time.Millisecond
 type adoptionState struct{ waiting bool }
 
 func (q *adoptionState) serve(h *Host) {
-	turn(h.adoption, time.Now(), h.doAdopt)
+	h.turn(h.adoption, time.Now())
 	q.waiting = h.adoption.Awaiting()
 }

@@ -40,7 +40,7 @@ func TestArenaListRoundTrips(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the list is %+v, want %+v", got, want)
 	}
-	d.mirror(mirrors.Short{Arena: mirrored, Err: errors.New("no memory")})
+	d.notify(d.mirrors, mirrors.Short{Arena: mirrored, Err: errors.New("no memory")})
 	d.saveArenas()
 	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 2 {
 		t.Errorf("after one was given up: %+v, %v", list, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
-	"github.com/replicad/replicad/internal/host/adoption"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -86,7 +86,7 @@ func TestAdoption(t *testing.T) {
 	if n := len(d.adoption.Arenas()); n != 4 || d.adopting() {
 		t.Fatalf("%d arenas are taken back, adopting %v", n, d.adopting())
 	}
-	d.adopt(adoption.Changed{})
+	d.notify(d.adoption, act.Changed{})
 	if len(d.adoption.Arenas()) != 4 {
 		t.Error("arenas are given away before the leader has told of any job")
 	}
@@ -189,7 +189,7 @@ func TestAdoptionEndsBesideAStoppedProcess(t *testing.T) {
 	if !d.adopting() {
 		t.Fatal("a process that is stopped is not waited for")
 	}
-	turn(d.adoption, time.Now().Add(d.cfg.Timing.HangFirst), d.doAdopt)
+	d.turn(d.adoption, time.Now().Add(d.cfg.Timing.HangFirst))
 	if d.adopting() || d.log.Count("arena_lost") != 1 {
 		t.Errorf("adopting still, or %d arenas are told as lost", d.log.Count("arena_lost"))
 	}

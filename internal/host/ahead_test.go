@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/fixture"
-	"github.com/replicad/replicad/internal/host/restore"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -89,7 +89,7 @@ func TestARestoreTakesWhatWasReadSinceTheFence(t *testing.T) {
 	}
 	lj.job.Epoch, lj.job.ClosedEpoch, lj.job.Phase = 4, 4, replica.Planned // so that nothing is read ahead
 	d.fence(lj)
-	d.restoring(restore.Changed{Job: lj.job.ID})
+	d.notify(d.restores, act.Changed{Job: lj.job.ID})
 	if rehash() {
 		t.Error("a place counts as read that was read before the newest fence")
 	}

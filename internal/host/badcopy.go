@@ -106,7 +106,7 @@ func (q *verifyEnd) serve(h *Host) {
 		q.arena.Free(q.place)
 		h.spoiled(q.lj, &q.lj.bad, q.held)
 		if q.copy.Arena != nil {
-			h.scrubs(scrub.GivenUp{Job: q.lj.job.ID, Copy: q.copy})
+			h.notify(h.scrubber.room, scrub.GivenUp{Job: q.lj.job.ID, Copy: q.copy})
 		}
 	}
 }

@@ -18,39 +18,14 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// growths has the growth room learn of something, and does what follows.
-func (h *Host) growths(ev growth.Event) { learn(h.growing, ev, h.doGrow) }
-
-// doGrow does what the room wants done.
-func (h *Host) doGrow(e growth.Effect) {
-	switch e := e.(type) {
-	case growth.Make:
-		h.work.Go(func() {
-			a, err := h.create(e.Spec)
-			h.Post(growth.Made{Of: e.Of, Arena: a, Err: err})
-		})
-	case growth.Drop:
-		h.unmap(e.Arena)
-	case growth.HandOut:
-		h.handOutGrown(e)
-	case growth.Refuse:
-		e.Peer.Refuse(e.Request, e.Code, e.Text)
-	case growth.Waits:
-		if lj := h.jobs[e.Job]; lj != nil && lj.ranks[e.Rank] != nil {
-			most := time.Duration(0)
-			if e.Is {
-				most = longestGrowth
-			}
-			h.paused(lj, lj.ranks[e.Rank], most)
+// waitsForGrowth counts a rank's standstill as none of its own while it asks to grow.
+func (h *Host) waitsForGrowth(e growth.Waits) {
+	if lj := h.jobs[e.Job]; lj != nil && lj.ranks[e.Rank] != nil {
+		most := time.Duration(0)
+		if e.Is {
+			most = longestGrowth
 		}
-	case growth.Tell:
-		if lj := h.jobs[e.Job]; lj != nil {
-			h.report(lj)
-		}
-	case growth.Blame:
-		if lj := h.jobs[e.Job]; lj != nil {
-			h.send(control.Evidence{Job: e.Job, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.Exception, Rank: e.Rank, Incarnation: e.Incarnation, Detail: e.Text}})
-		}
+		h.paused(lj, lj.ranks[e.Rank], most)
 	}
 }
 
@@ -64,7 +39,7 @@ func (h *Host) grows(lj *localJob, lr *localRank, ev session.Grow) {
 		ev.Peer.Refuse(ev.Header.Request, wire.CodeInvalid, err.Error())
 		return
 	}
-	h.growths(growth.Asked{Job: lj.job.ID, Rank: lr.rank, Incarnation: lr.incarnation, Peer: ev.Peer, Request: ev.Header.Request, Ask: askNumber(), Epoch: ev.Header.Epoch, Step: ev.Growth.Step, Geometry: g, Recipe: ev.Recipe})
+	h.notify(h.growing, growth.Asked{Job: lj.job.ID, Rank: lr.rank, Incarnation: lr.incarnation, Peer: ev.Peer, Request: ev.Header.Request, Ask: askNumber(), Epoch: ev.Header.Epoch, Step: ev.Growth.Step, Geometry: g, Recipe: ev.Recipe})
 }
 
 func askNumber() uint64 {

@@ -283,7 +283,7 @@ func TestAMirrorGrows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	turn(d.mirrors, d.began, d.doMirror)
+	d.turn(d.mirrors, d.began)
 	d.until("the mirror's arena", func() bool {
 		select {
 		case <-mk.Done():

@@ -249,7 +249,7 @@ func (d *rig) mirrorOf(lj *localJob, part replica.Part, rank replica.Rank, froze
 	}
 	a := d.arena(spec)
 	d.mirrors.Adopt(lj.job.ID, part, a)
-	turn(d.mirrors, time.Now(), d.doMirror)
+	d.turn(d.mirrors, time.Now())
 	return a
 }
 

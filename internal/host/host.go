@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/host/agents"
 	"github.com/replicad/replicad/internal/host/growth"
@@ -221,7 +222,7 @@ func New(c Config) *Host {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
 	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
-	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Slowest: c.SlowestPush, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(push.Ended{Pushed: p}) }})
+	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Slowest: c.SlowestPush, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(answer{m.push, push.Ended{Pushed: p}}) }})
 	m.asking = account.NewPace(m.cfg.PerUser.Requests)
 	m.desk = desk.New(deskOwner{m}, m.log)
 	m.adoption = adoption.New(rooms{m}, m.log, m.self.Boot, m.cfg.Timing.HangFirst)
@@ -327,32 +328,20 @@ func (h *Host) handle(ev Event) {
 		h.arenaParked(ev)
 	case arenaShort:
 		h.arenaShort(ev)
-	case growth.Event:
-		h.growths(ev)
+	case answer:
+		h.notify(ev.to, ev.ev)
+	case act.Wake:
+		h.wake(ev)
 	case grownParked:
 		h.grownParked(ev)
 	case desk.Event:
 		h.desk.Handle(ev)
 	case scrub.FetchEnded:
 		h.fetchedBack(ev)
-	case scrub.Event:
-		h.scrubs(ev)
-	case mirrors.Event:
-		h.mirror(ev)
-	case mirrorReady:
-		h.mirrorReady(ev)
 	case partFinished:
 		h.finishedPart(ev)
-	case restore.Event:
-		h.restoring(ev)
-	case mirrored:
-		h.mirrored(ev)
 	case brokenOff:
 		ev.arena.Unstage(ev.staging.Place(), ev.staging)
-	case push.Event:
-		h.pushes(ev)
-	case writer.Event:
-		h.writes(ev)
 	case regionsHashed:
 		h.regionsHashed(ev)
 	case durableRead:
@@ -453,13 +442,13 @@ func (h *Host) leaderSays(msg any) {
 			h.captureNow(lj, msg.Generation)
 		}
 	case control.MirrorOrder:
-		h.pushes(push.Asked{MirrorOrder: msg})
+		h.notify(h.push, push.Asked{MirrorOrder: msg})
 	case control.UnheardQuestion:
 		h.send(control.UnheardAnswer{ID: msg.ID, Nodes: h.unheard()})
 	case control.GrowthRefused:
-		h.growths(growth.Refused{Job: msg.Job, Rank: msg.Rank, Ask: msg.Ask, Why: msg.Why})
+		h.notify(h.growing, growth.Refused{Job: msg.Job, Rank: msg.Rank, Ask: msg.Ask, Why: msg.Why})
 	case control.RelayOrder:
-		h.mirror(mirrors.Relay{RelayOrder: msg})
+		h.notify(h.mirrors, mirrors.Relay{RelayOrder: msg})
 	case control.CorruptCopy:
 		if lj := h.jobs[msg.Job]; lj != nil {
 			h.recheck(lj, msg)
@@ -485,15 +474,15 @@ func (h *Host) leaderSays(msg any) {
 			h.created(l, msg.Refused)
 		}
 	case control.AgentRound:
-		learn(h.agents, agents.Event(agents.Told{AgentRound: msg}), h.doAgents)
+		h.notify(h.agents, agents.Told{AgentRound: msg})
 	case control.KVReply:
 		h.desk.Reply(msg)
 	case control.SpoolOrder:
 		h.spools(msg)
 	case control.MarkerOrder:
-		h.writes(writer.Ordered{MarkerOrder: msg})
+		h.notify(h.writer, writer.Ordered{MarkerOrder: msg})
 	case control.WriteTurn:
-		h.writes(writer.Turned{WriteTurn: msg})
+		h.notify(h.writer, writer.Turned{WriteTurn: msg})
 	case control.MayLeave:
 		h.mayLeave(msg)
 	case control.StatusReply:
@@ -522,7 +511,7 @@ func (h *Host) viewed(v control.View) {
 			lj.job = job
 			h.outages(lj, was)
 			h.sayGrowth(lj, was)
-			h.pushes(push.Changed{Was: was})
+			h.notify(h.push, act.Changed{Job: job.ID, Was: was})
 			if moved { // a commit that came with another change, or a plan that went back
 				h.tellCommitted(lj)
 			}
@@ -534,7 +523,7 @@ func (h *Host) viewed(v control.View) {
 			lj.job = endedUnseen(lj.job, v.Index)
 		}
 	}
-	h.adopt(adoption.Changed{})
+	h.notify(h.adoption, act.Changed{})
 	for _, lj := range h.jobs {
 		h.reconcile(lj)
 	}
@@ -603,10 +592,10 @@ func (h *Host) resend() {
 	if h.leaving.words != nil {
 		h.send(control.Leaving{Goes: h.leaving.goes})
 	}
-	learn(h.agents, agents.Event(agents.Linked{}), h.doAgents) // before what the desk repeats, which ends with that all is said: a round may begin then
+	h.notify(h.agents, act.Linked{}) // before what the desk repeats, which ends with that all is said: a round may begin then
 	h.desk.Resend()
-	h.scrubs(scrub.Linked{})
-	h.writes(writer.Linked{})
+	h.notify(h.scrubber.room, act.Linked{})
+	h.notify(h.writer, act.Linked{})
 	for _, lj := range h.jobs {
 		lj.reported = replica.NodeReport{}
 		lj.said.Linked()
@@ -634,7 +623,7 @@ func (h *Host) tick() time.Duration {
 			h.answerCandidate(lj)
 		}
 		if h.growing.Asks(lj.job.ID) {
-			h.growths(growth.Changed{Job: lj.job.ID}) // no event says that a rank trains on instead of waiting
+			h.notify(h.growing, act.Changed{Job: lj.job.ID}) // no event says that a rank trains on instead of waiting
 		}
 		if due {
 			h.lookAtProgress(lj)

@@ -13,7 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable/kept"
-	"github.com/replicad/replicad/internal/host/agents"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/want"
@@ -527,7 +527,7 @@ func (h *Host) rankAttached(job string, r replica.Rank) {
 func (h *Host) launcherGone(l *launcher) {
 	l.withdraws()
 	delete(h.launchers, l.peer.ID())
-	learn(h.agents, agents.Event(agents.Gone{Peer: l.peer.ID()}), h.doAgents)
+	h.notify(h.agents, act.Gone{Peer: l.peer})
 	for _, lj := range h.jobs {
 		if lj.job.Name == l.hello.Job {
 			h.report(lj)

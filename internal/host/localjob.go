@@ -9,14 +9,12 @@ import (
 
 	"github.com/replicad/replicad/internal/exposure"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/carried"
-	"github.com/replicad/replicad/internal/host/growth"
 	"github.com/replicad/replicad/internal/host/lacks"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/remarks"
-	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/host/room"
-	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/session"
@@ -190,13 +188,13 @@ func (h *Host) reconcile(lj *localJob) {
 	h.fence(lj)
 	h.killHung(lj)
 	h.supersede(lj)
-	h.growths(growth.Changed{Job: lj.job.ID})
-	h.restoring(restore.Changed{Job: lj.job.ID})
-	h.mirror(mirrors.Changed{Job: lj.job.ID})
+	h.notify(h.growing, act.Changed{Job: lj.job.ID})
+	h.notify(h.restores, act.Changed{Job: lj.job.ID})
+	h.notify(h.mirrors, act.Changed{Job: lj.job.ID})
 	h.order(lj)
 	lj.said.Learn(lj.job)
 	h.saySaid(lj) // before the reports of what is written
-	h.writes(writer.Changed{Job: lj.job.ID})
+	h.notify(h.writer, act.Changed{Job: lj.job.ID})
 	h.answerCandidate(lj)
 	h.retain(lj)
 	lj.lacks.Learn(lj.job)

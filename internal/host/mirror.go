@@ -8,62 +8,8 @@ import (
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/room"
-	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
-
-// mirror has the mirrors room learn of something, and does what follows.
-func (h *Host) mirror(ev mirrors.Event) { learn(h.mirrors, ev, h.doMirror) }
-
-// doMirror does what the room wants done.
-func (h *Host) doMirror(e mirrors.Effect) {
-	switch e := e.(type) {
-	case mirrors.Make:
-		h.work.Go(func() {
-			a, err := h.create(e.Spec)
-			h.Post(mirrorReady{e.Of, a, err})
-		})
-	case mirrors.Park:
-		h.custody.Put(e.Arena.Key(), e.Arena.File())
-		h.saveArenas()
-		h.custody.After(func() { h.Post(mirrors.Parked{Of: e.Of}) })
-	case mirrors.Reserve:
-		h.reserve(e.Arena)
-	case mirrors.Forget:
-		h.forget(e.Arena)
-	case mirrors.Retire:
-		lj := h.jobs[e.Job]
-		lj.retired = append(lj.retired, e.Arena)
-		h.saveArenas()
-	case mirrors.Drop:
-		e.Arena.Drop()
-	case *mirrors.Fetch:
-		h.fetchMirror(e)
-	case mirrors.Failing:
-		h.send(e.Unreached)
-	case mirrors.Came:
-		h.mirrored(mirrored{e.Job})
-	case mirrors.Lost:
-		if lj := h.jobs[e.Job]; lj != nil {
-			h.reconcile(lj)
-		}
-	}
-}
-
-// mirrorReady is the end of reserving a mirror's arena.
-type mirrorReady struct {
-	of    *mirrors.Making
-	arena *shm.Arena
-	err   error
-}
-
-func (h *Host) mirrorReady(ev mirrorReady) {
-	made := mirrors.Made{Of: ev.of, Err: ev.err}
-	if ev.err == nil {
-		made.Arena = holding.New(ev.arena, holding.MirrorKey(ev.of.Job(), ev.of.Rank()), h.unmap)
-	}
-	h.mirror(made)
-}
 
 // fetchMirror fetches a part of a plan into the arena that mirrors it here.
 func (h *Host) fetchMirror(e *mirrors.Fetch) {
@@ -76,7 +22,7 @@ func (h *Host) fetchMirror(e *mirrors.Fetch) {
 		if err == nil {
 			err = f.frozen(ctx, arena, man.FrozenRoot, e.Source, part)
 		}
-		return mirrors.FetchEnded{Fetch: e, Missed: *f.missed, Err: err}
+		return answer{h.mirrors, mirrors.FetchEnded{Fetch: e, Missed: *f.missed, Err: err}}
 	})
 }
 
@@ -117,7 +63,7 @@ type mirrorWanted struct {
 func (q *mirrorWanted) serve(h *Host) {
 	now := time.Now()
 	q.arena, q.making, q.err = h.mirrors.Find(now, q.lj.job, q.rank, q.manifest)
-	turn(h.mirrors, now, h.doMirror)
+	h.turn(h.mirrors, now)
 }
 
 // gone says why ask has refused.
@@ -126,20 +72,4 @@ func (h *Host) gone(ctx context.Context) error {
 		return err
 	}
 	return context.Canceled
-}
-
-// mirrored is a part that lies sealed in a mirror arena.
-type mirrored struct {
-	job replica.JobID
-}
-
-func (h *Host) mirrored(ev mirrored) {
-	if lj := h.jobs[ev.job]; lj != nil {
-		if lj.job.Phase == replica.Open && lj.job.Previous == nil {
-			h.answerCandidate(lj)
-			h.retain(lj)
-		} else {
-			h.reconcile(lj)
-		}
-	}
 }

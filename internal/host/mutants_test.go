@@ -7,8 +7,8 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/adoption"
-	"github.com/replicad/replicad/internal/host/restore"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -33,7 +33,7 @@ func TestSupersededRankIsGivenNothing(t *testing.T) {
 			t.Fatalf("superseded %v: it waits for a restore: %v", superseded, waits)
 		}
 		if !superseded {
-			d.restoring(restore.Changed{Job: lj.job.ID})
+			d.notify(d.restores, act.Changed{Job: lj.job.ID})
 			d.until("the restore", func() bool { return d.restored(lj, lr) })
 			rank.ordered()
 			lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
@@ -102,7 +102,7 @@ func TestArenaThatComesBackLateIsFenced(t *testing.T) {
 	if ref.Fence() >= 3 {
 		t.Fatal("it is fenced before it is adopted")
 	}
-	d.adopt(adoption.Offered{Arena: ref})
+	d.notify(d.adoption, adoption.Offered{Arena: ref})
 	if lr := lj.ranks[0]; lr == nil || lr.arena != ref || !lr.alive() {
 		t.Fatalf("rank 0 is %+v", lr)
 	}

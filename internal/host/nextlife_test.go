@@ -142,7 +142,7 @@ func TestAListOfAnotherBoot(t *testing.T) {
 func TestAProcessThatWasHandedNothing(t *testing.T) {
 	d := newRig(t)
 	p, _ := d.session(0)
-	d.adopt(adoption.Kept{Listed: []holding.Entry{
+	d.notify(d.adoption, adoption.Kept{Listed: []holding.Entry{
 		{Key: "handed", Job: fixture.JobID, PID: p.PID(), Start: p.StartTime()},
 		{Key: "other job's", Job: replica.JobID{9}, PID: p.PID(), Start: p.StartTime(), For: "other"},
 		{Key: "not handed", Job: fixture.JobID, PID: p.PID(), Start: p.StartTime(), For: "job"}}})

@@ -6,7 +6,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
-	"github.com/replicad/replicad/internal/host/mirrors"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/shm"
@@ -21,7 +21,7 @@ func (h *Host) sealed(lj *localJob, lr *localRank, p shm.Place) {
 	if err != nil {
 		return // freed or torn meanwhile: the word is the truth, the message only a wake-up
 	}
-	h.pushes(push.Sealed{Job: lj.job.ID, Rank: lr.rank, Place: p, Info: info})
+	h.notify(h.push, push.Sealed{Job: lj.job.ID, Rank: lr.rank, Place: p, Info: info})
 	if p.Kind == shm.Slot {
 		lr.sealedAt[info.Generation] = time.Now()
 	}
@@ -60,7 +60,7 @@ func (h *Host) newCandidate(lj *localJob, c replica.Candidate) {
 			l.Arena.Pin(l.Place, 0, 0)
 		}
 	}
-	h.pushes(push.Named{Job: lj.job.ID})
+	h.notify(h.push, push.Named{Job: lj.job.ID})
 	h.answerCandidate(lj)
 	h.retain(lj)
 }
@@ -119,10 +119,10 @@ func (h *Host) progressed(lj *localJob, p control.Progress) {
 	lj.clocks.Follow(time.Since(h.began), lj.job)
 	h.tellCommitted(lj)
 	h.letLaunchersGo()
-	h.pushes(push.Committed{Job: lj.job.ID})
+	h.notify(h.push, act.Committed{Job: lj.job.ID})
 	h.retain(lj)
 	h.release(lj)
-	h.mirror(mirrors.Committed{Job: lj.job.ID})
+	h.notify(h.mirrors, act.Committed{Job: lj.job.ID})
 }
 
 // tellCommitted tells the ranks here how far their job is committed.

@@ -15,7 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
-	"github.com/replicad/replicad/internal/host/writer"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -548,7 +548,7 @@ func (d *rig) writesShard(lj *localJob, g replica.Generation, root replica.Diges
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
 		j.Writer = &replica.DurableWrite{Generation: g, Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1", Root: root}}}
 	})
-	d.writes(writer.Changed{Job: lj.job.ID})
+	d.notify(d.writer, act.Changed{Job: lj.job.ID})
 }
 
 // rootAt is the root of what lies sealed in a place.

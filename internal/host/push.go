@@ -11,26 +11,14 @@ import (
 	"github.com/replicad/replicad/transfer"
 )
 
-// pushes has the push room learn of something, and does what follows.
-func (h *Host) pushes(ev push.Event) { learn(h.push, ev, h.doPush) }
-
-// doPush does what the room wants done.
-func (h *Host) doPush(e push.Effect) {
-	switch e := e.(type) {
-	case *push.Send:
-		h.push.Learn(time.Now(), push.Handed{Send: e, Dropped: h.handOver(e)})
-	case push.Prune:
-		dropped := h.mover.Prune(e.Job, e.Wanted)
-		for _, p := range dropped {
-			drop(p.From)
-		}
-		if lj := h.jobs[e.Job]; lj != nil && len(dropped) > 0 {
-			h.retain(lj) // what they held
-		}
-	case push.Failing:
-		h.send(e.Unreached)
-	case push.Moving:
-		h.send(e.PushReport)
+// prunePushes ends the pushes of a job that are not wanted any more.
+func (h *Host) prunePushes(e push.Prune) {
+	dropped := h.mover.Prune(e.Job, e.Wanted)
+	for _, p := range dropped {
+		drop(p.From)
+	}
+	if lj := h.jobs[e.Job]; lj != nil && len(dropped) > 0 {
+		h.retain(lj) // what they held
 	}
 }
 

@@ -33,7 +33,7 @@ func (h *Host) arenaShort(ev arenaShort) {
 			}
 		}
 	}
-	h.mirror(mirrors.Short{Arena: ev.arena, Err: ev.err})
+	h.notify(h.mirrors, mirrors.Short{Arena: ev.arena, Err: ev.err})
 }
 
 func (h *Host) stopShort(lj *localJob, lr *localRank, err error) {

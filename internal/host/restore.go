@@ -17,7 +17,6 @@ import (
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
-	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
@@ -99,31 +98,13 @@ func (h *Host) loaded(lj *localJob, lr *localRank, ev session.Loaded) {
 	h.reconcile(lj)
 }
 
-// restoring has the restore room learn of something, and does what follows.
-func (h *Host) restoring(ev restore.Event) { learn(h.restores, ev, h.doRestore) }
-
-// doRestore does what the room wants done.
-func (h *Host) doRestore(e restore.Effect) {
-	switch e := e.(type) {
-	case *restore.Restore:
-		h.restore(e)
-	case restore.Cancel:
-		e.Of.Stop()
-	case *restore.Reading:
-		lj := h.jobs[e.Job]
-		h.spawn(func(ctx context.Context) Event {
-			e.End(h.verify(ctx, lj, e.Copy.Arena, e.Copy.Place, e.Copy.Held))
-			return restore.ReadEnded{Of: e}
-		})
-	case restore.Failed:
-		if kind := want.Of(e.Err); kind != want.Nothing {
-			h.short(h.jobs[e.Job], e.Rank, kind, e.Err.Error())
-		}
-	case restore.Failing:
-		h.send(e.Unreached)
-	case restore.Ready:
-		h.reconcile(h.jobs[e.Job])
-	}
+// readAtFence reads a copy that a plan may name, beside the host.
+func (h *Host) readAtFence(e *restore.Reading) {
+	lj := h.jobs[e.Job]
+	h.spawn(func(ctx context.Context) Event {
+		e.End(h.verify(ctx, lj, e.Copy.Arena, e.Copy.Place, e.Copy.Held))
+		return answer{h.restores, restore.ReadEnded{Of: e}}
+	})
 }
 
 // restore makes the group's part (with its frozen one) and the rank's private part of the plan lie sealed in the rank's arena, beside the host.
@@ -138,7 +119,7 @@ func (h *Host) restore(e *restore.Restore) {
 			ev.Ring, ev.Err = f.ensure(ctx, r.Arena, shm.Ring, replica.OfRank(r.Rank))
 		}
 		ev.Tier = f.tier
-		return ev
+		return answer{h.restores, ev}
 	})
 }
 

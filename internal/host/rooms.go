@@ -3,6 +3,8 @@ package host
 import (
 	"time"
 
+	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
@@ -12,17 +14,23 @@ import (
 // rooms is the host as its rooms see it.
 type rooms struct{ *Host }
 
-// learn has a room learn of something, and does what follows.
-func learn[Event, Effect any](r room.Room[Event, Effect], ev Event, do func(Effect)) {
-	now := time.Now()
-	r.Learn(now, ev)
-	turn(r, now, do)
+// answer is for a room: the end of what it had done.
+type answer struct {
+	to act.Room
+	ev act.Event
 }
 
-// turn does what a room wants done now, and says in what time the room is to be asked again.
-func turn[Event, Effect any](r room.Room[Event, Effect], now time.Time, do func(Effect)) time.Duration {
+// notify has a room learn of something, and does what follows.
+func (h *Host) notify(r act.Room, ev act.Event) {
+	now := time.Now()
+	r.Learn(now, ev)
+	h.turn(r, now)
+}
+
+// turn does what a room wants done now, and returns in what time it is to have another turn.
+func (h *Host) turn(r act.Room, now time.Time) time.Duration {
 	for _, e := range r.Step(now) {
-		do(e)
+		h.do(r, e)
 	}
 	if at, ok := r.Next(); ok {
 		return max(at.Sub(now), busyTick)
@@ -32,8 +40,15 @@ func turn[Event, Effect any](r room.Room[Event, Effect], now time.Time, do func(
 
 // turnRooms gives each room its turn.
 func (h *Host) turnRooms(now time.Time) time.Duration {
-	return min(turn(h.adoption, now, h.doAdopt), turn(h.restores, now, h.doRestore), turn(h.mirrors, now, h.doMirror), turn(h.push, now, h.doPush), turn(h.scrubber.room, now, h.doScrub), turn(h.writer, now, h.doWrite), turn(h.agents, now, h.doAgents))
+	next := idleTick
+	for _, r := range [...]act.Room{h.adoption, h.restores, h.mirrors, h.push, h.scrubber.room, h.writer, h.agents} {
+		next = min(next, h.turn(r, now))
+	}
+	return next
 }
+
+// Hold makes an arena of the node of its memory.
+func (h rooms) Hold(a *shm.Arena, key string) *holding.Arena { return holding.New(a, key, h.unmap) }
 
 func (h rooms) Self() replica.Holder { return h.holder() }
 

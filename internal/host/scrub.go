@@ -32,27 +32,6 @@ func (h rooms) Coming(a *holding.Arena, part replica.Part, g replica.Generation,
 	return r.Any()
 }
 
-// scrubs has the scrub room learn of something, and does what follows.
-func (h *Host) scrubs(ev scrub.Event) { learn(h.scrubber.room, ev, h.doScrub) }
-
-// doScrub does what the room wants done.
-func (h *Host) doScrub(e scrub.Effect) {
-	switch e := e.(type) {
-	case *scrub.Read:
-		h.scrubber.reads <- e
-	case scrub.GiveUp:
-		h.giveUp(e)
-	case scrub.Report:
-		h.send(e.CopyReport)
-	case *scrub.Fetch:
-		h.fetchBack(e)
-	case scrub.Cancel:
-		if cancel := h.scrubber.fetches[e.Fetch]; cancel != nil {
-			cancel()
-		}
-	}
-}
-
 // readAgain reads what the scrub room asks for, on a thread of low priority. Beside the host.
 func (h *Host) readAgain(ctx context.Context) {
 	if h.cfg.ScrubRate == 0 {
@@ -72,7 +51,7 @@ func (h *Host) readAgain(ctx context.Context) {
 				case <-ctx.Done():
 				}
 			}
-			h.Post(scrub.ReadEnded{Read: r, Err: err})
+			h.Post(answer{h.scrubber.room, scrub.ReadEnded{Read: r, Err: err}})
 		case <-ctx.Done():
 			return
 		}
@@ -133,7 +112,7 @@ func (h *Host) fetchedBack(ev scrub.FetchEnded) {
 		}
 		h.report(lj)
 	}
-	h.scrubs(ev)
+	h.notify(h.scrubber.room, ev)
 }
 
 // ownPlace returns the arena if a place of a kind is free in it: what was lost had a place, and takes none from what has come since.

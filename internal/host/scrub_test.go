@@ -24,7 +24,7 @@ func (d *rig) scrubsNow() (read bool, bad bool) {
 // readsNext is what the scrub room wants read, some seconds after it was asked last; nil: nothing.
 func (d *rig) readsNext() *scrub.Read {
 	d.scrubAt = d.scrubAt.Add(6 * time.Second)
-	turn(d.scrubber.room, d.scrubAt, d.doScrub)
+	d.turn(d.scrubber.room, d.scrubAt)
 	select {
 	case r := <-d.scrubber.reads:
 		return r
@@ -39,7 +39,7 @@ func (d *rig) hasRead(r *scrub.Read) (bad bool) {
 	err := r.Verify()
 	d.scrubber.room.Learn(d.scrubAt, scrub.ReadEnded{Read: r, Err: err})
 	if bad = errors.Is(err, shm.ErrCorrupt); bad {
-		turn(d.scrubber.room, d.scrubAt, d.doScrub)
+		d.turn(d.scrubber.room, d.scrubAt)
 		d.until("the copy is given up", func() bool { return r.Copy.Arena.Word(r.Copy.Place).Count() != r.Copy.Info.Count })
 	}
 	return bad
@@ -101,7 +101,7 @@ func TestScrubOfWhatIsFreed(t *testing.T) {
 	}
 	other := d.seal(lr.arena, slot(0), fixture.Gen(3, 6), 2)
 	end := q.Verify()
-	d.scrubs(scrub.ReadEnded{Read: q, Err: end})
+	d.notify(d.scrubber.room, scrub.ReadEnded{Read: q, Err: end})
 	if info, err := lr.arena.Sealed(slot(0)); end == nil || d.scrubber.room.Status().Bad != 0 || err != nil || info.Root != other.Root {
 		t.Errorf("ended with %v, %+v; the place has %v (%v)", end, d.scrubber.room.Status(), info.Generation, err)
 	}

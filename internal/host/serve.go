@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/shm"
@@ -123,7 +124,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 		return nil, nil, q.err
 	}
 	if q.held {
-		s.h.Post(mirrored{k.Job})
+		s.h.Post(act.Wake{Job: k.Job, Depth: act.Commit})
 		return heldSink{}, func(err error) error { return err }, nil
 	}
 	soon, cancel := context.WithTimeoutCause(s.ctx, acceptWait, fmt.Errorf("%w: the mirror's arena is being made", transfer.ErrNotYet))
@@ -198,7 +199,7 @@ func (q *pushWanted) admit() (err error) {
 
 func (q *pushEnd) serve(h *Host) {
 	q.arena.Unstage(q.place, q.of)
-	h.mirrored(mirrored{q.job}) // a commit may wait for this part: it is pinned in the same turn. One that did not come is fetched, where a plan wants it
+	h.wake(act.Wake{Job: q.job, Depth: act.Commit}) // a commit may wait for this part: it is pinned in the same turn. One that did not come is fetched, where a plan wants it
 
 }
 

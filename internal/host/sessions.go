@@ -7,8 +7,9 @@ import (
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/adoption"
-	"github.com/replicad/replicad/internal/host/growth"
+	"github.com/replicad/replicad/internal/host/agents"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -23,7 +24,7 @@ func (h *Host) handleSession(ev session.Event) {
 			h.reattach(ev)
 			return
 		}
-		h.adopt(adoption.Asked{Peer: ev.Peer, Job: ev.Hello.Job, Rank: ev.Hello.Rank})
+		h.notify(h.adoption, adoption.Asked{Peer: ev.Peer, Job: ev.Hello.Job, Rank: ev.Hello.Rank})
 		a := &attaching{peer: ev.Peer, hello: ev.Hello, helloReq: ev.Header.Request}
 		h.attaching[ev.Peer.ID()] = a
 		h.advance(a)
@@ -121,7 +122,7 @@ func (h *Host) heard(p session.Peer, ev session.Event) {
 		h.rankSays(lj, lr, ev)
 		return
 	}
-	h.adopt(adoption.Sent{Peer: p, Event: ev})
+	h.notify(h.adoption, adoption.Sent{Peer: p, Event: ev})
 }
 
 func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
@@ -193,8 +194,8 @@ func (h *Host) peerGone(p session.Peer) {
 		h.launcherGone(l)
 		return
 	}
-	h.adopt(adoption.Gone{Peer: p})
-	h.growths(growth.Gone{Peer: p})
+	h.notify(h.adoption, act.Gone{Peer: p})
+	h.notify(h.growing, act.Gone{Peer: p})
 	if lj, lr := h.rankOf(p); lr != nil {
 		lr.peer = nil
 		h.report(lj)
@@ -226,4 +227,11 @@ func (h *Host) jobNamed(name string) *localJob {
 func (h *Host) turnedAway(ev session.TurnedAway) {
 	h.log.TurnedAway(ev.UID, ev.PID, ev.Others, ev.Why)
 	h.audit.Refused(fmt.Sprintf("socket, user %d", ev.UID), h.self.Name, audit.Fields{"user": fmt.Sprint(ev.UID), "pid": fmt.Sprint(ev.PID), "refused": ev.Why, "others": fmt.Sprint(ev.Others)})
+}
+
+// agentSays takes what one of torchrun's agents says through its launcher, which has a job.
+func (h *Host) agentSays(ev session.RunAgent) {
+	if l := h.launchers[ev.Peer.ID()]; l != nil && l.accepted && !l.done {
+		h.notify(h.agents, agents.Said{Job: l.job, Peer: ev.Peer.ID(), Agent: ev.Agent})
+	}
 }

@@ -94,7 +94,7 @@ func TestWantsOfARank(t *testing.T) {
 			d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: wire.StatusWant, PID: uint64(lj.ranks[0].pid)}})
 		},
 		"its restore": func(d *rig, lj *localJob, _ session.Peer) {
-			d.doRestore(restore.Failed{Job: lj.job.ID, Rank: 0, Err: fmt.Errorf("part: %w", unix.EMFILE)})
+			d.do(d.restores, restore.Failed{Job: lj.job.ID, Rank: 0, Err: fmt.Errorf("part: %w", unix.EMFILE)})
 		},
 	} {
 		d := newRig(t)

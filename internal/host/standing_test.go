@@ -7,8 +7,8 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/adoption"
-	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -67,7 +67,7 @@ func TestAMirrorTakesAPartOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.mirror(mirrors.Changed{Job: lj.job.ID})
+			d.notify(d.mirrors, act.Changed{Job: lj.job.ID})
 			d.serves(func() {
 				if _, _, err := d.Host.stage(d.ctx, lj, lj.mirrors.Arena(k.Part), man, f); !errors.Is(err, holding.ErrBrought) {
 					t.Errorf("a fetch that was begun before gets a place beside the push: %v", err)
@@ -235,8 +235,8 @@ func TestTwoMirrorsOfOnePartComeBack(t *testing.T) {
 		if newerFirst {
 			order = []*holding.Arena{newer, older}
 		}
-		d.adopt(adoption.Kept{Arenas: order})
-		d.adopt(adoption.Changed{})
+		d.notify(d.adoption, adoption.Kept{Arenas: order})
+		d.notify(d.adoption, act.Changed{})
 		key := room.Mirrored(lj.job, newer.Spec())
 		if lj.mirrors.Arena(key) != newer || len(lj.retired) != 1 || lj.retired[0] != older {
 			t.Errorf("newer first %v: the mirror has generation %v", newerFirst, lj.mirrors.Arena(key).NewestSealed(shm.Slot))

@@ -39,30 +39,7 @@ func (h rooms) Store() string {
 
 // ailing has the writer room hear of requests of a write that do not succeed.
 func (h *Host) ailing(a tier.Attempt) func(what string) {
-	return func(what string) { h.Post(writer.Ailing{Attempt: a, What: what}) }
-}
-
-// writes has the writer room learn of something, and does what follows.
-func (h *Host) writes(ev writer.Event) { learn(h.writer, ev, h.doWrite) }
-
-// doWrite does what the room wants done.
-func (h *Host) doWrite(e writer.Effect) {
-	switch e := e.(type) {
-	case writer.Report:
-		h.send(e.ShardReport)
-	case *writer.Write:
-		h.writeShard(e)
-	case writer.Freed:
-		if lj := h.jobs[e.Job]; lj != nil {
-			h.retain(lj)
-		}
-	case writer.Discard:
-		h.discard(e)
-	case writer.Mark:
-		h.writeMarker(e)
-	case writer.Answer:
-		h.send(e.MarkedReport)
-	}
+	return func(what string) { h.Post(answer{h.writer, writer.Ailing{Attempt: a, What: what}}) }
 }
 
 // writeShard writes a shard beside the host.
@@ -70,7 +47,7 @@ func (h *Host) writeShard(w *writer.Write) {
 	to := writer.Tier{Store: h.storeOf(w.Job), Spool: h.spool, Rate: h.durableRate}
 	h.spawn(func(ctx context.Context) Event {
 		info, err := w.Run(ctx, to, h.ailing(w.Attempt))
-		h.Post(writer.Returned{Write: w, Info: info, Err: err})
+		h.Post(answer{h.writer, writer.Returned{Write: w, Info: info, Err: err}})
 		if w.Kept() {
 			w.Release(ctx)
 		}
@@ -84,7 +61,7 @@ func (h *Host) discard(d writer.Discard) {
 		if err := h.store.Discard(ctx, d.Attempt, d.Objects); err != nil {
 			h.log.Failed("durable", "remove what a skipped write left of job "+d.Name, err.Error())
 		}
-		return writer.Discarded{Discard: d}
+		return answer{h.writer, writer.Discarded{Discard: d}}
 	})
 }
 
@@ -93,7 +70,7 @@ func (h *Host) discard(d writer.Discard) {
 func (h *Host) writeMarker(m writer.Mark) {
 	h.spawn(func(ctx context.Context) Event {
 		is := writer.Marked{Mark: m}
-		said := sync.OnceFunc(func() { h.Post(is) })
+		said := sync.OnceFunc(func() { h.Post(answer{h.writer, is}) })
 		err := h.store.CommitThen(tier.Watching(ctx, tier.Watch{Troubled: h.ailing(m.Attempt)}), m.Attempt, m.Said, m.Roots, m.Objects, func() {
 			if m.Keep == "" {
 				said()
@@ -104,7 +81,7 @@ func (h *Host) writeMarker(m writer.Mark) {
 		}
 		if err != nil {
 			is.Failed, is.Fenced = writer.Text(err), errors.Is(err, tier.ErrFenced)
-			return is
+			return answer{h.writer, is}
 		}
 		said()
 		return nil

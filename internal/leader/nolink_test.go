@@ -95,7 +95,7 @@ func TestARefusedLinkSaysWhyAtBothEnds(t *testing.T) {
 			control.WriteHello(conn, control.Hello{Cluster: fixture.Cluster, Node: life(5, 3)})
 		},
 			[]string{"incarnation 5 was superseded by 7", "if two daemons run as node n2, stop one"}, replica.Holder{Node: "n2", Incarnation: 5}},
-		"another wire version": {func(conn net.Conn) { conn.Write(other) }, []string{"version 2, this program reads 1", "run one release"}, replica.Holder{Node: "n2"}},
+		"another wire version": {func(conn net.Conn) { conn.Write(other) }, []string{"version 3, this program reads 2", "run one release"}, replica.Holder{Node: "n2"}},
 		"another cluster":      {func(conn net.Conn) { control.WriteHello(conn, control.Hello{Cluster: foreign, Node: life(7, 1)}) }, []string{foreign.String(), "its own certificate"}, replica.Holder{Node: "n2"}},
 		"no hello":             {func(conn net.Conn) { wire.Write(conn, control.KindBeat, control.Beat{}) }, []string{"instead of a hello"}, replica.Holder{Node: "n2"}},
 		"a hello beyond its limit": {func(conn net.Conn) {

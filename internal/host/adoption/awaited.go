@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -41,7 +42,7 @@ func from(e holding.Entry, p session.Peer) bool {
 
 // overdue no longer awaits an arena whose process is gone, nor one whose process stands still: while it is awaited the whole node counts as
 // silent. As any rank that stands still the process is killed. It is the one that the list names.
-func (r *Room) overdue(now time.Time) (kills []Effect) {
+func (r *Room) overdue(now time.Time) (kills []act.Effect) {
 	waited := now.Sub(r.since)
 	r.awaited = slices.DeleteFunc(r.awaited, func(e holding.Entry) bool {
 		if !r.owner.Alive(e.PID, e.Start) {
@@ -55,7 +56,7 @@ func (r *Room) overdue(now time.Time) (kills []Effect) {
 			how = "is stopped by a signal"
 		}
 		r.log.Note2(nil, "arena_lost", fmt.Sprintf("process %d of rank %d, which alone has arena %s, has not brought it in %v: it %s, and is killed", e.PID, e.Rank, e.Key, waited.Round(time.Second), how))
-		kills = append(kills, Kill{Key: e.Key, PID: e.PID, Start: e.Start})
+		kills = append(kills, act.Kill{Key: e.Key, PID: e.PID, Start: e.Start})
 		return true
 	})
 	return kills

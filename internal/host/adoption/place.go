@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -44,14 +45,14 @@ type seat struct {
 type seating struct {
 	order   []seat
 	newest  map[seat]*orphan
-	retired []Effect
+	retired []act.Effect
 }
 
 // place gives each arena to its job, once that is known. No death is looked at before all arenas are in their places: a death has the job fenced
 // and reported, and then other arenas would miss the fence, and live ranks be reported as gone.
-func (r *Room) place() []Effect {
+func (r *Room) place() []act.Effect {
 	var rest []*orphan
-	var placed, unneeded, settled []Effect
+	var placed, unneeded, settled []act.Effect
 	s := seating{newest: map[seat]*orphan{}}
 	for _, o := range r.orphans {
 		v, _ := r.owner.Job(o.Spec().Job)
@@ -112,7 +113,7 @@ func newer(a, than *holding.Arena) bool {
 }
 
 func (s *seating) retire(job replica.JobID, a *holding.Arena) {
-	s.retired = append(s.retired, Retire{job, a})
+	s.retired = append(s.retired, act.Retire{Job: job, Arena: a})
 }
 
 // placeOf is what the arena and the job's record say of a rank.

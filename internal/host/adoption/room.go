@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -29,17 +30,12 @@ type Log interface {
 	Note2(job *replica.Job, code, text string)
 }
 
-// Event is something that a Room learns.
-type Event interface{ event() }
-
 type (
 	// Kept is what the keeper holds, and the list on disk: what a Room learns first.
 	Kept struct {
 		Arenas []*holding.Arena
 		Listed []holding.Entry
 	}
-	// Changed says that the jobs may be others than before.
-	Changed struct{}
 	// Offered is an arena that its rank's process has brought back. Key has named it.
 	Offered struct {
 		Arena *holding.Arena
@@ -56,19 +52,12 @@ type (
 		Peer  session.Peer
 		Event session.Event
 	}
-	// Gone is the end of a session.
-	Gone struct{ Peer session.Peer }
 )
 
-func (Kept) event()    {}
-func (Changed) event() {}
-func (Offered) event() {}
-func (Asked) event()   {}
-func (Sent) event()    {}
-func (Gone) event()    {}
-
-// Effect is something that the owner has to do.
-type Effect interface{ effect() }
+func (Kept) IsEvent()    {}
+func (Offered) IsEvent() {}
+func (Asked) IsEvent()   {}
+func (Sent) IsEvent()    {}
 
 type (
 	// Place puts an arena in the place of its rank.
@@ -80,11 +69,6 @@ type (
 		Peer        session.Peer  // nil: the process has not come back
 		Finished    bool          // the rank has left the job, as the job's record says
 		Loaded      replica.Epoch // whose state the rank has loaded; 0: the rank is to report that again
-	}
-	// Retire keeps an arena as a holder until the next commit: a newer incarnation has the place of its rank.
-	Retire struct {
-		Job   replica.JobID
-		Arena *holding.Arena
 	}
 	// Mirror puts an arena in the place of a part that this node mirrors.
 	Mirror struct {
@@ -106,21 +90,13 @@ type (
 		Arena *holding.Arena
 		Sent  []session.Event
 	}
-	// Kill ends a process that does not bring back the arena which it alone has.
-	Kill struct {
-		Key   string
-		PID   int
-		Start uint64
-	}
 )
 
-func (Place) effect()  {}
-func (Retire) effect() {}
-func (Mirror) effect() {}
-func (GiveUp) effect() {}
-func (Placed) effect() {}
-func (Settle) effect() {}
-func (Kill) effect()   {}
+func (Place) IsEffect()  {}
+func (Mirror) IsEffect() {}
+func (GiveUp) IsEffect() {}
+func (Placed) IsEffect() {}
+func (Settle) IsEffect() {}
 
 // orphan is an arena whose job is not known yet.
 type orphan struct {
@@ -149,12 +125,12 @@ func New(owner Owner, log Log, boot replica.BootID, hangFirst time.Duration) *Ro
 }
 
 // Learn takes an event. Step is to follow.
-func (r *Room) Learn(now time.Time, ev Event) {
+func (r *Room) Learn(now time.Time, ev act.Event) {
 	switch ev := ev.(type) {
 	case Kept:
 		r.since = now
 		r.kept(ev)
-	case Changed:
+	case act.Changed:
 		r.claim = true
 	case Offered:
 		r.offered(ev)
@@ -164,7 +140,7 @@ func (r *Room) Learn(now time.Time, ev Event) {
 		if o := r.of(ev.Peer); o != nil {
 			o.keep(ev.Event)
 		}
-	case Gone:
+	case act.Gone:
 		for _, o := range r.orphans {
 			if o.peer == ev.Peer {
 				o.peer = nil
@@ -174,7 +150,7 @@ func (r *Room) Learn(now time.Time, ev Event) {
 }
 
 // Step returns what is to be done now.
-func (r *Room) Step(now time.Time) (effects []Effect) {
+func (r *Room) Step(now time.Time) (effects []act.Effect) {
 	if r.claim {
 		r.claim = false
 		effects = r.place()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/session"
@@ -96,7 +97,7 @@ func (n *node) mirror(name string, rank replica.Rank) *holding.Arena {
 // tells the node of the job, as a leader does; nil: there is none.
 func (n *node) tells(job *replica.Job) {
 	n.informed, n.view.Job = true, job
-	n.room.Learn(n.now, Changed{})
+	n.room.Learn(n.now, act.Changed{})
 }
 
 func ended(why string) *replica.Job {
@@ -112,7 +113,7 @@ func (n *node) wants(after time.Duration, want ...string) {
 	}
 }
 
-func (n *node) words(effects []Effect) (words []string) {
+func (n *node) words(effects []act.Effect) (words []string) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case Place:
@@ -124,7 +125,7 @@ func (n *node) words(effects []Effect) (words []string) {
 				of += ", finished"
 			}
 			words = append(words, of)
-		case Retire:
+		case act.Retire:
 			words = append(words, "retire "+n.names[e.Arena])
 		case Mirror:
 			words = append(words, fmt.Sprintf("mirror %v in %s", e.Part, n.names[e.Arena]))
@@ -140,7 +141,7 @@ func (n *node) words(effects []Effect) (words []string) {
 				sent = append(sent, strings.TrimPrefix(fmt.Sprintf("%T", ev), "session."))
 			}
 			words = append(words, fmt.Sprintf("settle rank %d %v", e.Rank, sent))
-		case Kill:
+		case act.Kill:
 			words = append(words, fmt.Sprintf("kill %d", e.PID))
 		}
 	}
@@ -167,7 +168,7 @@ func TestArenasWaitForTheirJob(t *testing.T) {
 	n.starts(101)
 	dead, lives, held := n.arena("dead", 0, 4, 100), n.arena("lives", 1, 5, 101), n.mirror("held", 1)
 	n.keeps([]holding.Entry{n.entry(dead, 100), n.entry(lives, 101), n.entry(held, 0)}, dead, lives, held)
-	n.room.Learn(n.now, Changed{})
+	n.room.Learn(n.now, act.Changed{})
 	n.wants(0)
 	n.informed = true // and its jobs are being taken over
 	n.wants(0)
@@ -476,9 +477,9 @@ func TestASessionEnds(t *testing.T) {
 		a := n.arena("a", 0, 4, 101)
 		n.keeps([]holding.Entry{n.entry(a, 101)}, a)
 		n.room.Back(p, 0)
-		n.room.Learn(n.now, Gone{&peer{101, 101}})
+		n.room.Learn(n.now, act.Gone{Peer: &peer{101, 101}})
 		n.room.Learn(n.now, Sent{p, session.Stopped{}})
-		n.room.Learn(n.now, Gone{p})
+		n.room.Learn(n.now, act.Gone{Peer: p})
 		n.room.Learn(n.now, Sent{p, session.Leave{}})
 		n.tells(job)
 		if job != nil {

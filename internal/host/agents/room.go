@@ -10,15 +10,13 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
 // again is how often the leader is told what it knows: it may have taken this node for dead.
 const again = 5 * time.Second
-
-// Event is something that a Room learns.
-type Event interface{ event() }
 
 type (
 	// Said is what an agent says through a launcher, which is a session's peer.
@@ -27,25 +25,14 @@ type (
 		Peer  uint64
 		Agent wire.Agent
 	}
-	// Gone is the end of a launcher.
-	Gone struct{ Peer uint64 }
-	// Linked says that a leader was reached who has heard nothing.
-	Linked struct{}
 	// Told is what the leader has an agent do.
 	Told struct{ control.AgentRound }
 )
 
-func (Said) event()   {}
-func (Gone) event()   {}
-func (Linked) event() {}
-func (Told) event()   {}
-
-// Effect is something that the owner has to do.
-type Effect interface{ effect() }
+func (Said) IsEvent() {}
+func (Told) IsEvent() {}
 
 type (
-	// Report goes to the leader.
-	Report struct{ control.AgentsReport }
 	// Tell goes to a launcher.
 	Tell struct {
 		Peer  uint64
@@ -53,8 +40,7 @@ type (
 	}
 )
 
-func (Report) effect() {}
-func (Tell) effect()   {}
+func (Tell) IsEffect() {}
 
 // agent is one, and through whom it speaks.
 type agent struct {
@@ -66,7 +52,7 @@ type agent struct {
 type Room struct {
 	agents map[uint64]agent // by peer
 	due    map[replica.JobID]bool
-	tells  []Effect
+	tells  []act.Effect
 	nextAt time.Time // all are reported again
 }
 
@@ -74,17 +60,17 @@ type Room struct {
 func New() *Room { return &Room{agents: map[uint64]agent{}, due: map[replica.JobID]bool{}} }
 
 // Learn takes an event in.
-func (r *Room) Learn(_ time.Time, ev Event) {
+func (r *Room) Learn(_ time.Time, ev act.Event) {
 	switch ev := ev.(type) {
 	case Said:
 		r.agents[ev.Peer] = agent{ev.Agent, ev.Job}
 		r.due[ev.Job] = true
-	case Gone:
-		if a, known := r.agents[ev.Peer]; known {
-			delete(r.agents, ev.Peer)
+	case act.Gone:
+		if a, known := r.agents[ev.Peer.ID()]; known {
+			delete(r.agents, ev.Peer.ID())
 			r.due[a.job] = true
 		}
-	case Linked:
+	case act.Linked:
 		r.all()
 	case Told:
 		for peer, a := range r.agents {
@@ -102,7 +88,7 @@ func (r *Room) all() {
 }
 
 // Step returns what is to be said.
-func (r *Room) Step(now time.Time) (out []Effect) {
+func (r *Room) Step(now time.Time) (out []act.Effect) {
 	if !now.Before(r.nextAt) {
 		r.nextAt = now.Add(again)
 		r.all()
@@ -114,7 +100,7 @@ func (r *Room) Step(now time.Time) (out []Effect) {
 				m.Agents = append(m.Agents, a.Agent)
 			}
 		}
-		out = append(out, Report{m})
+		out = append(out, act.Send{Msg: m})
 	}
 	clear(r.due)
 	out, r.tells = append(out, r.tells...), nil

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -24,9 +26,6 @@ type Owner interface {
 	Lacks(shm.Spec) error
 }
 
-// Event is something that a Room learns.
-type Event interface{ event() }
-
 type (
 	// Asked is a rank's call. Ask is random: answers name it.
 	Asked struct {
@@ -41,14 +40,6 @@ type (
 		Geometry    replica.Geometry
 		Recipe      []byte
 	}
-	// Changed says that something about a job may be another: its state, or what its ranks do.
-	Changed struct{ Job replica.JobID }
-	// Made is the end of a Make.
-	Made struct {
-		Of    *Making
-		Arena *shm.Arena
-		Err   error
-	}
 	// Refused is the leader's answer.
 	Refused struct {
 		Job  replica.JobID
@@ -56,27 +47,12 @@ type (
 		Ask  uint64
 		Why  string
 	}
-	// Gone is the end of a session: the rank asks again once it is connected anew.
-	Gone struct{ Peer session.Peer }
 )
 
-func (Asked) event()   {}
-func (Changed) event() {}
-func (Made) event()    {}
-func (Refused) event() {}
-func (Gone) event()    {}
-
-// Effect is something that the owner has to do.
-type Effect interface{ effect() }
+func (Asked) IsEvent()   {}
+func (Refused) IsEvent() {}
 
 type (
-	// Make has an arena made, beside the owner.
-	Make struct {
-		Of   *Making
-		Spec shm.Spec
-	}
-	// Drop gives the memory of an arena back that nobody else has.
-	Drop struct{ Arena *shm.Arena }
 	// HandOut makes an arena that of the rank, in place of the one that it has, and answers the rank with it. A nil Arena: it has the grown one by the
 	// node's account, and has not got the answer.
 	HandOut struct {
@@ -99,24 +75,11 @@ type (
 		Rank replica.Rank
 		Is   bool
 	}
-	// Tell says that the leader is to hear of a rank's growth.
-	Tell struct{ Job replica.JobID }
-	// Blame reports a rank that can't take part in a growth which is decided.
-	Blame struct {
-		Job         replica.JobID
-		Rank        replica.Rank
-		Incarnation replica.Incarnation
-		Text        string
-	}
 )
 
-func (Make) effect()    {}
-func (Drop) effect()    {}
-func (HandOut) effect() {}
-func (Refuse) effect()  {}
-func (Waits) effect()   {}
-func (Tell) effect()    {}
-func (Blame) effect()   {}
+func (HandOut) IsEffect() {}
+func (Refuse) IsEffect()  {}
+func (Waits) IsEffect()   {}
 
 // Making is an arena on its way. Its rank may have given it up meanwhile.
 type Making struct{ of *ask }
@@ -141,26 +104,26 @@ type ask struct {
 type Room struct {
 	owner   Owner
 	asks    map[place]*ask
-	effects []Effect
+	effects []act.Effect
 }
 
 // New returns a room in which nobody asks.
 func New(owner Owner) *Room { return &Room{owner: owner, asks: map[place]*ask{}} }
 
 // Learn takes an event. Step is to follow.
-func (r *Room) Learn(_ time.Time, ev Event) {
+func (r *Room) Learn(_ time.Time, ev act.Event) {
 	switch ev := ev.(type) {
 	case Asked:
 		r.asked(ev)
-	case Changed:
+	case act.Changed:
 		r.changed(ev.Job)
-	case Made:
+	case act.Made:
 		r.made(ev)
 	case Refused:
 		if a := r.asks[place{ev.Job, ev.Rank}]; a != nil && a.Ask == ev.Ask && !r.decided(a) {
 			r.refuse(a, wire.CodeRefused, ev.Why)
 		}
-	case Gone:
+	case act.Gone:
 		for _, a := range r.asks {
 			if a.Peer == ev.Peer {
 				a.Peer = nil
@@ -170,7 +133,7 @@ func (r *Room) Learn(_ time.Time, ev Event) {
 }
 
 // Step returns what is to be done now.
-func (r *Room) Step(time.Time) []Effect {
+func (r *Room) Step(time.Time) []act.Effect {
 	effects := r.effects
 	r.effects = nil
 	return effects
@@ -223,7 +186,7 @@ func (r *Room) asked(ev Asked) {
 	}
 	r.effects = append(r.effects, Waits{ev.Job, ev.Rank, true})
 	r.advance(a)
-	r.effects = append(r.effects, Tell{ev.Job})
+	r.effects = append(r.effects, act.Wake{Job: ev.Job, Depth: act.Report})
 }
 
 func (a *ask) same(ev Asked) bool {
@@ -257,7 +220,7 @@ func (r *Room) changed(job replica.JobID) {
 	}
 	for _, is := range v.Ranks {
 		if is.Waits && is.Arena.Grown() != v.Job.Epoch {
-			r.effects = append(r.effects, Blame{job, is.Rank, is.Incarnation, fmt.Sprintf("the growth at step %d was decided, and the rank went on without waiting for its arena", v.Job.Growth.Step)})
+			r.blame(v.Job, is.Rank, is.Incarnation, fmt.Sprintf("the growth at step %d was decided, and the rank went on without waiting for its arena", v.Job.Growth.Step))
 		}
 	}
 }
@@ -311,7 +274,7 @@ func (r *Room) spec(a *ask, job *replica.Job) shm.Spec {
 
 func (r *Room) make(a *ask, spec shm.Spec) {
 	a.making = &Making{a}
-	r.effects = append(r.effects, Make{a.making, spec})
+	r.effects = append(r.effects, act.Make{Of: a.making, Spec: spec})
 }
 
 // tooLarge is the sum that a node can't pay: the grown arena lies beside the present one until it has taken its place.
@@ -326,11 +289,15 @@ func (r *Room) tooLarge(a *ask, is room.Rank, spec shm.Spec, why error) string {
 }
 
 // made takes an arena that is ready. Its rank may have given it up, or be in another growth.
-func (r *Room) made(ev Made) {
-	a := ev.Of.of
-	if a.making != ev.Of || r.asks[place{a.Job, a.Rank}] != a {
+func (r *Room) made(ev act.Made) {
+	mk, mine := ev.Of.(*Making)
+	if !mine {
+		return
+	}
+	a := mk.of
+	if a.making != mk || r.asks[place{a.Job, a.Rank}] != a {
 		if ev.Err == nil {
-			r.effects = append(r.effects, Drop{ev.Arena})
+			r.effects = append(r.effects, act.Unmap{Arena: ev.Arena})
 		}
 		return
 	}
@@ -340,7 +307,7 @@ func (r *Room) made(ev Made) {
 	} else {
 		a.arena = ev.Arena
 	}
-	r.effects = append(r.effects, Tell{a.Job})
+	r.effects = append(r.effects, act.Wake{Job: a.Job, Depth: act.Report})
 	r.advance(a)
 }
 
@@ -366,8 +333,15 @@ func (r *Room) handOut(a *ask, job *replica.Job, is room.Rank) {
 
 // fails takes a rank out of a growth that is decided: the fault takes it back.
 func (r *Room) fails(a *ask, why string) {
-	r.effects = append(r.effects, Blame{a.Job, a.Rank, a.Incarnation, fmt.Sprintf("growth at step %d: %s", a.Asked.Step, why)})
+	if v, known := r.owner.Job(a.Job); known {
+		r.blame(v.Job, a.Rank, a.Incarnation, fmt.Sprintf("growth at step %d: %s", a.Asked.Step, why))
+	}
 	r.refuse(a, wire.CodeFenced, why)
+}
+
+// blame reports a rank that can't take part in a growth which is decided.
+func (r *Room) blame(job *replica.Job, rank replica.Rank, of replica.Incarnation, why string) {
+	r.effects = append(r.effects, act.Send{Msg: control.Evidence{Job: job.ID, Fault: replica.Fault{Epoch: job.Epoch, Kind: replica.Exception, Rank: rank, Incarnation: of, Detail: why}}})
 }
 
 func (r *Room) answered(a *ask, arena *shm.Arena) {
@@ -386,9 +360,9 @@ func (r *Room) refuse(a *ask, code int32, text string) {
 func (r *Room) end(a *ask) {
 	delete(r.asks, place{a.Job, a.Rank})
 	if a.arena != nil {
-		r.effects = append(r.effects, Drop{a.arena})
+		r.effects = append(r.effects, act.Unmap{Arena: a.arena})
 	}
-	r.effects = append(r.effects, Waits{a.Job, a.Rank, false}, Tell{a.Job})
+	r.effects = append(r.effects, Waits{a.Job, a.Rank, false}, act.Wake{Job: a.Job, Depth: act.Report})
 }
 
 // Close returns the arenas that were not handed out.

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/session"
@@ -83,7 +85,7 @@ func (n *node) ask(bytes uint64, recipe string) {
 
 func (n *node) changes(change func(*replica.Job)) {
 	n.view.Job = fixture.Changed(n.view.Job, change)
-	n.room.Learn(time.Time{}, Changed{fixture.JobID})
+	n.room.Learn(time.Time{}, act.Changed{Job: fixture.JobID})
 }
 
 // decides has the job grow to what the rank asks for.
@@ -100,7 +102,7 @@ func (n *node) makes(err error) {
 	n.t.Helper()
 	mk := n.making[0]
 	n.making = n.making[1:]
-	ev := Made{Of: mk, Err: err}
+	ev := act.Made{Of: mk, Err: err}
 	if err == nil {
 		ev.Arena = roomtest.Arena(n.t, shm.Spec{Rank: 0, Geometry: mk.of.Geometry}).Arena
 	}
@@ -113,9 +115,9 @@ func (n *node) wants(want ...string) {
 	var got []string
 	for _, e := range n.room.Step(time.Time{}) {
 		switch e := e.(type) {
-		case Make:
-			got, n.making = append(got, fmt.Sprintf("make %d bytes", e.Spec.Geometry.ReplicatedBytes)), append(n.making, e.Of)
-		case Drop:
+		case act.Make:
+			got, n.making = append(got, fmt.Sprintf("make %d bytes", e.Spec.Geometry.ReplicatedBytes)), append(n.making, e.Of.(*Making))
+		case act.Unmap:
 			got = append(got, "drop")
 		case HandOut:
 			got = append(got, fmt.Sprintf("hand out to request %d, arena: %v", e.Request, e.Arena != nil))
@@ -124,10 +126,11 @@ func (n *node) wants(want ...string) {
 			got = append(got, fmt.Sprintf("refuse request %d with %d: %s", e.Request, e.Code, e.Text))
 		case Waits:
 			got = append(got, fmt.Sprintf("waits: %v", e.Is))
-		case Tell:
-			got = append(got, "tell")
-		case Blame:
-			got = append(got, fmt.Sprintf("blame rank %d of incarnation %d: %s", e.Rank, e.Incarnation, e.Text))
+		case act.Wake:
+			got = append(got, map[act.Depth]string{act.Report: "tell"}[e.Depth])
+		case act.Send:
+			f := e.Msg.(control.Evidence).Fault
+			got = append(got, fmt.Sprintf("blame rank %d of incarnation %d: %s", f.Rank, f.Incarnation, f.Detail))
 		}
 	}
 	same := slices.EqualFunc(got, want, func(g, w string) bool {
@@ -169,7 +172,7 @@ func TestAGrowthIsAskedForAgain(t *testing.T) {
 	n.wants("waits: true", "make 10560 bytes", "tell")
 	n.makes(nil)
 	n.wants("tell")
-	n.room.Learn(time.Time{}, Gone{n.peer})
+	n.room.Learn(time.Time{}, act.Gone{Peer: n.peer})
 	n.peer = &nobody{}
 	n.ask(500, "recipe")
 	n.wants()
@@ -202,7 +205,7 @@ func TestAGrowthThatIsNotDecided(t *testing.T) {
 		"the rank takes a step": {func(n *node) { n.stands(3, 6); n.changes(func(*replica.Job) {}) }, []string{"drop", "waits: false", "tell"}},
 		"the rank joins":        {func(n *node) { n.view.Ranks[0].Waits = true; n.changes(func(*replica.Job) {}) }, []string{"drop", "waits: false", "tell"}},
 		"the rank dies":         {func(n *node) { n.view.Ranks[0].Alive = false; n.changes(func(*replica.Job) {}) }, []string{"drop", "waits: false", "tell"}},
-		"the job is forgotten":  {func(n *node) { n.gone = true; n.room.Learn(time.Time{}, Changed{fixture.JobID}) }, []string{"drop", "waits: false", "tell"}},
+		"the job is forgotten":  {func(n *node) { n.gone = true; n.room.Learn(time.Time{}, act.Changed{Job: fixture.JobID}) }, []string{"drop", "waits: false", "tell"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -257,7 +260,7 @@ func TestADaemonThatFindsAGrowthDecided(t *testing.T) {
 	n.wants()
 	n.ask(500, "")
 	n.wants("waits: true", "make 10560 bytes", "tell")
-	n.room.Learn(time.Time{}, Gone{n.peer})
+	n.room.Learn(time.Time{}, act.Gone{Peer: n.peer})
 	n.makes(nil)
 	n.wants("tell")
 	n.peer = &nobody{}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/replica"
@@ -92,9 +93,9 @@ func (r *Room) fetched(now time.Time, ev FetchEnded) {
 		st.tries++
 		r.log.Retried("mirror", fmt.Sprintf("%v, epoch %d", part, epoch), ev.Err.Error())
 		if said, due := ev.Missed.Unreached(v.Job.ID, epoch, ev.Fetch.Rank, st.tries, ev.Err); due {
-			r.effects = append(r.effects, Failing{said})
+			r.effects = append(r.effects, act.Send{Msg: said})
 		}
 	}
 	held.fetching[part] = st
-	r.effects = append(r.effects, Came{v.Job.ID})
+	r.effects = append(r.effects, act.Wake{Job: v.Job.ID, Depth: act.Commit})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -24,10 +25,6 @@ type Making struct {
 	began time.Time
 	long  time.Duration
 }
-
-// Job and Rank name whose part it is to hold.
-func (mk *Making) Job() replica.JobID { return mk.job }
-func (mk *Making) Rank() replica.Rank { return mk.rank }
 
 // Done is closed once the arena counts, or has failed for the reason that Err then has.
 func (mk *Making) Done() <-chan struct{} { return mk.done }
@@ -85,7 +82,7 @@ func (r *Room) Find(now time.Time, job *replica.Job, rank replica.Rank, man repl
 	}
 	mk := &Making{job: job.ID, key: key, rank: rank, kind: man.Part.Kind, of: man.Geometry, done: make(chan struct{}), began: now, long: makingLong(uint64(spec.Slots) * man.Bytes)}
 	held.making[key] = mk
-	r.effects = append(r.effects, Make{mk, spec})
+	r.effects = append(r.effects, act.Make{Of: mk, Spec: spec})
 	return nil, mk, nil
 }
 
@@ -104,17 +101,21 @@ func admit(job *replica.Job, rank replica.Rank, man replica.Manifest) error {
 }
 
 // made takes an arena whose memory is reserved.
-func (r *Room) made(ev Made) {
-	mk, held := ev.Of, r.Of(ev.Of.job)
+func (r *Room) made(ev act.Made) {
+	mk, mine := ev.Of.(*Making)
+	if !mine {
+		return
+	}
+	held := r.Of(mk.job)
 	switch {
 	case ev.Err != nil:
 		mk.end(held, fmt.Errorf("mirror of %v: %w", mk.key, ev.Err))
 	case r.ended(mk.job):
 		mk.end(held, fmt.Errorf("mirror of %v: %w: the job has ended", mk.key, transfer.ErrFenced))
-		r.effects = append(r.effects, Drop{ev.Arena})
+		r.effects = append(r.effects, act.Unmap{Arena: ev.Arena})
 	default:
-		mk.arena = ev.Arena
-		r.effects = append(r.effects, Park{mk, ev.Arena})
+		mk.arena = r.owner.Hold(ev.Arena, holding.MirrorKey(mk.job, mk.rank))
+		r.effects = append(r.effects, act.Park{Arena: mk.arena, Then: Parked{mk}})
 	}
 }
 
@@ -123,19 +124,19 @@ func (r *Room) parked(mk *Making) {
 	held := r.Of(mk.job)
 	if r.ended(mk.job) {
 		mk.end(held, fmt.Errorf("mirror of %v: %w: the job has ended", mk.key, transfer.ErrFenced))
-		r.effects = append(r.effects, Forget{mk.arena})
+		r.effects = append(r.effects, act.Forget{Arena: mk.arena})
 		return
 	}
 	old := held.Arena(mk.key)
 	held.arenas[mk.key] = room.Mirror{Part: mk.key, Rank: mk.rank, Arena: mk.arena}
-	r.effects = append(r.effects, Reserve{mk.arena})
+	r.effects = append(r.effects, act.Reserve{Arena: mk.arena})
 	mk.end(held, nil)
 	switch v, _ := r.owner.Job(mk.job); {
 	case old == nil:
 	case v.Job.Growth != nil:
-		r.effects = append(r.effects, Retire{mk.job, old})
+		r.effects = append(r.effects, act.Retire{Job: mk.job, Arena: old}, act.Save{})
 	default:
-		r.effects = append(r.effects, Forget{old})
+		r.effects = append(r.effects, act.Forget{Arena: old})
 	}
 }
 

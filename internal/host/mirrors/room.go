@@ -6,6 +6,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/planted"
 	"github.com/replicad/replicad/internal/shm"
@@ -22,6 +23,8 @@ type Owner interface {
 	Job(replica.JobID) (room.JobView, bool)
 	// Spec is what arenas for a rank's parts have in common here.
 	Spec(*replica.Job, replica.Rank) shm.Spec
+	// Hold makes an arena of the node of its memory, under the key that the keeper knows it by.
+	Hold(*shm.Arena, string) *holding.Arena
 }
 
 // Log takes what an operator should know of.
@@ -31,21 +34,8 @@ type Log interface {
 	Retried(what, subject, why string)
 }
 
-// Event is something that a Room learns.
-type Event interface{ event() }
-
 type (
-	// Changed says that something about a job may be another: its state, or what lies here.
-	Changed struct{ Job replica.JobID }
-	// Committed says that the job has committed, and nothing else.
-	Committed struct{ Job replica.JobID }
-	// Made is the end of a Make.
-	Made struct {
-		Of    *Making
-		Arena *holding.Arena
-		Err   error
-	}
-	// Parked is the end of a Park.
+	// Parked says that the keeper and the list have an arena.
 	Parked struct{ Of *Making }
 	// Short says that the memory of an arena, which is in use already, is not to be had.
 	Short struct {
@@ -62,39 +52,12 @@ type (
 	}
 )
 
-func (Changed) event()    {}
-func (Committed) event()  {}
-func (Made) event()       {}
-func (Parked) event()     {}
-func (Short) event()      {}
-func (Relay) event()      {}
-func (FetchEnded) event() {}
-
-// Effect is something that the owner has to do.
-type Effect interface{ effect() }
+func (Parked) IsEvent()     {}
+func (Short) IsEvent()      {}
+func (Relay) IsEvent()      {}
+func (FetchEnded) IsEvent() {}
 
 type (
-	// Make has the memory of an arena reserved, beside the owner.
-	Make struct {
-		Of   *Making
-		Spec shm.Spec
-	}
-	// Park has the keeper and the list on disk hold an arena.
-	Park struct {
-		Of    *Making
-		Arena *holding.Arena
-	}
-	// Reserve has the memory of an arena in use touched, beside the owner.
-	Reserve struct{ Arena *holding.Arena }
-	// Forget gives an arena up: keeper, list, memory.
-	Forget struct{ Arena *holding.Arena }
-	// Retire keeps an arena as a holder until the next commit: a growth that may be taken back brings another one in its place.
-	Retire struct {
-		Job   replica.JobID
-		Arena *holding.Arena
-	}
-	// Drop gives the memory of an arena back that nobody else has.
-	Drop struct{ Arena *holding.Arena }
 	// Fetch brings a part of a plan, and what it binds, into the arena that Find names, beside the owner.
 	Fetch struct {
 		Job    *replica.Job
@@ -102,24 +65,9 @@ type (
 		Source replica.Source
 		Rank   replica.Rank // for whom
 	}
-	// Failing tells the leader that a part can't be had from where it should come from.
-	Failing struct{ control.Unreached }
-	// Came says that a part may lie here which a commit or a plan waits for.
-	Came struct{ Job replica.JobID }
-	// Lost says that an arena of a job was given up.
-	Lost struct{ Job replica.JobID }
 )
 
-func (Make) effect()    {}
-func (Park) effect()    {}
-func (Reserve) effect() {}
-func (Forget) effect()  {}
-func (Retire) effect()  {}
-func (Drop) effect()    {}
-func (*Fetch) effect()  {}
-func (Failing) effect() {}
-func (Came) effect()    {}
-func (Lost) effect()    {}
+func (*Fetch) IsEffect() {}
 
 // Room is what a node mirrors. It belongs to one goroutine.
 type Room struct {
@@ -128,7 +76,7 @@ type Room struct {
 	self    replica.NodeName
 	jobs    map[replica.JobID]*Held
 	looked  time.Time
-	effects []Effect // since the last Step
+	effects []act.Effect // since the last Step
 }
 
 // New returns a room that mirrors nothing.
@@ -145,18 +93,18 @@ func (r *Room) Of(id replica.JobID) *Held {
 }
 
 // Learn takes an event. Step is to follow.
-func (r *Room) Learn(now time.Time, ev Event) {
+func (r *Room) Learn(now time.Time, ev act.Event) {
 	switch ev := ev.(type) {
-	case Changed:
+	case act.Changed:
 		if v, ok := r.owner.Job(ev.Job); ok {
 			r.release(v.Job)
 			r.fetchAll(now, v)
 		}
-	case Committed:
+	case act.Committed:
 		if v, ok := r.owner.Job(ev.Job); ok {
 			r.release(v.Job)
 		}
-	case Made:
+	case act.Made:
 		r.made(ev)
 	case Parked:
 		r.parked(ev.Of)
@@ -173,7 +121,7 @@ func (r *Room) Learn(now time.Time, ev Event) {
 }
 
 // Step returns what is to be done now.
-func (r *Room) Step(now time.Time) []Effect {
+func (r *Room) Step(now time.Time) []act.Effect {
 	if now.Sub(r.looked) >= lookEvery {
 		r.looked = now
 		for _, v := range r.owner.Jobs() {
@@ -209,7 +157,7 @@ func (r *Room) Adopt(job replica.JobID, part replica.Part, a *holding.Arena) (ot
 		return a
 	}
 	held.arenas[part] = room.Mirror{Part: part, Rank: a.Spec().Rank, Arena: a}
-	r.effects = append(r.effects, Reserve{a}) // the daemon before may have died while it did
+	r.effects = append(r.effects, act.Reserve{Arena: a}) // the daemon before may have died while it did
 	return other
 }
 
@@ -221,7 +169,7 @@ func (r *Room) release(job *replica.Job) {
 		open := job.Phase == replica.Open && !slices.Contains(room.MirrorsFor(job, m.Part), r.self) && !held.fetching[m.Part].running && !room.Useful(job, m.Arena)
 		if open || job.Phase == replica.Ended {
 			delete(held.arenas, m.Part)
-			r.effects = append(r.effects, Forget{m.Arena})
+			r.effects = append(r.effects, act.Forget{Arena: m.Arena})
 		}
 	}
 }
@@ -233,7 +181,7 @@ func (r *Room) short(ev Short) {
 			if m.Arena == ev.Arena {
 				r.log.Failed("reserve", m.Arena.Key(), ev.Err.Error())
 				delete(held.arenas, m.Part)
-				r.effects = append(r.effects, Forget{m.Arena}, Lost{id})
+				r.effects = append(r.effects, act.Forget{Arena: m.Arena}, act.Wake{Job: id, Depth: act.Reconcile})
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/shm"
@@ -25,6 +26,7 @@ type node struct {
 	from   *holding.Arena // of rank 1, on its own node
 	now    time.Time
 	fetch  *Fetch
+	held   *holding.Arena // the newest
 	failed []string
 }
 
@@ -43,6 +45,10 @@ func (n *node) view() room.JobView {
 }
 func (n *node) Spec(job *replica.Job, r replica.Rank) shm.Spec {
 	return shm.Spec{Cluster: fixture.Cluster, Era: 1, Job: job.ID, Rank: r, ChunkBytes: 4096, Slots: 2, Margin: 1 << 20}
+}
+func (n *node) Hold(a *shm.Arena, key string) *holding.Arena {
+	n.held = roomtest.Hold(a, key)
+	return n.held
 }
 func (n *node) Failed(what, subject, why string) { n.failed = append(n.failed, what+": "+why) }
 func (n *node) Retried(what, subject, why string) {
@@ -75,15 +81,15 @@ func (n *node) wants(after time.Duration, want ...string) {
 	var got []string
 	for _, e := range n.room.Step(n.now) {
 		switch e := e.(type) {
-		case Make:
-			got = append(got, fmt.Sprintf("make %v", e.Of.key))
-		case Park:
+		case act.Make:
+			got = append(got, fmt.Sprintf("make %v", e.Of.(*Making).key))
+		case act.Park:
 			got = append(got, "park")
-		case Reserve:
+		case act.Reserve:
 			got = append(got, "reserve")
-		case Forget:
+		case act.Forget:
 			got = append(got, "forget")
-		case Drop:
+		case act.Unmap:
 			got = append(got, "drop")
 		case *Fetch:
 			var from []string
@@ -91,12 +97,11 @@ func (n *node) wants(after time.Duration, want ...string) {
 				from = append(from, string(h.Node))
 			}
 			got, n.fetch = append(got, fmt.Sprintf("fetch %v of %v for rank %d from %v", e.Source.Part, e.Plan.Generation, e.Rank, from)), e
-		case Failing:
-			got = append(got, fmt.Sprintf("failing %v from %v", e.Part, e.To))
-		case Came:
-			got = append(got, "came")
-		case Lost:
-			got = append(got, "lost")
+		case act.Send:
+			said := e.Msg.(control.Unreached)
+			got = append(got, fmt.Sprintf("failing %v from %v", said.Part, said.To))
+		case act.Wake:
+			got = append(got, map[act.Depth]string{act.Commit: "came", act.Reconcile: "lost"}[e.Depth])
 		}
 	}
 	if !slices.Equal(got, want) {
@@ -122,8 +127,8 @@ func TestAnArenaIsMadeOnce(t *testing.T) {
 		t.Errorf("asked again: %v, %v", same, err)
 	}
 	n.wants(0)
-	made := roomtest.Arena(t, shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false), Mirror: true})
-	n.room.Learn(n.now, Made{Of: mk, Arena: made})
+	made := roomtest.Memory(t, shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false), Mirror: true})
+	n.room.Learn(n.now, act.Made{Of: mk, Arena: made})
 	n.wants(0, "park")
 	held := n.room.Of(n.job.ID)
 	if len(held.All()) != 0 || len(held.Coming()) != 1 {
@@ -136,7 +141,7 @@ func TestAnArenaIsMadeOnce(t *testing.T) {
 	default:
 		t.Error("who waits is not told")
 	}
-	if a, mk, err := n.finds(man); a != made || mk != nil || err != nil || len(held.Coming()) != 0 {
+	if a, mk, err := n.finds(man); a != n.held || mk != nil || err != nil || len(held.Coming()) != 0 {
 		t.Errorf("found %v, %v, %v", a, mk, err)
 	}
 	other := man
@@ -149,7 +154,7 @@ func TestAnArenaIsMadeOnce(t *testing.T) {
 		t.Fatalf("another geometry: %v", err)
 	}
 	n.wants(0, "make private 1")
-	n.room.Learn(n.now, Made{Of: mk, Arena: roomtest.Arena(t, shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false), Mirror: true})})
+	n.room.Learn(n.now, act.Made{Of: mk, Arena: roomtest.Memory(t, shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false), Mirror: true})})
 	n.room.Learn(n.now, Parked{mk})
 	n.wants(0, "park", "reserve", "forget")
 }
@@ -179,7 +184,7 @@ func TestAnArenaThatIsLate(t *testing.T) {
 	if long := makingLong(160 << 30); long < 5*time.Minute {
 		t.Errorf("an arena of 160 GiB may take %v to be reserved", long)
 	}
-	n.room.Learn(n.now, Made{Of: mk, Err: errors.New("no memory")})
+	n.room.Learn(n.now, act.Made{Of: mk, Err: errors.New("no memory")})
 	n.wants(0)
 	if mk.Err() == nil || len(n.room.Of(n.job.ID).making) != 0 {
 		t.Error("its failure is not told")
@@ -193,7 +198,7 @@ func TestTheJobEndsMeanwhile(t *testing.T) {
 		_, mk, _ := n.finds(n.manifest(fixture.Gen(3, 6)))
 		n.wants(0, "make private 1")
 		ends := func() { n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Phase = replica.Ended }) }
-		made := Made{Of: mk, Arena: roomtest.Arena(t, shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false), Mirror: true})}
+		made := act.Made{Of: mk, Arena: roomtest.Memory(t, shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false), Mirror: true})}
 		if parked {
 			n.room.Learn(n.now, made)
 			n.wants(0, "park")
@@ -223,7 +228,7 @@ func (n *node) planned() {
 			{Part: replica.OfGroup(0), Root: replica.Digest{7}, Tier: replica.PeerRAM, Holders: held},
 			{Part: replica.OfRank(1), Root: roomtest.Manifest(n.from, shm.Place{Kind: shm.Ring}, fixture.Gen(3, 5)).Root, Tier: replica.PeerRAM, Holders: held}}}
 	})
-	n.room.Learn(n.now, Changed{n.job.ID})
+	n.room.Learn(n.now, act.Changed{Job: n.job.ID})
 }
 
 const private = "fetch private 1 of (3,5) for rank 1 from [n2]"
@@ -294,18 +299,18 @@ func TestArenasThatNobodyNeeds(t *testing.T) {
 	n := newNode(t)
 	a := n.mirrors(replica.OfRank(1))
 	roomtest.Seal(t, a, shm.Place{Kind: shm.Ring}, fixture.Gen(3, 5), replica.Digest{})
-	n.room.Learn(n.now, Committed{n.job.ID})
+	n.room.Learn(n.now, act.Committed{Job: n.job.ID})
 	n.wants(0)
 	n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Mirrors = [][]replica.NodeName{{"n2"}, {"n3"}} })
-	n.room.Learn(n.now, Changed{n.job.ID})
+	n.room.Learn(n.now, act.Changed{Job: n.job.ID})
 	n.wants(0) // it holds what is committed
 	n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Committed = fixture.Gen(3, 6) })
-	n.room.Learn(n.now, Committed{n.job.ID})
+	n.room.Learn(n.now, act.Committed{Job: n.job.ID})
 	n.wants(0, "forget")
 	n.mirrors(replica.OfRank(1))
 	n.mirrors(replica.OfGroup(0))
 	n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Phase = replica.Ended })
-	n.room.Learn(n.now, Changed{n.job.ID})
+	n.room.Learn(n.now, act.Changed{Job: n.job.ID})
 	n.wants(0, "forget", "forget")
 }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/replica"
 )
@@ -29,6 +30,6 @@ func (r *Room) tellMoving(now time.Time, v room.JobView) {
 	}
 	if len(report.Pushes) > 0 {
 		j.said = now
-		r.effects = append(r.effects, Moving{report})
+		r.effects = append(r.effects, act.Send{Msg: report})
 	}
 }

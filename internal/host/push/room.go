@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/mover"
@@ -39,9 +40,6 @@ type Log interface {
 	PushFailed(part replica.Part, g replica.Generation, to replica.NodeName, err error)
 }
 
-// Event is something that a Room learns.
-type Event interface{ event() }
-
 type (
 	// Sealed says that a rank here has sealed a part.
 	Sealed struct {
@@ -52,8 +50,6 @@ type (
 	}
 	// Named says that the leader has named a newer candidate: replicated parts that were sealed before were not sent yet.
 	Named struct{ Job replica.JobID }
-	// Committed says that a further generation is committed.
-	Committed struct{ Job replica.JobID }
 	// Asked is the leader's order to mirror what the closed job is to resume at.
 	Asked struct{ control.MirrorOrder }
 	// Handed is the mover's answer to a Send: the keys of the pushes that it dropped, which may be the Send's own.
@@ -63,20 +59,13 @@ type (
 	}
 	// Ended is the end of a push.
 	Ended struct{ mover.Pushed }
-	// Changed says that the state of a job was another one until now.
-	Changed struct{ Was *replica.Job }
 )
 
-func (Sealed) event()    {}
-func (Named) event()     {}
-func (Committed) event() {}
-func (Asked) event()     {}
-func (Handed) event()    {}
-func (Ended) event()     {}
-func (Changed) event()   {}
-
-// Effect is something that the owner has to do.
-type Effect interface{ effect() }
+func (Sealed) IsEvent() {}
+func (Named) IsEvent()  {}
+func (Asked) IsEvent()  {}
+func (Handed) IsEvent() {}
+func (Ended) IsEvent()  {}
 
 type (
 	// Send has the mover push a copy over a line. The owner tells what came of that by Handed.
@@ -94,16 +83,10 @@ type (
 		Job    replica.JobID
 		Wanted func(mover.Line, transfer.Key) bool
 	}
-	// Failing tells the leader of a node that a part can't be brought to.
-	Failing struct{ control.Unreached }
-	// Moving tells the leader how far pushes are that a commit may wait for.
-	Moving struct{ control.PushReport }
 )
 
-func (*Send) effect()   {}
-func (Prune) effect()   {}
-func (Failing) effect() {}
-func (Moving) effect()  {}
+func (*Send) IsEffect() {}
+func (Prune) IsEffect() {}
 
 // Room is a node's pushes. It belongs to one goroutine.
 type Room struct {
@@ -113,7 +96,7 @@ type Room struct {
 	self    replica.NodeName
 	jobs    map[replica.JobID]*job
 	looked  time.Time
-	effects []Effect // since the last Step
+	effects []act.Effect // since the last Step
 }
 
 // job is what the room knows of the pushes of a job.
@@ -175,7 +158,7 @@ func (j *job) rank(is room.Rank) *rank {
 }
 
 // Learn takes an event. Step is to follow.
-func (r *Room) Learn(now time.Time, ev Event) {
+func (r *Room) Learn(now time.Time, ev act.Event) {
 	switch ev := ev.(type) {
 	case Sealed:
 		if v, ok := r.owner.Job(ev.Job); ok {
@@ -188,7 +171,7 @@ func (r *Room) Learn(now time.Time, ev Event) {
 			r.pruneOld(v)
 			r.sendAll(now, v, v.Candidate.Generation, false)
 		}
-	case Committed:
+	case act.Committed:
 		if v, ok := r.owner.Job(ev.Job); ok {
 			r.pruneOld(v)
 		}
@@ -201,15 +184,15 @@ func (r *Room) Learn(now time.Time, ev Event) {
 		r.handed(ev)
 	case Ended:
 		r.ended(now, ev.Pushed)
-	case Changed:
-		if v, ok := r.owner.Job(ev.Was.ID); ok {
+	case act.Changed:
+		if v, ok := r.owner.Job(ev.Job); ok && ev.Was != nil {
 			r.prune(v.Job, ev.Was)
 		}
 	}
 }
 
 // Step returns what is to be done now.
-func (r *Room) Step(now time.Time) []Effect {
+func (r *Room) Step(now time.Time) []act.Effect {
 	if next, _ := r.Next(); !now.Before(next) {
 		r.look(now, now.Sub(r.looked) >= lookEvery)
 	}
@@ -276,7 +259,7 @@ func (r *Room) ended(now time.Time, ev mover.Pushed) {
 	r.log.Pushed(k.part, k.generation, k.node, now.Sub(began), ev.Err)
 	if said, due := j.strained(now, k, began, ev.Err); due {
 		said.Job, said.Epoch = v.Job.ID, v.Job.Epoch
-		r.effects = append(r.effects, Failing{said})
+		r.effects = append(r.effects, act.Send{Msg: said})
 	}
 	switch {
 	case ev.Err == nil:

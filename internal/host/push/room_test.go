@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/manners"
@@ -78,7 +79,7 @@ func (n *node) names(c uint64, s replica.Step) {
 func (n *node) changes(change func(*replica.Job)) {
 	was := n.view.Job
 	n.view.Job = fixture.Changed(was, change)
-	n.room.Learn(n.now, Changed{was})
+	n.room.Learn(n.now, act.Changed{Job: was.ID, Was: was})
 }
 
 // ends the push that was sent last under a name.
@@ -106,10 +107,13 @@ func (n *node) wants(after time.Duration, want ...string) {
 			if n.old = e; !e.Wanted(mover.Line{Node: "nowhere"}, transfer.Key{Part: replica.OfRank(0)}) {
 				got = append(got, "prune") // by the mirrors' nodes, not by what is old
 			}
-		case Failing:
-			got = append(got, fmt.Sprintf("failing %v to %s", e.Part, e.To))
-		case Moving:
-			got = append(got, fmt.Sprintf("moving %v of %v: %d bytes", e.Pushes[0].Part, e.Generation, e.Pushes[0].Bytes))
+		case act.Send:
+			switch m := e.Msg.(type) {
+			case control.Unreached:
+				got = append(got, fmt.Sprintf("failing %v to %s", m.Part, m.To))
+			case control.PushReport:
+				got = append(got, fmt.Sprintf("moving %v of %v: %d bytes", m.Pushes[0].Part, m.Generation, m.Pushes[0].Bytes))
+			}
 		}
 	}
 	slices.Sort(got)
@@ -351,6 +355,6 @@ func TestPushesOfWhatIsOldEnd(t *testing.T) {
 	n.names(2, 8)
 	keeps("8 is named", map[replica.Step]bool{5: true, 6: false, 8: true})
 	n.view.Job = fixture.Changed(n.view.Job, func(j *replica.Job) { j.Committed.Step, j.Position.Step = 8, 8 })
-	n.room.Learn(n.now, Committed{n.view.Job.ID})
+	n.room.Learn(n.now, act.Committed{Job: n.view.Job.ID})
 	keeps("8 is committed", map[replica.Step]bool{5: false, 8: true})
 }

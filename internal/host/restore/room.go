@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -32,12 +32,7 @@ type Log interface {
 	Retried(what, subject, why string)
 }
 
-// Event is something that a Room learns.
-type Event interface{ event() }
-
 type (
-	// Changed says that something about a job may be another: its state, its fence, its ranks.
-	Changed struct{ Job replica.JobID }
 	// Ended is the end of a Restore: where the rank's parts lie, and the farthest tier that was needed.
 	Ended struct {
 		Of         *Restore
@@ -50,12 +45,8 @@ type (
 	ReadEnded struct{ Of *Reading }
 )
 
-func (Changed) event()   {}
-func (Ended) event()     {}
-func (ReadEnded) event() {}
-
-// Effect is something that the owner has to do.
-type Effect interface{ effect() }
+func (Ended) IsEvent()     {}
+func (ReadEnded) IsEvent() {}
 
 type (
 	// Restore makes the parts of a plan lie sealed in a rank's arena, beside the owner.
@@ -67,24 +58,18 @@ type (
 	}
 	// Cancel ends a Restore that nobody needs any more.
 	Cancel struct{ Of *Restore }
-	// Ready says that a rank's parts lie in its arena.
-	Ready struct{ Job replica.JobID }
 	// Failed says that a restore has failed, and is tried again.
 	Failed struct {
 		Job  replica.JobID
 		Rank replica.Rank
 		Err  error
 	}
-	// Failing tells the leader that a part can't be had from where it should come from.
-	Failing struct{ control.Unreached }
 )
 
-func (*Restore) effect() {}
-func (Cancel) effect()   {}
-func (Ready) effect()    {}
-func (Failed) effect()   {}
-func (Failing) effect()  {}
-func (*Reading) effect() {}
+func (*Restore) IsEffect() {}
+func (Cancel) IsEffect()   {}
+func (Failed) IsEffect()   {}
+func (*Reading) IsEffect() {}
 
 // Begin is the context of the restore, which Stop ends.
 func (q *Restore) Begin(ctx context.Context) context.Context {
@@ -108,7 +93,7 @@ type Room struct {
 	log     Log
 	jobs    map[replica.JobID]*job
 	looked  time.Time
-	effects []Effect // since the last Step
+	effects []act.Effect // since the last Step
 }
 
 // job is what the room knows of a job.
@@ -184,9 +169,9 @@ func (r *Room) Failing(id replica.JobID, e replica.Epoch, rank replica.Rank) str
 }
 
 // Learn takes an event. Step is to follow.
-func (r *Room) Learn(now time.Time, ev Event) {
+func (r *Room) Learn(now time.Time, ev act.Event) {
 	switch ev := ev.(type) {
-	case Changed:
+	case act.Changed:
 		if v, ok := r.owner.Job(ev.Job); ok {
 			r.cancel(v)
 			r.readAhead(v)
@@ -202,7 +187,7 @@ func (r *Room) Learn(now time.Time, ev Event) {
 }
 
 // Step returns what is to be done now.
-func (r *Room) Step(now time.Time) []Effect {
+func (r *Room) Step(now time.Time) []act.Effect {
 	if now.Sub(r.looked) >= lookEvery {
 		r.looked = now
 		for _, v := range r.owner.Jobs() {
@@ -270,7 +255,7 @@ func (r *Room) ended(now time.Time, ev Ended) {
 	p.running = nil
 	if ev.Err == nil {
 		p.done, p.is = true, Done{ev.Slot, ev.Ring, ev.Tier, now.Sub(p.began)}
-		r.effects = append(r.effects, Ready{id})
+		r.effects = append(r.effects, act.Wake{Job: id, Depth: act.Reconcile})
 		return
 	}
 	p.retryAt = now.Add(retry)
@@ -284,6 +269,6 @@ func (r *Room) ended(now time.Time, ev Ended) {
 		p.failing = replica.Cut(ev.Err.Error(), maxFailing)
 	}
 	if said, due := ev.Missed.Unreached(id, epoch, rank, p.tries, ev.Err); due {
-		r.effects = append(r.effects, Failing{said})
+		r.effects = append(r.effects, act.Send{Msg: said})
 	}
 }

@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/shm"
@@ -68,7 +70,7 @@ func (n *node) plans() {
 	n.changes()
 }
 
-func (n *node) changes() { n.room.Learn(n.now, Changed{n.view.Job.ID}) }
+func (n *node) changes() { n.room.Learn(n.now, act.Changed{Job: n.view.Job.ID}) }
 
 // done is what the room says of the rank's parts of the job's epoch.
 func (n *node) done() (Done, bool) { return n.room.Done(n.view.Job.ID, n.view.Job.Epoch, 0) }
@@ -90,12 +92,13 @@ func (n *node) wants(after time.Duration, want ...string) {
 			got = append(got, fmt.Sprintf("cancel epoch %d", e.Of.Plan.Epoch))
 		case *Reading:
 			got, n.reading = append(got, fmt.Sprintf("read %v of %v", e.Copy.Held.Part, e.Copy.Info.Generation)), e
-		case Ready:
-			got = append(got, "ready")
+		case act.Wake:
+			got = append(got, map[act.Depth]string{act.Reconcile: "ready"}[e.Depth])
 		case Failed:
 			got = append(got, "failed")
-		case Failing:
-			got = append(got, fmt.Sprintf("failing %v from %v", e.Part, e.To))
+		case act.Send:
+			said := e.Msg.(control.Unreached)
+			got = append(got, fmt.Sprintf("failing %v from %v", said.Part, said.To))
 		}
 	}
 	if !slices.Equal(got, want) {

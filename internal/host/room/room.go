@@ -8,15 +8,6 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// Room is the shape of a room with its own events and effects. It belongs to one goroutine.
-type Room[Event, Effect any] interface {
-	Learn(now time.Time, ev Event)
-	// Step returns the effects of what was learned, and of the time that has passed, in the order in which they are to be carried out.
-	Step(now time.Time) []Effect
-	// Next is when to call Step again, whatever happens; false: after the next event.
-	Next() (at time.Time, ok bool)
-}
-
 // JobView is a job as its node has it in one turn. A room only reads it, and asks for it anew in its next turn.
 type JobView struct {
 	Job         *replica.Job

@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -84,7 +85,7 @@ func (ls losses) inOrder() []*loss {
 }
 
 // step compares the record with what lies here, and has the part fetched again. over: there is nothing left to do.
-func (l *loss) step(now time.Time, owner Owner, log Log) (effects []Effect, over bool) {
+func (l *loss) step(now time.Time, owner Owner, log Log) (effects []act.Effect, over bool) {
 	view, known := owner.Job(l.key.job)
 	job := view.Job
 	if !known || job.Phase != replica.Open || l.arena.Dropped() { // a recovery asks and restores by itself
@@ -115,7 +116,7 @@ func (l *loss) step(now time.Time, owner Owner, log Log) (effects []Effect, over
 	agreed := l.agrees(job, is, there, owner.Self())
 	if !agreed && (l.said.IsZero() || now.Sub(l.said) >= sayAgain) {
 		l.said, l.heard = now, true
-		effects = append(effects, Report{control.CopyReport{Job: job.ID, Part: is.part, Generation: is.generation, Root: is.root, Lost: !there}})
+		effects = append(effects, act.Send{Msg: control.CopyReport{Job: job.ID, Part: is.part, Generation: is.generation, Root: is.root, Lost: !there}})
 	}
 	if here {
 		return effects, agreed
@@ -173,7 +174,7 @@ func (l *loss) binds(c holding.Copy) bool {
 
 // begin has the part fetched from those that may hold it. The rotten place is free: what else the arena holds stays, and where its rank has
 // taken the place meanwhile the fetch fails, and is tried again until a commit makes it needless.
-func (l *loss) begin(job *replica.Job, owner Owner, log Log, is part, serves bool) []Effect {
+func (l *loss) begin(job *replica.Job, owner Owner, log Log, is part, serves bool) []act.Effect {
 	if owner.Coming(l.arena, is.part, is.generation, is.root) {
 		return nil
 	}
@@ -191,7 +192,7 @@ func (l *loss) begin(job *replica.Job, owner Owner, log Log, is part, serves boo
 		return nil
 	}
 	l.fetch = &Fetch{Job: l.key.job, Arena: l.arena, Rank: l.rank, Generation: is.generation, Source: src, Frozen: is.binds, of: l}
-	return []Effect{l.fetch}
+	return []act.Effect{l.fetch}
 }
 
 // holders are those that the record names. Where that is of a former generation: also whoever produces the part, and its mirrors.
@@ -229,11 +230,11 @@ func holders(job *replica.Job, is part, owner Owner) (all []replica.Holder) {
 	return all
 }
 
-func (l *loss) cancel() []Effect {
+func (l *loss) cancel() []act.Effect {
 	if l.fetch == nil {
 		return nil
 	}
 	f := l.fetch
 	l.fetch = nil
-	return []Effect{Cancel{f}}
+	return []act.Effect{Cancel{f}}
 }

@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/shm"
@@ -90,8 +92,9 @@ func (n *node) wants(after time.Duration, want ...string) {
 	var got []string
 	for _, e := range n.room.Step(n.now) {
 		switch e := e.(type) {
-		case Report:
-			got = append(got, fmt.Sprintf("report %v of %v lost %v", e.Part, e.Generation, e.Lost))
+		case act.Send:
+			m := e.Msg.(control.CopyReport)
+			got = append(got, fmt.Sprintf("report %v of %v lost %v", m.Part, m.Generation, m.Lost))
 		case *Fetch:
 			var from []string
 			for _, h := range e.Source.Holders {
@@ -140,7 +143,7 @@ func TestALossIsReportedAndFetched(t *testing.T) {
 	n.wants(0, lost, fetched)
 	n.wants(sayAgain / 2)
 	n.wants(sayAgain/2, lost)
-	n.room.Learn(n.now, Linked{})
+	n.room.Learn(n.now, act.Linked{})
 	n.wants(0, lost)
 	n.commits(gen5, info.Root, "n2")
 	n.wants(time.Minute)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -33,9 +34,6 @@ type Log interface {
 	Failed(what, subject, why string)
 }
 
-// Event is something that a Room learns.
-type Event interface{ event() }
-
 type (
 	// ReadEnded is the end of a Read.
 	ReadEnded struct {
@@ -52,12 +50,7 @@ type (
 		Fetch *Fetch
 		Err   error
 	}
-	// Linked says that a leader was reached who has heard none of the reports.
-	Linked struct{}
 )
-
-// Effect is something that the owner has to do.
-type Effect interface{ effect() }
 
 type (
 	// Read has chunks of a copy read again, beside the owner, and Rest kept before its end is said. The place is not held: a copy that is freed meanwhile
@@ -74,8 +67,6 @@ type (
 		Read *Read
 		Why  error
 	}
-	// Report goes to the leader.
-	Report struct{ control.CopyReport }
 	// Fetch brings a part back into the arena that has lost it, beside the owner, from Source. Frozen: the frozen part that Source's root binds.
 	Fetch struct {
 		Job        replica.JobID
@@ -90,16 +81,14 @@ type (
 	Cancel struct{ Fetch *Fetch }
 )
 
-func (ReadEnded) event()  {}
-func (GivenUp) event()    {}
-func (FetchEnded) event() {}
-func (Linked) event()     {}
+func (ReadEnded) IsEvent()  {}
+func (GivenUp) IsEvent()    {}
+func (FetchEnded) IsEvent() {}
 
-func (*Read) effect()  {}
-func (GiveUp) effect() {}
-func (Report) effect() {}
-func (*Fetch) effect() {}
-func (Cancel) effect() {}
+func (*Read) IsEffect()  {}
+func (GiveUp) IsEffect() {}
+func (*Fetch) IsEffect() {}
+func (Cancel) IsEffect() {}
 
 // Room reads again what lies on a node, and looks after what was lost. It belongs to one goroutine.
 type Room struct {
@@ -123,7 +112,7 @@ func New(owner Owner, log Log, rate uint64) *Room {
 func (r *Room) Status() control.ScrubStatus { return r.figures }
 
 // Learn takes an event. Step is to follow.
-func (r *Room) Learn(now time.Time, ev Event) {
+func (r *Room) Learn(now time.Time, ev act.Event) {
 	switch ev := ev.(type) {
 	case ReadEnded:
 		ev.Read.Copy.Arena.Leave()
@@ -138,13 +127,13 @@ func (r *Room) Learn(now time.Time, ev Event) {
 		r.losses.add(ev)
 	case FetchEnded:
 		r.losses.fetched(now, ev)
-	case Linked:
+	case act.Linked:
 		r.losses.linked()
 	}
 }
 
 // Step returns what is to be done now.
-func (r *Room) Step(now time.Time) (effects []Effect) {
+func (r *Room) Step(now time.Time) (effects []act.Effect) {
 	for _, b := range r.bad {
 		effects = append(effects, b)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/spool"
@@ -254,7 +255,7 @@ func TestAWriteUnderWayIsLeftBehind(t *testing.T) {
 			}
 			n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Writer = nil })
 		}
-		n.room.Learn(n.now, Changed{n.job.ID})
+		n.room.Learn(n.now, act.Changed{Job: n.job.ID})
 		soon(t, "the end of the write", r.gone)
 		if left, _ := LeftBehind(t.Context(), spoolIn(t, r.dir, 99), "n1", fixture.Cluster); (len(left) == 0) != durable {
 			t.Errorf("durable %v: left are %d", durable, len(left))

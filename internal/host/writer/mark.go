@@ -3,6 +3,7 @@ package writer
 import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable/tier"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -28,7 +29,7 @@ func (r *Room) mark(o control.MarkerOrder) {
 
 // answer tells the leader what became of a marker.
 func (r *Room) answer(m Mark, failed string, fenced bool) {
-	r.effects = append(r.effects, Answer{control.MarkedReport{Job: m.Job, Generation: m.Generation, Number: m.Number, Failed: failed, Fenced: fenced}})
+	r.effects = append(r.effects, act.Send{Msg: control.MarkedReport{Job: m.Job, Generation: m.Generation, Number: m.Number, Failed: failed, Fenced: fenced}})
 }
 
 // said is what the commit of a job's durable write says beside its files.

@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/replica"
 )
@@ -47,12 +48,7 @@ type Owner interface {
 	Store() string
 }
 
-// Event is something that a Room learns.
-type Event interface{ event() }
-
 type (
-	// Changed says that the state of a job may be another one.
-	Changed struct{ Job replica.JobID }
 	// Ailing says that a request to the store does not succeed, of a write or of its commit, and what is done about it.
 	Ailing struct {
 		tier.Attempt
@@ -76,27 +72,16 @@ type (
 	Turned struct{ control.WriteTurn }
 	// Discarded is the end of a Discard.
 	Discarded struct{ Discard Discard }
-	// Linked says that a leader was reached who has heard none of the reports.
-	Linked struct{}
 )
 
-func (Changed) event()   {}
-func (Ailing) event()    {}
-func (Returned) event()  {}
-func (Ordered) event()   {}
-func (Marked) event()    {}
-func (Turned) event()    {}
-func (Discarded) event() {}
-func (Linked) event()    {}
-
-// Effect is something that the owner has to do.
-type Effect interface{ effect() }
+func (Ailing) IsEvent()    {}
+func (Returned) IsEvent()  {}
+func (Ordered) IsEvent()   {}
+func (Marked) IsEvent()    {}
+func (Turned) IsEvent()    {}
+func (Discarded) IsEvent() {}
 
 type (
-	// Report goes to the leader.
-	Report struct{ control.ShardReport }
-	// Freed says that a write of the job holds its slot no longer.
-	Freed struct{ Job replica.JobID }
 	// Mark has a commit marker written, beside the owner: the write that makes the generation exist.
 	Mark struct {
 		tier.Attempt
@@ -110,16 +95,11 @@ type (
 		tier.Attempt
 		Objects []string
 	}
-	// Answer tells the leader what became of a marker.
-	Answer struct{ control.MarkedReport }
 )
 
-func (Report) effect()  {}
-func (*Write) effect()  {}
-func (Freed) effect()   {}
-func (Mark) effect()    {}
-func (Discard) effect() {}
-func (Answer) effect()  {}
+func (*Write) IsEffect()  {}
+func (Mark) IsEffect()    {}
+func (Discard) IsEffect() {}
 
 // Room is a node's durable writes. It belongs to one goroutine.
 type Room struct {
@@ -128,7 +108,7 @@ type Room struct {
 	running map[*Write]bool // that have not returned
 	ailedAt time.Time       // when the leader was last told of what ails the store
 	looked  time.Time
-	effects []Effect // since the last Step
+	effects []act.Effect // since the last Step
 }
 
 // job is the durable write of a job, as far as this node does it. It lasts for as long as the node knows the job.
@@ -145,9 +125,9 @@ func New(owner Owner) *Room {
 }
 
 // Learn takes an event. Step is to follow.
-func (r *Room) Learn(now time.Time, ev Event) {
+func (r *Room) Learn(now time.Time, ev act.Event) {
 	switch ev := ev.(type) {
-	case Changed:
+	case act.Changed:
 		if v, ok := r.owner.Job(ev.Job); ok {
 			r.follow(now, v)
 		}
@@ -170,7 +150,7 @@ func (r *Room) Learn(now time.Time, ev Event) {
 		r.mark(ev.MarkerOrder)
 	case Marked:
 		r.answer(ev.Mark, ev.Failed, ev.Fenced)
-	case Linked:
+	case act.Linked:
 		for _, j := range r.jobs {
 			for _, s := range j.said {
 				r.report(s)
@@ -180,7 +160,7 @@ func (r *Room) Learn(now time.Time, ev Event) {
 }
 
 // Step returns what is to be done now.
-func (r *Room) Step(now time.Time) []Effect {
+func (r *Room) Step(now time.Time) []act.Effect {
 	if now.Sub(r.looked) >= lookEvery {
 		r.looked = now
 		r.look(now)
@@ -315,7 +295,7 @@ func (r *Room) skip(now time.Time, j *job, w *Write, why string, crowded bool) {
 	w.given = true
 	r.failed(j, w, func(s *control.ShardReport) { s.Failed, s.Crowded = why, crowded })
 	if held {
-		r.effects = append(r.effects, Freed{w.Job})
+		r.effects = append(r.effects, act.Wake{Job: w.Job, Depth: act.Retain})
 	}
 }
 
@@ -324,7 +304,7 @@ func (r *Room) failed(j *job, w *Write, how func(*control.ShardReport)) {
 	r.report(j.said[w.Object])
 }
 
-func (r *Room) report(s control.ShardReport) { r.effects = append(r.effects, Report{s}) }
+func (r *Room) report(s control.ShardReport) { r.effects = append(r.effects, act.Send{Msg: s}) }
 
 // ended takes the end of a write. One that was given up has been reported.
 func (r *Room) ended(ev Returned) {

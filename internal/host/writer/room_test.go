@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/shm"
@@ -86,7 +87,7 @@ func (n *node) named(g replica.Generation, root replica.Digest) {
 			j.Writer = &replica.DurableWrite{Generation: g, Number: n.writes, Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1", Root: root}, {Part: replica.OfRank(1), Node: "n2"}}}
 		}
 	})
-	n.room.Learn(n.now, Changed{n.job.ID})
+	n.room.Learn(n.now, act.Changed{Job: n.job.ID})
 }
 
 // awaits has a commit wait from now on.
@@ -135,34 +136,37 @@ func (n *node) wants(after time.Duration, want ...string) {
 func (n *node) step() (got []string) {
 	for _, e := range n.room.Step(n.now) {
 		switch e := e.(type) {
-		case Report:
-			text := fmt.Sprintf("report %v of %v: ", e.Part, e.Generation)
-			switch {
-			case e.Failed != "":
-				text += "failed: " + e.Failed
-				if e.Crowded != strings.Contains(e.Failed, "lacked its slot") {
-					n.t.Errorf("it lacked a slot: %v: %s", e.Crowded, e.Failed)
+		case act.Send:
+			switch m := e.Msg.(type) {
+			case control.ShardReport:
+				text := fmt.Sprintf("report %v of %v: ", m.Part, m.Generation)
+				switch {
+				case m.Failed != "":
+					text += "failed: " + m.Failed
+					if m.Crowded != strings.Contains(m.Failed, "lacked its slot") {
+						n.t.Errorf("it lacked a slot: %v: %s", m.Crowded, m.Failed)
+					}
+				case m.Ails != "":
+					text += "ails: " + m.Ails
+				case m.Written > 0:
+					text += fmt.Sprintf("%d bytes, late %d ms", m.Written, m.LateMS)
+				default:
+					text += "written, " + m.Info.Key
 				}
-			case e.Ails != "":
-				text += "ails: " + e.Ails
-			case e.Written > 0:
-				text += fmt.Sprintf("%d bytes, late %d ms", e.Written, e.LateMS)
-			default:
-				text += "written, " + e.Info.Key
+				got = append(got, text)
+			case control.MarkedReport:
+				got = append(got, strings.TrimSuffix(fmt.Sprintf("answer %v, write %d: %s", m.Generation, m.Number, m.Failed), ": "))
 			}
-			got = append(got, text)
 		case *Write:
 			n.write = e
 			got = append(got, fmt.Sprintf("write %v of %v", e.Parts[0], e.Generation))
-		case Freed:
-			got = append(got, "freed")
+		case act.Wake:
+			got = append(got, map[act.Depth]string{act.Retain: "freed"}[e.Depth])
 		case Mark:
 			n.marked = e
 			got = append(got, fmt.Sprintf("mark %v, write %d, of %d parts with %d objects", e.Generation, e.Number, len(e.Roots), len(e.Objects)))
 		case Discard:
 			got = append(got, fmt.Sprintf("discard %v of write %d", e.Objects, e.Number))
-		case Answer:
-			got = append(got, strings.TrimSuffix(fmt.Sprintf("answer %v, write %d: %s", e.Generation, e.Number, e.Failed), ": "))
 		}
 	}
 	return got
@@ -205,16 +209,16 @@ func (n *node) returns(err error) {
 // A shard is written once; how it ended is said once, and again to another leader.
 func TestAShardIsWritten(t *testing.T) {
 	n := begun(t, 2)
-	n.room.Learn(n.now, Changed{n.job.ID})
+	n.room.Learn(n.now, act.Changed{Job: n.job.ID})
 	n.wants(silent - lookEvery)
 	n.returns(nil)
 	const written = "report group 0 of (3,5): written, group-0"
 	n.wants(time.Minute, written)
-	n.room.Learn(n.now, Linked{})
+	n.room.Learn(n.now, act.Linked{})
 	n.wants(0, written)
 	n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Durable = gen5 })
 	n.named(replica.Generation{}, replica.Digest{})
-	n.room.Learn(n.now, Linked{})
+	n.room.Learn(n.now, act.Linked{})
 	n.wants(time.Minute)
 }
 
@@ -226,7 +230,7 @@ func TestNextDurableWriteIsAnother(t *testing.T) {
 	if n.held() {
 		t.Error("the slot of the former write is held")
 	}
-	n.room.Learn(n.now, Linked{})
+	n.room.Learn(n.now, act.Linked{})
 	n.wants(0)
 }
 
@@ -537,7 +541,7 @@ func TestAFencedWrite(t *testing.T) {
 	n.room.Learn(n.now, Returned{Write: n.write, Err: fmt.Errorf("claim: %w", tier.ErrFenced)})
 	reports := 0
 	for _, e := range n.room.Step(n.now) {
-		if r, ok := e.(Report); ok && r.Fenced && r.Failed != "" && r.Number == 1 {
+		if r, ok := sent(e); ok && r.Fenced && r.Failed != "" && r.Number == 1 {
 			reports++
 		}
 	}
@@ -588,7 +592,7 @@ func TestPrivatePartsAreOneObject(t *testing.T) {
 		j.Writer = &replica.DurableWrite{Generation: gen5, Number: 1, Shards: []replica.Shard{
 			{Part: replica.OfGroup(0), Node: "n1", Root: n.seals(0, gen5).Root}, {Part: replica.OfRank(0), Node: "n1", Root: roots[0]}, {Part: replica.OfRank(1), Node: "n1", Root: roots[1]}, {Part: replica.OfRank(2), Node: "n2"}}}
 	})
-	n.room.Learn(n.now, Changed{n.job.ID})
+	n.room.Learn(n.now, act.Changed{Job: n.job.ID})
 	n.wants(0, write5, "write private 0 of (3,5)")
 	if w := n.write; w.Object != "node-n1" || len(w.pieces) != 2 {
 		t.Fatalf("object %q of %d parts", w.Object, len(w.pieces))
@@ -604,7 +608,7 @@ func TestPrivatePartsAreOneObject(t *testing.T) {
 	n.room.Learn(n.now, Returned{Write: n.write, Info: replica.Stored{Key: "node-n1"}})
 	reports := 0
 	for _, e := range n.room.Step(n.now) {
-		if s, ok := e.(Report); ok && s.Part == replica.OfRank(0) && slices.Equal(s.Also, []replica.Part{replica.OfRank(1)}) {
+		if s, ok := sent(e); ok && s.Part == replica.OfRank(0) && slices.Equal(s.Also, []replica.Part{replica.OfRank(1)}) {
 			reports++
 		}
 	}
@@ -630,4 +634,13 @@ func TestNothingIsLookedAtWhereNothingIsWritten(t *testing.T) {
 	if _, due := n.room.Next(); due {
 		t.Error("the writes are over, and the room is to be called again")
 	}
+}
+
+// sent is the report that an effect has for the leader.
+func sent(e act.Effect) (r control.ShardReport, is bool) {
+	s, is := e.(act.Send)
+	if is {
+		r, is = s.Msg.(control.ShardReport)
+	}
+	return r, is
 }

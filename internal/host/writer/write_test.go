@@ -15,6 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/spool"
@@ -162,7 +163,7 @@ func TestAWriteWaitsForItsTurn(t *testing.T) {
 		n.job = fixture.Changed(n.job, func(j *replica.Job) {
 			j.Writer = &replica.DurableWrite{Generation: g, Number: n.writes, Turns: true, Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1", Root: root}}}
 		})
-		n.room.Learn(n.now, Changed{n.job.ID})
+		n.room.Learn(n.now, act.Changed{Job: n.job.ID})
 	}
 	named(gen5, n.seals(0, gen5).Root)
 	n.wants(0, write5)

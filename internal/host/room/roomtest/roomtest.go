@@ -15,13 +15,22 @@ import (
 // Arena makes an arena of fixture.Job. It ends with the test.
 func Arena(t *testing.T, spec shm.Spec) *holding.Arena {
 	t.Helper()
+	return Hold(Memory(t, spec), fmt.Sprintf("arena-%d-%d", spec.Rank, rand.Uint64()))
+}
+
+// Hold makes an arena of its memory, which stays mapped until the test's end.
+func Hold(a *shm.Arena, key string) *holding.Arena { return holding.New(a, key, func(*shm.Arena) {}) }
+
+// Memory is that of an arena of fixture.Job. It ends with the test.
+func Memory(t *testing.T, spec shm.Spec) *shm.Arena {
+	t.Helper()
 	spec.Cluster, spec.Era, spec.Job, spec.ChunkBytes, spec.Margin = fixture.Cluster, 1, fixture.JobID, 4096, 1<<20
 	made, err := shm.Create(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { made.Close() })
-	return holding.New(made, fmt.Sprintf("arena-%d-%d", spec.Rank, rand.Uint64()), func(*shm.Arena) {})
+	return made
 }
 
 // Seal fills a place with zeros, as a part of a generation that binds a frozen part.

@@ -1,0 +1,138 @@
+package host
+
+import (
+	"time"
+
+	"github.com/replicad/replicad/internal/host/act"
+	"github.com/replicad/replicad/internal/host/adoption"
+	"github.com/replicad/replicad/internal/host/agents"
+	"github.com/replicad/replicad/internal/host/growth"
+	"github.com/replicad/replicad/internal/host/mirrors"
+	"github.com/replicad/replicad/internal/host/push"
+	"github.com/replicad/replicad/internal/host/restore"
+	"github.com/replicad/replicad/internal/host/scrub"
+	"github.com/replicad/replicad/internal/host/writer"
+	"github.com/replicad/replicad/internal/want"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// do carries out what a room wants done. What takes time runs beside the host, and its end comes back to the room as an answer.
+func (h *Host) do(r act.Room, e act.Effect) {
+	switch e := e.(type) {
+	case act.Send:
+		h.send(e.Msg)
+	case act.Wake:
+		h.wake(e)
+	case act.Make:
+		h.work.Go(func() {
+			a, err := h.create(e.Spec)
+			h.Post(answer{r, act.Made{Of: e.Of, Arena: a, Err: err}})
+		})
+	case act.Park:
+		h.custody.Put(e.Arena.Key(), e.Arena.File())
+		h.saveArenas()
+		h.custody.After(func() { h.Post(answer{r, e.Then}) })
+	case act.Reserve:
+		h.reserve(e.Arena)
+	case act.Forget:
+		h.forget(e.Arena)
+	case act.Retire:
+		lj := h.jobs[e.Job]
+		lj.retired = append(lj.retired, e.Arena)
+	case act.Save:
+		h.saveArenas()
+	case act.Unmap:
+		h.unmap(e.Arena)
+	case act.Kill:
+		if err := h.processes.Kill(e.PID, e.Start); err != nil {
+			h.log.Failed("kill", e.Key, err.Error())
+		}
+	default:
+		h.doFor(e)
+	}
+}
+
+// wake looks at a job again.
+func (h *Host) wake(e act.Wake) {
+	lj := h.jobs[e.Job]
+	if lj == nil {
+		return
+	}
+	switch {
+	case e.Depth == act.Report:
+		h.report(lj)
+	case e.Depth == act.Retain:
+		h.retain(lj)
+	case e.Depth == act.Commit && lj.job.Phase == replica.Open && lj.job.Previous == nil:
+		h.answerCandidate(lj)
+		h.retain(lj)
+	default:
+		h.reconcile(lj)
+	}
+}
+
+// doFor carries out what one room alone wants.
+func (h *Host) doFor(e act.Effect) {
+	switch e := e.(type) {
+	case adoption.Place:
+		h.place(h.jobs[e.Job], e)
+	case adoption.Mirror:
+		if other := h.mirrors.Adopt(e.Job, e.Part, e.Arena); other != nil {
+			lj := h.jobs[e.Job]
+			lj.retired = append(lj.retired, other)
+		}
+	case adoption.GiveUp:
+		if e.Peer != nil {
+			turnAway(e)
+		}
+		h.forget(e.Arena)
+	case adoption.Placed:
+		h.saveArenas() // with those that attached again meanwhile
+		h.turn(h.mirrors, time.Now())
+	case adoption.Settle:
+		h.settleAdopted(h.jobs[e.Job], e)
+	case agents.Tell:
+		if l := h.launchers[e.Peer]; l != nil {
+			l.peer.Send(wire.RankHeader{Type: wire.MRunRound}, e.Round.Append(nil)) //nolint:errcheck // a dead peer is Gone
+		}
+	case growth.HandOut:
+		h.handOutGrown(e)
+	case growth.Refuse:
+		e.Peer.Refuse(e.Request, e.Code, e.Text)
+	case growth.Waits:
+		h.waitsForGrowth(e)
+	case *mirrors.Fetch:
+		h.fetchMirror(e)
+	case *push.Send:
+		h.push.Learn(time.Now(), push.Handed{Send: e, Dropped: h.handOver(e)})
+	case push.Prune:
+		h.prunePushes(e)
+	case *restore.Restore:
+		h.restore(e)
+	case restore.Cancel:
+		e.Of.Stop()
+	case *restore.Reading:
+		h.readAtFence(e)
+	case restore.Failed:
+		if kind := want.Of(e.Err); kind != want.Nothing {
+			h.short(h.jobs[e.Job], e.Rank, kind, e.Err.Error())
+		}
+	case *scrub.Read:
+		h.scrubber.reads <- e
+	case scrub.GiveUp:
+		h.giveUp(e)
+	case *scrub.Fetch:
+		h.fetchBack(e)
+	case scrub.Cancel:
+		if cancel := h.scrubber.fetches[e.Fetch]; cancel != nil {
+			cancel()
+		}
+	case *writer.Write:
+		h.writeShard(e)
+	case writer.Discard:
+		h.discard(e)
+	case writer.Mark:
+		h.writeMarker(e)
+	}
+}
