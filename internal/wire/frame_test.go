@@ -208,3 +208,17 @@ func FuzzFrame(f *testing.F) {
 		}
 	})
 }
+
+// What lies in documents of the durable tier keeps its version when that of commands and messages rises.
+func TestVersionsOfFrames(t *testing.T) {
+	for k, want := range map[Kind]uint8{KindCommand: 2, KindSnapshot: 2, FirstKeeper: 2, MoreControl: 2, FirstCheckpoint + 8: 1, FirstCheckpoint + 9: 1} {
+		b, err := Append(nil, k, note{})
+		if err != nil || b[4] != want {
+			t.Fatalf("kind %d: version %d, %v; want %d", k, b[4], err, want)
+		}
+		b[4]++
+		if err := Decode(b, k, &note{}); !errors.Is(err, ErrVersion) {
+			t.Errorf("kind %d of a later version: %v", k, err)
+		}
+	}
+}

@@ -366,6 +366,21 @@ func TestNewer(t *testing.T) {
 	}
 }
 
+// A commit of a program of before has an option that nothing read: it is read as before, and the same key elsewhere is refused.
+func TestFormerKeys(t *testing.T) {
+	_, _, c, cb := generation(t)
+	body := mustJSON(t, c)
+	for at, want := range map[string]error{`"options":{`: nil, `"layout":{`: ErrCorrupt} {
+		b, err := Seal("commit", json.RawMessage(strings.Replace(body, at, at+`"replayable":true,`, 1)))
+		if err != nil || bytes.Equal(b, cb) {
+			t.Fatal(err)
+		}
+		if got, err := ParseCommit(b, place, durabletest.Job, gen); !errors.Is(err, want) || err == nil && !reflect.DeepEqual(got, c) {
+			t.Errorf("in %s: %+v, %v", at, got, err)
+		}
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	for _, f := range []float64{0, -1.25, 1e300, math.NaN(), math.Inf(1), math.Inf(-1)} {
 		b, err := json.Marshal(Metric(f))

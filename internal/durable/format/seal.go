@@ -77,8 +77,7 @@ func unseal(kind string, b []byte, body any) error {
 
 func strict(b []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
+	if err := d.Decode(into); err != nil { // once refuses what is none of its fields, which the decoder passes over
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
