@@ -234,7 +234,8 @@ func (s *commitSim) free(n *simNode) {
 	j := s.at()
 	own := slices.Concat(n.slots, n.ring)
 	for i := range own {
-		if p := &own[i]; p.State == replica.SlotSealed && p.Generation.Epoch == j.Epoch && p.Generation.Step+replica.Step(s.copying) > n.step {
+		p := &own[i]
+		if p.State == replica.SlotSealed && p.Generation.Epoch == j.Epoch && p.Generation.Step+replica.Step(s.copying) > n.step {
 			p.State = replica.SlotCopying
 		}
 	}
@@ -445,7 +446,10 @@ func TestCommitterKeepsUp(t *testing.T) {
 		slots   int
 		written bool
 		copying int
-	}{{2, false, 0}, {3, false, 0}, {4, false, 0}, {3, true, 0}, {4, true, 0}, {2, false, 1}, {3, false, 1}, {4, false, 1}, {3, true, 1}, {4, true, 1}} {
+	}{
+		{2, false, 0}, {3, false, 0}, {4, false, 0}, {3, true, 0}, {4, true, 0},
+		{2, false, 1}, {3, false, 1}, {4, false, 1}, {3, true, 1}, {4, true, 1},
+	} {
 		for _, cadence := range []replica.Step{1, 2, 3} {
 			t.Run(fmt.Sprintf("%+v cadence=%d", c, cadence), func(t *testing.T) {
 				for _, lag := range []int{0, 1, 2, 3, 4, 6, 9, 14, 21, 33, 50} {

@@ -100,9 +100,10 @@ func TestCandidatesStayCloseDuringAWrite(t *testing.T) {
 	}
 	b.applied(ShortCommit(b.w.current(), c))
 	cand, _ = b.c.Candidate()
+	const near = writeBackOff + 1 // to one that is captured for freshness
 	for range 6 {
 		live := cand.Position.Step + 1
-		if cand, ok = announced(b.passed(cand, 0, live)); !ok || cand.Position.Step > live+writeBackOff+1 { // 1: to one that is captured for freshness
+		if cand, ok = announced(b.passed(cand, 0, live)); !ok || cand.Position.Step > live+near {
 			t.Fatalf("ranks are at step %d, the candidate is %v", live, cand)
 		}
 	}

@@ -164,7 +164,7 @@ func newRetention(in RetainInput) *retention {
 	}
 	for _, p := range in.Places {
 		if !p.Ring && p.Held && p.State == replica.SlotSealed && p.Generation.Compare(j.Committed) < 0 && p.Generation != r.below {
-			r.slots-- // a durable write has it, for as long as its store takes: what is left is what the candidate and freshness have to share
+			r.slots-- // a durable write has it, for as long as its store takes
 		}
 	}
 	r.crowded = r.slots == 3 && r.named()
