@@ -428,6 +428,10 @@ func (c *Committer) later() replica.Step {
 		most = writeBackOff
 	}
 	k := min(replica.Step(2)<<min(max(c.failures-1, 0), 20), most)
-	at := max(live+k, c.lead.first(), c.candidate.Position.Step+1)
-	return NextDue(c.job, at-1)
+	at := NextDue(c.job, max(live+k, c.lead.first(), c.candidate.Position.Step+1)-1)
+	// A step that is captured for freshness anyway: with a capture in the step before it, that one would have its slot, each time anew.
+	if o := c.job.Options; o.Slots > 2 && !ShouldCapture(at, 0, replica.MaxStep, o.Cadence, o.Slots) {
+		at = NextDue(c.job, at)
+	}
+	return at
 }

@@ -280,19 +280,19 @@ func TestCommitterPassed(t *testing.T) {
 		t.Fatalf("an answer to an earlier candidate did %v", e)
 	}
 	c3, ok := announced(b.passed(c2, 2, 7, 3, 5, 7)) // nothing in common: one rank skips odd, the other even steps
-	if !ok || c3.Generation != gen(1, 11) {
-		t.Fatalf("%+v: want step 7 + 4, the second failure", c3)
+	if !ok || c3.Generation != gen(1, 12) {
+		t.Fatalf("%+v: want step 7 + 4, the second failure, and the next one that is captured for freshness", c3)
 	}
-	c4, _ := announced(b.passed(c3, 1, 12))
-	if c4.Generation != gen(1, 20) {
-		t.Fatalf("%+v: want step 12 + 8, the third failure", c4)
+	c4, _ := announced(b.passed(c3, 1, 14))
+	if c4.Generation != gen(1, 22) {
+		t.Fatalf("%+v: want step 14 + 8, the third failure", c4)
 	}
 	for r := range replica.Rank(3) {
 		if commit, ok := proposed[replica.Commit](b.pin(c4, r)); ok {
 			b.applied(commit)
 		}
 	}
-	if b.w.current().Position.Step != 20 {
+	if b.w.current().Position.Step != 22 {
 		t.Fatalf("at %v, waiting for %v", b.w.current().Position, b.c.Waiting())
 	}
 	c5, _ := b.c.Candidate()
@@ -353,8 +353,8 @@ func TestCommitterStands(t *testing.T) {
 			t.Fatalf("they stand at what is committed, and %v", e)
 		}
 	}
-	if far, ok := announced(b.passed(next, 1, 9)); !ok || far.Generation != gen(1, 11) {
-		t.Fatalf("rank 1 went on to 9 and passed: %+v, want 9 + 2", far)
+	if far, ok := announced(b.passed(next, 1, 9)); !ok || far.Generation != gen(1, 12) {
+		t.Fatalf("rank 1 went on to 9 and passed: %+v, want 9 + 2, and the next one that is captured for freshness", far)
 	}
 }
 

@@ -100,16 +100,17 @@ func TestCandidatesStayCloseDuringAWrite(t *testing.T) {
 	}
 	b.applied(ShortCommit(b.w.current(), c))
 	cand, _ = b.c.Candidate()
+	const near = writeBackOff + 1 // to one that is captured for freshness
 	for range 6 {
 		live := cand.Position.Step + 1
-		if cand, ok = announced(b.passed(cand, 0, live)); !ok || cand.Position.Step > live+writeBackOff {
+		if cand, ok = announced(b.passed(cand, 0, live)); !ok || cand.Position.Step > live+near {
 			t.Fatalf("ranks are at step %d, the candidate is %v", live, cand)
 		}
 	}
 	j := b.w.current()
 	b.applied(replica.EndDurable{Job: j.ID, Generation: j.Writer.Generation, Number: j.Writer.Number})
 	for _, most := range []replica.Step{4, 8, 16, 32, 32} { // a rank passes the last one once the slot is free; from then on something else is wrong
-		live := cand.Position.Step + 1
+		live := cand.Position.Step + 2
 		if cand, ok = announced(b.passed(cand, 0, live)); !ok || cand.Position.Step != live+most {
 			t.Errorf("without one, ranks are at step %d, the candidate is %v, want it %d ahead", live, cand, most)
 		}

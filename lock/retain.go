@@ -150,7 +150,7 @@ type retention struct {
 	ring     map[replica.Generation]bool // private parts to keep
 	fresh    replica.Generation          // newest replicated part that is newer than C and not the candidate
 	below    replica.Generation          // what was committed before, while C has too few copies
-	slots    int                         // of the arena, without the one that holds it
+	slots    int                         // of the arena, without those that hold below, or what a durable write reads
 	good     replica.Generation          // where the rank is known to be
 	lifetime replica.Step                // steps for which a freshness slot is kept
 	crowded  bool                        // of three slots none is left for the candidate
@@ -161,6 +161,11 @@ func newRetention(in RetainInput) *retention {
 	r := &retention{in: in, ring: map[replica.Generation]bool{}, good: in.Good.Generation(), below: previous(j), slots: in.Slots}
 	if !r.below.IsZero() && slices.ContainsFunc(in.Places, func(p PlaceState) bool { return !p.Ring && p.Generation == r.below }) {
 		r.slots--
+	}
+	for _, p := range in.Places {
+		if !p.Ring && p.Held && p.State == replica.SlotSealed && p.Generation.Compare(j.Committed) < 0 && p.Generation != r.below {
+			r.slots-- // a durable write has it, for as long as its store takes
+		}
 	}
 	r.crowded = r.slots == 3 && r.named()
 	r.lifetime = freshFor(j)

@@ -77,7 +77,15 @@ func TestRetainSlots(t *testing.T) {
 		"of three, the older fresh one makes room":  {RetainInput{Candidate: gen(3, 26), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, []int{1}},
 		"but not while one is free":                 {RetainInput{Candidate: gen(3, 26), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 22)), slotOf(gen(3, 24)), {State: replica.SlotFree}}}, nil},
 		"nor where the candidate has its slot":      {RetainInput{Candidate: gen(3, 24), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
-		"nor where none is named":                   {RetainInput{Candidate: gen(1, 9), Slots: 3, Good: good(25), Places: []PlaceState{slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
+		"of four, one of which a write holds, too": {RetainInput{Candidate: gen(3, 26), Slots: 4, Good: good(25), Places: []PlaceState{
+			with(slotOf(gen(3, 15)), func(p *PlaceState) { p.Held = true }), slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, []int{2}},
+		"of three, only the candidate stays then": {RetainInput{Candidate: gen(3, 26), Slots: 3, Good: good(23), Places: []PlaceState{
+			with(slotOf(gen(3, 15)), func(p *PlaceState) { p.Held = true }), slotOf(gen(3, 20)), slotOf(gen(3, 22))}}, []int{2}},
+		"a transfer of what is newer takes none from it": {RetainInput{Candidate: gen(3, 26), Slots: 4, Good: good(25), Places: []PlaceState{
+			slotOf(gen(3, 20)), slotOf(gen(3, 22)), with(slotOf(gen(3, 24)), func(p *PlaceState) { p.Held = true }),
+			{State: replica.SlotFree}}}, nil},
+		"nor where none is named": {RetainInput{Candidate: gen(1, 9), Slots: 3, Good: good(25), Places: []PlaceState{
+			slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
 	} {
 		c.in.Job = openJob()
 		if got := Retain(c.in); !slices.Equal(got, c.want) {

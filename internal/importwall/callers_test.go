@@ -35,7 +35,6 @@ var uncalled = map[string]string{
 	"lock.NextFence":                          "the rule of the C library, which its tests compare with",
 	"lock.NextGood":                           "the rule of the C library, which its tests compare with",
 	"lock.NextSlot":                           "the rule of the C library, which its tests compare with",
-	"lock.ShouldCapture":                      "the rule of the C library, which its tests compare with",
 	"internal/spool.Spool.Empty":              "tests see that nothing is left",
 	"internal/holding.Arena.Staged":           "tests see what the daemon itself writes to",
 	"internal/leader.Stepped.Pass":            "tests step a leader",

@@ -44,7 +44,8 @@ func lonelyLog(t testing.TB) *consensus.Node {
 	t.Helper()
 	const soon = 50 * time.Millisecond
 	cons, err := consensus.Start(consensus.Config{ID: "n1", Addr: "n1:7000", Dir: t.TempDir(), Voters: []consensus.Voter{{Name: "n1", Addr: "n1:7000"}}, Bootstrap: true,
-		Layer: &lonely{closed: make(chan struct{})}, Cluster: fixture.Cluster, Heartbeat: soon, Election: soon, Lease: soon, WatchdogAfter: config.Default().Raft.Watchdog})
+		Layer: &lonely{closed: make(chan struct{})}, Cluster: fixture.Cluster, Heartbeat: soon, Election: soon, Lease: soon,
+		WatchdogAfter: fixture.Patience}) // off: its disk is the machine's, which may have others to serve for seconds
 	if err != nil {
 		t.Fatal(err)
 	}

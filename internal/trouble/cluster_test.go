@@ -60,7 +60,9 @@ func newCluster(t testing.TB, names ...string) *cluster {
 	for _, n := range all.Nodes {
 		n.Config.SpoolMost = 1 << 30              // whatever the machine's disk has free
 		n.Config.Raft.Watchdog = 30 * time.Second // and however long it takes for what other programs write: a leader that waits for it is no test's matter but one's
-		c.nodes = append(c.nodes, &node{Node: n, t: t, all: all, cfg: n.Config})
+		nd := &node{Node: n, t: t, all: all, cfg: n.Config}
+		nd.write()
+		c.nodes = append(c.nodes, nd)
 	}
 	return c
 }
