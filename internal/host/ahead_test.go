@@ -5,6 +5,7 @@ import (
 
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/host/act"
+	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -66,11 +67,11 @@ func TestARestoreTakesWhatWasReadSinceTheFence(t *testing.T) {
 	d.reconcile(lj)
 	d.allRead(lj, lr)
 	d.flip(lr, 1) // too late for this recovery's daemon: rp_load is left to find it
-	f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}, rank: 0}
+	f := fetch.Parts{Fetcher: d.fetches, Job: lj.job, Plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}, Rank: 0}
 	rehash := func() bool {
 		got := make(chan bool, 1)
 		go func() {
-			got <- f.rehash(t.Context(), lr.arena, slot(1), replica.Source{Part: replica.OfGroup(0)})
+			got <- f.Rehash(t.Context(), lr.arena, slot(1), replica.Source{Part: replica.OfGroup(0)})
 			d.ask(t.Context(), calls(func() {})) // an event, for until to look again
 		}()
 		var good bool

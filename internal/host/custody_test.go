@@ -11,6 +11,7 @@ import (
 
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
@@ -142,12 +143,12 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 			<-let
 			return s.Reuse()
 		}
-		f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: lj.job.Plan}
+		f := fetch.Parts{Fetcher: d.fetches, Job: lj.job, Plan: lj.job.Plan}
 		var s *shm.Staging
 		end := make(chan error, 1)
 		d.work.Go(func() {
 			var err error
-			_, s, err = d.Host.stage(d.ctx, lj, a, man, &f)
+			_, s, err = d.fetches.Stage(d.ctx, lj.job.ID, a, man, &f)
 			end <- err
 			d.Post(arenaClosed{}) // until looks again
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/host/agents"
+	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/host/growth"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/push"
@@ -120,6 +121,7 @@ type Host struct {
 	spool       *spool.Spool
 	durableRate *writer.Rate
 	mover       Mover
+	fetches     *fetch.Fetcher
 	custody     *holding.Custodian
 	in          chan Event
 	ended       chan struct{}
@@ -223,6 +225,7 @@ func New(c Config) *Host {
 	}
 	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
 	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Slowest: c.SlowestPush, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(answer{m.push, push.Ended{Pushed: p}}) }})
+	m.fetches = newFetcher(m)
 	m.asking = account.NewPace(m.cfg.PerUser.Requests)
 	m.desk = desk.New(deskOwner{m}, m.log)
 	m.adoption = adoption.New(rooms{m}, m.log, m.self.Boot, m.cfg.Timing.HangFirst)

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/host/mirrors"
-	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -16,13 +16,13 @@ func (h *Host) fetchMirror(e *mirrors.Fetch) {
 	lj := h.jobs[e.Job.ID]
 	part := e.Source.Part
 	h.spawn(func(ctx context.Context) Event {
-		f := fetcher{h: h, lj: lj, job: e.Job, plan: e.Plan, rank: e.Rank, incarnation: e.Plan.Ranks[e.Rank].Incarnation, missed: new(room.Missed)}
+		f := fetch.Parts{Fetcher: h.fetches, Job: e.Job, Plan: e.Plan, Rank: e.Rank, Incarnation: e.Plan.Ranks[e.Rank].Incarnation}
 		into := func(man replica.Manifest) (*holding.Arena, error) { return h.mirrorArena(ctx, lj, e.Rank, man) }
-		arena, _, man, err := f.fetch(ctx, into, holding.KindFor(part), part, e.Source)
+		arena, _, man, err := f.Fetch(ctx, into, holding.KindFor(part), part, e.Source)
 		if err == nil {
-			err = f.frozen(ctx, arena, man.FrozenRoot, e.Source, part)
+			err = f.Frozen(ctx, arena, man.FrozenRoot, e.Source, part)
 		}
-		return answer{h.mirrors, mirrors.FetchEnded{Fetch: e, Missed: *f.missed, Err: err}}
+		return answer{h.mirrors, mirrors.FetchEnded{Fetch: e, Missed: f.Missed, Err: err}}
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 )
@@ -19,7 +20,7 @@ func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
 	h := lr.arena.Header()
 	at := int64(h.SlotOffset + h.SlotStride + 17) // in slot 1
 	d.write(lr.arena, at, d.word(lr.arena, at)^1)
-	f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 4)}, rank: 0}
+	f := fetch.Parts{Fetcher: d.fetches, Job: lj.job, Plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 4)}, Rank: 0}
 	for _, c := range []struct {
 		place shm.Place
 		good  bool
@@ -27,7 +28,7 @@ func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
 	}{{slot(0), true, replica.SlotSealed}, {slot(1), false, replica.SlotFree}} {
 		got := make(chan bool, 1)
 		go func() {
-			got <- f.rehash(t.Context(), lr.arena, c.place, replica.Source{Part: replica.OfGroup(0), Root: replica.Digest{9}})
+			got <- f.Rehash(t.Context(), lr.arena, c.place, replica.Source{Part: replica.OfGroup(0), Root: replica.Digest{9}})
 			d.ask(t.Context(), calls(func() {})) // an event, for until to look again
 		}()
 		var good bool

@@ -6,7 +6,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
-	"github.com/replicad/replicad/internal/host/room"
+	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -29,11 +29,11 @@ func TestRelay(t *testing.T) {
 	order := control.RelayOrder{Job: fixture.JobID, Epoch: 4, Part: replica.OfGroup(0), Rank: 0, Node: replica.Holder{Node: "n3", Incarnation: 33}}
 	d.leaderSays(order)
 	d.leaderSays(order)
-	f := fetcher{h: d.Host, lj: lj, job: lj.job, plan: lj.job.Plan, rank: 0, missed: new(room.Missed)}
+	f := fetch.Parts{Fetcher: d.fetches, Job: lj.job, Plan: lj.job.Plan, Rank: 0}
 	var holders []replica.Holder
 	d.work.Go(func() {
-		src, _ := f.plan.Source(replica.OfGroup(0))
-		got := append(f.donors(d.ctx, src, replica.OfGroup(0)), f.donors(d.ctx, src, replica.FrozenOf(0))...)
+		src, _ := f.Plan.Source(replica.OfGroup(0))
+		got := append(f.Donors(d.ctx, src, replica.OfGroup(0)), f.Donors(d.ctx, src, replica.FrozenOf(0))...)
 		d.Post(asked{calls(func() { holders = got }), make(chan struct{})})
 	})
 	d.until("the holders", func() bool { return holders != nil })

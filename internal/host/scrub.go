@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/manners"
@@ -66,9 +67,9 @@ func (h *Host) giveUp(e scrub.GiveUp) {
 	}
 	c := e.Read.Copy
 	h.log.Rotted(lj.job, c.Held.Part, c.Info.Generation, c.Arena.Key(), e.Why)
-	of := lj.planned(c.Held.Part, c.Info.Generation, c.Info.Root, c.Held.Rank)
+	lost := room.Lost(lj.job, c.Held.Part, c.Info.Generation, c.Info.Root, c.Held.Rank)
 	h.spawn(func(ctx context.Context) Event {
-		h.verify(ctx, lj, c.Arena, c.Place, of)
+		h.fetches.Verify(ctx, e.Read.Job, c.Arena, c.Place, lost)
 		return nil
 	})
 }
@@ -86,15 +87,15 @@ func (h *Host) fetchBack(e *scrub.Fetch) {
 	ctx, cancel := context.WithCancel(h.ctx)
 	h.scrubber.fetches[e] = cancel
 	h.spawn(func(context.Context) Event {
-		f := fetcher{h: h, lj: lj, job: job, plan: &plan, rank: e.Rank, incarnation: plan.Ranks[e.Rank].Incarnation, missed: new(room.Missed)}
+		f := fetch.Parts{Fetcher: h.fetches, Job: job, Plan: &plan, Rank: e.Rank, Incarnation: plan.Ranks[e.Rank].Incarnation}
 		var err error
 		if e.Frozen.IsZero() {
 			into := func(replica.Manifest) (*holding.Arena, error) {
-				return h.ownPlace(ctx, e.Arena, holding.KindFor(src.Part))
+				return e.Arena, h.fetches.Free(ctx, e.Arena, holding.KindFor(src.Part))
 			}
-			_, _, _, err = f.fetch(ctx, into, holding.KindFor(src.Part), src.Part, src)
+			_, _, _, err = f.Fetch(ctx, into, holding.KindFor(src.Part), src.Part, src)
 		} else {
-			err = f.frozen(ctx, e.Arena, e.Frozen, src, src.Part)
+			err = f.Frozen(ctx, e.Arena, e.Frozen, src, src.Part)
 		}
 		return scrub.FetchEnded{Fetch: e, Err: err}
 	})
@@ -113,29 +114,4 @@ func (h *Host) fetchedBack(ev scrub.FetchEnded) {
 		h.report(lj)
 	}
 	h.notify(h.scrubber.room, ev)
-}
-
-// ownPlace returns the arena if a place of a kind is free in it: what was lost had a place, and takes none from what has come since.
-func (h *Host) ownPlace(ctx context.Context, a *holding.Arena, k shm.PlaceKind) (*holding.Arena, error) {
-	q := freeWanted{arena: a, kind: k}
-	if !h.ask(ctx, &q) {
-		return nil, h.gone(ctx)
-	}
-	if !q.free {
-		return nil, fmt.Errorf("arena %s: no place is free for what it has lost: it waits for one, or for the next commit", a.Key())
-	}
-	return a, nil
-}
-
-// freeWanted asks whether a place of a kind is free in an arena.
-type freeWanted struct {
-	arena *holding.Arena
-	kind  shm.PlaceKind
-	free  bool
-}
-
-func (q *freeWanted) serve(*Host) {
-	for _, p := range q.arena.Places() {
-		q.free = q.free || p.Kind == q.kind && q.arena.Word(p).State() == replica.SlotFree
-	}
 }

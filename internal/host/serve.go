@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/act"
+	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/shm"
@@ -133,7 +134,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 	if err != nil {
 		return nil, nil, err
 	}
-	place, staging, err := s.h.stage(s.ctx, q.lj, arena, man, &q)
+	place, staging, err := s.h.fetches.Stage(s.ctx, k.Job, arena, man, &q)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -178,6 +179,9 @@ func (q *pushWanted) serve(h *Host) {
 		q.held, q.class = q.lj.view().Has(q.key.Part, q.key.Generation, q.key.Root), h.push.Class(q.lj.job, q.key.Generation)
 	}
 }
+
+// Admit is asked again when the bytes are looked for.
+func (q *pushWanted) Admit(fetch.Node) error { return q.admit() }
 
 func (q *pushWanted) admit() (err error) {
 	k := q.key

@@ -9,6 +9,7 @@ import (
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/adoption"
+	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
@@ -61,7 +62,7 @@ func TestAMirrorTakesAPartOnce(t *testing.T) {
 				}
 			}
 		}
-		f := &fetcher{h: d.Host, lj: lj, job: job, plan: job.Plan, rank: 1, incarnation: 5, missed: new(room.Missed)}
+		f := &fetch.Parts{Fetcher: d.fetches, Job: job, Plan: job.Plan, Rank: 1, Incarnation: 5}
 		if pushFirst {
 			sink, done, err := d.accept("n2", k, man)
 			if err != nil {
@@ -69,7 +70,7 @@ func TestAMirrorTakesAPartOnce(t *testing.T) {
 			}
 			d.notify(d.mirrors, act.Changed{Job: lj.job.ID})
 			d.serves(func() {
-				if _, _, err := d.Host.stage(d.ctx, lj, lj.mirrors.Arena(k.Part), man, f); !errors.Is(err, holding.ErrBrought) {
+				if _, _, err := d.fetches.Stage(d.ctx, lj.job.ID, lj.mirrors.Arena(k.Part), man, f); !errors.Is(err, holding.ErrBrought) {
 					t.Errorf("a fetch that was begun before gets a place beside the push: %v", err)
 				}
 			})
@@ -85,7 +86,7 @@ func TestAMirrorTakesAPartOnce(t *testing.T) {
 			}
 			var at shm.Place
 			var s *shm.Staging
-			d.serves(func() { at, s, err = d.Host.stage(d.ctx, lj, ref, man, f) })
+			d.serves(func() { at, s, err = d.fetches.Stage(d.ctx, lj.job.ID, ref, man, f) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -207,9 +208,9 @@ func TestAPlanFindsAPlaceBesideThePinnedCandidate(t *testing.T) {
 		j.Plan = &replica.Plan{Epoch: 4, Generation: T, Layout: j.Layout, Ranks: j.Ranks, Sources: []replica.Source{{Part: replica.OfGroup(0), Root: man.Root}}}
 	})
 	lj.job = planned
-	f := &fetcher{h: d.Host, lj: lj, job: planned, plan: planned.Plan, rank: 0, incarnation: lr.incarnation, missed: new(room.Missed)}
+	f := &fetch.Parts{Fetcher: d.fetches, Job: planned, Plan: planned.Plan, Rank: 0, Incarnation: lr.incarnation}
 	d.serves(func() {
-		if at, _, err := d.Host.stage(d.ctx, lj, lr.arena, man, f); err != nil || at != slot(1) {
+		if at, _, err := d.fetches.Stage(d.ctx, lj.job.ID, lr.arena, man, f); err != nil || at != slot(1) {
 			t.Errorf("staged in %v, %v; want the former candidate's slot", at, err)
 		}
 	})

@@ -136,3 +136,14 @@ func PrivateCap(job *replica.Job) uint64 {
 	}
 	return replica.MaxPrivateBytes
 }
+
+// Lost is the part of the newest plan that is lost with a copy: a group's part where its frozen one is, which no plan names.
+func Lost(job *replica.Job, p replica.Part, g replica.Generation, root replica.Digest, r replica.Rank) replica.Held {
+	lost := replica.Held{Part: p, Generation: g, Root: root, Rank: r}
+	if p.Kind == replica.FrozenPart && job.Plan != nil {
+		if src, ok := job.Plan.Source(replica.OfGroup(replica.GroupID(p.Index))); ok {
+			lost.Part, lost.Root = src.Part, src.Root
+		}
+	}
+	return lost
+}

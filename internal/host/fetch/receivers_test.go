@@ -1,4 +1,4 @@
-package host
+package fetch
 
 import (
 	"slices"
@@ -25,7 +25,7 @@ func TestReceivers(t *testing.T) {
 		{7, replica.OfGroup(1), []replica.NodeName{"m"}},
 		{1, replica.OfRank(1), nil},
 	} {
-		f := fetcher{plan: plan, rank: c.rank}
+		f := Parts{Plan: plan, Rank: c.rank}
 		if got := f.receivers(src, c.part); !slices.Equal(got, c.want) {
 			t.Errorf("rank %d, %v: %v, want %v", c.rank, c.part, got, c.want)
 		}
