@@ -66,6 +66,9 @@ func checkJob(was, j *replica.Job, v View) error {
 	case j.Phase != replica.Ended && (j.Degraded != (j.Copies < j.Options.MinCopies) || j.Copies < 1):
 		return fmt.Errorf("%d copies, degraded %v", j.Copies, j.Degraded)
 	}
+	if err := checkShape(j); err != nil {
+		return err
+	}
 	if err := checkGrowth(was, j); err != nil {
 		return err
 	}
@@ -86,6 +89,70 @@ func checkJob(was, j *replica.Job, v View) error {
 		return nil
 	}
 	return complete(j, v)
+}
+
+// checkShape: what is by rank or by group is there for each, what names an epoch or a generation names one that there is.
+func checkShape(j *replica.Job) error {
+	world := int(j.Layout.World)
+	switch {
+	case j.Phase == replica.Ended: // most of it is forgotten
+		return nil
+	case len(j.Layout.Groups) != world || len(j.Ranks) != world || len(j.Mirrors) != world:
+		return fmt.Errorf("%d groups, %d ranks and %d mirrors for a world of %d", len(j.Layout.Groups), len(j.Ranks), len(j.Mirrors), world)
+	case len(j.GroupMirrors) > len(j.GroupGeometry):
+		return fmt.Errorf("mirrors of %d groups, of %d", len(j.GroupMirrors), len(j.GroupGeometry))
+	case j.Naming != nil && (len(j.Naming) != world || j.Phase != replica.Opening && j.Phase != replica.Closed && j.Phase != replica.Ended):
+		return fmt.Errorf("%d ranks name their groups in phase %v", len(j.Naming), j.Phase)
+	case j.Plan != nil && (j.Plan.Epoch != j.Epoch || len(j.Plan.Ranks) != world):
+		return fmt.Errorf("in epoch %d the plan of epoch %d, for %d ranks", j.Epoch, j.Plan.Epoch, len(j.Plan.Ranks))
+	case j.OpenedWith > j.NextIncarnation:
+		return fmt.Errorf("opened with incarnation %d, %d are handed out", j.OpenedWith, j.NextIncarnation)
+	case j.Grown > j.Epoch:
+		return fmt.Errorf("grown in epoch %d, in epoch %d", j.Grown, j.Epoch)
+	case j.Phase == replica.Open && slices.Contains(j.Condemned, j.Committed):
+		return fmt.Errorf("committed %v is condemned", j.Committed)
+	case j.Previous != nil && j.Previous.Generation.Compare(j.Committed) >= 0:
+		return fmt.Errorf("%v was committed before %v", j.Previous.Generation, j.Committed)
+	case j.Writer != nil && (j.Writer.Number == 0 || j.Writer.Number > j.Writes):
+		return fmt.Errorf("durable write %d of %d", j.Writer.Number, j.Writes)
+	case j.Writer != nil && len(j.Writer.Shards) == 0:
+		return fmt.Errorf("durable write %d of nothing", j.Writer.Number)
+	case !j.Committed.IsZero() && j.Phase == replica.Open && len(j.Parts) == 0:
+		return fmt.Errorf("committed %v has no parts", j.Committed)
+	}
+	for r, nodes := range j.Mirrors {
+		if twiceNamed(nodes) {
+			return fmt.Errorf("rank %d is mirrored twice on one of %v", r, nodes)
+		}
+	}
+	for g, nodes := range j.GroupMirrors {
+		if twiceNamed(nodes) {
+			return fmt.Errorf("group %d is mirrored twice on one of %v", g, nodes)
+		}
+	}
+	if twiceNamed(j.Quarantined) {
+		return fmt.Errorf("a node is quarantined twice: %v", j.Quarantined)
+	}
+	for _, f := range j.Faults {
+		if f.Epoch > j.Epoch {
+			return fmt.Errorf("fault %v of epoch %d in epoch %d", f.Kind, f.Epoch, j.Epoch)
+		}
+	}
+	for _, p := range j.Parts {
+		if p.Root.IsZero() {
+			return fmt.Errorf("committed %v has no root of %v", j.Committed, p.Part)
+		}
+	}
+	return nil
+}
+
+func twiceNamed(nodes []replica.NodeName) bool {
+	for i, n := range nodes {
+		if slices.Contains(nodes[:i], n) {
+			return true
+		}
+	}
+	return false
 }
 
 // complete checks a new commit: every part once, on enough distinct nodes, each registered, none at fault or quarantined.

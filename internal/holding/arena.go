@@ -84,7 +84,10 @@ func (a *Arena) Pin(p shm.Place, term, n uint64) {
 }
 
 // Hold counts a reader of a place, Release its end.
-func (a *Arena) Hold(p shm.Place) { a.held[p]++; a.users++ }
+func (a *Arena) Hold(p shm.Place) {
+	a.held[p]++
+	a.Enter()
+}
 
 // HoldSealed is Hold where the place is sealed, and tells whether it is.
 func (a *Arena) HoldSealed(p shm.Place) bool {
@@ -105,7 +108,10 @@ func (a *Arena) Release(p shm.Place) {
 }
 
 // Enter counts a reader that keeps the arena mapped, but none of its places from being freed: it must expect that. Leave is its end.
-func (a *Arena) Enter() { a.users++ }
+func (a *Arena) Enter() {
+	invariant.Holds(!a.closed || a.users > 0, "arena %s is entered, whose memory was given back", a.key)
+	a.users++
+}
 
 // Leave ends an Enter.
 func (a *Arena) Leave() {
@@ -137,6 +143,8 @@ func (a *Arena) Dropped() bool { return a.closed }
 func (a *Arena) Take(p shm.Place, m replica.Manifest) (*shm.Staging, error) {
 	s, err := a.Arena.Take(p, m)
 	if err == nil {
+		invariant.Holds(a.held[p] == 0, "%v of arena %s is taken under %d readers", p, a.key, a.held[p])
+		invariant.Holds(a.staged[p] == nil || a.staged[p].Ended(), "%v of arena %s is taken twice", p, a.key)
 		a.staged[p] = s
 	}
 	return s, err

@@ -219,7 +219,10 @@ func (d *rig) put(job *replica.Job) *localJob {
 
 func (d *rig) arena(spec shm.Spec) *holding.Arena {
 	d.t.Helper()
-	spec.Cluster, spec.Era, spec.Job, spec.ChunkBytes, spec.Margin = fixture.Cluster, 1, fixture.JobID, 4096, 1<<20
+	if spec.Job == (replica.JobID{}) {
+		spec.Job = fixture.JobID
+	}
+	spec.Cluster, spec.Era, spec.ChunkBytes, spec.Margin = fixture.Cluster, 1, 4096, 1<<20
 	a, err := shm.Create(spec)
 	if err != nil {
 		d.t.Fatal(err)
@@ -233,7 +236,7 @@ func (d *rig) arena(spec shm.Spec) *holding.Arena {
 // attach makes this node the holder of a rank, with the incarnation that the job names. There is no process.
 func (d *rig) attach(lj *localJob, rank replica.Rank) *localRank {
 	d.t.Helper()
-	lr := &localRank{rank: rank, incarnation: lj.job.Ranks[rank].Incarnation, arena: d.arena(shm.Spec{Rank: rank, Geometry: fixture.Geometry(d.t, false)}), pid: -1 - int(rank),
+	lr := &localRank{rank: rank, incarnation: lj.job.Ranks[rank].Incarnation, arena: d.arena(shm.Spec{Job: lj.job.ID, Rank: rank, Geometry: fixture.Geometry(d.t, false)}), pid: -1 - int(rank),
 		sealedAt: map[replica.Generation]time.Time{}}
 	lj.ranks[rank] = lr
 	lr.arena.SetOwner(lr.incarnation, 0, 0)
@@ -243,7 +246,7 @@ func (d *rig) attach(lj *localJob, rank replica.Rank) *localRank {
 
 // mirrorOf makes this node a mirror: of a rank's private part, or of a group's replicated one.
 func (d *rig) mirrorOf(lj *localJob, part replica.Part, rank replica.Rank, frozen bool) *holding.Arena {
-	spec := shm.Spec{Rank: rank, Geometry: fixture.Geometry(d.t, frozen), Mirror: true}
+	spec := shm.Spec{Job: lj.job.ID, Rank: rank, Geometry: fixture.Geometry(d.t, frozen), Mirror: true}
 	if part.Kind == replica.ReplicatedPart {
 		spec.Slots, spec.Ring = 4, -1
 	}

@@ -654,6 +654,7 @@ func (h *Host) tick() time.Duration {
 	h.letLaunchersGo()
 	h.killStuck()
 	h.leaderless(time.Now())
+	h.check()
 	return next
 }
 

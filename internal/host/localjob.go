@@ -199,6 +199,9 @@ func (h *Host) reconcile(lj *localJob) {
 	h.retain(lj)
 	lj.lacks.Learn(lj.job)
 	h.report(lj)
+	if invariant.On {
+		lj.check()
+	}
 }
 
 // sortReport puts a report in one order, so that equal ones compare equal.

@@ -134,6 +134,7 @@ func (r *Room) Learn(_ time.Time, ev act.Event) {
 
 // Step returns what is to be done now.
 func (r *Room) Step(time.Time) []act.Effect {
+	r.check()
 	effects := r.effects
 	r.effects = nil
 	return effects

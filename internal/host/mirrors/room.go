@@ -129,6 +129,7 @@ func (r *Room) Step(now time.Time) []act.Effect {
 		}
 		r.forgetJobs()
 	}
+	r.check()
 	effects := r.effects
 	r.effects = nil
 	return effects

@@ -196,6 +196,7 @@ func (r *Room) Step(now time.Time) []act.Effect {
 	if next, _ := r.Next(); !now.Before(next) {
 		r.look(now, now.Sub(r.looked) >= lookEvery)
 	}
+	r.check()
 	effects := r.effects
 	r.effects = nil
 	return effects

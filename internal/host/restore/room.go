@@ -199,6 +199,7 @@ func (r *Room) Step(now time.Time) []act.Effect {
 			}
 		}
 	}
+	r.check()
 	effects := r.effects
 	r.effects = nil
 	return effects

@@ -165,6 +165,7 @@ func (r *Room) Step(now time.Time) []act.Effect {
 		r.looked = now
 		r.look(now)
 	}
+	r.check()
 	effects := r.effects
 	r.effects = nil
 	return effects
