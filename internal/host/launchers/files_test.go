@@ -104,6 +104,9 @@ func TestFilesThatComeToNothing(t *testing.T) {
 	if h, _ := end.reads(); h.Type != wire.MRunOK {
 		t.Fatalf("message %d", h.Type)
 	}
+	if lj.book.carried.Tar() != tar || closed(tar) {
+		t.Error("the job does not carry what it was given")
+	}
 	l := d.all[peer.ID()]
 	l.hello.Spare = false
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, "a test" })

@@ -1,6 +1,7 @@
 package launchers
 
 import (
+	"cmp"
 	"os"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ type rig struct {
 	tier     replica.Tier // that parts for ranks here came from
 	peers    uint64
 	requests uint64
+	at       time.Time // zero: the time is now
 }
 
 func newRig(t *testing.T) *rig {
@@ -109,7 +111,7 @@ func (d *rig) says() []any {
 
 // reported is what the node's report has of launchers now.
 func (d *rig) reported(lj *localJob) (r replica.NodeReport) {
-	d.Of(lj).Fill(&r, time.Now())
+	d.Of(lj).Fill(&r, cmp.Or(d.at, time.Now()))
 	return r
 }
 
@@ -121,7 +123,7 @@ func (d *rig) starting(lj *localJob) (ranks []replica.Rank, pids []uint64, halte
 
 // running has a launcher report that a process runs.
 func (d *rig) running(p session.Peer, r replica.Rank, pid uint64) {
-	d.Handle(session.RunRunning{Peer: p, RunExited: wire.RunExited{Rank: r, PID: pid}}, time.Now())
+	d.Handle(session.RunRunning{Peer: p, RunExited: wire.RunExited{Rank: r, PID: pid}}, cmp.Or(d.at, time.Now()))
 }
 
 // localJob is a job as the test has it.
@@ -192,18 +194,6 @@ func (d *rig) session() (session.Peer, *peer) {
 	d.peers++
 	p := &peer{t: d.t, id: d.peers, uid: os.Geteuid()}
 	return p, p
-}
-
-// comes has a launcher of the job come, and be accepted.
-func (d *rig) comes(hello wire.RunHello) (*launcher, *peer) {
-	d.t.Helper()
-	p, end := d.session()
-	hello.Job, hello.World = "job", 2
-	d.Handle(session.RunHello{Peer: p, RunHello: hello}, time.Now())
-	if h, _ := end.reads(); h.Type != wire.MRunOK {
-		d.t.Fatalf("a launcher is sent message %d as it comes", h.Type)
-	}
-	return d.all[p.ID()], end
 }
 
 // listener is a launcher of the job whose notes the test reads.

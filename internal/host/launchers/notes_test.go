@@ -204,3 +204,49 @@ func TestMemoryIsSaidBeforeItIsTaken(t *testing.T) {
 		}
 	}
 }
+
+// A job comes out of a loss from the tier that ranks here needed, where any needed one, and the loss is over then, or with the job.
+func TestAJobComesOutOfALoss(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, c := range map[string]struct {
+		tier replica.Tier
+		end  func(*replica.Job)
+		want []string
+	}{
+		"ranks here had all": {replica.OwnRAM, nil, []string{"recovered: step 5 from own memory, 1 step lost, 2.0 s", "resumed: step 5 of disk; loaded in 1.5 s"}},
+		"no rank is here":    {0, nil, []string{"recovered: step 5 from other nodes' memory, 1 step lost, 2.0 s", "resumed: step 5 of disk"}},
+		"it ends":            {0, func(j *replica.Job) { j.Phase = replica.Ended }, nil},
+		"it is stopped":      {0, func(j *replica.Job) { j.Stop = &replica.Stop{} }, nil},
+	} {
+		d := newRig(t)
+		lj := d.put(fixture.Job())
+		_, end := d.listener()
+		d.tier = c.tier
+		see := func(job *replica.Job, at time.Duration) {
+			was := lj.job
+			lj.job = job
+			d.Of(lj).Follow(was, now.Add(at))
+		}
+		see(fixture.Closed(lj.job), 0)
+		if end.note(); lj.book.outage == nil {
+			t.Errorf("%s: no loss is seen", name)
+		}
+		see(fixture.Changed(lj.job, func(j *replica.Job) {
+			j.Phase, j.Epoch = replica.Planned, 4
+			j.Plan = &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5), StepsLost: 1, Sources: []replica.Source{{Tier: replica.PeerRAM}}, Resumed: "step 5 of disk"}
+		}), time.Second)
+		end.quiet()
+		if c.end == nil {
+			c.end = func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 5} }
+		}
+		see(fixture.Changed(lj.job, c.end), 2*time.Second)
+		for _, want := range c.want {
+			if text := end.note(); text != want {
+				t.Errorf("%s: %q, want %q", name, text, want)
+			}
+		}
+		if end.quiet(); lj.book.outage != nil {
+			t.Errorf("%s: it is not over", name)
+		}
+	}
+}
