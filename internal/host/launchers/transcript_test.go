@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/transcript"
@@ -137,10 +138,26 @@ func (p *play) one(verb string, args []string) error {
 		p.Handle(session.Short{Err: errors.New("a test")}, p.at)
 	case "found":
 		p.Of(lj).Found()
+	case "kills": // process ...
+		if !p.Of(lj).Kill(rank(), number(args[1])) {
+			p.Of(lj).Note("no launcher here runs process " + args[1])
+		}
+	case "notes":
+		p.Of(lj).NoteRank(rank(), strings.Join(args[1:], " "))
+	case "keeps": // files of this digest, or why it is not known
+		k := Kept{Job: lj.job.ID, There: args[0]}
+		if len(args) > 1 {
+			k = Kept{Job: lj.job.ID, Err: errors.New(strings.Join(args, " "))}
+		}
+		p.Of(lj).Keeps(k)
 	case "halts":
 		p.halted[p.peers[args[0]].PID()] = true
 	case "goes-on":
 		delete(p.halted, p.peers[args[0]].PID())
+	case "halts-process":
+		p.halted[int(number(args[0]))] = true
+	case "ending":
+		lj.ranks[rank()].Ending = true
 	case "leaves":
 		p.Handle(session.RunLeaving{Peer: p.peers[args[0]]}, p.at)
 	case "gone":
@@ -168,11 +185,11 @@ func (p *play) one(verb string, args []string) error {
 	return nil
 }
 
-// comes NAME [ranks=0,1] [capacity=N] [spare] [joined] [world=N]
+// comes NAME [ranks=0,1] [capacity=N] [spare] [joined] [world=N] [files=TEXT]
 func (p *play) comes(args []string) error {
 	peer := &peer{t: p.t, id: uint64(len(p.names)) + 1, uid: 1002}
 	p.names, p.peers[args[0]] = append(p.names, args[0]), peer
-	hello := wire.RunHello{Job: "job", World: 2, Capacity: 1}
+	hello, kept := wire.RunHello{Job: "job", World: 2, Capacity: 1}, (*kept.Tar)(nil)
 	for _, arg := range args[1:] {
 		key, value, _ := strings.Cut(arg, "=")
 		switch key {
@@ -184,6 +201,9 @@ func (p *play) comes(args []string) error {
 			hello.Capacity = uint32(number(value))
 		case "spare":
 			hello.Spare = true
+		case "files":
+			tar := tarOf(p.t, value)
+			hello.DurableEvery, kept = 5, tar
 		case "joined":
 			hello.Joined = fixture.JobID
 		case "world":
@@ -192,7 +212,7 @@ func (p *play) comes(args []string) error {
 			return fmt.Errorf("no such word: %s", key)
 		}
 	}
-	p.Handle(session.RunHello{Peer: peer, RunHello: hello}, p.at)
+	p.Handle(session.RunHello{Peer: peer, RunHello: hello, Kept: kept}, p.at)
 	return nil
 }
 
