@@ -185,7 +185,12 @@ func (h *Host) peerGone(p session.Peer) {
 		return
 	}
 	if name, was := h.launchers.Gone(p.ID()); was {
-		h.launcherGone(p, name)
+		h.notify(h.agents, act.Gone{Peer: p})
+		for _, lj := range h.jobs {
+			if lj.job.Name == name {
+				h.report(lj)
+			}
+		}
 		return
 	}
 	h.notify(h.adoption, act.Gone{Peer: p})
@@ -193,16 +198,6 @@ func (h *Host) peerGone(p session.Peer) {
 	if lj, lr := h.rankOf(p); lr != nil {
 		lr.peer = nil
 		h.report(lj)
-	}
-}
-
-// launcherGone reports the jobs of that name without the launcher.
-func (h *Host) launcherGone(p session.Peer, name string) {
-	h.notify(h.agents, act.Gone{Peer: p})
-	for _, lj := range h.jobs {
-		if lj.job.Name == name {
-			h.report(lj)
-		}
 	}
 }
 

@@ -8,7 +8,7 @@
 // thing that runs beside the owner is the store that Book.Store makes, which writes a run's files before a part.
 //
 // Invariants: a launcher runs at most one process for a rank, and is asked for no second one while that runs. The leader is offered no
-// process that would find no session. A launcher is accepted once, and is sent the end of its job once.
+// process that would find no session.
 //
 // It must not import host.
 package launchers

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
@@ -57,7 +58,7 @@ func (p *Pool) exited(ev session.RunExited, now time.Time) {
 // ended judges the status of a process: success is none where the rank has not left, and after wire.StatusFinal no new process is started.
 func (v View) ended(l *launcher, x wire.RunExited, now time.Time) {
 	job := v.job.Record()
-	if job.Phase == replica.Ended || job.Stop != nil {
+	if room.Over(job) {
 		return
 	}
 	rank, known := v.job.Rank(x.Rank)
