@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -46,7 +47,7 @@ func (a *attaching) judge(self replica.NodeName, informed bool, lj *localJob, la
 		return refuses(wire.CodeRefused, "no job %q: start it with `replicad run --job %s ...`", a.hello.Job, a.hello.Job)
 	}
 	job, rank := lj.job, a.hello.Rank
-	if text := foreign(job, a.peer.UID()); text != "" {
+	if text := room.Foreign(job, a.peer.UID()); text != "" {
 		return refuses(wire.CodeRefused, "%s", text)
 	}
 	if text := otherPlace(job, a); text != "" {

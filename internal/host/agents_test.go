@@ -27,14 +27,18 @@ func TestAgentSpeaksThroughItsLauncher(t *testing.T) {
 	d := newRig(t)
 	d.put(fixture.Job())
 	peer, end := d.session(0)
-	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, job: fixture.JobID, starts: starts{}}
-	d.launchers[peer.ID()] = l
+	d.informed = false // so that its launcher is not accepted yet
+	d.handleSession(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2}})
 	agent := wire.Agent{ID: "0123456789abcdef", Nodes: 2, Address: "n1:1"}
 	d.handleSession(session.RunAgent{Peer: peer, Agent: agent})
 	if got := d.reports(); got != nil {
 		t.Errorf("reported before its launcher has a job: %+v", got)
 	}
-	l.accepted = true
+	d.informed = true
+	d.launchers.Serve(time.Now())
+	if h, _ := end.reads(); h.Type != wire.MRunOK {
+		t.Fatalf("message %d", h.Type)
+	}
 	d.handleSession(session.RunAgent{Peer: peer, Agent: agent})
 	if got, want := d.reports(), []control.AgentsReport{{Job: fixture.JobID, Agents: []wire.Agent{agent}}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("reported %+v, want %+v", got, want)
@@ -55,16 +59,5 @@ func TestAgentSpeaksThroughItsLauncher(t *testing.T) {
 	d.peerGone(peer)
 	if got := d.reports(); len(got) != 1 || len(got[0].Agents) != 0 {
 		t.Errorf("gone, it is reported: %+v", got)
-	}
-}
-
-// A launcher that starts no processes waits for none.
-func TestLauncherOfAnAgentIsNotIdle(t *testing.T) {
-	d := newRig(t)
-	peer, _ := d.session(0)
-	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job", Spare: true}, accepted: true, idle: time.Now().Add(-time.Hour), starts: starts{}}
-	d.sayIdle(fixture.Job(), l, time.Now())
-	if l.idle.IsZero() {
-		t.Error("it is told that it waits")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/launchers"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -52,11 +53,11 @@ func (h *Host) makeArena(lj *localJob, a *attaching) {
 	a.creating = true
 	job := lj.job
 	spec := h.arenaSpec(job, a)
-	h.sayMemory(lj, spec)
+	h.launchers.Of(lj).Memory(spec)
 	ev := arenaReady{attaching: a, job: job.ID}
 	h.work.Go(func() {
 		ev.arena, ev.err = h.create(spec)
-		ev.err = fewerSlots(spec, ev.err)
+		ev.err = launchers.FewerSlots(spec, ev.err)
 		h.Post(ev)
 	})
 }
@@ -71,7 +72,7 @@ func (h *Host) arenaReady(ev arenaReady) {
 		h.send(control.Evidence{Job: ev.job, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: a.hello.Rank, Incarnation: a.granted, Detail: ev.err.Error()}})
 		a.granted = 0
 		if kind := want.Of(ev.err); kind != want.Nothing { // it asks for the rank again once that is free
-			h.short(lj, a.hello.Rank, kind, ev.err.Error())
+			h.launchers.Of(lj).Short(a.hello.Rank, kind, ev.err.Error(), time.Now())
 			return
 		}
 		h.refuse(a, a.attach, wire.CodeSystem, ev.err.Error())
@@ -88,7 +89,7 @@ func (h *Host) arenaReady(ev arenaReady) {
 
 // lacksRoom tells whether this node is short of what a process's arena takes. It waits then, and has claimed nothing: other nodes may be asked.
 func (h *Host) lacksRoom(lj *localJob, a *attaching) bool {
-	if h.shortages.waits(lj.job.Name, time.Now()) {
+	if !h.launchers.Of(lj).MayTry(time.Now()) {
 		return true
 	}
 	err := want.Descriptor(arenaDescriptors)
@@ -96,10 +97,10 @@ func (h *Host) lacksRoom(lj *localJob, a *attaching) bool {
 		err = fmt.Errorf("%d descriptors for an arena: %w", arenaDescriptors, err)
 	} else if !lj.inherits(a) {
 		spec := h.arenaSpec(lj.job, a)
-		err = fewerSlots(spec, h.room(spec))
+		err = launchers.FewerSlots(spec, h.room(spec))
 	}
 	if kind := want.Of(err); kind != want.Nothing {
-		h.short(lj, a.hello.Rank, kind, err.Error())
+		h.launchers.Of(lj).Short(a.hello.Rank, kind, err.Error(), time.Now())
 		return true
 	}
 	return false // any other error comes again when the arena is made
@@ -123,13 +124,8 @@ func (h *Host) arenaSpec(job *replica.Job, a *attaching) shm.Spec {
 
 // retryShort has those try again who wait here for something that this node was short of.
 func (h *Host) retryShort() {
-	now := time.Now()
-	for name, s := range h.shortages {
-		if now.Before(s.again) {
-			continue
-		}
-		if now.After(s.until) {
-			delete(h.shortages, name)
+	for over := range h.launchers.Retries(time.Now()) {
+		if over {
 			for _, lj := range h.jobs {
 				h.report(lj)
 			}
@@ -182,8 +178,8 @@ func (h *Host) handOut(lj *localJob, a *attaching, ref *holding.Arena) {
 	}
 	lr := &localRank{rank: rank, incarnation: a.granted, arena: ref, peer: a.peer, pid: a.peer.PID(), start: a.peer.StartTime(), sealedAt: map[replica.Generation]time.Time{}}
 	lj.ranks[rank] = lr
-	h.rankAttached(lj.job.Name, rank)
-	h.shortages.found(lj.job.Name)
+	h.launchers.Attached(lj.job.Name, rank)
+	h.launchers.Of(lj).Found()
 	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
 	ref.SetCommitted(lj.job.Position)
 	ref.SetCandidate(lj.candidate.Position)
@@ -206,7 +202,7 @@ func (h *Host) answerAttach(lj *localJob, lr *localRank, request uint32) {
 	if err := lr.peer.SendFile(head, body, lr.arena.File()); err != nil {
 		h.log.Failed("attach", lr.arena.Key(), err.Error())
 		if kind := want.Of(err); kind != want.Nothing {
-			h.short(lj, lr.rank, kind, err.Error())
+			h.launchers.Of(lj).Short(lr.rank, kind, err.Error(), time.Now())
 			lr.peer.Refuse(request, wire.CodeAgain, err.Error())
 		}
 	}
@@ -249,7 +245,7 @@ func (h *Host) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
 // attached answers a rank that came back: it has the descriptor already.
 func (h *Host) attached(ev session.Hello, ref *holding.Arena, inc replica.Incarnation, epoch replica.Epoch) {
 	h.desk.Admit(ev.Peer, desk.Caller{Job: ref.Spec().Job, Rank: ev.Hello.Rank, Nonce: ev.Hello.Nonce})
-	h.rankAttached(ev.Hello.Job, ev.Hello.Rank)
+	h.launchers.Attached(ev.Hello.Job, ev.Hello.Rank)
 	hd := ref.Header()
 	body := wire.Attached{ArenaBytes: hd.ArenaBytes, Incarnation: inc, Slots: hd.Slots, Ring: hd.Ring, Fence: ref.Fence(), Job: ref.Spec().Job}.Append(nil)
 	ev.Peer.Send(wire.RankHeader{Type: wire.MAttached, Request: ev.Header.Request, Epoch: epoch, Incarnation: inc}, body) //nolint:errcheck // a dead peer is Gone

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"os"
 	"slices"
 
 	"github.com/replicad/replicad/internal/audit"
@@ -40,11 +39,7 @@ type attaching struct {
 func (h *Host) refuse(a *attaching, req uint32, c int32, text string) {
 	h.log.RefusedRank(a.hello.Job, a.hello.Rank, a.peer.PID(), text)
 	h.audit.Refused("rank", h.self.Name, audit.Fields{"job": a.hello.Job, "rank": fmt.Sprint(a.hello.Rank), "pid": fmt.Sprint(a.peer.PID()), "refused": text})
-	for _, l := range h.launchers {
-		if l.hello.Job == a.hello.Job {
-			l.starts.refused(a.hello.Rank, text, true)
-		}
-	}
+	h.launchers.Refused(a.hello.Job, a.hello.Rank, text)
 	a.peer.Refuse(req, c, text)
 	h.desk.Leave(a.peer)
 	if a.attach == 0 {
@@ -78,7 +73,7 @@ func (h *Host) advance(a *attaching) {
 		req = a.attach
 	}
 	lj := h.jobNamed(a.hello.Job)
-	v := a.judge(h.self.Name, h.informed, lj, h.launching(a.hello.Job))
+	v := a.judge(h.self.Name, h.informed, lj, h.launchers.Launching(a.hello.Job))
 	if v.to == attachedAlready {
 		if h.handOutAgain(lj, lj.ranks[a.hello.Rank], a) {
 			return
@@ -124,7 +119,7 @@ func (h *Host) handOutAgain(lj *localJob, lr *localRank, a *attaching) bool {
 	default:
 		delete(h.attaching, a.peer.ID())
 		lr.peer, lr.unproven, lr.ordered = a.peer, false, orderKey{}
-		h.rankAttached(lj.job.Name, lr.rank)
+		h.launchers.Attached(lj.job.Name, lr.rank)
 		lr.arena.SetCandidate(lj.candidate.Position)
 		lr.arena.SetCadence(lock.Cadence(lj.job))
 		h.answerAttach(lj, lr, a.attach)
@@ -132,14 +127,6 @@ func (h *Host) handOutAgain(lj *localJob, lr *localRank, a *attaching) bool {
 		h.reconcile(lj)
 	}
 	return true
-}
-
-// foreign says that a job is another user's than the one who asks for a part in it. Empty: it is that one's, or root or the daemon asks.
-func foreign(job *replica.Job, uid int) string {
-	if uid == 0 || uid == os.Geteuid() || uint32(uid) == job.Owner {
-		return ""
-	}
-	return fmt.Sprintf("job %q is user %d's, and this process is user %d's: start it as that user, or use another name for a job of your own", job.Name, job.Owner, uid)
 }
 
 // otherPlace says how the place that a process takes itself to have is none of the job. Empty: it may be one.

@@ -70,49 +70,6 @@ func TestLargeCopiesHaveLongerToSettle(t *testing.T) {
 	}
 }
 
-// The launcher is told which process is waited for: first after claim_timeout, then each time that has doubled.
-func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
-	d := newRig(t)
-	d.cfg.Timing.Claim = time.Second
-	peer, end := d.session(0)
-	lj := d.put(fixture.Closed(fixture.Job()))
-	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 2}})
-	end.reads() // accepted
-	l := d.launchers[peer.ID()]
-	d.startRank(lj, l, 1)
-	end.reads() // the start
-	d.runRunning(peer, 1, 19951)
-	l.starts.hello(1) // it makes its session
-	d.sayWhoIsAwaited(lj)
-	for i, waited := range []time.Duration{1, 1, 2, 9, 9} {
-		l.starts.entry(1).running, l.starts[1].since = true, time.Now().Add(-waited*time.Second)
-		d.sayWhoIsAwaited(lj)
-		if i == 1 || i == 4 {
-			continue // it has been said
-		}
-		h, body := end.reads()
-		if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote {
-			t.Fatalf("message %d, %q, %v", h.Type, note.Text, err)
-		} else {
-			lasts(t, note.Text, "rank 1: process 19951 has run {so long} and has not called resume() yet", waited*time.Second)
-		}
-	}
-	if _, pids, _ := d.starting(lj); len(pids) != 1 || pids[0] != 19951 {
-		t.Errorf("the leader would be told of %v", pids)
-	}
-
-	lr := d.attach(lj, 1)
-	lr.pid, lr.incarnation, lr.loaded = 19951, 5, 3
-	l.starts[1].attached = true
-	l.starts.quiet()
-	lj.settleTime, lj.settleBy = 0, time.Now().Add(-40*time.Second)
-	d.sayWhoIsAwaited(lj)
-	_, body := end.reads()
-	note, _ := wire.ParseRefused(body)
-	lasts(t, note.Text, "rank 1: process 19951 has not called resume() again, {so long} after the epoch was closed; the others wait for it", 40*time.Second)
-	lr.life = dead // it has no process of its own here
-}
-
 // lasts fails the test unless a text is the one that is wanted, of what has lasted so long: a machine without time adds to that.
 func lasts(t *testing.T, text, want string, least time.Duration) {
 	t.Helper()
@@ -173,18 +130,13 @@ func TestHaltedRankIsSaid(t *testing.T) {
 // So is a process that was started and has not attached: it has no words yet to tell anything by. Its launcher and the leader are told.
 func TestAHaltedStartIsSaid(t *testing.T) {
 	d := newRig(t)
-	d.cfg.Timing.Claim = time.Second
-	peer, end := d.session(0) // of this process, whose child the rank's is
+	d.cfg.Timing.Claim = time.Nanosecond
 	lj := d.put(fixture.Closed(fixture.Job()))
-	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 2}})
-	end.reads() // accepted
-	l := d.launchers[peer.ID()]
-	d.startRank(lj, l, 1)
-	end.reads() // the start
+	peer, end := d.comes(wire.RunHello{Capacity: 2}) // of this process, whose child the rank's is
 	p := d.process()
-	d.runRunning(peer, 1, uint64(p.pid))
+	d.runs(peer, 1, uint64(p.pid))
 	halted := func() []replica.Rank {
-		d.lookAtProgress(lj)
+		d.pollProgress(lj)
 		r := d.reported(lj)
 		if len(r.StartingPIDs) != 1 || r.StartingPIDs[0] != uint64(p.pid) {
 			t.Fatalf("starting %v, processes %v", r.Starting, r.StartingPIDs)
@@ -204,8 +156,7 @@ func TestAHaltedStartIsSaid(t *testing.T) {
 	if session.HaltedChild(p.pid, 1) {
 		t.Error("it is taken for another process's child")
 	}
-	l.starts[1].since = time.Now().Add(-5 * time.Second)
-	d.sayWhoIsAwaited(lj)
+	d.launchers.Of(lj).Await(time.Now().Add(5 * time.Second))
 	_, body := end.reads()
 	note, err := wire.ParseRefused(body)
 	if err != nil {

@@ -149,7 +149,7 @@ func (p *parting) serve(h *Host) {
 		}
 		text := p.of(lj.job)
 		p.owed = append(p.owed, text)
-		h.noteAll(lj, "warning: the daemon of node "+string(h.self.Name)+" was asked to end, and ends; "+text+memoryHas)
+		h.launchers.Of(lj).Note("warning: the daemon of node " + string(h.self.Name) + " was asked to end, and ends; " + text + memoryHas)
 	}
 	slices.Sort(p.owed)
 	if !h.informed {

@@ -13,7 +13,6 @@ import (
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/want"
-	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -93,9 +92,7 @@ func (h *Host) doFor(e act.Effect) {
 	case adoption.Settle:
 		h.settleAdopted(h.jobs[e.Job], e)
 	case agents.Tell:
-		if l := h.launchers[e.Peer]; l != nil {
-			l.peer.Send(wire.RankHeader{Type: wire.MRunRound}, e.Round.Append(nil)) //nolint:errcheck // a dead peer is Gone
-		}
+		h.launchers.Round(e.Peer, e.Round)
 	case growth.HandOut:
 		h.handOutGrown(e)
 	case growth.Refuse:
@@ -116,7 +113,7 @@ func (h *Host) doFor(e act.Effect) {
 		h.readAtFence(e)
 	case restore.Failed:
 		if kind := want.Of(e.Err); kind != want.Nothing {
-			h.short(h.jobs[e.Job], e.Rank, kind, e.Err.Error())
+			h.launchers.Of(h.jobs[e.Job]).Short(e.Rank, kind, e.Err.Error(), time.Now())
 		}
 	case *scrub.Read:
 		h.scrubber.reads <- e

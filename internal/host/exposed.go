@@ -41,7 +41,7 @@ func remedy(h *Host) string {
 func sayExposure(h *Host, lj *localJob, now time.Time) {
 	s := exposed(h, lj, now)
 	if line := lj.exposure.Look(now, s); line != "" {
-		h.noteAll(lj, line)
+		h.launchers.Of(lj).Note(line)
 		h.log.Note2(lj.job, "exposure", line)
 	}
 }

@@ -84,7 +84,7 @@ func (h *Host) settle(lj *localJob) bool {
 // reap kills ranks of a job that is over which were told to stop and did not in time: one that sleeps would hold its memory for
 // ever. A rank that said that it has finished may take its time.
 func (h *Host) reap(lj *localJob) {
-	if !over(lj.job) {
+	if !room.Over(lj.job) {
 		lj.stopBy = time.Time{}
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/growth"
+	"github.com/replicad/replicad/internal/host/launchers"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/want"
@@ -150,7 +151,7 @@ func (h *Host) strayed(lj *localJob, lr *localRank, live replica.Word) bool {
 // sayGrowth tells launchers of a growth, once.
 func (h *Host) sayGrowth(lj *localJob, was *replica.Job) {
 	if is := lj.job.Growth; is != nil && was.Growth == nil {
-		h.noteAll(lj, fmt.Sprintf("job grows at step %d: %s", is.Step, cmp.Or(is.What, "other regions")))
+		h.launchers.Of(lj).Note(fmt.Sprintf("job grows at step %d: %s", is.Step, cmp.Or(is.What, "other regions")))
 	}
 }
 
@@ -159,5 +160,5 @@ func (h rooms) Lacks(spec shm.Spec) error {
 	if err := want.Descriptor(arenaDescriptors); err != nil {
 		return fmt.Errorf("%d descriptors for an arena: %w", arenaDescriptors, err)
 	}
-	return fewerSlots(spec, h.room(spec))
+	return launchers.FewerSlots(spec, h.room(spec))
 }

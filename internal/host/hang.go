@@ -28,7 +28,7 @@ func (h *Host) pulses(lj *localJob) {
 		trains := lr.underWay(lj.job) && !lr.stopped()
 		hung := trains && lr.look(now, lr.arena.Step(), limits)
 		halted := lr.halted
-		if lj.job.Phase == replica.Open { // else it is lookAtProgress's
+		if lj.job.Phase == replica.Open { // else it is pollProgress's
 			still := hung || trains && lr.pulse.Still(now) >= haltedAfter
 			halted = still && h.processes.Halted(lr.pid, lr.start) // it is named, and of a hang it breaks the tie of all that wait for it
 		}
@@ -71,11 +71,7 @@ func (h *Host) killHung(lj *localJob) {
 		}
 		lr.killed = true
 		h.log.RankNote(lj.job, lr.rank, f.Kind.String(), "killed: "+f.Detail)
-		for _, l := range h.launchers {
-			if l.accepted && l.hello.Job == lj.job.Name && l.runs(lr.rank) {
-				l.note(lj.job.Epoch, fmt.Sprintf("rank %d: killed, %v: %s", lr.rank, f.Kind, f.Detail))
-			}
-		}
+		h.launchers.Of(lj).NoteRank(lr.rank, fmt.Sprintf("killed, %v: %s", f.Kind, f.Detail))
 		h.kill(lj, lr)
 	}
 }

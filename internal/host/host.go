@@ -18,9 +18,11 @@ import (
 	"github.com/replicad/replicad/internal/host/agents"
 	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/host/growth"
+	"github.com/replicad/replicad/internal/host/launchers"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/host/restore"
+	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/journal"
@@ -144,12 +146,10 @@ type Host struct {
 	asked        bool         // for a whole view, which has not come
 	jobs         map[replica.JobID]*localJob
 	attaching    map[uint64]*attaching // by session peer
-	launchers    map[uint64]*launcher  // by session peer
-	shortages    shortages
+	launchers    *launchers.Pool       // with what they and others here are short of
 	requests     uint64                // last request id
 	asking       *account.Pace         // of what processes here ask the leader
 	claims       map[uint64]*attaching // under way, by request; those of processes that are gone too
-	creates      map[uint64]*launcher  // likewise
 	claimsWait   bool                  // some have to wait for the pace of their user
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
 	questions    map[uint64]chan<- any // to the leader, not answered
@@ -208,8 +208,8 @@ type request interface {
 func New(c Config) *Host {
 	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, notVoting: c.NotVoting, learn: c.Learn, store: c.Store, spool: c.Spool, durableRate: writer.NewRate(uint64(c.Daemon.DurableRate)),
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse,
-		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{}, launchers: map[uint64]*launcher{}, shortages: shortages{},
-		claims: map[uint64]*attaching{}, creates: map[uint64]*launcher{}, questions: map[uint64]chan<- any{},
+		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{},
+		claims: map[uint64]*attaching{}, questions: map[uint64]chan<- any{},
 		yielding: yielding{pacer: new(manners.Pacer)}}
 	if m.processes == nil {
 		m.processes = kernel{}
@@ -226,6 +226,7 @@ func New(c Config) *Host {
 	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
 	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Slowest: c.SlowestPush, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(answer{m.push, push.Ended{Pushed: p}}) }})
 	m.fetches = newFetcher(m)
+	m.launchers = launchers.New(launcherOwner{m}, m.log, m.audit, m.cfg, m.cluster, m.self.Name)
 	m.asking = account.NewPace(m.cfg.PerUser.Requests)
 	m.desk = desk.New(deskOwner{m}, m.log)
 	m.adoption = adoption.New(rooms{m}, m.log, m.self.Boot, m.cfg.Timing.HangFirst)
@@ -313,8 +314,10 @@ func (h *Host) handle(ev Event) {
 		close(ev.done)
 	case released:
 		h.released(ev)
-	case carriedNow:
-		h.carries(ev)
+	case launchers.Kept:
+		if lj := h.jobs[ev.Job]; lj != nil {
+			h.launchers.Of(lj).Keeps(ev)
+		}
 	case LinkUp:
 		h.linked(ev)
 	case LinkDown:
@@ -439,7 +442,9 @@ func (h *Host) leaderSays(msg any) {
 			lj.clocks.Take(time.Since(h.began), msg)
 		}
 	case control.Offers:
-		h.offered(msg)
+		if lj := h.jobs[msg.Job]; lj != nil {
+			h.launchers.Of(lj).Offered(msg, time.Now())
+		}
 	case control.CaptureOrder:
 		if lj := h.jobs[msg.Job]; lj != nil {
 			h.captureNow(lj, msg.Generation)
@@ -459,23 +464,14 @@ func (h *Host) leaderSays(msg any) {
 	case control.RegionsOrder:
 		h.hashRegions(msg)
 	case control.Tell:
-		h.tellLaunchers(msg)
+		if lj := h.jobs[msg.Job]; lj != nil {
+			lj.exposure.Told(time.Now())
+			h.launchers.Of(lj).Note(msg.Text)
+		}
 	case control.ClaimReply:
 		h.claimReplied(msg)
 	case control.CreateReply:
-		if l := h.creates[msg.ID]; l != nil && msg.Waits {
-			l.note(0, msg.Text)
-		} else if l != nil {
-			delete(h.creates, msg.ID)
-			if h.launchers[l.peer.ID()] != l {
-				break // it is gone
-			}
-			if msg.Retry {
-				l.creating = false // the next tick asks again
-				break
-			}
-			h.created(l, msg.Refused)
-		}
+		h.launchers.Created(msg, time.Now())
 	case control.AgentRound:
 		h.notify(h.agents, agents.Told{AgentRound: msg})
 	case control.KVReply:
@@ -512,7 +508,7 @@ func (h *Host) viewed(v control.View) {
 			was := lj.job
 			moved := was.Position != job.Position || was.Committed != job.Committed
 			lj.job = job
-			h.outages(lj, was)
+			h.launchers.Of(lj).Follow(was, time.Now())
 			h.sayGrowth(lj, was)
 			h.notify(h.push, act.Changed{Job: job.ID, Was: was})
 			if moved { // a commit that came with another change, or a plan that went back
@@ -531,11 +527,11 @@ func (h *Host) viewed(v control.View) {
 		h.reconcile(lj)
 	}
 	h.desk.JobsTold() // behind reconcile: who waited is held against the fences that it raised
-	h.serveLaunchers()
+	h.launchers.Serve(time.Now())
 	h.serveAttaching()
 	for id, lj := range h.jobs {
-		if !known[id] && v.Index >= lj.job.LastIndex && len(lj.view().Arenas()) == 0 && !h.launching(lj.job.Name) {
-			lj.carried.Close()
+		if !known[id] && v.Index >= lj.job.LastIndex && len(lj.view().Arenas()) == 0 && !h.launchers.Launching(lj.job.Name) {
+			lj.launched.Close()
 			delete(h.jobs, id)
 		}
 	}
@@ -582,13 +578,7 @@ func (h *Host) resend() {
 		}
 		h.send(control.ClaimRequest{ID: id, Claim: a.claim, Token: a.hello.Token})
 	}
-	for id, l := range h.creates {
-		if h.launchers[l.peer.ID()] != l {
-			delete(h.creates, id)
-			continue
-		}
-		h.send(h.requestFor(l, id))
-	}
+	h.launchers.Resend()
 	for _, s := range h.suspects {
 		h.send(s)
 	}
@@ -621,7 +611,7 @@ func (h *Host) tick() time.Duration {
 		h.reap(lj)
 		h.peersLost(lj)
 		h.pulses(lj)
-		h.takeOffers(lj)
+		h.launchers.Of(lj).TakeOffers(time.Now())
 		if lj.job.Phase == replica.Open {
 			h.answerCandidate(lj)
 		}
@@ -629,8 +619,8 @@ func (h *Host) tick() time.Duration {
 			h.notify(h.growing, act.Changed{Job: lj.job.ID}) // no event says that a rank trains on instead of waiting
 		}
 		if due {
-			h.lookAtProgress(lj)
-			h.sayWhoIsAwaited(lj)
+			h.pollProgress(lj)
+			h.launchers.Of(lj).Await(time.Now())
 			sayExposure(h, lj, time.Now())
 			if h.takenForDead(lj.job) {
 				lj.reported = replica.NodeReport{} // its word of before did not count
@@ -645,14 +635,14 @@ func (h *Host) tick() time.Duration {
 	h.asking.Tick(time.Now())
 	h.retryShort()
 	next = min(next, h.turnRooms(time.Now()))
-	h.serveLaunchers()
+	h.launchers.Serve(time.Now())
 	if h.claimsWait {
 		h.claimsWait = false
 		h.serveAttaching()
 	}
 	h.desk.Tick() // behind claims: a recovery waits for these, and a job's processes may ask at the rendezvous in a loop
-	h.letLaunchersGo()
-	h.killStuck()
+	h.launchers.LetGo()
+	h.launchers.KillStuck(time.Now())
 	h.leaderless(time.Now())
 	h.check()
 	return next
@@ -667,8 +657,8 @@ func (h *Host) leaderless(now time.Time) {
 		}
 		remedy := h.log.NoLeader(now.Sub(h.unlinked), h.cfg.Voters, why)
 		for _, lj := range h.jobs {
-			if h.saidNoLeader.IsZero() && !over(lj.job) {
-				h.noteAll(lj, fmt.Sprintf("warning: no leader for %v: nothing is committed, and no lost rank is replaced; training goes on: %s", now.Sub(h.unlinked).Round(time.Second), remedy))
+			if h.saidNoLeader.IsZero() && !room.Over(lj.job) {
+				h.launchers.Of(lj).Note(fmt.Sprintf("warning: no leader for %v: nothing is committed, and no lost rank is replaced; training goes on: %s", now.Sub(h.unlinked).Round(time.Second), remedy))
 			}
 		}
 		h.saidNoLeader = now

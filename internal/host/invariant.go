@@ -41,9 +41,7 @@ func (h *Host) check() {
 		lj, lr := h.rankOf(a.peer)
 		invariant.Holds(lj == nil, "process %d attaches, and has rank %v", a.peer.PID(), lr)
 	}
-	for id, l := range h.launchers {
-		invariant.Holds(l.peer.ID() == id, "launcher %d lies under session %d", l.peer.PID(), id)
-	}
+	h.launchers.Check()
 }
 
 // check holds the job's part of the host against itself and the job's record.

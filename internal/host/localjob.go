@@ -7,11 +7,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/exposure"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/act"
-	"github.com/replicad/replicad/internal/host/carried"
 	"github.com/replicad/replicad/internal/host/lacks"
+	"github.com/replicad/replicad/internal/host/launchers"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/remarks"
 	"github.com/replicad/replicad/internal/host/room"
@@ -43,17 +44,14 @@ type localJob struct {
 	badDisk    []replica.Held                    // and durable parts, when they were read here
 	lacks      lacks.Book                        // what copies of ranks here lack
 	said       remarks.Book                      // what ranks and launchers here say of the job
-	carried    carried.Book                      // files that launchers here give it to carry in the durable tier
+	launched   *launchers.Book                   // what its launchers here know of it
 	exposure   exposure.Watch                    // what a fault would cost now
-	outage     *outage                           // that it has not come out of yet; nil: none
-	failures   map[replica.Rank][]failure        // the exceptions of each rank's newest step that had one
-	untaken    map[replica.Rank]*untaken         // offers that no launcher here is known to have taken up
 	kept       map[replica.Rank]*durableGeometry // what ranks that were started here have in the durable generation that the job opens from
 }
 
 func newLocalJob(job *replica.Job, held *mirrors.Held) *localJob {
 	return &localJob{job: job, candidacy: newCandidacy(), ranks: map[replica.Rank]*localRank{}, mirrors: held,
-		lacks: lacks.Book{}, untaken: map[replica.Rank]*untaken{}, kept: map[replica.Rank]*durableGeometry{}, failures: map[replica.Rank][]failure{}}
+		lacks: lacks.Book{}, launched: launchers.NewBook(), kept: map[replica.Rank]*durableGeometry{}}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the host.
@@ -127,9 +125,7 @@ func (h *Host) report(lj *localJob) {
 	}
 	r.Lacks = lj.lacks.Report()
 	r.Bad, r.BadDisk = slices.Clone(lj.bad), slices.Clone(lj.badDisk)
-	r.Offers, r.Spare = h.offers(lj.job)
-	r.Launchers, r.Short = h.launchersOf(lj.job), h.shortages.of(lj.job.Name, time.Now())
-	r.Starting, r.StartingPIDs, r.StartingHalted = h.starting(lj)
+	h.launchers.Of(lj).Fill(&r, time.Now())
 	if extra := lj.settleTime - h.cfg.Timing.Settle; extra > 0 {
 		r.SettleMS = uint64(lj.settleTime.Milliseconds())
 	}
@@ -201,6 +197,13 @@ func (h *Host) reconcile(lj *localJob) {
 	h.report(lj)
 	if invariant.On {
 		lj.check()
+	}
+}
+
+// saySaid sends the leader what ranks and launchers here report of the generation that is being written.
+func (h *Host) saySaid(lj *localJob) {
+	if list, news := lj.said.Report(lj.job); news {
+		h.send(control.SaidReport{Job: lj.job.ID, Number: lj.job.Writer.Number, Said: list})
 	}
 }
 

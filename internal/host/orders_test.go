@@ -242,8 +242,8 @@ func TestRequestsAreSentAgain(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	a := &attaching{peer: &mute{id: 1001}, request: 1, claim: replica.Claim{Job: fixture.JobID, Rank: 1, Nonce: 77}}
-	l := &launcher{peer: &mute{id: 1002}, hello: wire.RunHello{World: 2, Job: "next"}}
-	d.attaching[1001], d.claims[1], d.launchers[1002], d.creates[2] = a, a, l, l
+	d.attaching[1001], d.claims[1], d.requests = a, a, 1
+	d.handleSession(session.RunHello{Peer: &mute{id: 1002}, RunHello: wire.RunHello{World: 2, Job: "next"}})
 	d.visitor(0).asks(3, wire.MKVGet, wire.KV{Key: "addr"})
 	asked := d.asked()
 	d.writesShard(lj, fixture.Gen(3, 5), replica.Digest{}) // and fails at once

@@ -32,7 +32,7 @@ type durableRead struct {
 // durableGeometry returns what the rank has in the durable generation that its job opens from, once that is known. Zero: the job
 // opens from none, or it can't be read here, which the restore will say.
 func (h *Host) durableGeometry(lj *localJob, rank replica.Rank) (g replica.Geometry, known bool) {
-	if !adopted(lj.job) || h.store == nil {
+	if !room.Adopted(lj.job) || h.store == nil {
 		return g, true
 	}
 	job := lj.job

@@ -118,7 +118,7 @@ func (h *Host) progressed(lj *localJob, p control.Progress) {
 	lj.job = p.After(lj.job)
 	lj.clocks.Follow(time.Since(h.began), lj.job)
 	h.tellCommitted(lj)
-	h.letLaunchersGo()
+	h.launchers.LetGo()
 	h.notify(h.push, act.Committed{Job: lj.job.ID})
 	h.retain(lj)
 	h.release(lj)
@@ -139,7 +139,7 @@ func (h *Host) tellCommitted(lj *localJob) {
 			}
 		}
 	}
-	h.sayLacks(lj)
+	h.launchers.Of(lj).Lacks(lj.lacks.Committed(lj.job.Committed))
 }
 
 // retain frees every place that protocol section 4 allows to be freed now.

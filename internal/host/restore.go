@@ -34,7 +34,7 @@ func (h *Host) order(lj *localJob) {
 		}
 		here, done := h.restores.Done(job.ID, job.Epoch, r)
 		switch {
-		case job.Phase == replica.Opening && job.Naming == nil && !adopted(job) && lr.stopped() && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
+		case job.Phase == replica.Opening && job.Naming == nil && !room.Adopted(job) && lr.stopped() && job.Epoch > job.ClosedEpoch && lr.initial != job.Epoch:
 			o := wire.Order{Action: wire.OrderInit, Step: job.Start()}
 			if job.Growth != nil {
 				if lr.arena.Grown() != job.Epoch {
@@ -55,11 +55,6 @@ func (h *Host) order(lj *localJob) {
 			h.orderOnce(lr, job.Epoch, wire.Order{Action: wire.OrderGo, Step: job.Plan.Generation.Step, Generation: job.Plan.Generation})
 		}
 	}
-}
-
-// adopted tells whether a job opens from a durable generation: nobody initialises anything then.
-func adopted(job *replica.Job) bool {
-	return job.Committed.IsZero() && !job.Durable.IsZero()
 }
 
 func (h *Host) orderOnce(lr *localRank, epoch replica.Epoch, o wire.Order) {

@@ -19,7 +19,7 @@ import (
 func (h *Host) handleSession(ev session.Event) {
 	switch ev := ev.(type) {
 	case session.Hello:
-		saidHello(h.launchers, ev.Hello)
+		h.launchers.Connected(ev.Hello.Job, ev.Hello.Rank)
 		if ev.File != nil {
 			h.reattach(ev)
 			return
@@ -58,7 +58,7 @@ func (h *Host) handleSession(ev session.Event) {
 	case session.Grow:
 		h.heard(ev.Peer, ev)
 	case session.Resumed:
-		h.sayResumed(ev)
+		h.resumed(ev)
 	case session.From:
 		h.origin(ev)
 	case session.Recipe:
@@ -89,20 +89,14 @@ func (h *Host) handleSession(ev session.Event) {
 		h.desk.Ask(ev.Peer, ev.Header, ev.Op, ev.KV)
 	case session.Scope:
 		h.desk.AskScope(ev.Peer, ev.Header)
-	case session.RunHello:
-		h.runHello(ev)
-	case session.RunExited:
-		h.runExited(ev)
-	case session.RunRunning:
-		h.runRunning(ev.Peer, ev.RunExited.Rank, ev.RunExited.PID)
-	case session.RunLeaving:
-		h.launcherLeaves(ev.Peer)
+	case session.RunHello, session.RunExited, session.RunRunning, session.RunLeaving, session.Short:
+		h.launchers.Handle(ev, time.Now())
 	case session.RunAgent:
-		h.agentSays(ev)
+		if id, ok := h.launchers.JobOf(ev.Peer.ID()); ok { // an agent speaks through a launcher that has a job
+			h.notify(h.agents, agents.Said{Job: id, Peer: ev.Peer.ID(), Agent: ev.Agent})
+		}
 	case session.Gone:
 		h.peerGone(ev.Peer)
-	case session.Short:
-		h.shortOfAll(ev.Err)
 	case session.TurnedAway:
 		h.turnedAway(ev)
 	case session.Exited:
@@ -190,8 +184,13 @@ func (h *Host) peerGone(p session.Peer) {
 		delete(h.attaching, p.ID())
 		return
 	}
-	if l := h.launchers[p.ID()]; l != nil {
-		h.launcherGone(l)
+	if name, was := h.launchers.Gone(p.ID()); was {
+		h.notify(h.agents, act.Gone{Peer: p})
+		for _, lj := range h.jobs {
+			if lj.job.Name == name {
+				h.report(lj)
+			}
+		}
 		return
 	}
 	h.notify(h.adoption, act.Gone{Peer: p})
@@ -200,6 +199,18 @@ func (h *Host) peerGone(p session.Peer) {
 		lr.peer = nil
 		h.report(lj)
 	}
+}
+
+// failed passes an exception on to the leader and the launchers.
+func (h *Host) failed(lj *localJob, lr *localRank, ev session.Fail) {
+	fault := replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}
+	h.send(control.Evidence{Job: lj.job.ID, Fault: fault})
+	word := lr.arena.Step()
+	step := word.Step()
+	if word.Phase() == replica.Idle {
+		step++ // it is on its way to the next one
+	}
+	h.launchers.Of(lj).Failed(lr.rank, ev.Header.Epoch, step, ev.Text)
 }
 
 func (h *Host) rankOf(p session.Peer) (*localJob, *localRank) {
@@ -227,11 +238,4 @@ func (h *Host) jobNamed(name string) *localJob {
 func (h *Host) turnedAway(ev session.TurnedAway) {
 	h.log.TurnedAway(ev.UID, ev.PID, ev.Others, ev.Why)
 	h.audit.Refused(fmt.Sprintf("socket, user %d", ev.UID), h.self.Name, audit.Fields{"user": fmt.Sprint(ev.UID), "pid": fmt.Sprint(ev.PID), "refused": ev.Why, "others": fmt.Sprint(ev.Others)})
-}
-
-// agentSays takes what one of torchrun's agents says through its launcher, which has a job.
-func (h *Host) agentSays(ev session.RunAgent) {
-	if l := h.launchers[ev.Peer.ID()]; l != nil && l.accepted && !l.done {
-		h.notify(h.agents, agents.Said{Job: l.job, Peer: ev.Peer.ID(), Agent: ev.Agent})
-	}
 }

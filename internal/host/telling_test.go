@@ -1,8 +1,6 @@
 package host
 
 import (
-	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,29 +8,9 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
-	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/wire"
-	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
-
-// listener is a launcher of the job whose notes the test reads.
-func (d *rig) listener() (session.Peer, *rankEnd) {
-	d.t.Helper()
-	peer, end := d.session(0)
-	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{}}
-	return peer, end
-}
-
-func (r *rankEnd) note() string {
-	r.t.Helper()
-	h, body := r.reads()
-	v, err := wire.ParseRefused(body)
-	if h.Type != wire.MRunNote || err != nil {
-		r.t.Fatalf("the launcher reads message %d (%v), want a note", h.Type, err)
-	}
-	return v.Text
-}
 
 // The launcher prints one line when an epoch is lost, which announces the tracebacks that follow, and one when the job goes on.
 func TestLauncherIsToldOfARecovery(t *testing.T) {
@@ -60,36 +38,9 @@ func TestLauncherIsToldOfARecovery(t *testing.T) {
 		j.Phase, j.Epoch, j.Plan = replica.Planned, 5, &replica.Plan{Epoch: 5, Generation: fixture.Gen(3, 6), StepsLost: 1, Sources: []replica.Source{{Tier: replica.PeerRAM}}}
 	})
 	see(planned)
-	if text := lj.recovered(replica.OwnRAM); !strings.HasPrefix(text, "recovered: step 5 from own memory, 1 step lost") { // what ranks here needed
-		t.Errorf("of ranks that had all: %q", text)
-	}
 	see(fixture.Changed(planned, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 5, Step: 6} }))
 	if text := end.note(); !regexp.MustCompile(`^recovered: step 6 from other nodes' memory, 1 step lost, \d+\.\d s$`).MatchString(text) {
 		t.Errorf("of the recovery: %q", text)
-	}
-	if lj.outage != nil {
-		t.Error("it is not over")
-	}
-}
-
-// An epoch that was closed because ranks differ says which, and at what step.
-func TestLauncherIsToldWhoDiffers(t *testing.T) {
-	dispute := replica.Dispute{Group: 1, Generation: fixture.Gen(3, 6), Votes: []replica.Vote{{Rank: 0}, {Rank: 1, Root: replica.Digest{1}}, {Rank: 2}}, Suspects: []replica.Rank{1}}
-	split := replica.Dispute{Generation: fixture.Gen(3, 6), Votes: dispute.Votes[:2], Suspects: []replica.Rank{0, 1}}
-	old := replica.Dispute{Generation: fixture.Gen(1, 2), Votes: dispute.Votes[:2], Suspects: []replica.Rank{0, 1}}
-	for want, disputed := range map[string][]replica.Dispute{
-		"(ranks differ at step 6: rank 1 of group 1, and the others agree; the regions in which they do are named next)":           {old, dispute},
-		"(ranks differ at step 6: ranks 0, 1 of group 0, and no root has a majority; the regions in which they do are named next)": {split},
-		"(ranks differ)": {old},
-	} {
-		job := fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
-			if j.Disputed = disputed; disputed[0].Generation.Epoch == 3 || len(disputed) > 1 {
-				j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 1, Incarnation: 5}} // of the rank that is outvoted
-			}
-		})
-		if text := lossText(job); !strings.HasPrefix(text, "epoch 3 is closed "+want) {
-			t.Errorf("it says %q, want %q", text, want)
-		}
 	}
 }
 
@@ -190,91 +141,6 @@ func TestRankIsToldWhatItsJobBeganWith(t *testing.T) {
 	}
 }
 
-// Each launcher of a job that began with another run's generation says so as it comes, and says what the job goes on from. One that asks for another
-// beginning is refused with both.
-func TestLaunchersSayWhatTheirJobBeganWith(t *testing.T) {
-	opening := fixture.Changed(fixture.Job(), func(j *replica.Job) {
-		j.From, j.Phase, j.Committed, j.Lineage = origin(), replica.Opening, replica.Generation{}, nil
-	})
-	trains := fixture.Changed(fixture.Job(), func(j *replica.Job) { j.From, j.Position.Step = origin(), 2200 })
-	other := &wire.From{Origin: *origin()}
-	other.Asked, other.Generation.Step = "s3://b/ck/lm@9", 9
-	gone := &wire.From{Origin: replica.Origin{Asked: "s3://b/ck/lm"}, Failed: "no checkpoints are there"}
-	for name, c := range map[string]struct {
-		job   *replica.Job
-		hello wire.RunHello
-		kind  uint16
-		says  []string
-	}{
-		"it opens":                    {opening, wire.RunHello{From: &wire.From{Origin: *origin()}}, wire.MRunNote, []string{"from: step 2180 of s3://b/ck/lm (world 8, now 2)"}},
-		"without the flag":            {opening, wire.RunHello{}, wire.MRunNote, []string{"from: step 2180 of s3://b/ck/lm (world 8, now 2)"}},
-		"it trains":                   {trains, wire.RunHello{From: &wire.From{Origin: *origin()}}, wire.MRunNote, []string{"began with step 2180 of s3://b/ck/lm, and goes on from its own state since (step 2200)"}},
-		"the source is gone":          {trains, wire.RunHello{From: gone}, wire.MRunNote, []string{"began with step 2180"}},
-		"another generation":          {trains, wire.RunHello{From: other}, wire.MRefused, []string{"began with step 2180 of s3://b/ck/lm (s3://b/ck/lm), not with s3://b/ck/lm@9", "job end job"}},
-		"another, with --resume":      {trains, wire.RunHello{From: other, Flags: wire.RunResume}, wire.MRefused, []string{"not with s3://b/ck/lm@9"}},
-		"of one that began otherwise": {fixture.Job(), wire.RunHello{From: other}, wire.MRefused, []string{"began with its program's own state, not with s3://b/ck/lm@9", "leave --from out"}},
-	} {
-		d := newRig(t)
-		d.put(c.job)
-		peer, end := d.session(0)
-		c.hello.Job, c.hello.World, c.hello.Spare = "job", 2, true
-		d.serveLauncher(&launcher{peer: peer, hello: c.hello, starts: starts{}})
-		h, body := end.reads()
-		v, err := wire.ParseRefused(body)
-		if h.Type != c.kind || err != nil {
-			t.Errorf("%s: it reads message %d (%v)", name, h.Type, err)
-		}
-		if c.kind == wire.MRunNote { // who only waits to be accepted has it by then
-			if h, _ := end.reads(); h.Type != wire.MRunOK {
-				t.Errorf("%s: then it reads message %d", name, h.Type)
-			}
-		}
-		for _, want := range c.says {
-			if !strings.Contains(v.Text, want) {
-				t.Errorf("%s: %q does not say %q", name, v.Text, want)
-			}
-		}
-	}
-	resumes := control.CreateRequest{From: &other.Origin, Resume: true}
-	if text := resumes.OtherOrigin(fixture.Job()); text != "" {
-		t.Errorf("--resume of a job that began by itself: %q", text)
-	}
-	if s := control.StatusOf(trains, nil); s.From == nil || s.From.Generation.Step != 2180 {
-		t.Errorf("status says %+v", s.From)
-	}
-}
-
-// Who began a job with --from hears, once, when the ranks have read what it began with.
-func TestLaunchersHearThatTheirJobHasBegun(t *testing.T) {
-	d := newRig(t)
-	opening := fixture.Changed(fixture.Job(), func(j *replica.Job) {
-		j.From, j.Phase, j.Committed, j.Lineage = origin(), replica.Opening, replica.Generation{}, nil
-	})
-	lj := d.put(opening)
-	peer, end := d.session(0)
-	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job", World: 2, Spare: true, From: &wire.From{Origin: *origin()}}, starts: starts{}}
-	reads := func() (types []uint16) {
-		h, _ := end.reads()
-		return append(types, h.Type)
-	}
-	d.serveLauncher(l)
-	if note, ok := reads(), reads(); note[0] != wire.MRunNote || ok[0] != wire.MRunOK {
-		t.Fatalf("it reads %v, %v", note, ok)
-	}
-	lj.job = fixture.Changed(opening, func(j *replica.Job) { j.Phase, j.Committed = replica.Open, fixture.Gen(1, 2180) })
-	for range 2 {
-		d.serveLauncher(l)
-	}
-	if begun := reads(); begun[0] != wire.MRunBegun {
-		t.Fatalf("it reads %v", begun)
-	}
-	h := wire.RankHeader{Type: wire.MRunNote}
-	peer.Send(h, wire.Refused{Text: "last"}.Append(nil)) //nolint:errcheck // a test's
-	if last := reads(); last[0] != wire.MRunNote {
-		t.Errorf("it hears it again: %v", last)
-	}
-}
-
 // What a rank says that its copies lack is reported, and said by the launcher at the first commit after it, once. The leader hears it again
 // from a daemon's next report, the rank's next process says it anew.
 func TestWhatCopiesLackIsSaid(t *testing.T) {
@@ -340,94 +206,13 @@ func TestSameExceptionIsSaidAtOnce(t *testing.T) {
 		d.failed(lj, lr, session.Fail{Header: wire.RankHeader{Epoch: 3}, Text: "what the wrapper says of it"})
 		d.live(lr, c.epoch, c.step, c.phase)
 		d.failed(lj, lr, session.Fail{Header: wire.RankHeader{Epoch: c.epoch}, Text: c.text})
-		d.noteAll(lj, "that is all")
+		d.launchers.Of(lj).Note("that is all")
 		said := end.note()
 		if again := strings.HasPrefix(said, "rank 0: the same exception at step 9 as before the last restart: in the optimizer step 9: ValueError: "); again != c.again {
 			t.Errorf("%s: says %q", what, said)
 		}
 		if n := len(fixture.Only[control.Evidence](d.says())); n != 3 {
 			t.Errorf("%s: %d faults are reported, want all 3", what, n)
-		}
-	}
-}
-
-// What a process's exit status says: 78 ends the job for good where the process had the rank, else its launcher, and success is none where the rank has not left.
-func TestExitStatusOfARank(t *testing.T) {
-	for what, c := range map[string]struct {
-		status int32
-		left   bool
-		held   bool
-		end    string
-		note   string
-	}{
-		"final":          {wire.StatusFinal, false, true, recovery.DoNotRequeue + "rank 0 on node n1 ended with status 78", ""},
-		"not left":       {0, false, true, "", "rank 0: process 4711 ended with status 0 and has not left the job"},
-		"left":           {0, true, true, "", ""},
-		"failed":         {1, false, true, "", ""},
-		"never attached": {0, false, false, "", ""},
-	} {
-		d := newRig(t)
-		lj := d.put(fixture.Job())
-		lr := d.attach(lj, 0)
-		if c.left {
-			lr.life = finished
-		}
-		if c.held {
-			lr.pid = 4711
-		}
-		peer, end := d.listener()
-		d.endedBy(lj, d.launchers[peer.ID()], wire.RunExited{Rank: 0, Status: c.status, PID: 4711})
-		d.noteAll(lj, "that is all")
-		if note := end.note(); c.note != "" && !strings.HasPrefix(note, c.note) || c.note == "" && note != "that is all" {
-			t.Errorf("%s: notes %q, want %q", what, note, c.note)
-		}
-		ends := fixture.Only[control.EndRequest](d.says())
-		if len(ends) > 1 || len(ends) == 1 != (c.end != "") || len(ends) == 1 && !strings.HasPrefix(ends[0].Reason, c.end) {
-			t.Errorf("%s: ends the job with %+v, want %q", what, ends, c.end)
-		}
-		lr.pid = -1 // nobody's
-	}
-}
-
-// What copies take is said before they take it, and one that does not fit with four slots is told that it would with two.
-func TestMemoryIsSaidBeforeItIsTaken(t *testing.T) {
-	g, err := replica.NewGeometry([]replica.Region{{Name: "weight", DType: replica.U8, Shape: []uint64{1100 << 20}, Bytes: 1100 << 20}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec := shm.Spec{Geometry: g, Slots: 4, ChunkBytes: 1 << 20}
-	d := newRig(t)
-	lj := d.put(fixture.Job())
-	_, end := d.listener()
-	d.sayMemory(lj, shm.Spec{Geometry: fixture.Geometry(t, false), Slots: 4, ChunkBytes: 4096}) // too small to speak of
-	d.sayMemory(lj, spec)
-	d.sayMemory(lj, spec)
-	d.noteAll(lj, "that is all")
-	if text := end.note(); !regexp.MustCompile(`^a rank's copies take 440\d MiB of this node's memory: 4 slots of 1100 MiB, .*; with --slots 2 they take 220\d MiB$`).MatchString(text) {
-		t.Errorf("says %q", text)
-	}
-	if text := end.note(); text != "that is all" {
-		t.Errorf("says it again: %q", text)
-	}
-	all, err := spec.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for what, c := range map[string]struct {
-		short shm.TooLittleMemory
-		slots int
-		fits  bool
-	}{
-		"two fit":                 {shm.TooLittleMemory{Need: all, Have: 3 << 30}, 4, true},
-		"two fit, found out late": {shm.TooLittleMemory{Need: all - 2<<30, Have: 1 << 30}, 4, true},
-		"two do not":              {shm.TooLittleMemory{Need: all, Have: 2 << 30}, 4, false},
-		"there are two":           {shm.TooLittleMemory{Need: all, Have: 3 << 30}, 2, false},
-	} {
-		of := spec
-		of.Slots = c.slots
-		err := fewerSlots(of, fmt.Errorf("arena: %w", &c.short))
-		if says := strings.Contains(err.Error(), "with two slots it needs 220"); says != c.fits || !errors.As(err, new(*shm.TooLittleMemory)) {
-			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

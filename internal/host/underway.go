@@ -6,7 +6,7 @@ import "github.com/replicad/replicad/replica"
 // most. Those of sessions that are over count until they are answered: a process that comes and goes in a loop fills no link.
 func (h *Host) mayAsk(user uint32, job replica.JobID) bool {
 	most := h.cfg.PerUser.Sessions
-	if most > 0 && len(h.creates)+len(h.claims) >= most && h.underWay(user) >= most {
+	if most > 0 && h.launchers.UnderWay()+len(h.claims) >= most && h.underWay(user) >= most {
 		return false
 	}
 	return h.asking.May(user, job)
@@ -14,11 +14,7 @@ func (h *Host) mayAsk(user uint32, job replica.JobID) bool {
 
 // underWay counts the creates and claims of a user that the leader has not answered.
 func (h *Host) underWay(user uint32) (n int) {
-	for _, l := range h.creates {
-		if uint32(l.user) == user {
-			n++
-		}
-	}
+	n = h.launchers.UnderWayOf(user)
 	for _, a := range h.claims {
 		if lj := h.jobs[a.claim.Job]; lj != nil && lj.job.Owner == user {
 			n++

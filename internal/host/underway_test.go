@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/replicad/replicad/internal/account"
 	"github.com/replicad/replicad/internal/control"
@@ -96,8 +95,8 @@ func TestALoopOfLaunchersHasFewCreatesUnderWay(t *testing.T) {
 		t.Errorf("once one is answered the leader is asked for %v, want what a launcher that is there waits for", got)
 	}
 	d.handle(LinkUp{Link: d.link, Leader: "n2", Welcome: control.Welcome{OK: true, Term: 10}})
-	if got := creates(); len(got) != 2 || len(d.creates) != 2 {
-		t.Errorf("a new leader is asked for %v, and %d are awaited: want those of the launchers that are there", got, len(d.creates))
+	if got := creates(); len(got) != 2 || d.launchers.UnderWay() != 2 {
+		t.Errorf("a new leader is asked for %v, and %d are awaited: want those of the launchers that are there", got, d.launchers.UnderWay())
 	}
 	c.goes(stays)
 	c.launcher(alice, "next")
@@ -186,7 +185,7 @@ func TestALauncherNamesNoMoreRanksThanItsUserHasSessions(t *testing.T) {
 	}
 	p := comes(named("most", 16, 16))
 	for _, part := range []string{"names 16 ranks", "user 1002 has sessions for 15 more", "of 16", "per_user.sessions"} {
-		if p.code != wire.CodeRefused || !strings.Contains(p.refused, part) || d.launchers[p.id] != nil {
+		if p.code != wire.CodeRefused || !strings.Contains(p.refused, part) || d.launchers.Launching("most") {
 			t.Errorf("refused with %d %q, want %q", p.code, p.refused, part)
 		}
 	}
@@ -195,7 +194,7 @@ func TestALauncherNamesNoMoreRanksThanItsUserHasSessions(t *testing.T) {
 		t.Fatalf("as many as there are sessions: %q", first.refused)
 	}
 	for r := range replica.Rank(15) {
-		d.launchers[first.id].starts.asked(r, time.Now())
+		d.runs(first, r, 4711+uint64(r))
 	}
 	d.put(fixture.Changed(opening(), func(j *replica.Job) { j.Owner = alice }))
 	for _, job := range []string{"second", "job"} { // to be made, and there already
@@ -238,7 +237,7 @@ func TestALauncherThatARecoveryWaitsForIsLetIn(t *testing.T) {
 				t.Errorf("the launcher of a job that has not trained is refused with %d %q once that is known", other.code, other.refused)
 			}
 		}
-		if l := d.launchers[p.id]; p.refused != "" || l == nil || !l.accepted {
+		if _, accepted := d.launchers.JobOf(p.id); p.refused != "" || !accepted {
 			t.Errorf("%s: the launcher of a job that has trained is refused with %d %q", what, p.code, p.refused)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/launchers"
 	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/replica"
@@ -44,7 +45,11 @@ func (h *Host) ailing(a tier.Attempt) func(what string) {
 
 // writeShard writes a shard beside the host.
 func (h *Host) writeShard(w *writer.Write) {
-	to := writer.Tier{Store: h.storeOf(w.Job), Spool: h.spool, Rate: h.durableRate}
+	store := writer.Store(h.store)
+	if lj := h.jobs[w.Job]; lj != nil {
+		store = lj.launched.Store(h.store, func(k launchers.Kept) { h.Post(k) })
+	}
+	to := writer.Tier{Store: store, Spool: h.spool, Rate: h.durableRate}
 	h.spawn(func(ctx context.Context) Event {
 		info, err := w.Run(ctx, to, h.ailing(w.Attempt))
 		h.Post(answer{h.writer, writer.Returned{Write: w, Info: info, Err: err}})

@@ -1,4 +1,4 @@
-package host
+package launchers
 
 import (
 	"fmt"
@@ -10,12 +10,12 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// idleSaid is how long a launcher is asked for no process until it is told why. The leader gives others a second.
-const idleSaid = 1500 * time.Millisecond
+// idleAfter is how long a launcher is asked for no process until it is notified why. The leader gives others a second.
+const idleAfter = 1500 * time.Millisecond
 
-// sayIdle tells a launcher, once, what it waits for.
-func (h *Host) sayIdle(job *replica.Job, l *launcher, now time.Time) {
-	if l.idle.IsZero() || now.Sub(l.idle) < idleSaid || l.hello.Capacity == 0 { // another launcher starts the processes of that
+// idles notifies a launcher, once, what it waits for.
+func (l *launcher) idles(job *replica.Job, now time.Time) {
+	if l.idle.IsZero() || now.Sub(l.idle) < idleAfter || l.hello.Capacity == 0 { // another launcher starts the processes of that
 		return
 	}
 	l.idle = time.Time{}
@@ -24,7 +24,7 @@ func (h *Host) sayIdle(job *replica.Job, l *launcher, now time.Time) {
 	}
 }
 
-// whyIdle says what a launcher waits for that has been asked for no process.
+// whyIdle is what a launcher waits for that has been asked for no process.
 func whyIdle(job *replica.Job, capacity int, spare bool) string {
 	var without []replica.Rank
 	on := map[replica.NodeName]int{}
@@ -40,14 +40,15 @@ func whyIdle(job *replica.Job, capacity int, spare bool) string {
 		processes = fmt.Sprintf("%d processes are spare and start", capacity)
 	}
 	if len(without) == 0 {
-		return fmt.Sprintf("job %q runs already with all its ranks, on %s. This launcher's %s when a rank is lost. To run a second job, give it another --job",
-			job.Name, nodesOf(on), processes)
+		return fmt.Sprintf("job %q runs already with all its ranks, on %s. This launcher's %s when a rank is lost. To run a second "+
+			"job, give it another --job", job.Name, nodesOf(on), processes)
 	}
 	who := "other launchers start them, or this one is asked next"
 	if spare {
 		who = "this launcher is a spare, and is asked once no other one takes them"
 	}
-	return fmt.Sprintf("job %q waits for processes of %d of its %d ranks (rank %d first): %s", job.Name, len(without), len(job.Ranks), without[0], who)
+	return fmt.Sprintf("job %q waits for processes of %d of its %d ranks (rank %d first): %s", job.Name, len(without), len(job.Ranks),
+		without[0], who)
 }
 
 // idleNodes bounds the nodes that a message names.

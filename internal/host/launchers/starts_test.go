@@ -1,4 +1,4 @@
-package host
+package launchers
 
 import (
 	"slices"
@@ -79,25 +79,25 @@ func TestStartsThatHang(t *testing.T) {
 func TestStartsAreAwaitedAloud(t *testing.T) {
 	s, said := starts{}, []int{}
 	for seconds := range 100 {
-		if s.say(0, time.Duration(seconds)*time.Second, 10*time.Second) {
+		if s.notify(0, time.Duration(seconds)*time.Second, 10*time.Second) {
 			said = append(said, seconds)
 		}
 	}
 	if !slices.Equal(said, []int{10, 20, 40, 80}) {
 		t.Errorf("said after %v seconds", said)
 	}
-	if s.say(0, 90*time.Second, 10*time.Second) || !s.say(0, 90*24*time.Hour, 10*time.Second) { // a job may wait for months
+	if s.notify(0, 90*time.Second, 10*time.Second) || !s.notify(0, 90*24*time.Hour, 10*time.Second) { // a job may wait for months
 		t.Error("after ninety days it is not told, or it was before")
 	}
-	if !s.say(1, time.Minute, 10*time.Second) || s.say(1, time.Minute, 10*time.Second) {
+	if !s.notify(1, time.Minute, 10*time.Second) || s.notify(1, time.Minute, 10*time.Second) {
 		t.Error("what is late is said once")
 	}
 	s.asked(0, time.Unix(1000, 0))
-	if !s.say(0, 10*time.Second, 10*time.Second) {
+	if !s.notify(0, 10*time.Second, 10*time.Second) {
 		t.Error("nothing is said of the next process")
 	}
 	s.quiet()
-	if !s.say(0, 10*time.Second, 10*time.Second) {
+	if !s.notify(0, 10*time.Second, 10*time.Second) {
 		t.Error("nothing is said of the next wait")
 	}
 }

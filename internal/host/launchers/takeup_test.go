@@ -1,4 +1,4 @@
-package host
+package launchers
 
 import (
 	"syscall"
@@ -13,7 +13,7 @@ import (
 )
 
 // twoLaunchers are on the node of rank 0, whose process was the first one's and is dead. The first one has not said so.
-func twoLaunchers(t *testing.T) (d *rig, lj *localJob, first, second *launcher, ends [2]*rankEnd) {
+func twoLaunchers(t *testing.T) (d *rig, lj *localJob, first, second *launcher, ends [2]*peer) {
 	d = newRig(t)
 	lj = d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
@@ -21,61 +21,39 @@ func twoLaunchers(t *testing.T) (d *rig, lj *localJob, first, second *launcher, 
 	var l [2]*launcher
 	for i := range l {
 		var peer session.Peer
-		peer, ends[i] = d.session(0)
-		d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1}})
+		peer, ends[i] = d.session()
+		d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1}}, time.Now())
 		ends[i].reads() // accepted
-		l[i] = d.launchers[peer.ID()]
+		l[i] = d.all[peer.ID()]
 	}
-	lr := d.attach(lj, 0)
-	lr.life = dead
+	lj.attach(0).Alive = false
 	l[0].starts.runs(0, 4711, time.Now())
 	l[0].starts[0].attached = true
 	return d, lj, l[0], l[1], ends
-}
-
-// gets is the next message to a launcher: its type, and what a start or a note says.
-func (r *rankEnd) gets(t *testing.T) (typ uint16, rank replica.Rank, text string) {
-	t.Helper()
-	h, body := r.reads()
-	switch h.Type {
-	case wire.MRunStart:
-		s, err := wire.ParseRunStart(body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rank = s.Rank
-	case wire.MRunNote:
-		n, err := wire.ParseRefused(body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text = n.Text
-	}
-	return h.Type, rank, text
 }
 
 // The launcher whose process has ended is about to say so, and has the first turn; one that does not is left out.
 func TestOfferWaitsForTheLauncherOfTheDeadProcess(t *testing.T) {
 	for what, says := range map[string]bool{"it says so": true, "it is stopped": false} {
 		d, lj, first, second, ends := twoLaunchers(t)
-		d.offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}}})
+		d.Of(lj).Offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}}}, time.Now())
 		if first.starts.of(0).pid == 0 || second.runs(0) {
 			t.Fatalf("%s: another one is asked at once", what)
 		}
 		if says {
-			d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
+			d.Handle(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}}, time.Now())
 			if typ, rank, _ := ends[0].gets(t); typ != wire.MRunStart || rank != 0 || second.runs(0) {
 				t.Errorf("%s: message %d for rank %d", what, typ, rank)
 			}
 			continue
 		}
-		lj.untaken[0].since = time.Now().Add(-reapPatience)
-		d.takeOffers(lj)
+		lj.book.untaken[0].since = time.Now().Add(-reapPatience)
+		d.Of(lj).TakeOffers(time.Now())
 		if typ, rank, _ := ends[1].gets(t); typ != wire.MRunStart || rank != 0 || !second.runs(0) {
 			t.Errorf("%s: message %d for rank %d", what, typ, rank)
 		}
-		d.runRunning(second.peer, 0, 99)
-		if d.takeOffers(lj); len(lj.untaken) != 0 {
+		d.running(second.peer, 0, 99)
+		if d.Of(lj).TakeOffers(time.Now()); len(lj.book.untaken) != 0 {
 			t.Errorf("%s: the offer is kept after it was taken up", what)
 		}
 	}
@@ -84,20 +62,20 @@ func TestOfferWaitsForTheLauncherOfTheDeadProcess(t *testing.T) {
 // A launcher that does not take up a start is left for another one, which is told why, and is stopped from starting the process later.
 func TestAnotherLauncherIsAsked(t *testing.T) {
 	d, lj, first, second, ends := twoLaunchers(t)
-	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
-	d.offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}}})
+	d.Handle(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}}, time.Now())
+	d.Of(lj).Offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}}}, time.Now())
 	if typ, rank, _ := ends[0].gets(t); typ != wire.MRunStart || rank != 0 {
 		t.Fatalf("message %d for rank %d", typ, rank)
 	}
 	if n, _ := d.offers(lj.job); n != 1 {
 		t.Errorf("%d further processes are offered, want the second launcher's", n)
 	}
-	d.takeOffers(lj)
+	d.Of(lj).TakeOffers(time.Now())
 	if second.runs(0) {
 		t.Fatal("another one is asked at once")
 	}
-	lj.untaken[0].asked, first.heard = time.Now().Add(-d.takeUp()), time.Time{}
-	d.takeOffers(lj)
+	lj.book.untaken[0].asked, first.heard = time.Now().Add(-d.takeUp()), time.Time{}
+	d.Of(lj).TakeOffers(time.Now())
 	if typ, rank, _ := ends[1].gets(t); typ != wire.MRunNote {
 		t.Fatalf("message %d for rank %d", typ, rank)
 	} else if typ, rank, _ = ends[1].gets(t); typ != wire.MRunStart || rank != 0 {
@@ -113,8 +91,8 @@ func TestAnotherLauncherIsAsked(t *testing.T) {
 	if ranks, _, _ := d.starting(lj); len(ranks) != 1 {
 		t.Errorf("starting: %v", ranks)
 	}
-	d.runRunning(first.peer, 0, 98) // awake: it starts the process, and finds the stop
-	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 98, Status: 137}})
+	d.running(first.peer, 0, 98) // awake: it starts the process, and finds the stop
+	d.Handle(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 98, Status: 137}}, time.Now())
 	if n, _ := d.offers(lj.job); n != 1 {
 		t.Errorf("%d processes are offered after it is awake", n)
 	}
@@ -128,18 +106,18 @@ func TestAnotherLauncherIsAsked(t *testing.T) {
 func TestALauncherIsHeardWhileItStartsMany(t *testing.T) {
 	d, lj, first, second, _ := twoLaunchers(t)
 	first.hello.Capacity = 2
-	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
-	d.offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}, {First: 1, Count: 1, Expect: lj.job.Ranks[1].Incarnation}}})
+	d.Handle(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}}, time.Now())
+	d.Of(lj).Offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}, {First: 1, Count: 1, Expect: lj.job.Ranks[1].Incarnation}}}, time.Now())
 	if n := first.starts.unheard(); n != 2 {
 		t.Fatalf("it is asked for %d processes", n)
 	}
 	long := time.Now().Add(-2 * d.takeUp())
 	late := func() {
-		lj.untaken[1].asked, first.starts[1].since = long, long
+		lj.book.untaken[1].asked, first.starts[1].since = long, long
 	}
 	late()
-	d.runRunning(first.peer, 0, 98)
-	d.takeOffers(lj)
+	d.running(first.peer, 0, 98)
+	d.Of(lj).TakeOffers(time.Now())
 	if ranks, _, _ := d.starting(lj); len(ranks) != 2 || first.deaf || second.runs(1) {
 		t.Errorf("it has just started one: starting %v, deaf %t, another one is asked: %t", ranks, first.deaf, second.runs(1))
 	}
@@ -147,7 +125,7 @@ func TestALauncherIsHeardWhileItStartsMany(t *testing.T) {
 	if ranks, _, _ := d.starting(lj); len(ranks) != 1 {
 		t.Errorf("silent since: starting %v", ranks)
 	}
-	if d.takeOffers(lj); !first.deaf || !second.runs(1) {
+	if d.Of(lj).TakeOffers(time.Now()); !first.deaf || !second.runs(1) {
 		t.Errorf("silent since: deaf %t, another one is asked: %t", first.deaf, second.runs(1))
 	}
 }
@@ -155,20 +133,20 @@ func TestALauncherIsHeardWhileItStartsMany(t *testing.T) {
 // Alone on its node, a launcher that does not answer offers nothing, so that the leader asks another node.
 func TestADeafLauncherOffersNothing(t *testing.T) {
 	d, lj, first, second, ends := twoLaunchers(t)
-	d.launcherGone(second)
-	d.runExited(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
-	d.offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}}})
+	d.Gone(second.peer.ID())
+	d.Handle(session.RunExited{Peer: first.peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}}, time.Now())
+	d.Of(lj).Offered(control.Offers{Job: fixture.JobID, Ranges: []control.OfferRange{{First: 0, Count: 1, Expect: 4}}}, time.Now())
 	ends[0].gets(t)
-	lj.untaken[0].asked, first.starts[0].since, first.heard = time.Now().Add(-d.takeUp()), time.Now().Add(-2*d.takeUp()), time.Time{}
-	d.takeOffers(lj)
+	lj.book.untaken[0].asked, first.starts[0].since, first.heard = time.Now().Add(-d.takeUp()), time.Now().Add(-2*d.takeUp()), time.Time{}
+	d.Of(lj).TakeOffers(time.Now())
 	if ranks, _, _ := d.starting(lj); len(ranks) != 0 || !first.deaf {
 		t.Errorf("deaf %t, starting %v", first.deaf, ranks)
 	}
-	d.runRunning(first.peer, 0, 98)
+	d.running(first.peer, 0, 98)
 	if ranks, _, _ := d.starting(lj); len(ranks) != 1 || first.deaf {
 		t.Errorf("awake: deaf %t, starting %v", first.deaf, ranks)
 	}
-	d.takeOffers(lj)
+	d.Of(lj).TakeOffers(time.Now())
 }
 
 // A launcher that offers thousands of processes is believed as many as a node has sessions, and is asked for a few at a time: a burst of
@@ -176,22 +154,20 @@ func TestADeafLauncherOffersNothing(t *testing.T) {
 func TestManyOffersAreTakenUpBitByBit(t *testing.T) {
 	const world = 8000
 	d := newRig(t)
-	d.link.Take()
 	job := fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Phase, j.Layout.World = replica.Closed, world
 		j.Layout.Groups, j.Ranks = make([]replica.GroupID, world), make([]replica.Claimed, world)
 	})
-	d.put(job)
-	peer, end := d.session(0)
-	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: world, Capacity: world}})
+	lj := d.put(job)
+	peer, end := d.session()
+	d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: world, Capacity: world}}, time.Now())
 	end.reads() // accepted
-	l := d.launchers[peer.ID()]
+	l := d.all[peer.ID()]
 	if n, _ := d.offers(job); n != maxSeats {
 		t.Errorf("%d processes are offered, want %d", n, maxSeats)
 	}
-	d.Host.handle(LinkUp{Link: d.link, Welcome: control.Welcome{OK: true, Term: 9}, Leader: "n2"})
 	d.says()
-	d.offered(control.Offers{Job: job.ID, Ranges: []control.OfferRange{{First: 0, Count: world}}})
+	d.Of(lj).Offered(control.Offers{Job: job.ID, Ranges: []control.OfferRange{{First: 0, Count: world}}}, time.Now())
 	if n, reports := l.starts.running(), len(fixture.Only[replica.NodeReport](d.says())); n != startsAtOnce || reports != 1 {
 		t.Fatalf("%d processes are asked for, want %d; %d reports, want one", n, startsAtOnce, reports)
 	}
@@ -199,7 +175,7 @@ func TestManyOffersAreTakenUpBitByBit(t *testing.T) {
 		if typ, rank, _ := end.gets(t); typ != wire.MRunStart || rank != r {
 			t.Fatalf("message %d for rank %d, want a start of rank %d", typ, rank, r)
 		}
-		d.runRunning(peer, r, uint64(r)+100)
+		d.running(peer, r, uint64(r)+100)
 	}
 	if n, free := l.starts.running(), l.free(); n != startsAtOnce+200 || free != maxSeats-n {
 		t.Errorf("%d processes are asked for once 200 run, and %d are free", n, free)
@@ -209,7 +185,6 @@ func TestManyOffersAreTakenUpBitByBit(t *testing.T) {
 // A user has so many sessions here: the leader is offered no process that would find none, whatever launchers say.
 func TestNoMoreSeatsAreOfferedThanSessions(t *testing.T) {
 	d := newRig(t)
-	d.link.Take()
 	d.cfg.PerUser.Sessions = 10
 	job := fixture.Job()
 	other := fixture.Changed(job, func(j *replica.Job) { j.ID, j.Name = replica.JobID{9}, "other" })
@@ -217,10 +192,10 @@ func TestNoMoreSeatsAreOfferedThanSessions(t *testing.T) {
 	d.put(other)
 	comes := func(name string) *launcher {
 		t.Helper()
-		peer, end := d.session(0)
-		d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: name, World: job.Layout.World, Capacity: 8000}})
+		peer, end := d.session()
+		d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: name, World: job.Layout.World, Capacity: 8000}}, time.Now())
 		end.reads() // accepted
-		return d.launchers[peer.ID()]
+		return d.all[peer.ID()]
 	}
 	offered := func(j *replica.Job, want int) {
 		t.Helper()

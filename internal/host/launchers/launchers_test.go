@@ -1,4 +1,4 @@
-package host
+package launchers
 
 import (
 	"reflect"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
-	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
@@ -28,10 +27,10 @@ func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
 		recovery.DoNotRequeue + "recovered 8 times without a step beyond 5": wire.ExitDoNotRequeue,
 	} {
 		d := newRig(t)
-		peer, end := d.session(0)
+		peer, end := d.session()
 		l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{}}
 		d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, reason }))
-		d.serveLauncher(l)
+		d.serve(l, time.Now())
 		h, body := end.reads()
 		done, err := wire.ParseRefused(body)
 		if err != nil || h.Type != wire.MRunDone || done.Code != want || done.Text != reason || !l.done {
@@ -56,12 +55,12 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 		"forgotten, and made again": {[]*replica.Job{other}, 1, "nobody knows any more how"},
 	} {
 		d := newRig(t)
-		peer, end := d.session(0)
+		peer, end := d.session()
 		for _, j := range c.jobs {
 			d.put(j)
 		}
 		d.informed = true
-		d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: fixture.JobID}})
+		d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: fixture.JobID}}, time.Now())
 		if said := d.says(); len(said) != 0 {
 			t.Errorf("%s: it asks for %+v", what, said)
 		}
@@ -70,15 +69,15 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 		}
 		h, body := end.reads()
 		done, err := wire.ParseRefused(body)
-		if err != nil || h.Type != wire.MRunDone || done.Code != c.code || !strings.Contains(done.Text, c.text) || !d.launchers[peer.ID()].done {
+		if err != nil || h.Type != wire.MRunDone || done.Code != c.code || !strings.Contains(done.Text, c.text) || !d.all[peer.ID()].done {
 			t.Errorf("%s: message %d, code %d, %q, %v", what, h.Type, done.Code, done.Text, err)
 		}
 	}
 	d := newRig(t)
-	peer, end := d.session(0)
+	peer, end := d.session()
 	d.put(fixture.Job())
-	d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: fixture.JobID}})
-	if h, _ := end.reads(); h.Type != wire.MRunOK || d.launchers[peer.ID()].done {
+	d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: fixture.JobID}}, time.Now())
+	if h, _ := end.reads(); h.Type != wire.MRunOK || d.all[peer.ID()].done {
 		t.Errorf("of a job that runs: message %d", h.Type)
 	}
 }
@@ -87,7 +86,7 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 // has ended by itself meanwhile keeps its own status.
 func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
 	d := newRig(t)
-	peer, end := d.session(0)
+	peer, end := d.session()
 	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{0: {attached: true}, 1: {attached: true}, 3: {attached: true}}}
 	for r := range replica.Rank(4) {
 		l.starts.runs(r, 0, time.Now())
@@ -95,10 +94,9 @@ func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Phase, j.EndReason = replica.Ended, recovery.Finished+" at step 9, newest commit step 8"
 	}))
-	lj.ranks[0] = &localRank{life: finished}
-	lj.ranks[1] = &localRank{} // superseded by one elsewhere; 2 never attached, 3 has ended
-	d.serveLauncher(l)
-	clear(lj.ranks) // they have no arenas
+	lj.ranks[0] = &Rank{Alive: true, Left: true}
+	lj.ranks[1] = &Rank{Alive: true} // superseded by one elsewhere; 2 never attached, 3 has ended
+	d.serve(l, time.Now())
 	stopped := map[replica.Rank]bool{}
 	h, body := end.reads()
 	for ; h.Type == wire.MRunStop; h, body = end.reads() {
@@ -119,50 +117,19 @@ func TestManyLaunchersAreLookedAtOnce(t *testing.T) {
 		d := newRig(t)
 		d.put(fixture.Job())
 		for id := range uint64(n) {
-			d.launchers[id] = &launcher{hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{0: {running: true, since: time.Now()}}}
+			d.all[id] = &launcher{hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{0: {running: true, since: time.Now()}}}
 		}
-		return testing.AllocsPerRun(3, d.killStuck)
+		return testing.AllocsPerRun(3, func() { d.KillStuck(time.Now()) })
 	}
 	if few, many := work(50), work(200); many > 8*few {
 		t.Errorf("four times the launchers take %.0f allocations instead of %.0f", many, few)
 	}
 }
 
-// Whoever looks at the launcher's output learns why its process was killed.
-func TestLauncherIsToldOfAHang(t *testing.T) {
-	d := newRig(t)
-	peer, end := d.session(0)
-	d.launchers[peer.ID()] = &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{1: {running: true, since: time.Now()}}}
-	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
-		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.Hang, Rank: 1, Incarnation: 5, Detail: "stands still in step 6"}}
-	}))
-	lj.ranks[1] = &localRank{rank: 1, incarnation: 5, pid: 1 << 30, start: 1} // nobody's
-	d.killHung(lj)
-	clear(lj.ranks) // it has no arena
-	h, body := end.reads()
-	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "rank 1: killed, hang: stands still in step 6" {
-		t.Errorf("message %d, %q, %v; want a note", h.Type, note.Text, err)
-	}
-}
-
-// What the leader has to say of a job reaches the launchers of that job, and no others.
-func TestLaunchersAreToldOfTheirJob(t *testing.T) {
-	d := newRig(t)
-	d.put(fixture.Job())
-	mine, end := d.session(0)
-	d.launchers[mine.ID()] = &launcher{peer: mine, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{}}
-	d.leaderSays(control.Tell{Job: replica.JobID{0: 0xee}, Text: "of another job"})
-	d.leaderSays(control.Tell{Job: fixture.JobID, Text: "news"})
-	h, body := end.reads()
-	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "news" {
-		t.Errorf("message %d, %q, %v; want the news", h.Type, note.Text, err)
-	}
-}
-
 // earlyEnd has a launcher report that its process of rank 0 ended, and returns the reasons for which the node asks to end the job.
 func (d *rig) earlyEnd(peer session.Peer, status int32) (reasons []string) {
 	d.t.Helper()
-	d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: status, PID: 4711}})
+	d.Handle(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: status, PID: 4711}}, time.Now())
 	for _, m := range d.says() {
 		if end, ok := m.(control.EndRequest); ok {
 			reasons = append(reasons, end.Reason)
@@ -176,10 +143,10 @@ func (d *rig) earlyEnd(peer session.Peer, status int32) (reasons []string) {
 func TestProgramThatNeverAttaches(t *testing.T) {
 	for _, phase := range []replica.JobPhase{replica.Opening, replica.Open, replica.Closed} {
 		d := newRig(t)
-		peer, _ := d.session(0)
+		peer, _ := d.session()
 		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase = phase }))
-		d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: lj.job.Layout.World, Capacity: 1}})
-		l := d.launchers[peer.ID()]
+		d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: lj.job.Layout.World, Capacity: 1}}, time.Now())
+		l := d.all[peer.ID()]
 		d.says()
 		early := func(n int) {
 			t.Helper()
@@ -190,7 +157,7 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 			}
 		}
 		early(startTries - 1)
-		d.rankAttached("another-job", 0)
+		d.Attached("another-job", 0)
 		if got := d.earlyEnd(peer, 3); len(got) != 1 || !strings.HasPrefix(got[0], recovery.DoNotRequeue) || !strings.Contains(got[0], "rank 0 ended 5 times in a row on node n1 before it attached, the last time with status 3") {
 			t.Errorf("phase %v: reasons %q", phase, got)
 		}
@@ -199,9 +166,9 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 		}
 
 		// One that attaches ends the row; while it is attached its end is recovery's, though it may be a child of the launcher's.
-		d.rankAttached("job", 0)
+		d.Attached("job", 0)
 		early(startTries + 1)
-		d.startRank(lj, l, 0)
+		l.start(lj.job, 0, time.Now())
 		early(startTries - 1)
 		// So does time.
 		l.starts[0].retryAt = l.starts[0].retryAt.Add(-startWindow - d.cfg.Timing.Start - 2*time.Second)
@@ -212,23 +179,23 @@ func TestProgramThatNeverAttaches(t *testing.T) {
 // A launcher that is full with a rank of the leader's choice isn't asked for the one it prefers: its refusals would count as starts in vain.
 func TestFullLauncherStartsNoMore(t *testing.T) {
 	d := newRig(t)
-	peer, _ := d.session(0)
+	peer, _ := d.session()
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 		j.Phase = replica.Opening
 		for r := range j.Ranks {
 			j.Ranks[r] = replica.Claimed{}
 		}
 	}))
-	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: lj.job.Layout.World, Capacity: 1}})
-	l := d.launchers[peer.ID()]
-	d.startRank(lj, l, 1)
+	d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: lj.job.Layout.World, Capacity: 1}}, time.Now())
+	l := d.all[peer.ID()]
+	l.start(lj.job, 1, time.Now())
 	l.hello.Ranks = []replica.Rank{0}
-	d.serveLaunchers()
+	d.Serve(time.Now())
 	if l.runs(0) {
 		t.Error("it is to start rank 0 beside rank 1, with a capacity of one")
 	}
 	l.starts.over(1)
-	d.serveLaunchers()
+	d.Serve(time.Now())
 	if !l.runs(0) {
 		t.Error("it has room for rank 0, and is not asked")
 	}
@@ -238,52 +205,36 @@ func TestFullLauncherStartsNoMore(t *testing.T) {
 // rendezvous, or for its claim, has until then once more.
 func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
 	d := newRig(t)
-	peer, end := d.session(0)
+	peer, end := d.session()
 	lj := d.put(fixture.Job())
-	d.Host.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: lj.job.Layout.World, Capacity: 1}})
-	l := d.launchers[peer.ID()]
-	d.startRank(lj, l, 0)
+	d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: lj.job.Layout.World, Capacity: 1}}, time.Now())
+	l := d.all[peer.ID()]
+	l.start(lj.job, 0, time.Now())
 	for h, _ := end.reads(); h.Type != wire.MRunStart; h, _ = end.reads() {
 	}
-	d.runRunning(peer, 0, 4711)
+	d.running(peer, 0, 4711)
 	ago := func(since time.Duration) { l.starts.entry(0).running, l.starts[0].since = true, time.Now().Add(-since) }
 	limit := d.cfg.Timing.Start
 
 	ago(limit - time.Minute)
-	d.killStuck()
-	end.quiet(peer)
-	for name, wait := range map[string]func(on bool){
-		"rendezvous": func(on bool) {
-			d.desk.Leave(peer)
-			if on {
-				d.desk.Admit(peer, desk.Caller{Job: lj.job.ID})
-				d.desk.Ask(peer, wire.RankHeader{Epoch: 3}, wire.MKVGet, wire.KV{Key: "k"})
-			}
-		},
-		"claim": func(on bool) {
-			d.attaching = map[uint64]*attaching{}
-			if on {
-				d.attaching[peer.ID()] = &attaching{peer: peer, hello: wire.Hello{Job: "job"}}
-			}
-		},
-	} {
-		ago(limit + time.Minute)
-		wait(true)
-		d.killStuck()
-		wait(false)
-		d.killStuck()
-		end.quiet(peer)
-		if t.Failed() {
-			t.Fatalf("a process that waits for its %s was taken for one that hangs", name)
-		}
+	d.KillStuck(time.Now())
+	end.quiet()
+	ago(limit + time.Minute)
+	d.expects[0] = true
+	d.KillStuck(time.Now())
+	d.expects[0] = false
+	d.KillStuck(time.Now())
+	end.quiet()
+	if t.Failed() {
+		t.Fatal("a process that waits for its daemon was taken for one that hangs")
 	}
 	l.starts[0].attached = true
 	ago(limit + time.Minute)
-	d.killStuck()
-	end.quiet(peer)
+	d.KillStuck(time.Now())
+	end.quiet()
 
 	l.starts[0].attached = false
-	d.killStuck()
+	d.KillStuck(time.Now())
 	h, body := end.reads()
 	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || !strings.Contains(note.Text, "rank 0: killed, since it had not attached after 10m0s") {
 		t.Errorf("message %d, %q, %v; want a note", h.Type, note.Text, err)
@@ -292,22 +243,22 @@ func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
 	if stop, err := wire.ParseRunStop(body); err != nil || h.Type != wire.MRunStop || stop != (wire.RunStop{Rank: 0, Signal: uint32(syscall.SIGKILL)}) {
 		t.Errorf("message %d, %+v, %v; want the stop of rank 0", h.Type, stop, err)
 	}
-	d.killStuck() // its launcher has not told of its end yet
-	end.quiet(peer)
+	d.KillStuck(time.Now()) // its launcher has not told of its end yet
+	end.quiet()
 }
 
 // A launcher's groups and the job's: by number, named by the ranks, or nothing said.
 func TestLauncherGroups(t *testing.T) {
 	numbered := func(groups ...replica.GroupID) control.CreateRequest {
-		return (&launcher{hello: wire.RunHello{Job: "job", World: uint32(len(groups)), Groups: groups}}).createRequest(1)
+		return (&launcher{hello: wire.RunHello{Job: "job", World: uint32(len(groups)), Groups: groups}}).create(1)
 	}
 	unsaid := func(world uint32) control.CreateRequest {
-		return (&launcher{hello: wire.RunHello{Job: "job", World: world}}).createRequest(1)
+		return (&launcher{hello: wire.RunHello{Job: "job", World: world}}).create(1)
 	}
 	if all := unsaid(2); !reflect.DeepEqual(all.Layout.Groups, []replica.GroupID{0, 0}) {
 		t.Errorf("a launcher that says nothing of groups asks for %+v", all)
 	}
-	named := (&launcher{hello: wire.RunHello{Job: "job", World: 2, Flags: wire.RunNameGroups}}).createRequest(1)
+	named := (&launcher{hello: wire.RunHello{Job: "job", World: 2, Flags: wire.RunNameGroups}}).create(1)
 	if !named.NameGroups || named.Layout.Groups != nil {
 		t.Errorf("a launcher whose ranks name their groups asks for %+v", named)
 	}
@@ -336,9 +287,9 @@ func TestLauncherGroups(t *testing.T) {
 	// Ranks that are started are told what is known.
 	d := newRig(t)
 	for _, job := range []*replica.Job{naming, settled} {
-		peer, end := d.session(0)
+		peer, end := d.session()
 		l := &launcher{peer: peer, starts: starts{1: {tries: 2}}}
-		d.startRank(newLocalJob(job, d.mirrors.Of(job.ID)), l, 1)
+		l.start(job, 1, time.Now())
 		_, body := end.reads()
 		start, err := wire.ParseRunStart(body)
 		want := wire.RunStart{Rank: 1, World: 2, Group: 1, Early: 2, Groups: []replica.GroupID{0, 1}}
@@ -359,7 +310,7 @@ func changedRequest(c control.CreateRequest, world uint32) control.CreateRequest
 // What a launcher asks for reaches the job it creates; on one that runs, flags that say something else are named with both values.
 func TestLauncherOptions(t *testing.T) {
 	h := wire.RunHello{Job: "job", World: 2, Groups: []replica.GroupID{0, 1}, PrivateCapMB: 3, Nondeterministic: []replica.GroupID{1}, Flags: wire.RunRequireVotes | wire.RunCollectiveWindow, Cadence: 2}
-	o := (&launcher{hello: h}).createRequest(1).Options
+	o := (&launcher{hello: h}).create(1).Options
 	if want := (replica.Options{Cadence: 2, PrivateCap: 3 << 20, RequireVotes: true, CollectiveWindow: true, Nondeterministic: []bool{false, true}}); !reflect.DeepEqual(o, want) {
 		t.Errorf("options %+v, want %+v", o, want)
 	}
@@ -379,12 +330,14 @@ func TestLauncherOptions(t *testing.T) {
 
 // A rank whose process has attached and died is not starting, though its launcher has not reaped it yet; one whose former process is dead is.
 func TestStarting(t *testing.T) {
-	lives, died := &localRank{}, &localRank{life: dead}
+	lives, died := &Rank{Alive: true}, &Rank{}
 	l := &launcher{accepted: true, hello: wire.RunHello{Job: "j"}, starts: starts{0: {running: true, pid: 12}, 1: {running: true, pid: 13, attached: true}, 2: {running: true, attached: true}, 3: {running: true, pid: 14, halted: true}}}
 	other := &launcher{accepted: true, hello: wire.RunHello{Job: "k"}, starts: starts{7: {running: true}}}
-	m := &Host{cfg: &config.Config{}, launchers: map[uint64]*launcher{1: l, 2: other}}
-	lj := &localJob{job: &replica.Job{Name: "j"}, ranks: map[replica.Rank]*localRank{1: died, 2: lives, 3: died}}
-	if got, pids, halted := m.starting(lj); !slices.Equal(got, []replica.Rank{0, 3}) || !slices.Equal(pids, []uint64{12, 14}) || !slices.Equal(halted, []replica.Rank{3}) {
+	d := newRig(t)
+	d.all[1], d.all[2] = l, other
+	lj := d.put(&replica.Job{Name: "j"})
+	lj.ranks = map[replica.Rank]*Rank{1: died, 2: lives, 3: died}
+	if got, pids, halted := d.starting(lj); !slices.Equal(got, []replica.Rank{0, 3}) || !slices.Equal(pids, []uint64{12, 14}) || !slices.Equal(halted, []replica.Rank{3}) {
 		t.Errorf("starting %v, processes %v, stopped %v; want 0 and 3, 12 and 14, 3", got, pids, halted)
 	}
 }
@@ -395,12 +348,12 @@ func TestJobsWriteWhereADurableDirIsSet(t *testing.T) {
 		dir         string
 		says, wants replica.Step
 	}{{"/state/durable", 0, 0}, {"/mnt", 0, replica.DurableAuto}, {"/mnt", replica.DurableNever, 0}, {"/mnt", 500, 500}, {"/state/durable", 500, 500}, {"/state/durable", replica.DurableAuto, replica.DurableAuto}} {
-		h := &Host{cfg: &config.Config{StateDir: "/state", DurableDir: tc.dir}}
+		h := &Pool{cfg: &config.Config{StateDir: "/state", DurableDir: tc.dir}}
 		l := &launcher{hello: wire.RunHello{Job: "job", World: 1, DurableEvery: uint32(tc.says)}}
-		if got := h.requestFor(l, 1).Options.DurableEvery; got != tc.wants {
+		if got := h.request(l, 1).Options.DurableEvery; got != tc.wants {
 			t.Errorf("durable_dir %s, launcher %s: %s, want %s", tc.dir, replica.DurableText(tc.says), replica.DurableText(got), replica.DurableText(tc.wants))
 		}
-		if differ := otherOptions(l.createRequest(0).Options, replica.Options{DurableEvery: tc.wants}); len(differ) > 0 {
+		if differ := otherOptions(l.create(0).Options, replica.Options{DurableEvery: tc.wants}); len(differ) > 0 {
 			t.Errorf("a launcher that asked for the same is told that it differs: %v", differ)
 		}
 	}
@@ -427,13 +380,13 @@ func TestLaunchersOfAStoppedJob(t *testing.T) {
 		"another user's":               {job: stopped(false), owner: 1, code: wire.CodeRefused, text: "4713"},
 	} {
 		d := newRig(t)
-		peer, end := d.session(0)
+		peer, end := d.session()
 		c.job.Owner = 4712 + c.owner
 		d.put(c.job)
 		d.informed = true
 		l := &launcher{peer: peer, user: 4712, hello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: c.joined}, starts: starts{}}
-		d.launchers[peer.ID()] = l
-		d.serveLauncher(l)
+		d.all[peer.ID()] = l
+		d.serve(l, time.Now())
 		asked := fixture.Only[control.CreateRequest](d.says())
 		if c.asks != (len(asked) == 1) {
 			t.Errorf("%s: the leader is asked for %+v", what, asked)

@@ -1,4 +1,4 @@
-package host
+package launchers
 
 import (
 	"strings"
@@ -29,7 +29,7 @@ func TestProgramThatGetsNoRank(t *testing.T) {
 						}
 					}))
 					peer, end := d.listener()
-					l := d.launchers[peer.ID()]
+					l := d.all[peer.ID()]
 					status, ends := int32(1), startTries
 					if final {
 						status, ends = wire.StatusFinal, 1
@@ -43,7 +43,7 @@ func TestProgramThatGetsNoRank(t *testing.T) {
 						if turned {
 							l.starts.refused(0, "rank 0 registers another geometry", true)
 						}
-						d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: status, PID: 4711}})
+						d.Handle(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: status, PID: 4711}}, time.Now())
 					}
 					ended := fixture.Only[control.EndRequest](d.says())
 					kept := committed > 0 && (final || turned || !others)

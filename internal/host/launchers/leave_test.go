@@ -1,9 +1,11 @@
-package host
+package launchers
 
 import (
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -25,24 +27,23 @@ func TestLaunchersLeaveWithAStepCommitted(t *testing.T) {
 	} {
 		d := newRig(t)
 		lj := d.put(fixture.Job())
-		lr := d.attach(lj, 0)
-		lr.life = training
-		d.live(lr, 3, c.at, c.phase)
-		peer, end := d.session(0)
+		rank := lj.attach(0)
+		rank.Trains, rank.Word = true, replica.PackWord(3, c.at, c.phase)
+		peer, end := d.session()
 		l := &launcher{peer: peer, hello: wire.RunHello{Job: "job", World: 2, Capacity: 2}, starts: starts{}}
 		for _, r := range c.ranks {
 			l.starts[r] = &start{running: true}
 		}
-		d.launchers[peer.ID()] = l
-		d.launcherLeaves(peer)
+		d.all[peer.ID()] = l
+		d.Handle(session.RunLeaving{Peer: peer}, time.Now())
 		for step := replica.Step(5); step < c.wants; step++ {
 			lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position.Step = step })
-			if d.letLaunchersGo(); !l.leaving {
+			if d.LetGo(); !l.leaving {
 				t.Errorf("%s: it may end with step %d, want %d", what, step, c.wants)
 			}
 		}
 		lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position.Step = c.wants })
-		d.letLaunchersGo()
+		d.LetGo()
 		if l.leaving {
 			t.Errorf("%s: step %d is committed, and it may not end", what, c.wants)
 			continue

@@ -1,4 +1,4 @@
-package host
+package launchers
 
 import (
 	"strings"
@@ -29,12 +29,11 @@ func TestProgramWithoutASessionIsNotStartedAgain(t *testing.T) {
 		{name: "it failed", status: 1, counted: true},
 		{name: "another rank has attached", others: 3, counted: true},
 		{name: "it connected", counted: true, before: func(d *rig, _ *launcher) {
-			peer, _ := d.session(0)
-			d.handleSession(session.Hello{Peer: peer, Hello: wire.Hello{Job: "job", World: 2}})
+			d.Connected("job", 0)
 		}},
 		{name: "an earlier daemon started it", counted: true, before: func(d *rig, l *launcher) {
 			l.starts = starts{}
-			d.runRunning(l.peer, 0, 4711)
+			d.running(l.peer, 0, 4711)
 		}},
 	} {
 		d := newRig(t)
@@ -43,15 +42,15 @@ func TestProgramWithoutASessionIsNotStartedAgain(t *testing.T) {
 			j.Faults = append(j.Faults, replica.Fault{Epoch: j.Epoch, Kind: replica.ProcessDead, Incarnation: j.Ranks[0].Incarnation})
 		}))
 		peer, end := d.listener()
-		l := d.launchers[peer.ID()]
-		d.startRank(lj, l, 0)
+		l := d.all[peer.ID()]
+		l.start(lj.job, 0, time.Now())
 		end.reads() // the start
-		d.runRunning(peer, 0, 4711)
+		d.running(peer, 0, 4711)
 		d.says()
 		if tc.before != nil {
 			tc.before(d, l)
 		}
-		d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: tc.status, PID: 4711}})
+		d.Handle(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: tc.status, PID: 4711}}, time.Now())
 		ended := fixture.Only[control.EndRequest](d.says())
 		if tc.counted {
 			if len(ended) != 0 || l.done || l.starts.of(0).tries != 1 {
@@ -87,30 +86,30 @@ func TestProcessThatEndsWellBesideOthers(t *testing.T) {
 			clear(j.Ranks)
 		}))
 		peer, end := d.listener()
-		l := d.launchers[peer.ID()]
+		l := d.all[peer.ID()]
 		l.hello.Ranks, l.hello.Capacity = []replica.Rank{0, 1}, 2
 		for r := range replica.Rank(2) {
-			d.startRank(lj, l, r)
+			l.start(lj.job, r, time.Now())
 			end.reads() // the start
-			d.runRunning(peer, r, 4711+uint64(r))
+			d.running(peer, r, 4711+uint64(r))
 		}
 		d.says()
-		d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}})
+		d.Handle(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, PID: 4711}}, time.Now())
 		if said := end.note(); !strings.Contains(said, "rank 0's process ended with status 0 and never connected") {
 			t.Errorf("it says %q", said)
 		}
-		d.serveLauncher(l)
+		d.serve(l, time.Now())
 		if ended := fixture.Only[control.EndRequest](d.says()); len(ended) != 0 || l.starts.of(0).running {
 			t.Fatalf("the job ends with %+v, or rank 0 is started again: %+v", ended, l.starts.of(0))
 		}
 		if attaches {
 			lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Ranks[1].Incarnation, j.Ranks[1].Node = 4, "n1" })
-			if d.serveLauncher(l); !l.starts.of(0).running {
+			if d.serve(l, time.Now()); !l.starts.of(0).running {
 				t.Errorf("rank 0 is not started again: %+v", l.starts.of(0))
 			}
 			continue
 		}
-		d.runExited(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 1, PID: 4712}})
+		d.Handle(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 1, PID: 4712}}, time.Now())
 		if ended := fixture.Only[control.EndRequest](d.says()); len(ended) != 1 {
 			t.Errorf("all ended well without a word, and the job goes on: %+v", ended)
 		}
@@ -125,26 +124,26 @@ func TestProcessThatNobodyWaitsForIsNotKilled(t *testing.T) {
 		clear(j.Ranks)
 	}))
 	peer, end := d.listener()
-	l := d.launchers[peer.ID()]
-	d.startRank(lj, l, 0)
+	l := d.all[peer.ID()]
+	l.start(lj.job, 0, time.Now())
 	end.reads() // the start
-	d.runRunning(peer, 0, 4711)
+	d.running(peer, 0, 4711)
 	ago := func(since time.Duration) { l.starts[0].since = time.Now().Add(-since) }
 
 	ago(d.cfg.Timing.Start + time.Minute)
-	d.killStuck()
-	end.quiet(peer)
-	d.sayWhoIsAwaited(lj)
+	d.KillStuck(time.Now())
+	end.quiet()
+	d.Of(lj).Await(time.Now())
 	if said := end.note(); !strings.Contains(said, "has not even connected to the daemon; a program without a replicad session never does") {
 		t.Errorf("it says %q", said)
 	}
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Ranks[1].Incarnation, j.Ranks[1].Node = 4, "n2" })
 	l.starts.quiet()
-	d.sayWhoIsAwaited(lj)
+	d.Of(lj).Await(time.Now())
 	if said := end.note(); !strings.Contains(said, "the job waits for it, and it is killed 10m0s after its start") {
 		t.Errorf("it says %q", said)
 	}
-	d.killStuck()
+	d.KillStuck(time.Now())
 	if said := end.note(); !strings.Contains(said, "killed, since it had not attached") {
 		t.Errorf("it says %q", said)
 	}

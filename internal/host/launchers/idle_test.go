@@ -1,4 +1,4 @@
-package host
+package launchers
 
 import (
 	"strings"
@@ -42,30 +42,40 @@ func TestIdleLauncherIsTold(t *testing.T) {
 		asked bool
 		after time.Duration
 		want  bool
-	}{"soon": {false, idleSaid, true}, "not at once": {false, idleSaid - 1, false}, "asked": {true, idleSaid, false}} {
+	}{"soon": {false, idleAfter, true}, "not at once": {false, idleAfter - 1, false}, "asked": {true, idleAfter, false}} {
 		d := newRig(t)
-		d.informed = true
 		job := fixture.Job()
 		lj := d.put(job)
-		peer, end := d.session(0)
-		d.runHello(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 2}})
+		peer, end := d.session()
+		d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 2}}, time.Now())
 		if h, _ := end.reads(); h.Type != wire.MRunOK {
 			t.Fatalf("message %d", h.Type)
 		}
-		l := d.launchers[peer.ID()]
+		l := d.all[peer.ID()]
 		if c.asked {
-			d.startRank(lj, l, 1)
+			l.start(lj.job, 1, time.Now())
 			end.reads()
 		}
 		at := l.idle.Add(c.after)
-		d.sayIdle(job, l, at)
-		d.sayIdle(job, l, at)
-		d.noteAll(lj, "that is all")
+		l.idles(job, at)
+		l.idles(job, at)
+		d.Of(lj).Note("that is all")
 		text := end.note()
 		if told := strings.HasPrefix(text, `job "job" runs already`); told != c.want {
 			t.Errorf("%s: it is told %q", what, text)
 		} else if told && end.note() != "that is all" {
 			t.Errorf("%s: it is told twice", what)
 		}
+	}
+}
+
+// A launcher that starts no processes waits for none.
+func TestLauncherOfAnAgentIsNotIdle(t *testing.T) {
+	d := newRig(t)
+	peer, _ := d.session()
+	l := &launcher{peer: peer, hello: wire.RunHello{Job: "job", Spare: true}, accepted: true, idle: time.Now().Add(-time.Hour), starts: starts{}}
+	l.idles(fixture.Job(), time.Now())
+	if l.idle.IsZero() {
+		t.Error("it is notified that it waits")
 	}
 }

@@ -1,4 +1,4 @@
-package host
+package room
 
 import (
 	"os"
@@ -13,7 +13,7 @@ func TestJobIsItsOwners(t *testing.T) {
 	job := fixture.Job()
 	job.Owner = 61001
 	for uid, mine := range map[int]bool{61001: true, 0: true, os.Geteuid(): true, 61002: false} {
-		text := foreign(job, uid)
+		text := Foreign(job, uid)
 		if (text == "") != mine || !mine && (!strings.Contains(text, "user 61001's") || !strings.Contains(text, "user 61002's")) {
 			t.Errorf("user %d: %q", uid, text)
 		}

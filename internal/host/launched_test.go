@@ -1,0 +1,144 @@
+package host
+
+import (
+	"testing"
+	"time"
+
+	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/desk"
+	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/launchers"
+	"github.com/replicad/replicad/internal/session"
+	"github.com/replicad/replicad/internal/wire"
+	"github.com/replicad/replicad/replica"
+)
+
+// comes has a launcher of the job come, and be accepted.
+func (d *rig) comes(hello wire.RunHello) (session.Peer, *rankEnd) {
+	d.t.Helper()
+	peer, end := d.session(0)
+	hello.Job, hello.World = "job", 2
+	d.handleSession(session.RunHello{Peer: peer, RunHello: hello})
+	if h, _ := end.reads(); h.Type != wire.MRunOK {
+		d.t.Fatalf("a launcher is sent message %d as it comes", h.Type)
+	}
+	return peer, end
+}
+
+// listener is a launcher of the job whose notes the test reads.
+func (d *rig) listener() (session.Peer, *rankEnd) { return d.comes(wire.RunHello{}) }
+
+func (r *rankEnd) note() string {
+	r.t.Helper()
+	h, body := r.reads()
+	v, err := wire.ParseRefused(body)
+	if h.Type != wire.MRunNote || err != nil {
+		r.t.Fatalf("the launcher reads message %d (%v), want a note", h.Type, err)
+	}
+	return v.Text
+}
+
+// runs has a launcher report that a process runs for a rank.
+func (d *rig) runs(peer session.Peer, r replica.Rank, pid uint64) {
+	d.handleSession(session.RunRunning{Peer: peer, RunExited: wire.RunExited{Rank: r, PID: pid}})
+}
+
+// Whoever looks at the launcher's output learns why its process was killed.
+func TestLauncherIsToldOfAHang(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.Hang, Rank: 1, Incarnation: 5, Detail: "stands still in step 6"}}
+	}))
+	peer, end := d.listener()
+	d.runs(peer, 1, 1<<30)
+	lj.ranks[1] = &localRank{rank: 1, incarnation: 5, pid: 1 << 30, start: 1} // nobody's
+	d.killHung(lj)
+	clear(lj.ranks) // it has no arena
+	h, body := end.reads()
+	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "rank 1: killed, hang: stands still in step 6" {
+		t.Errorf("message %d, %q, %v; want a note", h.Type, note.Text, err)
+	}
+}
+
+// What the leader has to say of a job reaches the launchers of that job, and no others.
+func TestLaunchersAreToldOfTheirJob(t *testing.T) {
+	d := newRig(t)
+	d.put(fixture.Job())
+	_, end := d.listener()
+	d.leaderSays(control.Tell{Job: replica.JobID{0: 0xee}, Text: "of another job"})
+	d.leaderSays(control.Tell{Job: fixture.JobID, Text: "news"})
+	h, body := end.reads()
+	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "news" {
+		t.Errorf("message %d, %q, %v; want the news", h.Type, note.Text, err)
+	}
+}
+
+// A process waits for its daemon at the rendezvous, and while it has asked for its rank or its arena and has no answer.
+func TestProcessesThatWaitForTheirDaemon(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	peer, _ := d.session(0)
+	expected := func() bool { return launcherOwner{d.Host}.Expects(lj.job, 0) }
+	if expected() {
+		t.Error("nobody has come")
+	}
+	d.desk.Admit(peer, desk.Caller{Job: lj.job.ID})
+	d.desk.Ask(peer, wire.RankHeader{Epoch: 3}, wire.MKVGet, wire.KV{Key: "k"})
+	if !expected() {
+		t.Error("it waits at the rendezvous")
+	}
+	d.desk.Leave(peer)
+	if expected() {
+		t.Error("it has left the rendezvous")
+	}
+	for _, c := range []struct {
+		a    attaching
+		want bool
+	}{
+		{attaching{hello: wire.Hello{Job: "job"}}, true},
+		{attaching{hello: wire.Hello{Job: "job"}, welcomed: true}, false}, // it builds its model
+		{attaching{hello: wire.Hello{Job: "job"}, welcomed: true, attach: 7}, true},
+		{attaching{hello: wire.Hello{Job: "job", Rank: 1}}, false},
+		{attaching{hello: wire.Hello{Job: "other"}}, false},
+	} {
+		c.a.peer = peer
+		d.attaching = map[uint64]*attaching{peer.ID(): &c.a}
+		if got := expected(); got != c.want {
+			t.Errorf("%+v: it waits: %t", c.a, got)
+		}
+	}
+	clear(d.attaching)
+}
+
+// What launchers are judged by is the rank as it is here.
+func TestRanksAsLaunchersSeeThem(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	d.live(lr, 3, 6, replica.Updating)
+	lr.pid, lr.initial, lr.loaded = 4711, 2, 3
+	for life, want := range map[life]launchers.Rank{
+		attached: {Alive: true}, stopped: {Alive: true, Stopped: true}, training: {Alive: true, Trains: true, Word: replica.PackWord(3, 6, replica.Updating)},
+		finished: {Alive: true, Left: true}, dead: {}, departed: {Left: true},
+	} {
+		lr.life, lr.halted, lr.ending = life, life == stopped, map[bool]uint64{true: 5}[life == attached]
+		want.PID, want.Initial, want.Loaded, want.Halted, want.Ending = 4711, 2, 3, lr.halted, life == attached
+		if got, known := lj.Rank(0); !known || got != want {
+			t.Errorf("%v: %+v, want %+v", life, got, want)
+		}
+	}
+	lr.life = dead // it has no process
+	if _, known := lj.Rank(1); known {
+		t.Error("a rank elsewhere is here")
+	}
+	lj.settleBy, lj.settleTime = time.Unix(1040, 0), 40*time.Second
+	if at := lj.ClosedAt(); !at.Equal(time.Unix(1000, 0)) {
+		t.Errorf("its epoch was closed at %v", at)
+	}
+	if job := (launcherOwner{d.Host}).Known(replica.JobID{9}); job != nil {
+		t.Errorf("a job that nobody knows is %v", job)
+	}
+	if job := (launcherOwner{d.Host}).Named("nobody's"); job != nil {
+		t.Errorf("a job that nobody knows is %v", job)
+	}
+}
