@@ -37,9 +37,10 @@ type Node struct {
 	wanted   chan struct{} // capacity 1: a voter has to be invited
 	changing chan struct{} // capacity 1: held while voters are changed
 
-	notify  chan bool                 // raft's leadership edges; raft blocks if watch does not drain it
-	seen    chan raft.Observation     // changes of leader, as followers see them; dropped when full, for one says it all
-	changes chan struct{}             // capacity 1
+	notify  chan bool             // raft's leadership edges; raft blocks if watch does not drain it
+	seen    chan raft.Observation // changes of leader, as followers see them; dropped when full, for one says it all
+	changes chan struct{}         // capacity 1
+	moved   atomic.Pointer[chan struct{}]
 	marks   chan *mark                // capacity 1: states whose digest is due
 	ready   atomic.Uint64             // the last term whose barrier has passed here; 0: none
 	running atomic.Pointer[raft.Raft] // raft, for its own callbacks: nil until it is made
@@ -96,6 +97,8 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 		began: time.Now(), pace: pace{heartbeat: cfg.Heartbeat, election: cfg.Election}, notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), changes: make(chan struct{}, 1), marks: make(chan *mark, 1),
 		life: rand.Uint64(), taken: make(chan struct{}, 1), wanted: make(chan struct{}, 1), changing: make(chan struct{}, 1),
 	}
+	moved := make(chan struct{})
+	n.moved.Store(&moved)
 	n.kept, n.knows = recall(cfg.Memory, cfg.ID, cfg.Cluster)
 	n.dog = newWatchdog(cfg.WatchdogAfter, n.Late)
 	n.ctx, n.end = context.WithCancel(context.Background())
@@ -251,7 +254,14 @@ func (n *Node) State() lock.View { return *n.fsm.view.Load() }
 // Changes is poked after each entry that changed anything, and when leadership changes here or elsewhere.
 func (n *Node) Changes() <-chan struct{} { return n.changes }
 
-func (n *Node) poke() { n.nudge(n.changes) }
+func (n *Node) poke() {
+	n.nudge(n.changes)
+	next := make(chan struct{})
+	close(*n.moved.Swap(&next))
+}
+
+// Moved is closed when leadership changes here or elsewhere next, and Leadership may say otherwise. Any number of goroutines may wait for it.
+func (n *Node) Moved() <-chan struct{} { return *n.moved.Load() }
 
 // readmit has the leader look for voters that have to be taken in.
 func (n *Node) readmit() { n.nudge(n.wanted) }

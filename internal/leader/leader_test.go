@@ -653,3 +653,24 @@ func TestLeaderNamesRegions(t *testing.T) {
 		t.Errorf("proposed %+v", cmds[0])
 	}
 }
+
+// A leader looks often while a job waits for times, and seldom otherwise: an idle cluster costs next to nothing.
+func TestPace(t *testing.T) {
+	c := newChair(t)
+	if got := c.pace(); got != idleTick {
+		t.Errorf("without jobs: %v", got)
+	}
+	job := fixture.Job()
+	led := c.knows(job)
+	if got := c.pace(); got != busyTick {
+		t.Errorf("with a job: %v", got)
+	}
+	led.job = fixture.Changed(job, func(j *replica.Job) { j.Phase = replica.Ended })
+	if got := c.pace(); got != idleTick {
+		t.Errorf("with one that has ended: %v", got)
+	}
+	c.leaving["n1"] = &leaving{}
+	if got := c.pace(); got != busyTick {
+		t.Errorf("while a daemon is to end: %v", got)
+	}
+}

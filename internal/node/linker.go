@@ -20,7 +20,6 @@ const (
 	linkDial    = 500 * time.Millisecond // to connect: a dead node must not cost more than the next voter's answer
 	linkShun    = 2 * time.Second        // for which a voter whose link just went down is not the first to be asked, and has linkGlance
 	linkGlance  = 100 * time.Millisecond // to connect to it: it may be there still, but mostly it is dead
-	linkLook    = 20 * time.Millisecond  // between two looks at what this node's own Raft says
 	linkRefused = 200 * time.Millisecond // at most before a voter that refused this node is asked again; twice as long each time, up to
 	linkAloof   = 5 * time.Second        // this: what it wants changes by an operator's hand, and each try costs it a handshake
 )
@@ -38,6 +37,7 @@ type dialer func(ctx context.Context, node replica.NodeName, addr string) (net.C
 type linker struct {
 	hello  func() (h control.Hello, ok bool)                          // false: this daemon ends, and is to be counted on by no further leader
 	self   func() (leader replica.NodeName, addr string, term uint64) // what this node's own Raft says; empty: nothing
+	moved  func() <-chan struct{}                                     // closed when it may say otherwise; nil: it always says the same
 	voters []voterAddr
 	dial   dialer
 	post   func(host.Event)       // blocks; false once the host has ended
@@ -214,17 +214,19 @@ func (k *linker) once(ctx context.Context, target voterAddr, patience time.Durat
 // leaveFormer closes a link once this node's own Raft follows another leader of a later term: a voter knows that before the
 // silence of the former one has lasted.
 func (k *linker) leaveFormer(l *control.Link, leader replica.NodeName, term uint64) {
-	look := time.NewTicker(linkLook)
-	defer look.Stop()
 	for {
+		var moved <-chan struct{}
+		if k.moved != nil {
+			moved = k.moved() // before it is asked, or a change in between would be missed
+		}
+		if name, _, now := k.self(); name != "" && name != leader && now > term {
+			l.Close(errLeaderMoved)
+			return
+		}
 		select {
 		case <-l.Down:
 			return
-		case <-look.C:
-			if name, _, now := k.self(); name != "" && name != leader && now > term {
-				l.Close(errLeaderMoved)
-				return
-			}
+		case <-moved:
 		}
 	}
 }

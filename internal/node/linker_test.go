@@ -37,6 +37,7 @@ type voters struct {
 	mu    sync.Mutex // guards dials
 	dials []replica.NodeName
 	limit int // dials after which the test is over
+	moved func() <-chan struct{}
 
 	failed []string // what the daemon was told of links that failed; the linker's until it has ended
 	stop   context.CancelCauseFunc
@@ -106,7 +107,7 @@ func (v *voters) run(limit int, names []replica.NodeName, self func() (replica.N
 	if v.hello == nil {
 		v.hello = func() (control.Hello, bool) { return control.Hello{Node: replica.Node{Name: "me"}}, true }
 	}
-	k := &linker{hello: v.hello, self: self, dial: v.dial,
+	k := &linker{hello: v.hello, self: self, moved: v.moved, dial: v.dial,
 		post: func(ev host.Event) { told = append(told, ev) }, failed: func(to voterAddr, err error) { v.failed = append(v.failed, fmt.Sprintf("%s: %v", to.name, err)) }}
 	for _, n := range names {
 		k.voters = append(k.voters, voterAddr{n, addrOf(n)})
@@ -298,12 +299,20 @@ func TestOwnRaftEndsTheFormerLeadersLink(t *testing.T) {
 					return control.Welcome{OK: true, Term: term}, func(_ context.Context, c net.Conn) { wire.Read(c, control.MaxLinkFrame) }
 				}}
 				began := time.Now()
+				first, second := make(chan struct{}), make(chan struct{})
+				v.moved = func() <-chan struct{} {
+					if time.Since(began) < moves {
+						return first
+					}
+					return second
+				}
+				time.AfterFunc(moves, func() { close(first) })
 				told := v.run(100, abc, func() (replica.NodeName, string, uint64) {
 					if time.Since(began) < moves {
 						return "a", addrOf("a"), 4
 					}
 					return c.leader, addrOf(c.leader), c.term
-				}, control.LinkSilent-linkLook)
+				}, control.LinkSilent-time.Millisecond)
 				left := slices.ContainsFunc(told, func(ev host.Event) bool {
 					down, ok := ev.(host.LinkDown)
 					return ok && errors.Is(down.Err, errLeaderMoved)

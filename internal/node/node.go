@@ -749,7 +749,7 @@ func (d *daemon) speak(ctx context.Context) error {
 		running, ok := d.host.Running(ctx)
 		return control.Hello{Cluster: d.id.Cluster, Node: d.self, Running: running, Raft: d.raftWord()}, ok
 	}
-	k := &linker{hello: hello, self: d.raftLeader, dial: d.linkDialer(ctx, &served), failed: d.linkFailed, raft: d.raftWord, heard: func(n replica.NodeName, s control.Standing) { d.said.Add(n, s, time.Now()) }}
+	k := &linker{hello: hello, self: d.raftLeader, moved: d.raftMoved, dial: d.linkDialer(ctx, &served), failed: d.linkFailed, raft: d.raftWord, heard: func(n replica.NodeName, s control.Standing) { d.said.Add(n, s, time.Now()) }}
 	k.post = func(ev host.Event) {
 		if _, up := ev.(host.LinkUp); up {
 			d.ledAgain()
@@ -779,6 +779,14 @@ func (d *daemon) raftLeader() (replica.NodeName, string, uint64) {
 	}
 	name, addr, term, _ := d.cons.Leadership()
 	return name, addr, term
+}
+
+// raftMoved is closed when raftLeader may say otherwise; nil where this node has no vote.
+func (d *daemon) raftMoved() <-chan struct{} {
+	if d.cons == nil {
+		return nil
+	}
+	return d.cons.Moved()
 }
 
 // linkDialer opens control streams to voters. Where the voter is this node, that is a pipe, which is served until ctx ends.
