@@ -260,7 +260,7 @@ func (n *Node) poke() {
 	close(*n.moved.Swap(&next))
 }
 
-// Moved is closed when leadership changes here or elsewhere next, and Leadership may say otherwise. Any number of goroutines may wait for it.
+// Moved is closed when leadership changes here or elsewhere next: Leadership may differ then. Any number of goroutines may wait for it.
 func (n *Node) Moved() <-chan struct{} { return *n.moved.Load() }
 
 // readmit has the leader look for voters that have to be taken in.

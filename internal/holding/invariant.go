@@ -22,7 +22,8 @@ func (a *Arena) Check() {
 	for p, s := range a.staged {
 		invariant.Holds(s.Place() == p, "%v of arena %s is staged as %v", p, a.key, s.Place())
 		is := a.Word(p).State()
-		invariant.Holds(s.Ended() || is == replica.SlotCopying || is == replica.SlotCopied, "%v of arena %s is being written by the daemon, and %v", p, a.key, is)
+		invariant.Holds(s.Ended() || is == replica.SlotCopying || is == replica.SlotCopied,
+			"%v of arena %s is being written by the daemon, and %v", p, a.key, is)
 	}
 }
 

@@ -31,13 +31,15 @@ func (h *Host) check() {
 		for _, m := range append(lj.mirrors.All(), lj.mirrors.Coming()...) {
 			owns(m.Arena, "the mirror of "+m.Part.String()+" of "+lj.job.Name)
 			invariant.Holds(m.Arena.Spec().Mirror, "arena %s of a rank mirrors %v", m.Arena.Key(), m.Part)
-			invariant.Holds(m.Arena.Spec().Job == id, "arena %s of job %v mirrors %v of job %s", m.Arena.Key(), m.Arena.Spec().Job, m.Part, lj.job.Name)
+			invariant.Holds(m.Arena.Spec().Job == id,
+				"arena %s of job %v mirrors %v of job %s", m.Arena.Key(), m.Arena.Spec().Job, m.Part, lj.job.Name)
 		}
 	}
 	for id, a := range h.attaching {
 		invariant.Holds(a.peer.ID() == id, "process %d lies under session %d", a.peer.PID(), id)
 		invariant.Holds(a.attach == 0 || a.welcomed, "process %d asks for an arena, and is not welcomed", a.peer.PID())
-		invariant.Holds(a.request == 0 || h.claims[a.request] == a, "the claim %d of process %d is somebody else's", a.request, a.peer.PID())
+		invariant.Holds(a.request == 0 || h.claims[a.request] == a,
+			"the claim %d of process %d is somebody else's", a.request, a.peer.PID())
 		lj, lr := h.rankOf(a.peer)
 		invariant.Holds(lj == nil, "process %d attaches, and has rank %v", a.peer.PID(), lr)
 	}
@@ -50,17 +52,21 @@ func (lj *localJob) check() {
 	invariant.Holds(lj.seq >= lj.reported.Seq, "report %d of job %s was sent, %d made", lj.reported.Seq, job.Name, lj.seq)
 	invariant.Holds(lj.candidate.N == 0 || lj.candidate.Job == job.ID, "job %s has the candidate of job %v", job.Name, lj.candidate.Job)
 	invariant.Holds(lj.fenced <= max(job.Epoch, job.ClosedEpoch), "job %s is fenced up to %d in epoch %d", job.Name, lj.fenced, job.Epoch)
-	invariant.Holds(len(lj.bad) <= maxBad && len(lj.badDisk) <= maxBad, "job %s: %d bad copies, %d on disk", job.Name, len(lj.bad), len(lj.badDisk))
+	invariant.Holds(len(lj.bad) <= maxBad && len(lj.badDisk) <= maxBad,
+		"job %s: %d bad copies, %d on disk", job.Name, len(lj.bad), len(lj.badDisk))
 	peers := map[uint64]replica.Rank{}
 	for r, lr := range lj.ranks {
 		invariant.Holds(lr.rank == r, "rank %d of job %s lies under %d", lr.rank, job.Name, r)
 		invariant.Holds(lr.incarnation != 0, "rank %d of job %s has no incarnation", r, job.Name)
 		invariant.Holds(!lr.arena.Spec().Mirror, "rank %d of job %s has a mirror's arena %s", r, job.Name, lr.arena.Key())
-		invariant.Holds(lr.arena.Spec().Job == job.ID && lr.arena.Spec().Rank == r, "rank %d of job %s has arena %s of rank %d", r, job.Name, lr.arena.Key(), lr.arena.Spec().Rank)
+		invariant.Holds(lr.arena.Spec().Job == job.ID && lr.arena.Spec().Rank == r,
+			"rank %d of job %s has arena %s of rank %d", r, job.Name, lr.arena.Key(), lr.arena.Spec().Rank)
 		invariant.Holds(lr.finishing >= 0, "rank %d of job %s hashes %d places", r, job.Name, lr.finishing)
 		invariant.Holds(lr.peer == nil || lr.alive(), "rank %d of job %s is %v, and connected", r, job.Name, lr.life)
-		invariant.Holds(max(lr.loaded, lr.initial, lr.gone) <= job.Epoch, "rank %d of job %s: loaded %d, initial %d, gone %d in epoch %d", r, job.Name, lr.loaded, lr.initial, lr.gone, job.Epoch)
-		invariant.Holds(lr.torn <= job.ClosedEpoch, "rank %d of job %s is torn in epoch %d, closed is %d", r, job.Name, lr.torn, job.ClosedEpoch)
+		invariant.Holds(max(lr.loaded, lr.initial, lr.gone) <= job.Epoch,
+			"rank %d of job %s: loaded %d, initial %d, gone %d in epoch %d", r, job.Name, lr.loaded, lr.initial, lr.gone, job.Epoch)
+		invariant.Holds(lr.torn <= job.ClosedEpoch,
+			"rank %d of job %s is torn in epoch %d, closed is %d", r, job.Name, lr.torn, job.ClosedEpoch)
 		if lr.peer != nil {
 			other, twice := peers[lr.peer.ID()]
 			invariant.Holds(!twice, "process %d is rank %d and rank %d of job %s", lr.pid, r, other, job.Name)

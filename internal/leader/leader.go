@@ -334,7 +334,7 @@ const (
 	idleTick = 200 * time.Millisecond // for what no event announces otherwise
 )
 
-// pace is how often the leader looks at what no event announces: a leader without jobs, or a voter that does not lead, has an idle processor.
+// pace is how often the leader looks at what no event announces. A leader without jobs has nothing that waits for a time.
 func (l *Leader) pace() time.Duration {
 	if len(l.leaving)+len(l.drains)+len(l.brought)+len(l.ahead)+len(l.waiting) > 0 {
 		return busyTick

@@ -38,8 +38,8 @@ const (
 	sumBytes    = 8
 )
 
-// version is that of a kind's frames. Those in documents of the durable tier outlive programs, and have one of their own: what changes a command or a
-// message leaves each checkpoint readable.
+// version is that of a kind's frames. Those in documents of the durable tier outlive programs, and have one of their own: what changes a
+// command or a message leaves each checkpoint readable.
 func version(k Kind) uint8 {
 	if k >= FirstCheckpoint && k < MoreControl {
 		return 1

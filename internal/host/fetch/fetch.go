@@ -85,7 +85,8 @@ func (f *Parts) Ensure(ctx context.Context, arena *holding.Arena, kind shm.Place
 // Restore), or was since the fence. Where a bit has flipped the place is given up, so that a good copy can be fetched into one; of
 // is the planned part that then can't be had from here.
 func (f *Parts) Rehash(ctx context.Context, arena *holding.Arena, p shm.Place, of replica.Source) bool {
-	return f.wasRead(ctx, f.Job.ID, arena, p) || f.Verify(ctx, f.Job.ID, arena, p, replica.Held{Part: of.Part, Generation: f.Plan.Generation, Root: of.Root, Rank: f.Rank})
+	lost := replica.Held{Part: of.Part, Generation: f.Plan.Generation, Root: of.Root, Rank: f.Rank}
+	return f.wasRead(ctx, f.Job.ID, arena, p) || f.Verify(ctx, f.Job.ID, arena, p, lost)
 }
 
 // Frozen brings the frozen part that a replicated part's root binds.
@@ -106,7 +107,9 @@ func (f *Parts) Frozen(ctx context.Context, arena *holding.Arena, root replica.D
 
 // Fetch moves a part into a staging place of the arena that into names, from every healthy holder or from disk, and seals it
 // under the plan's root. into may take its time; what the plan has lost meanwhile is not staged.
-func (f *Parts) Fetch(ctx context.Context, into Into, kind shm.PlaceKind, part replica.Part, src replica.Source) (arena *holding.Arena, place shm.Place, manifest replica.Manifest, err error) {
+func (f *Parts) Fetch(ctx context.Context, into Into, kind shm.PlaceKind, part replica.Part, src replica.Source) (
+	arena *holding.Arena, place shm.Place, manifest replica.Manifest, err error,
+) {
 	began := time.Now()
 	f.Tier = max(f.Tier, min(src.Tier, replica.Disk), replica.PeerRAM)
 	w := mover.Wanted{Key: transfer.Key{Cluster: f.Cluster, Era: f.Job.Era, Job: f.Job.ID, Epoch: f.Plan.Epoch, Part: part,
@@ -133,7 +136,7 @@ func (f *Parts) Fetch(ctx context.Context, into Into, kind shm.PlaceKind, part r
 		return s, nil
 	})
 	f.Missed = room.Missed{Part: part, Nodes: got.Unreached, Took: time.Since(began)}
-	f.Ask(context.WithoutCancel(ctx), &fetchEnd{f, part, src.Root, got, staged, place, staging}) //nolint:errcheck // the node has ended, and its arenas with it
+	f.report(ctx, &fetchEnd{f, part, src.Root, got, staged, place, staging})
 	if err != nil {
 		return nil, place, got.Manifest, err
 	}

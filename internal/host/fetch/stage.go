@@ -15,7 +15,9 @@ type Admission interface{ Admit(Node) error }
 
 // Stage takes a place for a part that is to be written by the daemon, and looks for bytes of it that the arena has already: that
 // reads and hashes up to the whole part. It is admitted before and after.
-func (f *Fetcher) Stage(ctx context.Context, job replica.JobID, arena *holding.Arena, manifest replica.Manifest, of Admission) (p shm.Place, s *shm.Staging, err error) {
+func (f *Fetcher) Stage(ctx context.Context, job replica.JobID, arena *holding.Arena, manifest replica.Manifest, of Admission) (
+	p shm.Place, s *shm.Staging, err error,
+) {
 	q := placeWanted{job: job, arena: arena, manifest: manifest, of: of}
 	if err := f.Ask(ctx, &q); err != nil {
 		return p, nil, err
@@ -30,7 +32,7 @@ func (f *Fetcher) Stage(ctx context.Context, job replica.JobID, arena *holding.A
 	}
 	if err = errors.Join(err, again.err); err != nil {
 		q.staging.Abort()
-		f.Ask(context.WithoutCancel(ctx), &placeBack{arena, q.place, q.staging}) //nolint:errcheck // the node has ended, and its arenas with it
+		f.report(ctx, &placeBack{arena, q.place, q.staging})
 		return p, nil, err
 	}
 	return q.place, q.staging, nil
@@ -83,14 +85,14 @@ func (f *Fetcher) wasRead(ctx context.Context, job replica.JobID, arena *holding
 	}
 }
 
-// Verify reads a sealed place whole and compares every digest; one that fails is freed and reported, with the part of the plan that is lost with it.
+// Verify reads a sealed place whole and compares every digest. One that fails is freed and reported, as the part of the plan that is lost.
 func (f *Fetcher) Verify(ctx context.Context, job replica.JobID, arena *holding.Arena, p shm.Place, lost replica.Held) bool {
 	begin := verifyBegin{job: job, arena: arena, place: p}
 	if f.Ask(ctx, &begin) != nil || !begin.sealed {
 		return false
 	}
 	err := arena.Verify(p)
-	f.Ask(context.WithoutCancel(ctx), &verifyEnd{job, begin.copy, arena, p, lost, err}) //nolint:errcheck // the node has ended, and its arenas with it
+	f.report(ctx, &verifyEnd{job, begin.copy, arena, p, lost, err})
 	if err != nil {
 		f.Log.Failed("digest", arena.Key(), fmt.Sprintf("%v: given up, it is fetched from another holder", err))
 	}
@@ -137,6 +139,11 @@ func (q *verifyEnd) Serve(n Node) {
 	if q.copy.Arena != nil {
 		n.GivenUp(q.job, q.copy)
 	}
+}
+
+// report has a request served whatever became of ctx. Where the node has ended its arenas have, too.
+func (f *Fetcher) report(ctx context.Context, r Request) {
+	f.Ask(context.WithoutCancel(ctx), r) //nolint:errcheck // there is nobody to report to
 }
 
 // Free is nil if a place of a kind is free in an arena: what was lost had a place, and takes none from what has come since.

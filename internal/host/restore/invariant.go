@@ -10,7 +10,8 @@ func (r *Room) check() {
 	for id, j := range r.jobs {
 		for rank, p := range j.ranks {
 			if q := p.running; q != nil {
-				invariant.Holds(q.Job.ID == id && q.Rank.Rank == rank, "the restore of rank %d of job %v lies under rank %d of %v", q.Rank.Rank, q.Job.ID, rank, id)
+				invariant.Holds(q.Job.ID == id && q.Rank.Rank == rank,
+					"the restore of rank %d of job %v lies under rank %d of %v", q.Rank.Rank, q.Job.ID, rank, id)
 				invariant.Holds(!p.done, "the parts of rank %d have come, and are being restored", rank)
 			}
 			invariant.Holds(!p.done || p.failing == "" || p.tries > 0, "rank %d has failed in no try: %s", rank, p.failing)

@@ -14,7 +14,8 @@ func (r *Room) check() {
 		for object, s := range j.said {
 			w := j.writes[object]
 			invariant.Holds(s.Job == id, "a report of job %v lies under job %v", s.Job, id)
-			invariant.Holds(w == nil || w.over || !r.running[w] || w.Number != s.Number, "write %d of %s runs, and has ended", s.Number, object)
+			invariant.Holds(w == nil || w.over || !r.running[w] || w.Number != s.Number,
+				"write %d of %s runs, and has ended", s.Number, object)
 		}
 	}
 }
