@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/replicad/replicad/internal/pace"
 )
 
 // A Layout is how a job's state lies on its ranks and nodes. A run trains one layout after the other, each on a cluster of its own.
@@ -103,6 +105,12 @@ func (o Options) layout(name string) Layout {
 	set(&o.Steps, l.Steps)
 	set(&o.Pace, l.Pace)
 	l.Steps, l.Pace = o.Steps, o.Pace
+	return l
+}
+
+// paced is the layout with steps of this machine's length: else a job is over before a busy one has started a daemon again.
+func (l Layout) paced() Layout {
+	l.Pace = pace.Of(l.Pace)
 	return l
 }
 

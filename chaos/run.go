@@ -101,7 +101,7 @@ func Run(ctx context.Context, opt Options, stdout io.Writer) (err error) {
 		if err = os.Mkdir(sub, 0o700); err != nil {
 			break
 		}
-		r := &runner{opt: opt, lay: opt.layout(name), dir: sub, spawn: spawn, rec: rec, losses: map[rankStep]float64{}, clock: newServed(coreWaits), history: past, faults: t.faults, hits: t.hits}
+		r := &runner{opt: opt, lay: opt.layout(name).paced(), dir: sub, spawn: spawn, rec: rec, losses: map[rankStep]float64{}, clock: newServed(coreWaits), history: past, faults: t.faults, hits: t.hits}
 		r.opt.Duration /= time.Duration(len(opt.Layouts))
 		r.opt.Kills = max(0, opt.Kills-t.kills)
 		err = r.perform(ctx)

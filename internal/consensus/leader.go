@@ -49,12 +49,12 @@ func (n *Node) watch() {
 			} else {
 				n.sayStarved()
 			}
-			n.poke()
+			n.news.poke()
 		case o := <-n.seen:
 			if l, ok := o.Data.(raft.LeaderObservation); ok && l.LeaderID != "" {
 				n.paced(func(p *pace) { p.led(l.LeaderID == raft.ServerID(n.cfg.ID)) })
 			}
-			n.poke()
+			n.news.poke()
 		case m := <-n.marks:
 			n.proposeDigest(m)
 		case err := <-n.store.broken:
@@ -66,7 +66,7 @@ func (n *Node) watch() {
 			}
 		case <-n.dog.freed:
 			n.streams.mute(false)
-			n.poke()
+			n.news.poke()
 		}
 	}
 }
@@ -91,7 +91,7 @@ func (n *Node) takeOver() {
 			if err := n.raft.Barrier(n.cfg.Election).Error(); err == nil && leads() {
 				for old := n.ready.Load(); old < term && !n.ready.CompareAndSwap(old, term); old = n.ready.Load() {
 				}
-				n.poke()
+				n.news.poke()
 				return
 			}
 			select { // a transfer that is under way refuses barriers at once
@@ -111,7 +111,7 @@ func (n *Node) handOver(what string) {
 		if !n.dog.stuck() { // freed before it was muted: nobody else would undo it
 			n.streams.mute(false)
 		}
-		n.poke()
+		n.news.poke()
 	} else {
 		n.cfg.Logger.Warn("leadership is handed over: "+what+" took too long", "limit", n.dog.after)
 	}

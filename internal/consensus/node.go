@@ -39,8 +39,7 @@ type Node struct {
 
 	notify  chan bool             // raft's leadership edges; raft blocks if watch does not drain it
 	seen    chan raft.Observation // changes of leader, as followers see them; dropped when full, for one says it all
-	changes chan struct{}         // capacity 1
-	moved   atomic.Pointer[chan struct{}]
+	news    news
 	marks   chan *mark                // capacity 1: states whose digest is due
 	ready   atomic.Uint64             // the last term whose barrier has passed here; 0: none
 	running atomic.Pointer[raft.Raft] // raft, for its own callbacks: nil until it is made
@@ -94,16 +93,14 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, store: store, streams: newStreams(cfg.Layer),
-		began: time.Now(), pace: pace{heartbeat: cfg.Heartbeat, election: cfg.Election}, notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), changes: make(chan struct{}, 1), marks: make(chan *mark, 1),
+		began: time.Now(), pace: pace{heartbeat: cfg.Heartbeat, election: cfg.Election}, notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), news: newNews(), marks: make(chan *mark, 1),
 		life: rand.Uint64(), taken: make(chan struct{}, 1), wanted: make(chan struct{}, 1), changing: make(chan struct{}, 1),
 	}
-	moved := make(chan struct{})
-	n.moved.Store(&moved)
 	n.kept, n.knows = recall(cfg.Memory, cfg.ID, cfg.Cluster)
 	n.dog = newWatchdog(cfg.WatchdogAfter, n.Late)
 	n.ctx, n.end = context.WithCancel(context.Background())
 	n.proposals, n.upkeep = newGate(n.ctx, maxProposals), newGate(n.ctx, maxUpkeep)
-	n.fsm = newFSM(cfg.Cluster, n.poke, cfg.Logger.Error)
+	n.fsm = newFSM(cfg.Cluster, n.news.poke, cfg.Logger.Error)
 	n.fsm.inEra = n.entersEra
 	n.fsm.every, n.fsm.marked = cfg.digestEvery, func(m *mark) {
 		select {
@@ -252,16 +249,10 @@ func (n *Node) enqueueTimeout(ctx context.Context) time.Duration {
 func (n *Node) State() lock.View { return *n.fsm.view.Load() }
 
 // Changes is poked after each entry that changed anything, and when leadership changes here or elsewhere.
-func (n *Node) Changes() <-chan struct{} { return n.changes }
-
-func (n *Node) poke() {
-	n.nudge(n.changes)
-	next := make(chan struct{})
-	close(*n.moved.Swap(&next))
-}
+func (n *Node) Changes() <-chan struct{} { return n.news.changes }
 
 // Moved is closed when leadership changes here or elsewhere next: Leadership may differ then. Any number of goroutines may wait for it.
-func (n *Node) Moved() <-chan struct{} { return *n.moved.Load() }
+func (n *Node) Moved() <-chan struct{} { return *n.news.moved.Load() }
 
 // readmit has the leader look for voters that have to be taken in.
 func (n *Node) readmit() { n.nudge(n.wanted) }

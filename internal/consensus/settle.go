@@ -186,7 +186,7 @@ func (n *Node) mayVoteAgain() bool {
 	b.phase, b.bound, b.floor = votes, to, to.Term
 	b.mu.Unlock()
 	n.cfg.Logger.Warn("this voter votes again", "after term", to.Term)
-	n.poke()
+	n.news.poke()
 	return true
 }
 
@@ -202,7 +202,7 @@ func (b *ballot) opens(v franchise.Verdict) {
 	b.phase, b.floor, b.least, b.until = votes, max(b.floor, v.Floor), v.Least, time.Now().Add(leastWithin)
 	b.remember(b.n.store.marked())
 	b.mu.Unlock()
-	b.n.poke()
+	b.n.news.poke()
 }
 
 // asksIn has a leader know that this voter waits for it.
@@ -223,7 +223,7 @@ func (n *Node) stand(s Standing) {
 	if s.Kind != Voting {
 		n.cfg.Logger.Warn("this voter " + s.String())
 	}
-	n.poke()
+	n.news.poke()
 }
 
 // waits says what a voter that does not vote waits for.

@@ -644,7 +644,6 @@ func (h *Host) tick() time.Duration {
 	h.launchers.LetGo()
 	h.launchers.KillStuck(time.Now())
 	h.leaderless(time.Now())
-	h.check()
 	return next
 }
 

@@ -6,8 +6,8 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// check holds what the host keeps against what must be true between any two events. In builds that do not check it does nothing.
-func (h *Host) check() {
+// check holds what a host keeps against what must be true between any two events. In builds that do not check it does nothing.
+func check(h *Host) {
 	if !invariant.On {
 		return
 	}

@@ -292,14 +292,9 @@ func New(c Config) *Leader {
 
 // Run owns the leader's state until ctx ends; then it closes every link and waits for what it started.
 func (l *Leader) Run(ctx context.Context) {
-	every := idleTick
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	tick := newClock() // ends with what refers to it
 	for {
-		if next := l.pace(); next != every {
-			every = next
-			tick.Reset(every)
-		}
+		tick.follow(l)
 		select { // an operator goes before everybody
 		case ev := <-l.first:
 			l.event(ctx, ev)
@@ -327,24 +322,6 @@ func (l *Leader) Run(ctx context.Context) {
 			})
 		}
 	}
-}
-
-const (
-	busyTick = 20 * time.Millisecond  // while something is led that waits for a time
-	idleTick = 200 * time.Millisecond // for what no event announces otherwise
-)
-
-// pace is how often the leader looks at what no event announces. A leader without jobs has nothing that waits for a time.
-func (l *Leader) pace() time.Duration {
-	if len(l.leaving)+len(l.drains)+len(l.brought)+len(l.ahead)+len(l.waiting) > 0 {
-		return busyTick
-	}
-	for _, led := range l.jobs {
-		if led.job.Phase != replica.Ended {
-			return busyTick
-		}
-	}
-	return idleTick
 }
 
 // event takes one event in. What rules and operators asked for, and a node that has just linked, find the newest state followed.

@@ -655,22 +655,22 @@ func TestLeaderNamesRegions(t *testing.T) {
 }
 
 // A leader looks often while a job waits for times, and seldom otherwise: an idle cluster costs next to nothing.
-func TestPace(t *testing.T) {
-	c := newChair(t)
-	if got := c.pace(); got != idleTick {
-		t.Errorf("without jobs: %v", got)
+func TestClockFollows(t *testing.T) {
+	c, tick := newChair(t), newClock()
+	defer tick.Stop()
+	want := func(what string, every time.Duration) {
+		t.Helper()
+		if tick.follow(c.Leader); tick.every != every {
+			t.Errorf("%s: %v, want %v", what, tick.every, every)
+		}
 	}
+	want("without jobs", idleTick)
 	job := fixture.Job()
 	led := c.knows(job)
-	if got := c.pace(); got != busyTick {
-		t.Errorf("with a job: %v", got)
-	}
+	want("with a job", busyTick)
 	led.job = fixture.Changed(job, func(j *replica.Job) { j.Phase = replica.Ended })
-	if got := c.pace(); got != idleTick {
-		t.Errorf("with one that has ended: %v", got)
-	}
+	c.ahead, c.waiting = nil, nil
+	want("with one that has ended", idleTick)
 	c.leaving["n1"] = &leaving{}
-	if got := c.pace(); got != busyTick {
-		t.Errorf("while a daemon is to end: %v", got)
-	}
+	want("while a daemon is to end", busyTick)
 }

@@ -18,6 +18,36 @@ const (
 	riskSteps = 10              // times the cadence: beyond as many steps since the commit, the log has what one more fault may cost
 )
 
+const (
+	busyTick = 20 * time.Millisecond  // while something is led that waits for a time
+	idleTick = 200 * time.Millisecond // for what no event announces otherwise
+)
+
+// clock ticks as often as a leader has to look at what no event announces.
+type clock struct {
+	*time.Ticker
+	every time.Duration
+}
+
+func newClock() *clock { return &clock{time.NewTicker(idleTick), idleTick} }
+
+// follow takes in what the leader waits for. One without jobs has nothing that waits for a time.
+func (c *clock) follow(l *Leader) {
+	every := idleTick
+	if len(l.leaving)+len(l.drains)+len(l.brought)+len(l.ahead)+len(l.waiting) > 0 {
+		every = busyTick
+	}
+	for _, led := range l.jobs {
+		if led.job.Phase != replica.Ended {
+			every = busyTick
+		}
+	}
+	if c.every != every {
+		c.every = every
+		c.Reset(every)
+	}
+}
+
 // waits is since when the commit of a job waits, and what was said of it. Owned by the leader.
 type waits struct {
 	at    replica.Position // that is committed

@@ -230,3 +230,11 @@ func (k *linker) leaveFormer(l *control.Link, leader replica.NodeName, term uint
 		}
 	}
 }
+
+// raftMoved is closed when raftLeader may say otherwise; nil where this node has no vote.
+func (d *daemon) raftMoved() <-chan struct{} {
+	if d.cons == nil {
+		return nil
+	}
+	return d.cons.Moved()
+}

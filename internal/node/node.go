@@ -781,14 +781,6 @@ func (d *daemon) raftLeader() (replica.NodeName, string, uint64) {
 	return name, addr, term
 }
 
-// raftMoved is closed when raftLeader may say otherwise; nil where this node has no vote.
-func (d *daemon) raftMoved() <-chan struct{} {
-	if d.cons == nil {
-		return nil
-	}
-	return d.cons.Moved()
-}
-
 // linkDialer opens control streams to voters. Where the voter is this node, that is a pipe, which is served until ctx ends.
 func (d *daemon) linkDialer(ctx context.Context, served *sync.WaitGroup) dialer {
 	return func(within context.Context, name replica.NodeName, addr string) (net.Conn, error) {
