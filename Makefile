@@ -144,11 +144,13 @@ unit-tools:
 
 unit-race:
 	@mkdir -p $(BIN)/unit && rm -f $(BIN)/unit/race.*
-	CGO_ENABLED=1 $(GOTEST) --jsonfile $(BIN)/unit/race.json -- -race -exec "$(CURDIR)/.ci/took $(BIN)/unit/race.took" $(GOTESTS) $(LONGEST) $$($(GO) list ./... | grep -vxE -e '$(PURE)' -e '$(ALONE)')
+	pkgs=$$($(GO) list ./... | grep -vxE -e '$(PURE)' -e '$(ALONE)'); \
+	CGO_ENABLED=1 $(GOTEST) --jsonfile $(BIN)/unit/race.json -- -race -exec "$(CURDIR)/.ci/took $(BIN)/unit/race.took" $(GOTESTS) $(LONGEST) $$pkgs
 
 unit-plain:
 	@mkdir -p $(BIN)/unit && rm -f $(BIN)/unit/plain.*
-	$(GOTEST) --jsonfile $(BIN)/unit/plain.json -- -tags invariants -exec "$(CURDIR)/.ci/took $(BIN)/unit/plain.took" $(GOTESTS) $(TWICE) $$($(GO) list ./... | grep -xE -e '$(PURE)' -e '$(ALONE)')
+	pkgs=$$($(GO) list ./... | grep -xE -e '$(PURE)' -e '$(ALONE)'); \
+	$(GOTEST) --jsonfile $(BIN)/unit/plain.json -- -tags invariants -exec "$(CURDIR)/.ci/took $(BIN)/unit/plain.took" $(GOTESTS) $(TWICE) $$pkgs
 
 sim: set-up ## jobs on whole hosts in virtual time, with faults aimed at moments: EPISODES of them or an hour, the first one's seed in SEED; table in bin/sim.md
 	@mkdir -p $(BIN) && rm -f $(BIN)/sim.md

@@ -455,6 +455,9 @@ func TestCommitterKeepsUp(t *testing.T) {
 				for _, lag := range []int{0, 1, 2, 3, 4, 6, 9, 14, 21, 33, 50} {
 					s := newCommitSim(t, 1, c.slots, cadence)
 					s.calm, s.lag, s.copying = true, lag, c.copying
+					if c.written {
+						s.must(replica.BeginDurable{Job: s.job, Write: PlanShards(s.at(), func(replica.NodeName) bool { return true })})
+					}
 					for _, n := range s.nodes {
 						n.slots[0].Held = c.written
 					}

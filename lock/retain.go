@@ -163,8 +163,9 @@ func newRetention(in RetainInput) *retention {
 		r.slots--
 	}
 	for _, p := range in.Places {
-		if !p.Ring && p.Held && p.State == replica.SlotSealed && p.Generation.Compare(j.Committed) < 0 && p.Generation != r.below {
-			r.slots-- // a durable write has it, for as long as its store takes
+		w, g := j.Writer, p.Generation
+		if w != nil && !p.Ring && p.Held && g == w.Generation && g != j.Committed && g != r.below {
+			r.slots-- // the durable write has it, for as long as its store takes
 		}
 	}
 	r.crowded = r.slots == 3 && r.named()

@@ -81,6 +81,8 @@ func TestRetainSlots(t *testing.T) {
 			with(slotOf(gen(3, 15)), func(p *PlaceState) { p.Held = true }), slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, []int{2}},
 		"of three, only the candidate stays then": {RetainInput{Candidate: gen(3, 26), Slots: 3, Good: good(23), Places: []PlaceState{
 			with(slotOf(gen(3, 15)), func(p *PlaceState) { p.Held = true }), slotOf(gen(3, 20)), slotOf(gen(3, 22))}}, []int{2}},
+		"nor does a transfer of another old one": {RetainInput{Candidate: gen(3, 26), Slots: 4, Good: good(25), Places: []PlaceState{
+			with(slotOf(gen(3, 16)), func(p *PlaceState) { p.Held = true }), slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
 		"a transfer of what is newer takes none from it": {RetainInput{Candidate: gen(3, 26), Slots: 4, Good: good(25), Places: []PlaceState{
 			slotOf(gen(3, 20)), slotOf(gen(3, 22)), with(slotOf(gen(3, 24)), func(p *PlaceState) { p.Held = true }),
 			{State: replica.SlotFree}}}, nil},
@@ -88,6 +90,7 @@ func TestRetainSlots(t *testing.T) {
 			slotOf(gen(3, 20)), slotOf(gen(3, 22)), slotOf(gen(3, 24))}}, nil},
 	} {
 		c.in.Job = openJob()
+		c.in.Job.Writer = &replica.DurableWrite{Generation: gen(3, 15)}
 		if got := Retain(c.in); !slices.Equal(got, c.want) {
 			t.Errorf("%s: frees %v, want %v", name, got, c.want)
 		}

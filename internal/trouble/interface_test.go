@@ -4,6 +4,7 @@ package trouble_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -29,7 +30,7 @@ func (c *cluster) apart() *links {
 	if os.Geteuid() != 0 {
 		c.t.Skip("only root can make network namespaces")
 	}
-	l := &links{c.t, fmt.Sprintf("rp%d", os.Getpid())}
+	l := &links{c.t, fmt.Sprintf("rp%d-%x", os.Getpid(), rand.Uint32())}
 	hub := l.space("hub")
 	l.ip("-n", hub, "link", "set", "lo", "up")
 	for k := range networks {

@@ -146,7 +146,10 @@ func mountLoop(t testing.TB, dir string) *loopFS {
 	t.Helper()
 	image := filepath.Join(shortDir(t), "image")
 	for _, cmd := range [][]string{{"truncate", "-s", "256M", image}, {"mkfs.ext4", "-q", "-F", image}, {"mount", "-o", "loop", image, dir}} {
-		if out, err := exec.Command(cmd[0], cmd[1:]...).CombinedOutput(); err != nil {
+		out, err := exec.Command(cmd[0], cmd[1:]...).CombinedOutput()
+		if err != nil && cmd[0] == "truncate" {
+			t.Fatalf("%v: %v: %s", cmd, err, out)
+		} else if err != nil {
 			t.Skipf("needs a file system on a loop device: %v: %v: %s", cmd, err, out)
 		}
 	}

@@ -366,6 +366,26 @@ func TestNewer(t *testing.T) {
 	}
 }
 
+// What the decoder passes over, once refuses: fields that are none of a document's, and values that no program has written.
+func TestPassedOver(t *testing.T) {
+	_, _, c, _ := generation(t)
+	body := mustJSON(t, c)
+	for _, key := range []string{
+		`"-":0,`, `"Replayable":true,`, `"replayable":{"x":1},`, `"replayable":0,`, `"replayable":true,"replayable":true,`,
+	} {
+		b, err := Seal("commit", json.RawMessage(strings.Replace(body, `"options":{`, `"options":{`+key, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ParseCommit(b, place, durabletest.Job, gen); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	if p := planOf(reflect.TypeFor[Shard]()); p.fields["-"] != nil {
+		t.Error("a field that JSON does not have is read")
+	}
+}
+
 // A commit of a program of before has an option that nothing read: it is read as before, and the same key elsewhere is refused.
 func TestFormerKeys(t *testing.T) {
 	_, _, c, cb := generation(t)

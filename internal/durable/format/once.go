@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -31,6 +32,7 @@ type plan struct {
 	fields map[string]*plan // of a struct, by their names; else nil
 	of     *plan            // of a list's or a map's elements
 	list   bool
+	word   bool // true or false, and nothing else
 }
 
 var (
@@ -40,7 +42,7 @@ var (
 	raw       = reflect.TypeFor[json.RawMessage]()
 	anything  = new(plan)
 	// former are keys that documents of earlier programs have, by type, and that mean nothing now.
-	former = map[reflect.Type][]string{reflect.TypeFor[replica.Options](): {"replayable"}}
+	former = map[reflect.Type]map[string]*plan{reflect.TypeFor[replica.Options](): {"replayable": {word: true}}}
 )
 
 func planOf(t reflect.Type) *plan {
@@ -74,8 +76,8 @@ func makePlan(t reflect.Type, made map[reflect.Type]*plan) *plan {
 	case reflect.Struct:
 		p.fields = make(map[string]*plan)
 		p.takeFields(t, made)
-		for _, key := range former[t] {
-			p.fields[key] = anything
+		for key, is := range former[t] {
+			p.fields[key] = is
 		}
 	default:
 	}
@@ -91,6 +93,9 @@ func (p *plan) takeFields(t reflect.Type, made map[reflect.Type]*plan) {
 			if of := inner(f.Type); of != nil && of.Kind() == reflect.Struct {
 				p.takeFields(of, made)
 			}
+			continue
+		}
+		if name == "-" {
 			continue
 		}
 		if name == "" {
@@ -121,6 +126,9 @@ func (s *scan) value(p *plan) error {
 	if p.later {
 		s.pass()
 		return nil
+	}
+	if p.word && c != 't' && c != 'f' {
+		return errors.New("a key of before has another value than true or false")
 	}
 	switch c {
 	case '{':

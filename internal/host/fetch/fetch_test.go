@@ -176,8 +176,11 @@ func TestVerifyGivesABadCopyUp(t *testing.T) {
 	if _, err := n.arena.File().WriteAt([]byte{1}, int64(h.RingOffset)+int64(place.Index)*int64(h.RingStride)+7); err != nil {
 		t.Fatal(err)
 	}
+	n.arena.Hold(place) // by a push: it finds out by the place's count
+	defer n.arena.Release(place)
 	lost := room.Lost(n.job, replica.OfRank(0), n.job.Plan.Generation, replica.Digest{1}, 0)
-	if f.Verify(t.Context(), n.job.ID, n.arena, place, lost) || n.arena.Word(place).State() != replica.SlotFree || n.arena.Readers(place) != 0 {
+	good := f.Verify(t.Context(), n.job.ID, n.arena, place, lost)
+	if good || n.arena.Word(place).State() != replica.SlotFree || n.arena.Readers(place) != 1 {
 		t.Errorf("it is %v, with %d readers", n.arena.Word(place).State(), n.arena.Readers(place))
 	}
 	n.took("spoiled private 0", "given up private 0")

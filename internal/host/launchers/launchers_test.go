@@ -403,3 +403,17 @@ func TestLaunchersOfAStoppedJob(t *testing.T) {
 		}
 	}
 }
+
+// A launcher is any user's process: a rank that is none neither ends the daemon nor is remembered.
+func TestALauncherNamesARankThatIsNone(t *testing.T) {
+	d := newRig(t)
+	d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase = replica.Opening }))
+	peer, _ := d.listener()
+	for _, r := range []replica.Rank{2, 4_000_000_000} {
+		d.Handle(session.RunRunning{Peer: peer, RunExited: wire.RunExited{Rank: r, PID: 4711}}, time.Now())
+		d.Handle(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: r, PID: 4711, Status: 1}}, time.Now())
+	}
+	if l := d.all[peer.ID()]; len(l.starts) != 0 {
+		t.Errorf("it remembers %v", l.starts)
+	}
+}

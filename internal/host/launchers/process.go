@@ -19,6 +19,9 @@ func (p *Pool) running(ev session.RunRunning, now time.Time) {
 		return
 	}
 	r, pid := ev.RunExited.Rank, ev.RunExited.PID
+	if !p.named(l, r) {
+		return
+	}
 	l.starts.runs(r, pid, now)
 	l.hears(now)
 	if job := p.owner.Named(l.hello.Job); job != nil {
@@ -29,6 +32,20 @@ func (p *Pool) running(ev session.RunRunning, now time.Time) {
 	}
 }
 
+// named reports whether there is a rank that a launcher names: it runs as any user, and its word is no index.
+func (p *Pool) named(l *launcher, r replica.Rank) bool {
+	world := int(l.hello.World)
+	if job := p.owner.Named(l.hello.Job); job != nil {
+		world = len(job.Record().Ranks)
+	}
+	if int(r) < world {
+		return true
+	}
+	p.log.Failed("launcher", fmt.Sprintf("process %d of job %q", l.peer.PID(), l.hello.Job),
+		fmt.Sprintf("it names rank %d of a world of %d", r, world))
+	return false
+}
+
 // exited takes a launcher's report that a process has ended.
 func (p *Pool) exited(ev session.RunExited, now time.Time) {
 	l := p.all[ev.Peer.ID()]
@@ -36,6 +53,9 @@ func (p *Pool) exited(ev session.RunExited, now time.Time) {
 		return
 	}
 	x := ev.RunExited
+	if !p.named(l, x.Rank) {
+		return
+	}
 	l.hears(now)
 	l.starts.over(x.Rank)
 	p.log.Exited(l.hello.Job, x.Rank, x.PID, x.Status)
