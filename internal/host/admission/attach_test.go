@@ -1,8 +1,10 @@
 package admission
 
 import (
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/replicad/replicad/internal/control"
@@ -203,4 +205,78 @@ func TestListedWhileItIsParked(t *testing.T) {
 		t.Errorf("it is rank %+v, and %v is listed", lj.ranks[0], d.Listed())
 	}
 	d.Check()
+}
+
+// A rank to which no descriptor can be sent asks again: its node is short of them.
+func TestAnswerThatFindsNoDescriptor(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int32
+		did  string
+	}{
+		{syscall.EMFILE, wire.CodeAgain, "is short of descriptors: " + syscall.EMFILE.Error()},
+		{os.ErrClosed, 0, ""},
+	} {
+		d := newRig(t)
+		lj := d.put(fixture.Job())
+		p := d.session()
+		p.short = c.err
+		lj.ranks[0] = &Rank{Incarnation: 4, Arena: roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, false)}), Peer: p, Alive: true}
+		d.Attach(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}}, d.at)
+		if d.log.Count(`"event":"failed"`) == 0 {
+			t.Errorf("%v is not logged", c.err)
+		}
+		if got := strings.Join(d.did, "; "); got != c.did {
+			t.Errorf("%v: the owner %q, want %q", c.err, got, c.did)
+		}
+		if c.code == 0 {
+			if len(p.got) != 0 {
+				t.Errorf("%v: the process is sent %+v", c.err, p.got)
+			}
+		} else if code, text := p.refused(); code != c.code || text != c.err.Error() {
+			t.Errorf("%v: refused with %d %q", c.err, code, text)
+		}
+	}
+}
+
+// A process that a daemon before this one named the owner of its arena has it once it asks anew. One that has loaded something has it already.
+func TestHandedOutAgain(t *testing.T) {
+	for initial, again := range map[replica.Epoch]bool{0: true, 3: false} {
+		d := newRig(t)
+		lj := d.put(fixture.Job())
+		arena := roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, false)})
+		p := d.session()
+		lj.ranks[0] = &Rank{Incarnation: 4, Arena: arena, PID: p.pid, Start: p.start, Alive: true, Initial: initial}
+		hello := wire.Hello{ABI: wire.RankABI, World: 2, Nonce: 77, Job: "job"}
+		d.Hello(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: hello}, d.at)
+		if !again {
+			if _, text := p.refused(); !strings.Contains(text, "use one handle") || len(d.all) != 0 {
+				t.Errorf("refused with %q, and %d are on their way", text, len(d.all))
+			}
+			continue
+		}
+		if h, _ := p.reads(); h.Type != wire.MWelcome || !d.speaks[p.id] {
+			t.Errorf("the hello is answered by %d", h.Type)
+		}
+		d.attach(p, nil)
+		if h, _ := p.reads(); h.Type != wire.MAttached || h.Incarnation != 4 || lj.ranks[0].Peer != p || len(d.all) != 0 || len(d.says()) != 0 {
+			t.Errorf("the attach is answered by %d", h.Type)
+		}
+	}
+}
+
+// Creates of launchers count with claims: a user's sessions bound both.
+func TestCreatesCountWithClaims(t *testing.T) {
+	d := newRig(t)
+	d.put(opening())
+	d.cfg.PerUser.Sessions, d.creates = 3, 3
+	d.attach(d.hello(nil), nil)
+	if sent := d.says(); len(sent) != 0 {
+		t.Errorf("beside three creates the leader is sent %+v", sent)
+	}
+	d.creates = 2
+	d.Tick(d.at)
+	if claims := fixture.Only[control.ClaimRequest](d.says()); len(claims) != 1 || d.Gate.May(0, fixture.JobID) {
+		t.Errorf("beside two the leader is sent %+v", claims)
+	}
 }
