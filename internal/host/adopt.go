@@ -26,11 +26,9 @@ func (h *Host) arenaList() []holding.Entry {
 	// An empty list is written, nil is not.
 	list := append([]holding.Entry{}, h.adoption.Listed()...)
 	passing := map[string]bool{} // on their way from a dead process to the next one
-	for _, a := range h.attaching {
-		if a.arena != nil {
-			passing[a.arena.Key()] = true
-			list = append(list, holding.Entry{Key: a.arena.Key(), Job: a.arena.Spec().Job, Rank: a.hello.Rank, PID: a.peer.PID(), Start: a.peer.StartTime(), For: a.hello.Job})
-		}
+	for _, e := range h.admission.Listed() {
+		passing[e.Key] = true
+		list = append(list, e)
 	}
 	for id, lj := range h.jobs {
 		for r, lr := range lj.ranks {
@@ -136,6 +134,41 @@ func (h *Host) settleAdopted(lj *localJob, e adoption.Settle) {
 	}
 }
 
+// reattach takes back a rank whose daemon was away.
+func (h *Host) reattach(ev session.Hello) {
+	defer ev.File.Close()
+	for _, lj := range h.jobs {
+		for _, lr := range lj.ranks {
+			if lr.pid == ev.Peer.PID() && lr.start == ev.Peer.StartTime() && lr.rank == ev.Hello.Rank && lj.job.Name == ev.Hello.Job {
+				h.attachAgain(lj, lr, ev)
+				return
+			}
+		}
+	}
+	if ref, ok := h.adoption.Back(ev.Peer, ev.Hello.Rank); ok {
+		inc, _, _ := ref.Owner()
+		h.admission.Back(ev, ref, inc, 0)
+		return
+	}
+	if h.adoptOffered(ev) {
+		return
+	}
+	ev.Peer.Refuse(ev.Header.Request, wire.CodeStopped, fmt.Sprintf("no arena of job %q, rank %d belongs to process %d here: the rank was "+
+		"taken over or the job has ended", ev.Hello.Job, ev.Hello.Rank, ev.Peer.PID()))
+}
+
+func (h *Host) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
+	lr.peer, lr.ordered = ev.Peer, orderKey{}
+	lr.does(returns)
+	if lr.unproven {
+		lr.unproven = false
+		h.saveArenas()
+	}
+	h.admission.Back(ev, lr.arena, lr.incarnation, lj.job.Epoch)
+	h.log.Reattached(lj.job, lr.rank, lr.pid)
+	h.reconcile(lj)
+}
+
 // adoptOffered takes an arena that a live rank offers, where the keeper had lost it.
 func (h *Host) adoptOffered(ev session.Hello) bool {
 	if !h.adoption.Awaits(ev.Peer, ev.Hello.Rank) {
@@ -160,7 +193,7 @@ func (h *Host) adoptOffered(ev session.Hello) bool {
 	h.custody.Put(key, ref.File())
 	ref.Process = holding.Process{PID: ev.Peer.PID(), Start: ev.Peer.StartTime(), Proven: true}
 	inc, _, _ := ref.Owner()
-	h.attached(ev, ref, inc, 0)
+	h.admission.Back(ev, ref, inc, 0)
 	h.notify(h.adoption, adoption.Offered{Arena: ref, Peer: ev.Peer})
 	return true
 }

@@ -484,7 +484,9 @@ func TestOrphanWaitsAndIsTold(t *testing.T) {
 // again: it is given the arena, with nobody's words in it.
 func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
 	d := newRig(t)
-	job := fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Ranks[0].Incarnation, j.NextIncarnation = 6, 6 })
+	job := fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
+		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
+	})
 	lj := d.put(job)
 	old := d.attach(lj, 0)
 	old.incarnation = 4
@@ -499,9 +501,16 @@ func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
 	old.arena.Process = holding.Process{PID: gone.pid, Start: gone.start, Proven: true}
 	p, r := d.session(0)
 	h := wire.Hello{ABI: wire.RankABI, Rank: 0, World: 2, Group: 0, Nonce: 77, Job: job.Name}
-	a := &attaching{peer: p, hello: h, welcomed: true, attach: 2, granted: 6, geometry: old.arena.Geometry()}
-	d.attaching[p.ID()] = a
-	d.makeArena(lj, a)
+	d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: h})
+	r.reads() // the welcome
+	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: old.arena.Geometry().Regions})
+	claims := fixture.Only[control.ClaimRequest](d.says())
+	if len(claims) != 1 {
+		t.Fatalf("%d claims", len(claims))
+	}
+	job = fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Ranks[0].Incarnation, j.NextIncarnation = 6, 6 })
+	lj.job = job
+	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 6})
 	came(t, "the parking", d.in) // the daemon dies here
 	d.restart()
 	d.tell(job)

@@ -180,12 +180,10 @@ func TestSlowKeeperHoldsUpOneRank(t *testing.T) {
 	p, r := d.hello(nil)
 	r.reads() // the welcome
 	d.attachFor(p)
-	a := d.attaching[p.ID()]
-	a.granted = 4
-	d.makeArena(lj, a)
+	d.grants(4)
 	d.handle(came(t, "the arena", d.in)) // with the keeper on the host's goroutine this is where it would stay
 	key := came(t, "the keeper's call", slow.called)
-	if lj.ranks[0] != nil || !d.claiming(lj, 0) {
+	if lj.ranks[0] != nil || !d.admission.Claiming("job", 0) {
 		t.Error("the arena is handed out before the keeper has it")
 	}
 	r.quiet(p)
@@ -215,20 +213,20 @@ func TestGoneWhileItsArenaIsParked(t *testing.T) {
 		lj := d.put(opening())
 		p, _ := d.hello(nil)
 		d.attachFor(p)
-		a := d.attaching[p.ID()]
-		a.granted = 4
 		var old *localRank
 		if !fresh {
 			old = d.attach(lj, 0)
 			old.life, old.incarnation = dead, 2
 			d.both(old.arena, 0, fixture.Gen(1, 4))
-			a.geometry = old.arena.Geometry()
 		}
-		d.makeArena(lj, a)
+		d.grants(4)
 		if fresh {
 			d.handle(came(t, "the arena", d.in))
 		}
-		ref := a.arena
+		var ref *holding.Arena
+		if passing := d.admission.Arenas(); len(passing) == 1 {
+			ref = passing[0]
+		}
 		if ref == nil || !fresh && len(lj.parts()) != 2 {
 			t.Fatalf("%s: parks %v, holds %d parts meanwhile", what, ref, len(lj.parts()))
 		}

@@ -111,7 +111,9 @@ func TestRefusedProcessesDontMeet(t *testing.T) {
 	if !d.desk.Waits(fixture.JobID, 0) {
 		t.Error("a process that was welcomed does not wait for its key")
 	}
-	d.refuse(d.attaching[p.ID()], 1, wire.CodeRefused, "another was first")
+	regions := fixture.Geometry(t, false).Regions
+	regions[1].Class = replica.Window // of a private one
+	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 1}, Regions: regions})
 	r.reads() // why
 	d.handleSession(get)
 	h, body := r.reads()

@@ -115,7 +115,7 @@ func (h *Host) rankDied(lj *localJob, lr *localRank) {
 		h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: lj.job.Epoch, Kind: replica.ProcessDead, Rank: lr.rank, Incarnation: lr.incarnation, Detail: cmp.Or(lr.end, "process exited in "+word.Phase().String())}})
 	}
 	h.reconcile(lj)
-	h.serveAttaching()
+	h.admission.Serve(time.Now())
 }
 
 // buryLeft gives up what was left half done in the arena of a rank that writes no more, and seals in its name what was whole.
@@ -163,7 +163,7 @@ func (h *Host) finishedPart(ev partFinished) {
 		}
 	}
 	h.reconcile(lj)
-	h.serveAttaching()
+	h.admission.Serve(time.Now())
 }
 
 // supersede stops ranks whose claim a newer incarnation took over: their arenas stay as holders, their processes go (P3).

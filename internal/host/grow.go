@@ -9,11 +9,10 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/admission"
 	"github.com/replicad/replicad/internal/host/growth"
-	"github.com/replicad/replicad/internal/host/launchers"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
-	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -35,7 +34,7 @@ const longestGrowth = 24 * time.Hour
 
 // grows takes a rank's call for other regions.
 func (h *Host) grows(lj *localJob, lr *localRank, ev session.Grow) {
-	g, err := registered(ev.Regions)
+	g, err := admission.Registered(ev.Regions)
 	if err != nil {
 		ev.Peer.Refuse(ev.Header.Request, wire.CodeInvalid, err.Error())
 		return
@@ -52,8 +51,8 @@ func askNumber() uint64 {
 // recipe tells a process how it gets the regions that its job has, a piece at a time. While a growth is under way nobody knows that.
 func (h *Host) recipe(ev session.Recipe) {
 	lj, _ := h.rankOf(ev.Peer)
-	if a := h.attaching[ev.Peer.ID()]; lj == nil && a != nil {
-		lj = h.jobNamed(a.hello.Job)
+	if name, is := h.admission.JobOf(ev.Peer.ID()); lj == nil && is {
+		lj = h.jobNamed(name)
 	}
 	if lj == nil || lj.job.Growth != nil {
 		ev.Peer.Refuse(ev.Header.Request, wire.CodeAgain, "the job is not known here yet, or grows at this moment")
@@ -113,7 +112,7 @@ func (h *Host) grownParked(ev grownParked) {
 	if lj == nil || lj.ranks[ev.rank] == nil || lj.ranks[ev.rank].arena != ev.arena || lj.ranks[ev.rank].peer != ev.peer {
 		return // it is dead, or connected anew: it asks again
 	}
-	h.answerAttach(lj, lj.ranks[ev.rank], ev.request)
+	h.admission.Answer(lj, ev.rank, ev.request, time.Now())
 }
 
 // outgrown tells whether the rank has the arena of a growth that a fault took back. Its process has given up what the job goes on from.
@@ -157,8 +156,8 @@ func (h *Host) sayGrowth(lj *localJob, was *replica.Job) {
 
 // Lacks is why an arena can't be had here now.
 func (h rooms) Lacks(spec shm.Spec) error {
-	if err := want.Descriptor(arenaDescriptors); err != nil {
-		return fmt.Errorf("%d descriptors for an arena: %w", arenaDescriptors, err)
+	if err := h.Descriptors(); err != nil {
+		return err
 	}
-	return launchers.FewerSlots(spec, h.room(spec))
+	return h.Room(spec)
 }

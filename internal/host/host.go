@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/desk"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/act"
+	"github.com/replicad/replicad/internal/host/admission"
 	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/host/agents"
 	"github.com/replicad/replicad/internal/host/fetch"
@@ -145,12 +146,10 @@ type Host struct {
 	told         control.Told // by the leader of link
 	asked        bool         // for a whole view, which has not come
 	jobs         map[replica.JobID]*localJob
-	attaching    map[uint64]*attaching // by session peer
 	launchers    *launchers.Pool       // with what they and others here are short of
+	admission    *admission.Gate       // the processes that are on their way to their arena
 	requests     uint64                // last request id
 	asking       *account.Pace         // of what processes here ask the leader
-	claims       map[uint64]*attaching // under way, by request; those of processes that are gone too
-	claimsWait   bool                  // some have to wait for the pace of their user
 	desk         *desk.Desk            // the rendezvous, as ranks here see it
 	questions    map[uint64]chan<- any // to the leader, not answered
 	lastReport   time.Time
@@ -208,9 +207,9 @@ type request interface {
 func New(c Config) *Host {
 	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, notVoting: c.NotVoting, learn: c.Learn, store: c.Store, spool: c.Spool, durableRate: writer.NewRate(uint64(c.Daemon.DurableRate)),
 		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse,
-		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{}, attaching: map[uint64]*attaching{},
-		claims: map[uint64]*attaching{}, questions: map[uint64]chan<- any{},
-		yielding: yielding{pacer: new(manners.Pacer)}}
+		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{},
+		questions: map[uint64]chan<- any{},
+		yielding:  yielding{pacer: new(manners.Pacer)}}
 	if m.processes == nil {
 		m.processes = kernel{}
 	}
@@ -229,6 +228,7 @@ func New(c Config) *Host {
 	m.launchers = launchers.New(launcherOwner{m}, m.log, m.audit, m.cfg, m.cluster, m.self.Name)
 	m.asking = account.NewPace(m.cfg.PerUser.Requests)
 	m.desk = desk.New(deskOwner{m}, m.log)
+	m.admission = admission.New(admissionOwner{rooms{m}}, admissionOwner{rooms{m}}, m.launchers, m.desk, m.log, m.audit, m.cfg)
 	m.adoption = adoption.New(rooms{m}, m.log, m.self.Boot, m.cfg.Timing.HangFirst)
 	m.scrubber = newScrubber(m)
 	m.restores = restore.New(rooms{m}, m.log)
@@ -328,10 +328,8 @@ func (h *Host) handle(ev Event) {
 		}
 	case leaveAsked:
 		h.leaves(ev)
-	case arenaReady:
-		h.arenaReady(ev)
-	case arenaParked:
-		h.arenaParked(ev)
+	case admission.Event:
+		h.admission.Handle(ev, time.Now())
 	case arenaShort:
 		h.arenaShort(ev)
 	case answer:
@@ -350,8 +348,6 @@ func (h *Host) handle(ev Event) {
 		ev.arena.Unstage(ev.staging.Place(), ev.staging)
 	case regionsHashed:
 		h.regionsHashed(ev)
-	case durableRead:
-		h.durableRead(ev)
 	case spooled:
 		h.send(control.SpoolReport(ev))
 	}
@@ -469,7 +465,7 @@ func (h *Host) leaderSays(msg any) {
 			h.launchers.Of(lj).Note(msg.Text)
 		}
 	case control.ClaimReply:
-		h.claimReplied(msg)
+		h.admission.Claimed(msg)
 	case control.CreateReply:
 		h.launchers.Created(msg, time.Now())
 	case control.AgentRound:
@@ -528,7 +524,7 @@ func (h *Host) viewed(v control.View) {
 	}
 	h.desk.JobsTold() // behind reconcile: who waited is held against the fences that it raised
 	h.launchers.Serve(time.Now())
-	h.serveAttaching()
+	h.admission.Serve(time.Now())
 	for id, lj := range h.jobs {
 		if !known[id] && v.Index >= lj.job.LastIndex && len(lj.view().Arenas()) == 0 && !h.launchers.Launching(lj.job.Name) {
 			lj.launched.Close()
@@ -571,13 +567,7 @@ func (h *Host) resend() {
 			h.send(l)
 		}
 	}
-	for id, a := range h.claims {
-		if !h.waitsFor(id, a) {
-			delete(h.claims, id)
-			continue
-		}
-		h.send(control.ClaimRequest{ID: id, Claim: a.claim, Token: a.hello.Token})
-	}
+	h.admission.Resend()
 	h.launchers.Resend()
 	for _, s := range h.suspects {
 		h.send(s)
@@ -633,13 +623,10 @@ func (h *Host) tick() time.Duration {
 	}
 	h.yield()
 	h.asking.Tick(time.Now())
-	h.retryShort()
+	h.admission.Retry(time.Now())
 	next = min(next, h.turnRooms(time.Now()))
 	h.launchers.Serve(time.Now())
-	if h.claimsWait {
-		h.claimsWait = false
-		h.serveAttaching()
-	}
+	h.admission.Tick(time.Now())
 	h.desk.Tick() // behind claims: a recovery waits for these, and a job's processes may ask at the rendezvous in a loop
 	h.launchers.LetGo()
 	h.launchers.KillStuck(time.Now())
@@ -675,11 +662,7 @@ func (h *Host) Close() {
 	for _, a := range h.growing.Close() {
 		a.Close()
 	}
-	for _, a := range h.attaching {
-		if a.arena != nil {
-			closeAll(a.arena)
-		}
-	}
+	closeAll(h.admission.Arenas()...)
 	for _, lj := range h.jobs {
 		closeAll(lj.view().Arenas()...)
 	}

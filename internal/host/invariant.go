@@ -35,14 +35,7 @@ func check(h *Host) {
 				"arena %s of job %v mirrors %v of job %s", m.Arena.Key(), m.Arena.Spec().Job, m.Part, lj.job.Name)
 		}
 	}
-	for id, a := range h.attaching {
-		invariant.Holds(a.peer.ID() == id, "process %d lies under session %d", a.peer.PID(), id)
-		invariant.Holds(a.attach == 0 || a.welcomed, "process %d asks for an arena, and is not welcomed", a.peer.PID())
-		invariant.Holds(a.request == 0 || h.claims[a.request] == a,
-			"the claim %d of process %d is somebody else's", a.request, a.peer.PID())
-		lj, lr := h.rankOf(a.peer)
-		invariant.Holds(lj == nil, "process %d attaches, and has rank %v", a.peer.PID(), lr)
-	}
+	h.admission.Check()
 	h.launchers.Check()
 }
 

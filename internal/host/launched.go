@@ -37,7 +37,7 @@ func (h launcherOwner) All() (jobs []launchers.Job) {
 
 func (h launcherOwner) Send(msg any) { h.send(msg) }
 
-func (h launcherOwner) MayCreate(user uint32) bool { return h.mayAsk(user, replica.JobID{}) }
+func (h launcherOwner) MayCreate(user uint32) bool { return h.admission.May(user, replica.JobID{}) }
 
 func (h launcherOwner) NextRequest() uint64 { return h.nextRequest() }
 
@@ -50,15 +50,7 @@ func (h launcherOwner) Remark(id replica.JobID, notes []replica.Remark) {
 }
 
 func (h launcherOwner) Expects(job *replica.Job, r replica.Rank) bool {
-	if h.desk.Waits(job.ID, r) {
-		return true
-	}
-	for _, a := range h.attaching { // one that was welcomed and has not asked to attach yet builds its model
-		if a.hello.Job == job.Name && a.hello.Rank == r && (a.attach != 0 || !a.welcomed) {
-			return true
-		}
-	}
-	return false
+	return h.desk.Waits(job.ID, r) || h.admission.Expects(job.Name, r)
 }
 
 func (h launcherOwner) Died(id replica.JobID, r replica.Rank) {

@@ -91,23 +91,15 @@ func TestProcessesThatWaitForTheirDaemon(t *testing.T) {
 	if expected() {
 		t.Error("it has left the rendezvous")
 	}
-	for _, c := range []struct {
-		a    attaching
-		want bool
-	}{
-		{attaching{hello: wire.Hello{Job: "job"}}, true},
-		{attaching{hello: wire.Hello{Job: "job"}, welcomed: true}, false}, // it builds its model
-		{attaching{hello: wire.Hello{Job: "job"}, welcomed: true, attach: 7}, true},
-		{attaching{hello: wire.Hello{Job: "job", Rank: 1}}, false},
-		{attaching{hello: wire.Hello{Job: "other"}}, false},
-	} {
-		c.a.peer = peer
-		d.attaching = map[uint64]*attaching{peer.ID(): &c.a}
-		if got := expected(); got != c.want {
-			t.Errorf("%+v: it waits: %t", c.a, got)
-		}
+	d.informed = false // nothing can be judged
+	d.handleSession(session.Hello{Peer: peer, Hello: wire.Hello{ABI: wire.RankABI, World: 2, Job: "job"}})
+	if !expected() {
+		t.Error("it has asked for its rank")
 	}
-	clear(d.attaching)
+	d.handleSession(session.Gone{Peer: peer})
+	if expected() {
+		t.Error("it has gone")
+	}
 }
 
 // What launchers are judged by is the rank as it is here.

@@ -11,6 +11,7 @@ import (
 	"github.com/replicad/replicad/internal/exposure"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/act"
+	"github.com/replicad/replicad/internal/host/admission"
 	"github.com/replicad/replicad/internal/host/lacks"
 	"github.com/replicad/replicad/internal/host/launchers"
 	"github.com/replicad/replicad/internal/host/mirrors"
@@ -39,19 +40,19 @@ type localJob struct {
 	clocks     recovery.Keep       // what a leader has handed out of the job's clocks, for the next one
 	still      reportClock         // since when there is nothing else to report
 	seq        uint64
-	reported   replica.NodeReport                // as sent last, to send only changes
-	bad        []replica.Held                    // copies here that failed their digest since the job last ran
-	badDisk    []replica.Held                    // and durable parts, when they were read here
-	lacks      lacks.Book                        // what copies of ranks here lack
-	said       remarks.Book                      // what ranks and launchers here say of the job
-	launched   *launchers.Book                   // what its launchers here know of it
-	exposure   exposure.Watch                    // what a fault would cost now
-	kept       map[replica.Rank]*durableGeometry // what ranks that were started here have in the durable generation that the job opens from
+	reported   replica.NodeReport // as sent last, to send only changes
+	bad        []replica.Held     // copies here that failed their digest since the job last ran
+	badDisk    []replica.Held     // and durable parts, when they were read here
+	lacks      lacks.Book         // what copies of ranks here lack
+	said       remarks.Book       // what ranks and launchers here say of the job
+	launched   *launchers.Book    // what its launchers here know of it
+	exposure   exposure.Watch     // what a fault would cost now
+	admission  *admission.Book    // what was read for processes that want its ranks
 }
 
 func newLocalJob(job *replica.Job, held *mirrors.Held) *localJob {
 	return &localJob{job: job, candidacy: newCandidacy(), ranks: map[replica.Rank]*localRank{}, mirrors: held,
-		lacks: lacks.Book{}, launched: launchers.NewBook(), kept: map[replica.Rank]*durableGeometry{}}
+		lacks: lacks.Book{}, launched: launchers.NewBook(), admission: admission.NewBook()}
 }
 
 // localRank is a rank whose claim this node holds, or held. Owned by the host.
@@ -81,6 +82,11 @@ type localRank struct {
 	ordered  orderKey // the last order sent, so that orders can be derived again and again
 	still    stillness
 	sealedAt map[replica.Generation]time.Time
+}
+
+// superseded reports whether a newer incarnation holds the rank, or nobody will.
+func (lr *localRank) superseded(job *replica.Job) bool {
+	return room.Superseded(job, lr.rank, lr.incarnation)
 }
 
 // view is the job as rooms see it.
@@ -155,7 +161,7 @@ func (h *Host) takenForDead(job *replica.Job) bool {
 func (h *Host) orphaned(lj *localJob) (dead []replica.RankReport) {
 	for r, c := range lj.job.Ranks {
 		rank := replica.Rank(r)
-		if c.Incarnation == 0 || c.Node != h.self.Name || c.NodeIncarnation != h.self.Incarnation || h.claiming(lj, rank) {
+		if c.Incarnation == 0 || c.Node != h.self.Name || c.NodeIncarnation != h.self.Incarnation || h.admission.Claiming(lj.job.Name, rank) {
 			continue
 		}
 		if lr := lj.ranks[rank]; lr == nil || lr.incarnation < c.Incarnation {

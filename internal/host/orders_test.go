@@ -241,8 +241,10 @@ func TestReportsAreNumbered(t *testing.T) {
 func TestRequestsAreSentAgain(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
-	a := &attaching{peer: &mute{id: 1001}, request: 1, claim: replica.Claim{Job: fixture.JobID, Rank: 1, Nonce: 77}}
-	d.attaching[1001], d.claims[1], d.requests = a, a, 1
+	d.put(fixture.Changed(opening(), func(j *replica.Job) { j.ID, j.Name = replica.JobID{9}, "opens" }))
+	asks := &mute{id: 1001}
+	d.handleSession(session.Hello{Peer: asks, Hello: wire.Hello{ABI: wire.RankABI, Rank: 1, World: 2, Nonce: 77, Job: "opens"}})
+	d.handleSession(session.Attach{Peer: asks, Header: wire.RankHeader{Request: 2}, Regions: fixture.Geometry(t, false).Regions})
 	d.handleSession(session.RunHello{Peer: &mute{id: 1002}, RunHello: wire.RunHello{World: 2, Job: "next"}})
 	d.visitor(0).asks(3, wire.MKVGet, wire.KV{Key: "addr"})
 	asked := d.asked()

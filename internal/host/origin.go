@@ -9,8 +9,8 @@ import (
 // origin answers a process with what its job began with, as JSON; an empty text: with the program's own state.
 func (h *Host) origin(ev session.From) {
 	lj, lr := h.rankOf(ev.Peer)
-	if a := h.attaching[ev.Peer.ID()]; lj == nil && a != nil {
-		lj = h.jobNamed(a.hello.Job)
+	if name, is := h.admission.JobOf(ev.Peer.ID()); lj == nil && is {
+		lj = h.jobNamed(name)
 	}
 	if lj == nil {
 		ev.Peer.Refuse(ev.Header.Request, wire.CodeAgain, "the job is not known here yet")

@@ -10,10 +10,12 @@ import (
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/fetch"
+	"github.com/replicad/replicad/internal/host/launchers"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/want"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -161,3 +163,18 @@ func (h rooms) Corrupt(c control.CorruptCopy, nodes []replica.NodeName) {
 		h.corrupt(lj, c, nodes)
 	}
 }
+
+// Descriptors is why an arena finds too few descriptors here.
+func (h rooms) Descriptors() error {
+	if err := want.Descriptor(arenaDescriptors); err != nil {
+		return fmt.Errorf("%d descriptors for an arena: %w", arenaDescriptors, err)
+	}
+	return nil
+}
+
+// arenaDescriptors is how many descriptors the way of an arena to its process takes at most: its own, those of what is read meanwhile, and
+// duplicates on their way to the keeper and the process.
+const arenaDescriptors = 4
+
+// Room is why an arena finds too little memory here.
+func (h rooms) Room(spec shm.Spec) error { return launchers.FewerSlots(spec, h.room(spec)) }

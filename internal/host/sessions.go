@@ -25,36 +25,9 @@ func (h *Host) handleSession(ev session.Event) {
 			return
 		}
 		h.notify(h.adoption, adoption.Asked{Peer: ev.Peer, Job: ev.Hello.Job, Rank: ev.Hello.Rank})
-		a := &attaching{peer: ev.Peer, hello: ev.Hello, helloReq: ev.Header.Request}
-		h.attaching[ev.Peer.ID()] = a
-		h.advance(a)
+		h.admission.Hello(ev, time.Now())
 	case session.Attach:
-		a := h.attaching[ev.Peer.ID()]
-		if lj, lr := h.rankOf(ev.Peer); a == nil && lr != nil {
-			h.answerAttach(lj, lr, ev.Header.Request) // the answer came when the rank had stopped waiting for it
-			return
-		}
-		if a == nil || !a.welcomed {
-			ev.Peer.Refuse(ev.Header.Request, wire.CodeState, "attach before hello was answered")
-			return
-		}
-		if !ev.Again { // a rank waits in slices, and asks in each
-			g, err := registered(ev.Regions)
-			if err != nil {
-				h.refuse(a, ev.Header.Request, wire.CodeInvalid, err.Error())
-				return
-			}
-			a.geometry = g
-		}
-		a.attach = ev.Header.Request
-		if lj := h.jobNamed(a.hello.Job); a.turned && lj != nil {
-			a.turned = false
-			h.meet(lj.job, a)
-		}
-		if ev.Group != replica.NoGroup {
-			a.hello.Group = ev.Group
-		}
-		h.advance(a)
+		h.admission.Attach(ev, time.Now())
 	case session.Grow:
 		h.heard(ev.Peer, ev)
 	case session.Resumed:
@@ -180,8 +153,7 @@ func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
 // peerGone is a lost session: of a live process until its exit is seen.
 func (h *Host) peerGone(p session.Peer) {
 	h.desk.Leave(p)
-	if h.attaching[p.ID()] != nil {
-		delete(h.attaching, p.ID())
+	if h.admission.Gone(p.ID()) {
 		return
 	}
 	if name, was := h.launchers.Gone(p.ID()); was {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/audit"
 	"github.com/replicad/replicad/internal/control"
@@ -40,6 +41,16 @@ func (d *rig) hello(change func(*wire.Hello)) (session.Peer, *rankEnd) {
 
 func (d *rig) attachFor(p session.Peer) {
 	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: fixture.Geometry(d.t, false).Regions})
+}
+
+// grants has the leader grant the one claim that it was sent.
+func (d *rig) grants(inc replica.Incarnation) {
+	d.t.Helper()
+	claims := fixture.Only[control.ClaimRequest](d.says())
+	if len(claims) != 1 {
+		d.t.Fatalf("%d claims", len(claims))
+	}
+	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: inc})
 }
 
 // refused reads a refusal and its reason.
@@ -94,7 +105,7 @@ func TestAttachRefusals(t *testing.T) {
 		if code, text := r.refused(); code != c.code || !strings.Contains(text, c.text) {
 			t.Errorf("%s: refused with %d %q, want %d and %q", what, code, text, c.code, c.text)
 		}
-		if d.attaching[p.ID()] != nil {
+		if _, is := d.admission.JobOf(p.ID()); is {
 			t.Errorf("%s: remembered", what)
 		}
 	}
@@ -116,7 +127,7 @@ func TestAttach(t *testing.T) {
 	}
 	d.says()
 	d.attachFor(p)
-	d.serveAttaching()
+	d.admission.Serve(time.Now())
 	claims := fixture.Only[control.ClaimRequest](d.says())
 	g := shm.GeometryDigest(fixture.Geometry(t, false), replica.ReplicatedPart)
 	if len(claims) != 1 || claims[0].Claim != (replica.Claim{Job: fixture.JobID, Rank: 0, Holder: replica.Holder{Node: "n1", Incarnation: 11}, Geometry: g, Nonce: 77}) {
@@ -129,7 +140,7 @@ func TestAttach(t *testing.T) {
 		t.Fatalf("after an unknown outcome it claims %+v", again)
 	}
 	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 9}) // of the request that was answered
-	if lj.ranks[0] != nil || d.attaching[p.ID()].granted != 0 {
+	if lj.ranks[0] != nil || len(d.in) != 0 {
 		t.Error("a late answer is taken")
 	}
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
@@ -155,46 +166,28 @@ func TestAttach(t *testing.T) {
 	if err != nil || len(list.Arenas) != 1 || list.Arenas[0].Key != lr.arena.Key() || list.Arenas[0].PID != p.PID() || list.Arenas[0].Start != p.StartTime() {
 		t.Errorf("the list on disk: %+v, %v", list, err)
 	}
-	if len(d.attaching) != 0 || len(d.claims) != 0 || !lr.alive() || lr.peer != p {
-		t.Errorf("%d attaching, %d claims, alive %v", len(d.attaching), len(d.claims), lr.alive())
-	}
-}
-
-// A process that finds its group in its model names it when it attaches; one that never does is refused.
-func TestGroupIsNamedWithTheClaim(t *testing.T) {
-	for _, named := range []replica.GroupID{1, replica.NoGroup} {
-		d := newRig(t)
-		d.put(fixture.Changed(opening(), func(j *replica.Job) { j.Naming = []replica.GroupID{replica.NoGroup, replica.NoGroup} }))
-		p, r := d.hello(func(h *wire.Hello) { h.Group = replica.NoGroup })
-		r.reads() // the welcome
-		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: fixture.Geometry(t, false).Regions, Group: named})
-		claims := fixture.Only[control.ClaimRequest](d.says())
-		if named == replica.NoGroup {
-			if _, text := r.refused(); len(claims) != 0 || !strings.Contains(text, "does not say its replica group: name it before attaching") {
-				t.Errorf("refused with %q, claims %+v", text, claims)
-			}
-		} else if len(claims) != 1 || claims[0].Claim.Group != named {
-			t.Errorf("claims %+v, want one in group %d", claims, named)
-		}
+	if _, on := d.admission.JobOf(p.ID()); on || !lr.alive() || lr.peer != p {
+		t.Errorf("on its way %v, alive %v", on, lr.alive())
 	}
 }
 
 // A process that goes while its arena is made gets none, and the memory is given back.
 func TestGoneBeforeItsArena(t *testing.T) {
 	d := newRig(t)
+	var made *shm.Arena
+	d.create = func(s shm.Spec) (a *shm.Arena, err error) { made, err = shm.Create(s); return made, err }
 	lj := d.put(opening())
 	p, _ := d.hello(nil)
 	d.attachFor(p)
-	a := d.attaching[p.ID()]
-	a.granted = 4
-	d.makeArena(lj, a)
-	ready := (<-d.in).(arenaReady)
+	d.grants(4)
+	ready := <-d.in
 	d.handleSession(session.Gone{Peer: p})
 	d.handle(ready)
-	if ready.err != nil || lj.ranks[0] != nil || len(d.attaching) != 0 {
-		t.Errorf("rank %v, %d attaching, %v", lj.ranks[0], len(d.attaching), ready.err)
+	_, on := d.admission.JobOf(p.ID())
+	if made == nil || lj.ranks[0] != nil || on {
+		t.Fatalf("rank %v, on its way %v, made %v", lj.ranks[0], on, made)
 	}
-	d.until("the end of the arena that nobody got", func() bool { _, err := ready.arena.File().Stat(); return err != nil })
+	d.until("the end of the arena that nobody got", func() bool { _, err := made.File().Stat(); return err != nil })
 }
 
 // A process that registers another state than it would have to load used to be given a fresh arena, into which nothing could

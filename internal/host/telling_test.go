@@ -124,7 +124,8 @@ func TestRankIsToldWhatItsJobBeganWith(t *testing.T) {
 		t.Errorf("of a job that began by itself: %+v %q", h, text)
 	}
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.From = origin() })
-	d.attaching[early.ID()] = &attaching{peer: early, hello: wire.Hello{Job: lj.job.Name}}
+	d.informed = false // so that it is not judged
+	d.handleSession(session.Hello{Peer: early, Hello: wire.Hello{ABI: wire.RankABI, Job: lj.job.Name}})
 	leads := replica.Rank(0)
 	for _, c := range []struct {
 		peer  session.Peer

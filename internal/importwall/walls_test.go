@@ -92,9 +92,11 @@ var walls = map[string]wall{
 	"internal/durable/pipe": {4, []string{"replica", "internal/durable/catalog", "internal/durable/format", "internal/durable/safetensors"}, nil},
 	"internal/durable/tier": {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/kept", "internal/durable/retain", "internal/durable/sealed", "internal/durable/store"}, nil},
 
-	"internal/host/act":       {4, []string{"replica", "internal/holding", "internal/session", "internal/shm"}, nil},
-	"internal/host/carried":   {4, []string{"internal/durable/kept"}, nil},
-	"internal/host/room":      {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},
+	"internal/host/act":     {4, []string{"replica", "internal/holding", "internal/session", "internal/shm"}, nil},
+	"internal/host/carried": {4, []string{"internal/durable/kept"}, nil},
+	"internal/host/room":    {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},
+	"internal/host/admission": {5, []string{"replica", "recovery", "internal/audit", "internal/config", "internal/control", "internal/desk",
+		"internal/holding", "internal/host/room", "internal/invariant", "internal/session", "internal/shm", "internal/want", "internal/wire"}, nil},
 	"internal/host/adoption":  {5, []string{"replica", "recovery", "internal/holding", "internal/host/act", "internal/host/room", "internal/session", "internal/shm"}, nil},
 	"internal/host/fetch":     {5, []string{"replica", "recovery", "internal/control", "internal/holding", "internal/host/room", "internal/journal", "internal/mover", "internal/shm", "transfer"}, nil},
 	"internal/host/growth":    {5, []string{"replica", "internal/control", "internal/host/act", "internal/host/room", "internal/invariant", "internal/session", "internal/shm", "internal/wire"}, nil},
@@ -114,7 +116,7 @@ var walls = map[string]wall{
 
 	"internal/leader/durable": {4, []string{"replica", "lock", "recovery", "internal/control"}, nil},
 	"internal/leader":         {5, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/consensus", "internal/control", "internal/durable/catalog", "internal/durable/format", "internal/durable/store", "internal/durable/tier", "internal/invariant", "internal/exposure", "internal/journal", "internal/leader/agents", "internal/leader/durable", "internal/leader/reread", "internal/leader/voters", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
-	"internal/host":           {6, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/control", "internal/desk", "internal/durable/kept", "internal/durable/tier", "internal/exposure", "internal/holding", "internal/host/act", "internal/host/adoption", "internal/host/agents", "internal/host/fetch", "internal/host/growth", "internal/host/lacks", "internal/host/launchers", "internal/host/mirrors", "internal/host/push", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
+	"internal/host":           {6, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/control", "internal/desk", "internal/durable/kept", "internal/durable/tier", "internal/exposure", "internal/holding", "internal/host/act", "internal/host/admission", "internal/host/adoption", "internal/host/agents", "internal/host/fetch", "internal/host/growth", "internal/host/lacks", "internal/host/launchers", "internal/host/mirrors", "internal/host/push", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/planted", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire", "transfer"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":           {7, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch":         {4, []string{"replica", "internal/preload", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
 	"chaos/cluster":           {4, []string{"replica", "internal/config", "internal/pace", "internal/pki"}, []string{"golang.org/x/sys/unix"}},

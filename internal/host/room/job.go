@@ -26,3 +26,8 @@ func Foreign(job *replica.Job, uid int) string {
 	return fmt.Sprintf("job %q is user %d's, and this process is user %d's: start it as that user, or use another name for a job of "+
 		"your own", job.Name, job.Owner, uid)
 }
+
+// Superseded reports whether a newer incarnation holds the rank, or nobody will: an ended job has no ranks any more.
+func Superseded(job *replica.Job, r replica.Rank, inc replica.Incarnation) bool {
+	return job.Phase == replica.Ended || job.Ranks[r].Incarnation > inc
+}
