@@ -108,9 +108,10 @@ func (o Options) layout(name string) Layout {
 	return l
 }
 
-// paced is the layout with steps of this machine's length: else a job is over before a busy one has started a daemon again.
+// paced is the layout with steps of this machine's length, four times as long at most: else a job is over before a busy machine has started
+// a daemon again.
 func (l Layout) paced() Layout {
-	l.Pace = pace.Of(l.Pace)
+	l.Pace = min(pace.Of(l.Pace), 4*l.Pace)
 	return l
 }
 

@@ -55,8 +55,9 @@ func (g *Gate) makeArena(job Job, p *process) {
 func (g *Gate) made(ev made, now time.Time) {
 	p, job := ev.process, g.owner.Known(ev.job)
 	p.creating = false
+	awaits := g.here(p) && job != nil && p.granted != 0 // else it is gone, or was refused meanwhile
 	if ev.err != nil {
-		if !g.here(p) || job == nil {
+		if !awaits {
 			return
 		}
 		g.owner.Send(control.Evidence{Job: ev.job, Fault: replica.Fault{Epoch: job.Record().Epoch, Kind: replica.ProcessDead,
@@ -69,7 +70,7 @@ func (g *Gate) made(ev made, now time.Time) {
 		g.refuse(p, p.attach, wire.CodeSystem, ev.err.Error())
 		return
 	}
-	if !g.here(p) || job == nil {
+	if !awaits {
 		g.arenas.Unmap(ev.arena) // never handed out
 		return
 	}
@@ -123,13 +124,14 @@ func (g *Gate) parked(ev parked, now time.Time) {
 	p, job, ref := ev.process, g.owner.Known(ev.job), ev.process.arena
 	p.creating, p.arena = false, nil
 	there := job != nil && holdsDead(job, ref)
+	awaits := g.here(p) && job != nil && p.granted != 0
 	switch {
-	case g.here(p) && job != nil && (ev.fresh || there):
+	case awaits && (ev.fresh || there):
 		delete(g.all, p.peer.ID())
 		g.owner.HandOut(job, Claimed{p.hello.Rank, p.granted, ref, p.peer, p.attach})
 	case ev.fresh:
-		g.arenas.Forget(ref) // the process is gone
-	case g.here(p) && job != nil && job.Record().Phase != replica.Ended:
+		g.arenas.Forget(ref) // the process is gone, or was refused
+	case awaits && job.Record().Phase != replica.Ended:
 		g.makeArena(job, p) // another job's rules gave the predecessor's up
 	default:
 		g.arenas.Save() // its place is its predecessor's again

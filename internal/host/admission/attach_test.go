@@ -9,6 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
@@ -47,13 +48,13 @@ func TestUnregistrableRegionIsRefused(t *testing.T) {
 	if code, text := p.refused(); code != wire.CodeInvalid || !strings.Contains(text, `"rng": private and of class window`) {
 		t.Errorf("refused with %d %q", code, text)
 	}
-	if claims := fixture.Only[control.ClaimRequest](d.says()); len(claims) != 0 {
+	if claims := fixture.Only[control.ClaimRequest](d.taken()); len(claims) != 0 {
 		t.Errorf("claimed %+v", claims)
 	}
 }
 
-// A process that was welcomed and has not sent ATTACH yet waits for no answer: one that names why it can't have the rank goes with the answer
-// to ATTACH. It used to be sent at once, unheard, and ATTACH was answered with "attach before hello was answered".
+// A process that was welcomed and has not sent ATTACH yet waits for no answer. A refusal goes with the answer to ATTACH. It used to be sent
+// at once, unheard, and ATTACH was answered with "attach before hello was answered".
 func TestLostToAnotherBeforeAttach(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(opening())
@@ -64,7 +65,8 @@ func TestLostToAnotherBeforeAttach(t *testing.T) {
 	d.attach(p, nil)
 	h, body := p.reads()
 	v, err := wire.ParseRefused(body)
-	if err != nil || h.Type != wire.MRefused || h.Request != 2 || v.Code != wire.CodeRefused || !strings.Contains(v.Text, "on node n2: it is not free") {
+	if err != nil || h.Type != wire.MRefused || h.Request != 2 || v.Code != wire.CodeRefused ||
+		!strings.Contains(v.Text, "on node n2: it is not free") {
 		t.Errorf("answered %+v %+v (%v), want a refusal of ATTACH that names who holds the rank", h, v, err)
 	}
 }
@@ -107,7 +109,7 @@ func TestALoopOfProcessesHasFewClaimsUnderWay(t *testing.T) {
 		d.Gone(comes().id)
 	}
 	comes()
-	claims := fixture.Only[control.ClaimRequest](d.says())
+	claims := fixture.Only[control.ClaimRequest](d.taken())
 	if len(claims) != most || len(d.claims) != most {
 		t.Fatalf("%d claims were sent, and %d are under way, want %d", len(claims), len(d.claims), most)
 	}
@@ -116,11 +118,11 @@ func TestALoopOfProcessesHasFewClaimsUnderWay(t *testing.T) {
 		t.Errorf("for a process that is gone the owner %v", d.did)
 	}
 	d.Tick(d.at)
-	if again := fixture.Only[control.ClaimRequest](d.says()); len(again) != 1 {
+	if again := fixture.Only[control.ClaimRequest](d.taken()); len(again) != 1 {
 		t.Errorf("once one is answered the leader is asked %+v, want the claim of the process that is there", again)
 	}
 	d.Resend()
-	if again := fixture.Only[control.ClaimRequest](d.says()); len(again) != 1 || len(d.claims) != 1 {
+	if again := fixture.Only[control.ClaimRequest](d.taken()); len(again) != 1 || len(d.claims) != 1 {
 		t.Errorf("a new leader is asked %+v, and %d are awaited", again, len(d.claims))
 	}
 	d.Check()
@@ -135,9 +137,10 @@ func TestGroupIsNamedWithTheClaim(t *testing.T) {
 		p.reads() // the welcome
 		regions := fixture.Geometry(t, false).Regions
 		d.Attach(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions, Group: named}, d.at)
-		claims := fixture.Only[control.ClaimRequest](d.says())
+		claims := fixture.Only[control.ClaimRequest](d.taken())
 		if named == replica.NoGroup {
-			if _, text := p.refused(); len(claims) != 0 || !strings.Contains(text, "does not say its replica group: name it before attaching") {
+			_, text := p.refused()
+			if len(claims) != 0 || !strings.Contains(text, "does not say its replica group: name it before attaching") {
 				t.Errorf("refused with %q, claims %+v", text, claims)
 			}
 		} else if len(claims) != 1 || claims[0].Claim.Group != named {
@@ -167,7 +170,7 @@ func TestOtherStateIsRefused(t *testing.T) {
 		p := d.hello(nil)
 		p.reads() // the welcome
 		d.attach(p, change)
-		if claims := fixture.Only[control.ClaimRequest](d.says()); len(claims) != 0 {
+		if claims := fixture.Only[control.ClaimRequest](d.taken()); len(claims) != 0 {
 			t.Errorf("%s: claimed %+v", what, claims)
 		}
 		if _, text := p.refused(); !strings.Contains(text, what) {
@@ -189,7 +192,8 @@ func TestListedWhileItIsParked(t *testing.T) {
 	}
 	d.Claimed(control.ClaimReply{ID: 1, Incarnation: 4})
 	list := d.Listed()
-	if len(list) != 1 || list[0].Key != old.Key() || list[0].PID != p.pid || list[0].Start != p.start || list[0].For != "job" || list[0].Job != fixture.JobID {
+	want := holding.Entry{Key: old.Key(), Job: fixture.JobID, PID: p.pid, Start: p.start, For: "job"}
+	if len(list) != 1 || list[0] != want {
 		t.Errorf("listed is %+v", list)
 	}
 	if inc, pid, _ := old.Owner(); inc != 4 || int(pid) != p.pid || !old.Process.Proven {
@@ -239,7 +243,8 @@ func TestAnswerThatFindsNoDescriptor(t *testing.T) {
 	}
 }
 
-// A process that a daemon before this one named the owner of its arena has it once it asks anew. One that has loaded something has it already.
+// A process that the daemon before this one named the owner of its arena gets it once it asks anew. One that has sealed something has it
+// already.
 func TestHandedOutAgain(t *testing.T) {
 	for initial, again := range map[replica.Epoch]bool{0: true, 3: false} {
 		d := newRig(t)
@@ -259,7 +264,8 @@ func TestHandedOutAgain(t *testing.T) {
 			t.Errorf("the hello is answered by %d", h.Type)
 		}
 		d.attach(p, nil)
-		if h, _ := p.reads(); h.Type != wire.MAttached || h.Incarnation != 4 || lj.ranks[0].Peer != p || len(d.all) != 0 || len(d.says()) != 0 {
+		h, _ := p.reads()
+		if h.Type != wire.MAttached || h.Incarnation != 4 || lj.ranks[0].Peer != p || len(d.all) != 0 || len(d.taken()) != 0 {
 			t.Errorf("the attach is answered by %d", h.Type)
 		}
 	}
@@ -271,12 +277,12 @@ func TestCreatesCountWithClaims(t *testing.T) {
 	d.put(opening())
 	d.cfg.PerUser.Sessions, d.creates = 3, 3
 	d.attach(d.hello(nil), nil)
-	if sent := d.says(); len(sent) != 0 {
+	if sent := d.taken(); len(sent) != 0 {
 		t.Errorf("beside three creates the leader is sent %+v", sent)
 	}
 	d.creates = 2
 	d.Tick(d.at)
-	if claims := fixture.Only[control.ClaimRequest](d.says()); len(claims) != 1 || d.Gate.May(0, fixture.JobID) {
+	if claims := fixture.Only[control.ClaimRequest](d.taken()); len(claims) != 1 || d.Gate.May(0, fixture.JobID) {
 		t.Errorf("beside two the leader is sent %+v", claims)
 	}
 }

@@ -48,8 +48,8 @@ func (g *Gate) claimFor(job Job, p *process, now time.Time) {
 		return
 	}
 	p.request = g.owner.NextRequest()
-	p.claim = replica.Claim{Job: record.ID, Rank: rank, Expect: record.Ranks[rank].Incarnation, Holder: g.owner.Self(), Group: p.hello.Group,
-		Geometry: shm.GeometryDigest(p.geometry, replica.ReplicatedPart), Nonce: claimNonce(p.hello.Nonce)}
+	p.claim = replica.Claim{Job: record.ID, Rank: rank, Expect: record.Ranks[rank].Incarnation, Holder: g.owner.Self(),
+		Group: p.hello.Group, Geometry: shm.GeometryDigest(p.geometry, replica.ReplicatedPart), Nonce: claimNonce(p.hello.Nonce)}
 	g.claims[p.request] = p
 	g.owner.Send(control.ClaimRequest{ID: p.request, Claim: p.claim, Token: p.hello.Token})
 }

@@ -129,7 +129,8 @@ func (g *Gate) Claiming(job string, r replica.Rank) bool {
 	return false
 }
 
-// Expects reports whether a process for the rank waits for an answer. One that was welcomed and has not asked to attach yet builds its model.
+// Expects reports whether a process for the rank waits for an answer. One that was welcomed and has not asked to attach yet builds its
+// model.
 func (g *Gate) Expects(job string, r replica.Rank) bool {
 	for _, p := range g.all {
 		if p.wants(job, r) && (p.attach != 0 || !p.welcomed) {

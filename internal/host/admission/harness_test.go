@@ -115,7 +115,8 @@ func (d *rig) HandOut(j Job, c Claimed) {
 	if old := lj.ranks[c.Rank]; old != nil && old.Arena != c.Arena {
 		lj.retired = append(lj.retired, old.Arena)
 	}
-	lj.ranks[c.Rank] = &Rank{Incarnation: c.Incarnation, Arena: c.Arena, PID: c.Peer.PID(), Start: c.Peer.StartTime(), Peer: c.Peer, Alive: true}
+	p := c.Peer
+	lj.ranks[c.Rank] = &Rank{Incarnation: c.Incarnation, Arena: c.Arena, PID: p.PID(), Start: p.StartTime(), Peer: p, Alive: true}
 	d.Answer(lj, c.Rank, c.Request, d.at)
 }
 
@@ -202,8 +203,8 @@ func (d *rig) end() error {
 	return nil
 }
 
-// says takes what the leader was sent since.
-func (d *rig) says() []any {
+// taken is what the leader was sent since.
+func (d *rig) taken() []any {
 	sent := d.sent
 	d.sent = nil
 	return sent

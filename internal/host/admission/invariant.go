@@ -10,7 +10,8 @@ func (g *Gate) Check() {
 	for id, p := range g.all {
 		invariant.Holds(p.peer.ID() == id, "process %d lies under session %d", p.peer.PID(), id)
 		invariant.Holds(p.attach == 0 || p.welcomed, "process %d asks for an arena, and is not welcomed", p.peer.PID())
-		invariant.Holds(p.request == 0 || g.claims[p.request] == p, "the claim %d of process %d is somebody else's", p.request, p.peer.PID())
+		own := p.request == 0 || g.claims[p.request] == p
+		invariant.Holds(own, "the claim %d of process %d is somebody else's", p.request, p.peer.PID())
 		job, rank := g.owner.RankOf(p.peer)
 		invariant.Holds(job == nil, "process %d attaches, and has rank %v", p.peer.PID(), rank)
 	}

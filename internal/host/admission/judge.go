@@ -57,8 +57,8 @@ func (p *process) judge(self replica.NodeName, informed bool, job Job, launching
 	if held, is := job.Held(rank); is && held.Alive {
 		switch {
 		case held.PID == p.peer.PID() && held.Start == p.peer.StartTime():
-			return verdict{attachedAlready, wire.CodeRefused, fmt.Sprintf("process %d has attached as rank %d of job %q already: use one handle",
-				held.PID, rank, record.Name)}
+			return verdict{attachedAlready, wire.CodeRefused, fmt.Sprintf("process %d has attached as rank %d of job %q already: use one "+
+				"handle", held.PID, rank, record.Name)}
 		case room.Superseded(record, rank, held.Incarnation):
 			return verdict{} // it is on its way out
 		}

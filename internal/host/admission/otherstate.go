@@ -50,8 +50,8 @@ func (g *Gate) stateRead(ev stateRead, now time.Time) {
 	}
 }
 
-// otherState is how what a process registers differs from the state that it would have to load, as far as this node holds any of it, in
-// memory or as kept has the durable tier. Empty: nothing is known to differ.
+// otherState is how what a process registers differs from the state that it would have to load. It compares what this node holds in memory,
+// and kept, which is what the durable tier has. Empty: nothing is known to differ.
 func otherState(job Job, rank replica.Rank, group replica.GroupID, g, kept replica.Geometry) string {
 	record := job.Record()
 	if len(record.Lineage) == 0 {
@@ -76,8 +76,8 @@ func otherState(job Job, rank replica.Rank, group replica.GroupID, g, kept repli
 	for _, s := range states {
 		if room.Group(record, s.of) == group && shm.GeometryDigest(s.is, replica.ReplicatedPart) == record.GroupGeometry[group] {
 			if text := replica.DiffGeometry(s.is, g, replica.ReplicatedPart); text != "" {
-				return fmt.Sprintf("rank %d registers another geometry than the state of group %d has: %s: start the program with the model "+
-					"and optimizer that the job was started with, or end the job (replicad job end %s) and begin a new one%s",
+				return fmt.Sprintf("rank %d registers another geometry than the state of group %d has: %s: start the program with the "+
+					"model and optimizer that the job was started with, or end the job (replicad job end %s) and begin a new one%s",
 					rank, group, text, record.Name, instead)
 			}
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// Owner is the daemon around a gate. It calls the gate, and the gate calls it from inside those calls. No method may wait. A method may call
-// the gate in turn, because the gate is whole at each of these calls.
+// Owner is the daemon around a gate. It calls the gate, and the gate calls it from inside those calls. No method may wait. A method may
+// call the gate in turn, because the gate is whole at each of these calls.
 type Owner interface {
 	// Informed reports whether a leader was reached since the daemon's start: jobs can be judged.
 	Informed() bool

@@ -42,7 +42,7 @@ func (p *play) do(line string, out *strings.Builder) error {
 		fmt.Fprintf(out, "owner %s\n", what)
 	}
 	p.did = nil
-	for _, m := range p.says() {
+	for _, m := range p.taken() {
 		switch m := m.(type) {
 		case control.ClaimRequest:
 			fmt.Fprintf(out, "leader: claim %d of rank %d by %d, after incarnation %d\n", m.ID, m.Claim.Rank, m.Claim.Nonce, m.Claim.Expect)
@@ -70,7 +70,8 @@ func (p *play) described(m message) string {
 		if err != nil {
 			p.t.Error(err)
 		}
-		return fmt.Sprintf("%d has the arena of incarnation %d, fenced at %d, in epoch %d", m.head.Request, a.Incarnation, a.Fence, m.head.Epoch)
+		return fmt.Sprintf("%d has the arena of incarnation %d, fenced at %d, in epoch %d",
+			m.head.Request, a.Incarnation, a.Fence, m.head.Epoch)
 	case wire.MRefused:
 		r, err := wire.ParseRefused(m.body)
 		if err != nil {
@@ -129,7 +130,8 @@ func (p *play) one(verb string, args []string) error {
 	return nil
 }
 
-// is changes what the node can do: node [pace=N] [short|roomy] [fails=TEXT|hungry|works] [waits|over] [store] [deaf|informed] [runs=NAME|ended=NAME]
+// is changes what the node can do: node [pace=N] [short|roomy] [fails=TEXT|hungry|works] [waits|over] [store] [deaf|informed]
+// [runs=NAME|ended=NAME]
 func (p *play) is(args []string) error {
 	for _, arg := range args {
 		key, value, _ := strings.Cut(arg, "=")
@@ -207,7 +209,8 @@ func (p *play) attaches(peer *peer, args []string) error {
 	return nil
 }
 
-// knows has the job be another one from now on: job [opening|closed|ended] [lost=RANK] [claimed=RANK:INCARNATION[:NODE]] [durable] [forgotten]
+// knows has the job be another one from now on: job [opening|closed|ended] [lost=RANK] [claimed=RANK:INCARNATION[:NODE]] [durable]
+// [forgotten]
 func (p *play) knows(lj *localJob, args []string) {
 	if lj == nil {
 		lj = p.put(opening())
@@ -225,10 +228,12 @@ func (p *play) knows(lj *localJob, args []string) {
 				j.Phase = replica.Ended
 			case "lost":
 				r := replica.Rank(number(value))
-				j.Faults = append(j.Faults, replica.Fault{Epoch: j.Epoch, Kind: replica.ProcessDead, Rank: r, Incarnation: j.Ranks[r].Incarnation})
+				of := j.Ranks[r].Incarnation
+				j.Faults = append(j.Faults, replica.Fault{Epoch: j.Epoch, Kind: replica.ProcessDead, Rank: r, Incarnation: of})
 			case "claimed":
 				of := strings.Split(value+":n1", ":")
-				j.Ranks[number(of[0])] = replica.Claimed{Incarnation: replica.Incarnation(number(of[1])), Node: replica.NodeName(of[2]), NodeIncarnation: 11}
+				inc := replica.Incarnation(number(of[1]))
+				j.Ranks[number(of[0])] = replica.Claimed{Incarnation: inc, Node: replica.NodeName(of[2]), NodeIncarnation: 11}
 			case "durable":
 				j.Committed, j.Durable = replica.Generation{}, fixture.Gen(1, 4)
 				j.Lineage = replica.Lineage{{Epoch: 1, Start: 0}}
