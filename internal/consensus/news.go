@@ -15,12 +15,20 @@ func newNews() news {
 	return n
 }
 
-// poke has all of them look.
+// applied has the reader of changes look: an entry has changed something. There are many a second, and none moves leadership.
+func (n news) applied() { nudge(n.changes) }
+
+// poke has all of them look: leadership may be another's.
 func (n news) poke() {
-	select {
-	case n.changes <- struct{}{}:
-	default:
-	}
+	n.applied()
 	next := make(chan struct{})
 	close(*n.moved.Swap(&next))
+}
+
+// nudge has the reader of a channel of capacity 1 look, unless it is to already.
+func nudge(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }

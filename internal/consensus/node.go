@@ -100,7 +100,7 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 	n.dog = newWatchdog(cfg.WatchdogAfter, n.Late)
 	n.ctx, n.end = context.WithCancel(context.Background())
 	n.proposals, n.upkeep = newGate(n.ctx, maxProposals), newGate(n.ctx, maxUpkeep)
-	n.fsm = newFSM(cfg.Cluster, n.news.poke, cfg.Logger.Error)
+	n.fsm = newFSM(cfg.Cluster, n.news.applied, cfg.Logger.Error)
 	n.fsm.inEra = n.entersEra
 	n.fsm.every, n.fsm.marked = cfg.digestEvery, func(m *mark) {
 		select {
@@ -255,14 +255,7 @@ func (n *Node) Changes() <-chan struct{} { return n.news.changes }
 func (n *Node) Moved() <-chan struct{} { return *n.news.moved.Load() }
 
 // readmit has the leader look for voters that have to be taken in.
-func (n *Node) readmit() { n.nudge(n.wanted) }
-
-func (n *Node) nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (n *Node) readmit() { nudge(n.wanted) }
 
 // Err is ErrHalted with its reason when the state machine stands still.
 func (n *Node) Err() error { return n.fsm.failure() }

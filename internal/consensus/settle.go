@@ -163,7 +163,7 @@ func (n *Node) invited(inv invite) error {
 	b.phase, b.bound, b.floor = learns, to, inv.Term
 	b.mu.Unlock()
 	n.cfg.Logger.Warn("a leader takes this voter in: it gets the log, and votes once it has it, in later terms than this", "term", inv.Term)
-	n.nudge(n.taken)
+	nudge(n.taken)
 	return nil
 }
 

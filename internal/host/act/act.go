@@ -1,7 +1,7 @@
 // Package act is the vocabulary of the rooms of a host: what any of them may learn, and what any of them may want done.
 //
-// A room returns effects as data, so that its tests need no host, and one place (package hands) carries them out. What only one room
-// learns or wants is a type of that room's package. The package starts nothing and decides nothing.
+// A room returns effects as data, so that its tests need no host, and one place of the host carries them out. What only one room learns or
+// wants is a type of that room's package. The package starts nothing and decides nothing.
 package act
 
 import (
