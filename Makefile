@@ -78,7 +78,7 @@ endif
 
 # One target after the other, also under -j: several build the same files. What may run side by side does so in .ci/stages.
 .NOTPARALLEL:
-.PHONY: unit-tools unit-race unit-plain py-types py-run demo-run chaos-run
+.PHONY: unit-tools unit-race unit-plain unit-trouble py-types py-run demo-run chaos-run
 .PHONY: help build set-up installs py-tools py-setup py-lock check lint go-tools vulncheck release py-check unit sim sim-control c-test py-test frameworks-test megatron-test py-compat gpu-test wheel demo-test sizes-test chaos-test store-server store-servers versitygw fakegcs store-test public-files test times test-all demo demo-torch chaos chaos-control hostile reports campaign soak bench bench-test bench-go bench-recovery bench-peers fuzz clean
 
 help: ## this list
@@ -135,7 +135,7 @@ py-types:
 	cd python && $(VENV)/bin/ruff format --check --quiet && $(VENV)/bin/ruff check --quiet
 	@cd python && if $(VENV)/bin/python -c 'import torch' 2>/dev/null; then $(VENV)/bin/mypy src tools; else echo "py-check: torch is missing, types are NOT checked" >&2; [ -z "$${CI:-}" ]; fi
 
-unit: set-up unit-tools unit-race unit-plain ## all Go tests, with the race detector, without it, or both, in random order; seconds of each package in bin/unit/*.took
+unit: set-up unit-tools unit-race unit-plain unit-trouble ## all Go tests, with the race detector, without it, or both, in random order; seconds of each package in bin/unit/*.took
 
 unit-tools:
 	@mkdir -p $(BIN)/tools
@@ -150,7 +150,12 @@ unit-race:
 unit-plain:
 	@mkdir -p $(BIN)/unit && rm -f $(BIN)/unit/plain.*
 	pkgs=$$($(GO) list ./... | grep -xE -e '$(PURE)' -e '$(ALONE)'); \
-	$(GOTEST) --jsonfile $(BIN)/unit/plain.json -- -tags invariants -exec "$(CURDIR)/.ci/took $(BIN)/unit/plain.took" $(GOTESTS) $(TWICE) $$pkgs
+	$(GOTEST) --jsonfile $(BIN)/unit/plain.json -- -tags invariants -exec "$(CURDIR)/.ci/took $(BIN)/unit/plain.took" $(GOTESTS) $(filter-out ./internal/trouble,$(TWICE)) $$pkgs
+
+# As long as all others of that half, most of it real daemons that wait: in a lane of its own it is not waited for at the end.
+unit-trouble:
+	@mkdir -p $(BIN)/unit && rm -f $(BIN)/unit/trouble.*
+	$(GOTEST) --jsonfile $(BIN)/unit/trouble.json -- -tags invariants -exec "$(CURDIR)/.ci/took $(BIN)/unit/trouble.took" $(GOTESTS) ./internal/trouble
 
 sim: set-up ## jobs on whole hosts in virtual time, with faults aimed at moments: EPISODES of them or an hour, the first one's seed in SEED; table in bin/sim.md
 	@mkdir -p $(BIN) && rm -f $(BIN)/sim.md
@@ -230,7 +235,7 @@ chaos-run:
 
 # Lanes side by side: most of Go's second half, of Python's jobs, of the demo and of chaos waits. Nothing in a lane builds what another one uses. Ports
 # and folders are each test's own, as those within a lane are, which run side by side too.
-LANES      := "unit-race unit-plain" "py-run" "check py-types c-test demo-run chaos-run"
+LANES      := "unit-race unit-plain" "py-run py-types" "check c-test demo-run chaos-run unit-trouble"
 
 test: installs unit-tools wheel ## what must pass before a commit, with the seconds of each stage, and which tests are slow, in bin/slowest.md
 	@status=0; .ci/stages $(LANES) || status=$$?; .ci/slowest $(BIN)/unit >$(BIN)/slowest.md || status=$$?; cat $(BIN)/slowest.md; exit $$status
