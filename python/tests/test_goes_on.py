@@ -31,13 +31,20 @@ session = replicad.Session(model=model, optimizer=optimizer, scaler=scaler, data
 
 @replicad.inprocess.wrap(session)
 def train(call):
-    for step in range(session.resume() + 1, 13):
+    at = session.resume()
+    if at == 0 and how == "sanity":
+        trains = model.training
+        model.eval()
+        if fault == "fault" and call.runs == 1:
+            raise RuntimeError("of this rank, in an evaluation before the first step")
+        model.train(trains)  # as it was found: Lightning does so
+    for step in range(at + 1, 13):
         loss = model(next(batches)).square().mean()
         scaler.scale(loss).backward()
         if how == "amp":
             scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        if step in (4, 9) and fault == "fault" and call.runs <= 2 and how != "eval":
+        if step in (4, 9) and fault == "fault" and call.runs <= 2 and how not in ("eval", "sanity"):
             raise RuntimeError("of this rank")
         with session.step():
             scaler.step(optimizer)
@@ -62,7 +69,7 @@ session.close()
 """
 
 
-@pytest.mark.parametrize("how", [pytest.param("plain", marks=pytest.mark.long), "amp", "workers", "eval"])
+@pytest.mark.parametrize("how", [pytest.param("plain", marks=pytest.mark.long), "amp", "workers", "eval", "sanity"])
 def test_gradients_and_scalers_of_a_broken_step(how: str, daemon: Daemon) -> None:
     ends = [re.findall(r"^END (.*)$", daemon.run(TRAIN, how, fault).done(), re.M) for fault in ("none", "fault")]
     assert len(ends[0]) == 1

@@ -80,7 +80,8 @@ def test_a_job_counts_from_its_programs_checkpoint(own_daemon: Daemon) -> None:
     assert sorted(re.findall(r"^LOADS (\d)", out, re.M)) == ["0", "1"], "a job that has a state never asks for another"
     assert len(set(re.findall(r"^ENDS \d (506 .*)", out, re.M))) == 1
     listed = own_daemon.verb("ckpt", "ls", f"{own_daemon.dir}/replicad-dev/durable/{job.name}")
-    assert re.findall(r"\b50\d\b", listed) == ["506", "504"] or set(re.findall(r"\b50\d\b", listed)) == {"504", "506"}, listed
+    kept = set(re.findall(r"\b50\d\b", listed))
+    assert kept in ({"504", "506"}, {"505", "506"}), listed  # 504 is due; where its commit lapses on a slow machine, the next one is written in its stead
     again = own_daemon.run(PROGRAM, "508", "0", world=2, name=job.name, flags=("--resume", "--durable-every", "4"))
     again.done()
     out = again.printed()

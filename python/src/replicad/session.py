@@ -195,7 +195,7 @@ class Session:
         self._closed = False
         self._life = Life()
         self._rebound = False  # since the last resume
-        self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step
+        self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step, or as they were given; none before the first resume
         self._carried = Carried(())
         self._torn = -1  # the step that was begun and not ended
         self._say_at: int | None = 0  # after which step it is said what a restart would lack; None: it was
@@ -292,7 +292,7 @@ class Session:
             if self._at >= 0 and not self._orders.resting:  # what the session has said is good is in the old tensors; the new ones are of no step
                 self._settle()
                 self._rank.freeze_good()
-            self._modes = None
+            self._modes = new.modes()
         self._kept.rebound(new)
         self._rebound = self._at >= 0
         self._hook()
@@ -450,8 +450,9 @@ class Session:
                 if self._at >= 0:
                     self._trained.refreeze()
                 self._objects.drop_gradients()
-                if self._modes is not None:  # a restart may be raised in an evaluation
-                    self._objects.set_modes(self._modes)
+                if self._modes is None:
+                    self._modes = self._objects.modes()
+                self._objects.set_modes(self._modes)  # a restart may be raised in an evaluation, of before the first step too
                 self.reached("resume", order.step)
                 self._rank.ready(timeout)
                 break
@@ -862,7 +863,7 @@ class Session:
         self._life.resumed.clear()  # the epoch is closed by this, which is no fault
         self._rank.step_exit(self._at + 1, updated=False, good=False)
         self._rank.grow(table, recipe)
-        self._at, self._modes, self._carried = self._at + 1, None, Carried(())
+        self._at, self._modes, self._carried = self._at + 1, new.objects.modes(), Carried(())
         self._take_up(new, table)
 
     def _take_up(self, new: Kept, table: list[Region], *of: Any) -> None:
