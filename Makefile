@@ -35,7 +35,7 @@ SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
 PURE       := .*/replicad/(replica|lock|recovery|rng|internal/durable/retain)
 # Nor in these and their tests, which are no rules (internal/importwall sees to that too). What runs them beside each other is tested under it.
-ALONE      := .*/replicad/internal/(durable/format|durable/safetensors|durable/sealed|durable/formats/hf|durable/formats/pickles|durable/formats/pt|exposure|host/admission|host/adoption|host/agents|host/carried|host/growth|host/lacks|host/launchers|host/mirrors|host/push|host/remarks|host/restore|host/room|host/scrub|importwall|leader/agents|leader/durable|leader/reread|leader/voters|memplan|rendezvous|want|wire)
+ALONE      := .*/replicad/internal/(durable/format|durable/safetensors|durable/sealed|durable/formats/hf|durable/formats/pickles|durable/formats/pt|exposure|host/admission|host/adoption|host/agents|host/carried|host/growth|host/job|host/lacks|host/launchers|host/mirrors|host/push|host/rank|host/remarks|host/restore|host/room|host/scrub|importwall|leader/agents|leader/durable|leader/reread|leader/voters|memplan|rendezvous|want|wire)
 # Tested with and without the race detector: long enumerations run each case without it, and each eleventh under it (internal/racing); real daemons are
 # built with it for a seventh of internal/trouble. What plays the largest sizes that are allowed takes thirty times as long under it: its files leave it out.
 TWICE      := ./internal/trouble ./internal/sim ./transfer $(addprefix ./internal/,durable/catalog consensus franchise leader node desk)

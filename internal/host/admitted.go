@@ -3,17 +3,14 @@ package host
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/admission"
 	"github.com/replicad/replicad/internal/host/launchers"
-	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/want"
-	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -21,22 +18,22 @@ import (
 type admissionOwner struct{ rooms }
 
 func (h admissionOwner) Known(id replica.JobID) admission.Job {
-	if lj := h.jobs[id]; lj != nil {
-		return lj
+	if j := h.jobs.of(id); j != nil {
+		return j
 	}
-	return nil // a nil *localJob in an interface would not be nil
+	return nil // a nil *job.Job in an interface would not be nil
 }
 
 func (h admissionOwner) Named(name string) admission.Job {
-	if lj := h.jobNamed(name); lj != nil {
-		return lj
+	if j := h.jobs.named(name); j != nil {
+		return j
 	}
 	return nil
 }
 
 func (h admissionOwner) RankOf(p session.Peer) (admission.Job, replica.Rank) {
-	if lj, lr := h.rankOf(p); lj != nil {
-		return lj, lr.rank
+	if j, r := h.jobs.byPeer(p); j != nil {
+		return j, r
 	}
 	return nil, 0
 }
@@ -48,60 +45,29 @@ func (h admissionOwner) May(user uint32, id replica.JobID) bool { return h.askin
 func (h admissionOwner) NextRequest() uint64 { return h.nextRequest() }
 
 func (h admissionOwner) Report() {
-	for _, lj := range h.jobs {
-		h.report(lj)
+	for _, j := range h.jobs.all {
+		j.Report()
 	}
 }
 
-// HandOut makes a process the rank that it has claimed: its arena is with the keeper.
 func (h admissionOwner) HandOut(j admission.Job, c admission.Claimed) {
-	lj, ref, pid, start := h.jobs[j.Record().ID], c.Arena, c.Peer.PID(), c.Peer.StartTime()
-	lj.retired = slices.DeleteFunc(lj.retired, func(r *holding.Arena) bool { return r == ref })
-	if old := lj.ranks[c.Rank]; old != nil && old.arena != ref {
-		lj.retired = append(lj.retired, old.arena)
-	}
-	lr := &localRank{rank: c.Rank, incarnation: c.Incarnation, arena: ref, peer: c.Peer, pid: pid, start: start,
-		sealedAt: map[replica.Generation]time.Time{}}
-	lj.ranks[c.Rank] = lr
-	h.launchers.Attached(lj.job.Name, c.Rank)
-	h.launchers.Of(lj).Found()
-	ref.RaiseFence(max(lj.fenced, lj.job.ClosedEpoch))
-	ref.SetCommitted(lj.job.Position)
-	ref.SetCandidate(lj.candidate.Position)
-	ref.SetCadence(lock.Cadence(lj.job))
-	h.admission.Answer(lj, c.Rank, c.Request, time.Now())
-	h.saveArenas() // it is handed out
-	h.reserve(ref)
-	h.log.Claimed(lj.job, lr.rank, lr.incarnation, h.self.Name, lr.pid)
-	if err := h.sessions.Watch(lr.pid, lr.start); err != nil {
-		h.log.Failed("watch", ref.Key(), err.Error())
-	}
-	h.reconcile(lj)
+	h.jobs.of(j.Record().ID).HandOut(c)
 }
 
-// HandOutAgain connects a rank to which the daemon before this one had not handed its arena out.
 func (h admissionOwner) HandOutAgain(j admission.Job, r replica.Rank, p session.Peer, request uint32) {
-	lj := h.jobs[j.Record().ID]
-	lr := lj.ranks[r]
-	lr.peer, lr.unproven, lr.ordered = p, false, orderKey{}
-	h.launchers.Attached(lj.job.Name, r)
-	lr.arena.SetCandidate(lj.candidate.Position)
-	lr.arena.SetCadence(lock.Cadence(lj.job))
-	h.admission.Answer(lj, r, request, time.Now())
-	h.log.Claimed(lj.job, r, lr.incarnation, h.self.Name, lr.pid)
-	h.reconcile(lj)
+	h.jobs.of(j.Record().ID).HandOutAgain(r, p, request)
 }
 
 func (h admissionOwner) Short(id replica.JobID, r replica.Rank, kind want.Kind, why string, now time.Time) {
-	h.launchers.Of(h.jobs[id]).Short(r, kind, why, now)
+	h.launchers.Of(h.jobs.of(id)).Short(r, kind, why, now)
 }
 
 func (h admissionOwner) MayTry(id replica.JobID, now time.Time) bool {
-	return h.launchers.Of(h.jobs[id]).MayTry(now)
+	return h.launchers.Of(h.jobs.of(id)).MayTry(now)
 }
 
 func (h admissionOwner) Make(id replica.JobID, spec shm.Spec, made func(*shm.Arena, error) admission.Event) {
-	h.launchers.Of(h.jobs[id]).Memory(spec)
+	h.launchers.Of(h.jobs.of(id)).Memory(spec)
 	h.work.Go(func() {
 		a, err := h.create(spec)
 		h.Post(made(a, launchers.FewerSlots(spec, err)))
@@ -141,22 +107,3 @@ func (h admissionOwner) Regions(job *replica.Job, rank replica.Rank, read func(r
 		return read(is)
 	})
 }
-
-// View is the job as rooms see it. This and the methods that follow are for processes on their way.
-func (lj *localJob) View() room.JobView { return lj.view() }
-
-func (lj *localJob) Held(r replica.Rank) (is admission.Rank, known bool) {
-	lr := lj.ranks[r]
-	if lr == nil {
-		return is, false
-	}
-	return admission.Rank{Incarnation: lr.incarnation, Arena: lr.arena, PID: lr.pid, Start: lr.start, Peer: lr.peer, Alive: lr.alive(),
-		Initial: lr.initial, Finishing: lr.finishing > 0}, true
-}
-
-func (lj *localJob) Retire(r replica.Rank) {
-	lj.retired = append(lj.retired, lj.ranks[r].arena)
-	delete(lj.ranks, r)
-}
-
-func (lj *localJob) Admission() *admission.Book { return lj.admission }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -19,8 +18,6 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-func (h *Host) arenaListPath() string { return filepath.Join(h.cfg.StateDir, "arenas.json") }
-
 // arenaList is what a daemon that starts again must know of.
 func (h *Host) arenaList() []holding.Entry {
 	// An empty list is written, nil is not.
@@ -30,22 +27,8 @@ func (h *Host) arenaList() []holding.Entry {
 		passing[e.Key] = true
 		list = append(list, e)
 	}
-	for id, lj := range h.jobs {
-		for r, lr := range lj.ranks {
-			if lr.unproven || passing[lr.arena.Key()] {
-				continue // listed it would count as proven
-			}
-			list = append(list, holding.Entry{Key: lr.arena.Key(), Job: id, Rank: r, PID: lr.pid, Start: lr.start})
-		}
-		for _, a := range lj.retired {
-			if passing[a.Key()] {
-				continue
-			}
-			list = append(list, holding.Entry{Key: a.Key(), Job: id, Rank: a.Spec().Rank})
-		}
-		for _, m := range append(lj.mirrors.All(), lj.mirrors.Coming()...) {
-			list = append(list, holding.Entry{Key: m.Arena.Key(), Job: id, Rank: m.Rank, Mirror: true})
-		}
+	for _, j := range h.jobs.all {
+		list = append(list, j.Listed(func(key string) bool { return passing[key] })...)
 	}
 	for i := range list {
 		if list[i].PID != 0 {
@@ -97,52 +80,12 @@ func (h *Host) Adopt() error {
 	return nil
 }
 
-// place makes an adopted arena that of its rank.
-func (h *Host) place(lj *localJob, e adoption.Place) {
-	is := attached
-	if e.Finished {
-		is = finished
-	}
-	of := e.Arena.Process
-	lj.ranks[e.Rank] = &localRank{life: is, rank: e.Rank, incarnation: e.Incarnation, arena: e.Arena, pid: of.PID, start: of.Start, unproven: !of.Proven, peer: e.Peer,
-		loaded: e.Loaded, halfDone: e.Arena.HalfDone(), sealedAt: map[replica.Generation]time.Time{}}
-	h.reserve(e.Arena)
-	e.Arena.RaiseFence(lj.fenced)
-	e.Arena.SetCommitted(lj.job.Position) // it may have moved while no daemon was here to say so
-}
-
-// settleAdopted hears what an adopted rank has sent, and looks after its process.
-func (h *Host) settleAdopted(lj *localJob, e adoption.Settle) {
-	lr := lj.ranks[e.Rank]
-	if lr == nil || lr.arena != e.Arena {
-		return // given up meanwhile
-	}
-	h.checkInitial(lj, lr)
-	for _, ev := range e.Sent {
-		h.rankSays(lj, lr, ev)
-	}
-	if lj.ranks[lr.rank] != lr {
-		return // given up by what it said
-	}
-	alive := h.processes.Alive(lr.pid, lr.start)
-	h.log.Adopted(lj.job, lr.rank, lr.pid, alive)
-	if err := h.sessions.Watch(lr.pid, lr.start); err != nil {
-		h.log.Failed("watch", lr.arena.Key(), err.Error())
-	}
-	if !alive {
-		h.rankDied(lj, lr)
-	}
-}
-
 // reattach takes back a rank whose daemon was away.
 func (h *Host) reattach(ev session.Hello) {
 	defer ev.File.Close()
-	for _, lj := range h.jobs {
-		for _, lr := range lj.ranks {
-			if lr.pid == ev.Peer.PID() && lr.start == ev.Peer.StartTime() && lr.rank == ev.Hello.Rank && lj.job.Name == ev.Hello.Job {
-				h.attachAgain(lj, lr, ev)
-				return
-			}
+	for _, j := range h.jobs.all {
+		if j.Back(ev) {
+			return
 		}
 	}
 	if ref, ok := h.adoption.Back(ev.Peer, ev.Hello.Rank); ok {
@@ -155,18 +98,6 @@ func (h *Host) reattach(ev session.Hello) {
 	}
 	ev.Peer.Refuse(ev.Header.Request, wire.CodeStopped, fmt.Sprintf("no arena of job %q, rank %d belongs to process %d here: the rank was "+
 		"taken over or the job has ended", ev.Hello.Job, ev.Hello.Rank, ev.Peer.PID()))
-}
-
-func (h *Host) attachAgain(lj *localJob, lr *localRank, ev session.Hello) {
-	lr.peer, lr.ordered = ev.Peer, orderKey{}
-	lr.does(returns)
-	if lr.unproven {
-		lr.unproven = false
-		h.saveArenas()
-	}
-	h.admission.Back(ev, lr.arena, lr.incarnation, lj.job.Epoch)
-	h.log.Reattached(lj.job, lr.rank, lr.pid)
-	h.reconcile(lj)
 }
 
 // adoptOffered takes an arena that a live rank offers, where the keeper had lost it.

@@ -21,10 +21,10 @@ func TestArenaListRoundTrips(t *testing.T) {
 	}
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	lr.pid, lr.start = 4711, 1<<63
+	lr.PID, lr.Start = 4711, 1<<63
 	retired := d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false)})
-	lj.retired = append(lj.retired, retired)
-	d.seal(retired, slot(0), lj.job.Committed, 1) // needed
+	lj.Retired = append(lj.Retired, retired)
+	d.seal(retired, slot(0), lj.Job.Committed, 1) // needed
 	mirrored := d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	d.saveArenas()
 	list, err := d.loadArenas()
@@ -35,7 +35,7 @@ func TestArenaListRoundTrips(t *testing.T) {
 	for _, e := range list.Arenas {
 		got[e.Key] = e
 	}
-	want := map[string]holding.Entry{lr.arena.Key(): {Key: lr.arena.Key(), Job: fixture.JobID, Rank: 0, PID: 4711, Start: 1 << 63}, retired.Key(): {Key: retired.Key(), Job: fixture.JobID, Rank: 1},
+	want := map[string]holding.Entry{lr.Arena.Key(): {Key: lr.Arena.Key(), Job: fixture.JobID, Rank: 0, PID: 4711, Start: 1 << 63}, retired.Key(): {Key: retired.Key(), Job: fixture.JobID, Rank: 1},
 		mirrored.Key(): {Key: mirrored.Key(), Job: fixture.JobID, Rank: 1, Mirror: true}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the list is %+v, want %+v", got, want)

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"github.com/replicad/replicad/internal/host/rank"
 	"os"
 	"reflect"
 	"syscall"
@@ -23,9 +24,9 @@ func (d *rig) restart() {
 	d.t.Helper()
 	d.saveArenas()
 	d.settled()
-	for _, lj := range d.jobs {
-		for _, lr := range lj.ranks {
-			d.t.Cleanup(func() { lr.arena.Close() })
+	for _, lj := range d.jobs.all {
+		for _, lr := range lj.Ranks {
+			d.t.Cleanup(func() { lr.Arena.Close() })
 		}
 	}
 	next := New(d.config)
@@ -59,12 +60,12 @@ func TestAdoption(t *testing.T) {
 	lj := d.put(job)
 	dead, lives := d.attach(lj, 0), d.attach(lj, 1)
 	p := d.process()
-	lives.pid, lives.start = p.pid, p.start
-	lives.arena.SetOwner(5, uint64(p.pid), p.start)
+	lives.PID, lives.Start = p.pid, p.start
+	lives.Arena.SetOwner(5, uint64(p.pid), p.start)
 	gone := d.process()
 	gone.in.Close()
 	gone.cmd.Wait() //nolint:errcheck // it ended with its input
-	dead.arena.SetOwner(4, uint64(gone.pid), gone.start)
+	dead.Arena.SetOwner(4, uint64(gone.pid), gone.start)
 	older := d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false)}) // of a former incarnation of rank 1
 	older.SetOwner(2, 0, 0)
 	held := d.mirrorOf(lj, replica.OfRank(0), 0, false)
@@ -77,10 +78,10 @@ func TestAdoption(t *testing.T) {
 	}
 	garbage.Close()
 	d.live(dead, 3, 6, replica.Updating)
-	root := d.seal(dead.arena, slot(1), fixture.Gen(3, 6), 1).Root
-	d.setState(dead.arena, slot(1), replica.SlotCopied)
+	root := d.seal(dead.Arena, slot(1), fixture.Gen(3, 6), 1).Root
+	d.setState(dead.Arena, slot(1), replica.SlotCopied)
 	d.seal(held, ring(0), fixture.Gen(3, 5), 9)
-	d.write(lives.arena, atGood, uint64(replica.PackWord(3, 6, 0)))
+	d.write(lives.Arena, atGood, uint64(replica.PackWord(3, 6, 0)))
 
 	d.restart()
 	if n := len(d.adoption.Arenas()); n != 4 || d.adopting() {
@@ -91,17 +92,17 @@ func TestAdoption(t *testing.T) {
 		t.Error("arenas are given away before the leader has told of any job")
 	}
 	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
-	back := d.jobs[fixture.JobID]
-	if back == nil || back.ranks[0] == nil || back.ranks[1] == nil || len(d.adoption.Arenas()) != 0 {
+	back := d.jobs.all[fixture.JobID]
+	if back == nil || back.Ranks[0] == nil || back.Ranks[1] == nil || len(d.adoption.Arenas()) != 0 {
 		t.Fatalf("after the view: %+v, %d arenas without a place", back, len(d.adoption.Arenas()))
 	}
-	if back.ranks[0].alive() || !back.ranks[1].alive() || back.ranks[1].incarnation != 5 || back.ranks[1].loaded != 3 {
-		t.Errorf("rank 0 alive %v, rank 1 alive %v, incarnation %d, loaded %d", back.ranks[0].alive(), back.ranks[1].alive(), back.ranks[1].incarnation, back.ranks[1].loaded)
+	if back.Ranks[0].Alive() || !back.Ranks[1].Alive() || back.Ranks[1].Incarnation != 5 || back.Ranks[1].Loaded != 3 {
+		t.Errorf("rank 0 alive %v, rank 1 alive %v, incarnation %d, loaded %d", back.Ranks[0].Alive(), back.Ranks[1].Alive(), back.Ranks[1].Incarnation, back.Ranks[1].Loaded)
 	}
-	if len(back.mirrors.All()) != 1 || back.mirrors.Arena(replica.OfRank(0)) == nil {
-		t.Errorf("mirrors %v", back.mirrors.All())
+	if len(back.Mirrors.All()) != 1 || back.Mirrors.Arena(replica.OfRank(0)) == nil {
+		t.Errorf("mirrors %v", back.Mirrors.All())
 	}
-	if account, word := d.fencedAt(back.ranks[1]); account != 2 || word != 2 {
+	if account, word := d.fencedAt(back.Ranks[1]); account != 2 || word != 2 {
 		t.Errorf("the fence is at %d, its word at %d, though epoch 2 is closed", account, word)
 	}
 	said := d.says()
@@ -114,8 +115,8 @@ func TestAdoption(t *testing.T) {
 	if len(ev) != 1 || ev[0].Fault.Kind != replica.ProcessDead || ev[0].Fault.Rank != 0 || ev[0].Fault.Incarnation != 4 {
 		t.Errorf("of the rank that died meanwhile it says %+v", ev)
 	}
-	d.until("the seal in the dead rank's name", func() bool { return back.ranks[0].finishing == 0 })
-	if _, ok := back.view().Find(nil, replica.OfGroup(0), fixture.Gen(3, 6), root); !ok {
+	d.until("the seal in the dead rank's name", func() bool { return back.Ranks[0].Finishing == 0 })
+	if _, ok := back.View().Find(nil, replica.OfGroup(0), fixture.Gen(3, 6), root); !ok {
 		t.Error("what the dead rank had copied is lost")
 	}
 	if d.parked()["garbage"] {
@@ -123,7 +124,7 @@ func TestAdoption(t *testing.T) {
 	}
 	// Its end is watched again.
 	p.in.Close()
-	d.until("the exit", func() bool { return !back.ranks[1].alive() })
+	d.until("the exit", func() bool { return !back.Ranks[1].Alive() })
 }
 
 // Arenas of jobs that ended, or that nobody knows, are given up; but not before a leader was heard.
@@ -149,10 +150,10 @@ func TestAdoptionAwaitsLiveRanks(t *testing.T) {
 	lr := d.attach(lj, 0)
 	lost := d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	p := d.process()
-	lr.pid, lr.start = p.pid, p.start
+	lr.PID, lr.Start = p.pid, p.start
 	d.saveArenas()
 	d.settled()
-	for _, a := range []*holding.Arena{lr.arena, lost} {
+	for _, a := range []*holding.Arena{lr.Arena, lost} {
 		if err := d.keeper.Drop(a.Key()); err != nil {
 			t.Fatal(err)
 		}
@@ -176,10 +177,10 @@ func TestAdoptionEndsBesideAStoppedProcess(t *testing.T) {
 	d := newRig(t)
 	lr := d.attach(d.put(fixture.Job()), 0)
 	p := d.process()
-	lr.pid, lr.start = p.pid, p.start
+	lr.PID, lr.Start = p.pid, p.start
 	d.saveArenas()
 	d.settled()
-	if err := d.keeper.Drop(lr.arena.Key()); err != nil {
+	if err := d.keeper.Drop(lr.Arena.Key()); err != nil {
 		t.Fatal(err)
 	}
 	d.restart()
@@ -204,33 +205,33 @@ func TestPageDoesNotSayWhomToKill(t *testing.T) {
 		job := fixture.Job()
 		lr := d.attach(d.put(job), 0)
 		rank, victim := d.process(), d.process()
-		lr.pid, lr.start = rank.pid, rank.start
+		lr.PID, lr.Start = rank.pid, rank.start
 		d.saveArenas()
-		lr.arena.SetOwner(4, uint64(victim.pid), victim.start)
+		lr.Arena.SetOwner(4, uint64(victim.pid), victim.start)
 		if !c.listed {
-			lr.unproven = true
+			lr.Unproven = true
 		}
 		d.restart()
 		d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
-		lj := d.jobs[fixture.JobID]
-		back := lj.ranks[0]
+		lj := d.jobs.all[fixture.JobID]
+		back := lj.Ranks[0]
 		want := victim
 		if c.listed {
 			want = rank
 		}
-		if back == nil || !back.alive() || back.pid != want.pid || back.start != want.start || back.unproven == c.listed {
+		if back == nil || !back.Alive() || back.PID != want.pid || back.Start != want.start || back.Unproven == c.listed {
 			t.Fatalf("%s: adopted as %+v, want process %d", what, back, want.pid)
 		}
-		if n := d.log.Count(back.arena.Key() + `","why"`); n != 1 {
+		if n := d.log.Count(back.Arena.Key() + `","why"`); n != 1 {
 			t.Errorf("%s: the disagreement is told %d times", what, n)
 		}
 		if c.superseded {
-			lj.job = fixture.Changed(fixture.Closed(job), func(j *replica.Job) {
+			lj.Job = fixture.Changed(fixture.Closed(job), func(j *replica.Job) {
 				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n3", NodeIncarnation: 33}, j.Ranks[1]}
 			})
 		} else {
-			lj.job = fixture.Changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
-			lj.stopBy = time.Now().Add(-time.Second)
+			lj.Job = fixture.Changed(job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished })
+			lj.StopBy = time.Now().Add(-time.Second)
 		}
 		d.supersede(lj)
 		d.reap(lj)
@@ -239,12 +240,12 @@ func TestPageDoesNotSayWhomToKill(t *testing.T) {
 		}
 		if c.listed {
 			rank.cmd.Wait() //nolint:errcheck // killed
-		} else if !session.Alive(rank.pid, rank.start) || back.killed {
+		} else if !session.Alive(rank.pid, rank.start) || back.Killed {
 			t.Errorf("%s: somebody was killed", what)
 		}
 		victim.in.Close() // its end is the rank's, as far as anybody can tell
 		if !c.listed {
-			d.until("the end of the process that is watched", func() bool { return !back.alive() })
+			d.until("the end of the process that is watched", func() bool { return !back.Alive() })
 		}
 	}
 }
@@ -256,15 +257,15 @@ func TestAttachedAgainIsProven(t *testing.T) {
 		job := fixture.Job()
 		lr := d.attach(d.put(job), 0)
 		p, r := d.session(0)
-		lr.unproven = true // so that it isn't listed
-		lr.arena.SetOwner(4, uint64(p.PID()), p.StartTime())
+		lr.Unproven = true // so that it isn't listed
+		lr.Arena.SetOwner(4, uint64(p.PID()), p.StartTime())
 		d.restart()
 		tell := func() {
 			d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 		}
 		if informed {
 			tell()
-			if lr := d.jobs[fixture.JobID].ranks[0]; lr == nil || !lr.unproven {
+			if lr := d.jobs.all[fixture.JobID].Ranks[0]; lr == nil || !lr.Unproven {
 				t.Fatalf("%s: taken back as %+v", what, lr)
 			}
 		}
@@ -279,15 +280,15 @@ func TestAttachedAgainIsProven(t *testing.T) {
 		if !informed {
 			tell()
 		}
-		back := d.jobs[fixture.JobID].ranks[0]
-		if back == nil || back.unproven || back.peer != p {
+		back := d.jobs.all[fixture.JobID].Ranks[0]
+		if back == nil || back.Unproven || back.Peer != p {
 			t.Errorf("%s: then %+v", what, back)
 		}
 		list, err := d.loadArenas()
 		if err != nil || len(list.Arenas) != 1 || list.Arenas[0].PID != p.PID() || list.Arenas[0].Start != p.StartTime() {
 			t.Errorf("%s: the list has %+v, %v", what, list.Arenas, err)
 		}
-		back.pid, back.life = -1, dead // the cleanup of the test must not meet this process
+		back.PID, back.Life = -1, rank.Dead // the cleanup of the test must not meet this process
 	}
 }
 
@@ -299,12 +300,12 @@ func TestListKeepsWhatIsNotPlaced(t *testing.T) {
 	orphan, awaited, p := d.attach(lj, 0), d.attach(lj, 1), d.process()
 	d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(t, false)}) // not listed
 	d.mirrorOf(lj, replica.OfRank(1), 1, false)
-	for _, lr := range []*localRank{orphan, awaited} {
-		lr.pid, lr.start = p.pid, p.start
-		lr.arena.SetOwner(4, uint64(p.pid), p.start)
+	for _, lr := range []*rank.Rank{orphan, awaited} {
+		lr.PID, lr.Start = p.pid, p.start
+		lr.Arena.SetOwner(4, uint64(p.pid), p.start)
 	}
 	d.settled()
-	if err := d.keeper.Drop(awaited.arena.Key()); err != nil {
+	if err := d.keeper.Drop(awaited.Arena.Key()); err != nil {
 		t.Fatal(err)
 	}
 	d.restart()
@@ -332,28 +333,28 @@ func TestAdoptedRankHearsOfTheCommit(t *testing.T) {
 	} {
 		d := newRig(t)
 		job := fixture.Job()
-		d.comeBack(job, func(lr *localRank) { lr.arena.SetCommitted(c.before) })
+		d.comeBack(job, func(lr *rank.Rank) { lr.Arena.SetCommitted(c.before) })
 		d.tell(fixture.Changed(job, func(j *replica.Job) {
 			j.Epoch, j.Position, j.Committed = c.now.Epoch, c.now, fixture.Gen(c.now.Epoch, c.now.Step)
 		}))
-		if got, want := d.jobs[fixture.JobID].ranks[0].arena.Committed(), replica.PackWord(c.now.Epoch, c.now.Step, 0); got != want {
+		if got, want := d.jobs.all[fixture.JobID].Ranks[0].Arena.Committed(), replica.PackWord(c.now.Epoch, c.now.Step, 0); got != want {
 			t.Errorf("%s: the rank is told that %v is committed, want %v", what, got, want)
 		}
 	}
 }
 
 // comeBack is a daemon that starts again under a rank that attaches again at once, before any leader was heard.
-func (d *rig) comeBack(job *replica.Job, before func(*localRank)) (session.Peer, *rankEnd) {
+func (d *rig) comeBack(job *replica.Job, before func(*rank.Rank)) (session.Peer, *rankEnd) {
 	d.t.Helper()
 	lr := d.attach(d.put(job), 0)
 	p, r := d.session(0)
-	lr.pid, lr.start = p.PID(), p.StartTime()
-	lr.arena.SetOwner(4, uint64(p.PID()), p.StartTime())
+	lr.PID, lr.Start = p.PID(), p.StartTime()
+	lr.Arena.SetOwner(4, uint64(p.PID()), p.StartTime())
 	before(lr)
 	d.restart()
 	d.t.Cleanup(func() {
-		if lr := d.jobs[job.ID].ranks[0]; lr != nil {
-			lr.pid, lr.life = -1, dead // the cleanup of the test must not meet this process
+		if lr := d.jobs.all[job.ID].Ranks[0]; lr != nil {
+			lr.PID, lr.Life = -1, rank.Dead // the cleanup of the test must not meet this process
 		}
 	})
 	f, err := os.Open(os.DevNull)
@@ -384,61 +385,61 @@ func TestOrphanIsHeard(t *testing.T) {
 	for what, c := range map[string]struct {
 		job  *replica.Job
 		says func(p session.Peer) []session.Event
-		then func(d *rig, lr *localRank, said []any) bool
+		then func(d *rig, lr *rank.Rank, said []any) bool
 	}{
 		"stopped": {fixture.Closed(fixture.Job()), func(p session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
-			func(d *rig, lr *localRank, said []any) bool {
+			func(d *rig, lr *rank.Rank, said []any) bool {
 				rs := fixture.Only[replica.NodeReport](said)
-				return lr.stopped() && len(rs) > 0 && rs[len(rs)-1].Ranks[0].Stopped
+				return lr.Stopped() && len(rs) > 0 && rs[len(rs)-1].Ranks[0].Stopped
 			}},
 		"stopped under an open epoch": {fixture.Job(), func(p session.Peer) []session.Event { return []session.Event{session.Stopped{Peer: p, Header: head}} },
-			func(d *rig, lr *localRank, said []any) bool { return lr.stopped() && lr.loaded == 3 }},
+			func(d *rig, lr *rank.Rank, said []any) bool { return lr.Stopped() && lr.Loaded == 3 }},
 		"loaded": {planned(), func(p session.Peer) []session.Event {
 			h := head
 			h.Epoch = 4
 			return []session.Event{session.Stopped{Peer: p, Header: h}, session.Loaded{Peer: p, Header: h, Loaded: wire.Loaded{Generation: fixture.Gen(3, 5), ReplicatedRoot: replica.Digest{1}, PrivateRoot: replica.Digest{2}}}}
-		}, func(d *rig, lr *localRank, said []any) bool { return lr.loaded == 4 }},
+		}, func(d *rig, lr *rank.Rank, said []any) bool { return lr.Loaded == 4 }},
 		"fail": {fixture.Job(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Fail{Peer: p, Header: head, Text: "a NaN"}}
 		},
-			func(d *rig, lr *localRank, said []any) bool {
+			func(d *rig, lr *rank.Rank, said []any) bool {
 				ev := fixture.Only[control.Evidence](said)
 				return len(ev) == 1 && ev[0].Fault.Kind == replica.Exception && ev[0].Fault.Detail == "a NaN" && ev[0].Fault.Incarnation == 4
 			}},
 		"unloadable": {planned(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Unloadable{Peer: p, Header: head, Text: "frozen area: its root is not the plan's"}}
 		},
-			func(d *rig, lr *localRank, said []any) bool {
+			func(d *rig, lr *rank.Rank, said []any) bool {
 				ev := fixture.Only[control.Evidence](said)
 				return len(ev) == 1 && ev[0].Fault.Kind == replica.BadDigest && ev[0].Fault.Detail == "load: frozen area: its root is not the plan's" && ev[0].Fault.Incarnation == 4
 			}},
 		"reject": {planned(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Reject{Peer: p, Header: head, Text: "bad"}}
 		},
-			func(d *rig, lr *localRank, said []any) bool {
+			func(d *rig, lr *rank.Rank, said []any) bool {
 				r := fixture.Only[control.Rejected](said)
-				return lr.rejected == 3 && len(r) == 1 && r[0].Rank == 0
+				return lr.Rejected == 3 && len(r) == 1 && r[0].Rank == 0
 			}},
 		"leave": {fixture.Job(), func(p session.Peer) []session.Event { return []session.Event{session.Leave{Peer: p, Header: head}} },
-			func(d *rig, lr *localRank, said []any) bool { return lr.left() && lr.leaveTo == 77 }},
+			func(d *rig, lr *rank.Rank, said []any) bool { return lr.Left() && lr.LeaveTo == 77 }},
 		"stopped, left": {fixture.Job(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Leave{Peer: p, Header: head}, session.Stopped{Peer: p, Header: head}, session.Leave{Peer: p, Header: head}}
-		}, func(d *rig, lr *localRank, said []any) bool { return lr.left() }},
+		}, func(d *rig, lr *rank.Rank, said []any) bool { return lr.Left() }},
 		"pause": {fixture.Job(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Pause{Peer: p, Header: head, Most: time.Hour}}
 		},
-			func(d *rig, lr *localRank, said []any) bool {
-				return !reflect.DeepEqual(lr.pulse, recovery.Pulse{})
+			func(d *rig, lr *rank.Rank, said []any) bool {
+				return !reflect.DeepEqual(lr.Pulse, recovery.Pulse{})
 			}},
 		"sealed": {fixture.Job(), func(p session.Peer) []session.Event {
 			return []session.Event{session.Sealed{Peer: p, Header: head, Sealed: wire.Sealed{Kind: uint32(shm.Slot), Index: 1}}}
-		}, func(d *rig, lr *localRank, said []any) bool { _, ok := lr.sealedAt[fixture.Gen(3, 6)]; return ok }},
+		}, func(d *rig, lr *rank.Rank, said []any) bool { _, ok := lr.SealedAt[fixture.Gen(3, 6)]; return ok }},
 	} {
 		d := newRig(t)
-		p, _ := d.comeBack(c.job, func(lr *localRank) {
-			d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 1)
+		p, _ := d.comeBack(c.job, func(lr *rank.Rank) {
+			d.seal(lr.Arena, slot(1), fixture.Gen(3, 6), 1)
 			if c.job.Phase == replica.Open {
-				d.write(lr.arena, atGood, uint64(replica.PackWord(3, 6, 0)))
+				d.write(lr.Arena, atGood, uint64(replica.PackWord(3, 6, 0)))
 			}
 		})
 		for _, ev := range c.says(p) {
@@ -446,7 +447,7 @@ func TestOrphanIsHeard(t *testing.T) {
 		}
 		d.says()
 		d.tell(c.job)
-		if lr := d.jobs[fixture.JobID].ranks[0]; lr == nil || !c.then(d, lr, d.says()) {
+		if lr := d.jobs.all[fixture.JobID].Ranks[0]; lr == nil || !c.then(d, lr, d.says()) {
 			t.Errorf("%s: lost: %+v", what, lr)
 		}
 	}
@@ -455,7 +456,7 @@ func TestOrphanIsHeard(t *testing.T) {
 // A rendezvous call of such a rank waits for the job to be known; a rank whose job has ended, or is not known at all, is told to stop.
 func TestOrphanWaitsAndIsTold(t *testing.T) {
 	d := newRig(t)
-	p, r := d.comeBack(fixture.Job(), func(*localRank) {})
+	p, r := d.comeBack(fixture.Job(), func(*rank.Rank) {})
 	d.handleSession(session.KV{Peer: p, Header: wire.RankHeader{Request: 9, Epoch: 3}, Op: wire.MBarrier, KV: wire.KV{Key: "step 6", Members: 2}})
 	r.quiet(p)
 	d.tell(fixture.Job())
@@ -464,7 +465,7 @@ func TestOrphanWaitsAndIsTold(t *testing.T) {
 	}
 
 	d = newRig(t)
-	p, r = d.comeBack(fixture.Job(), func(*localRank) {})
+	p, r = d.comeBack(fixture.Job(), func(*rank.Rank) {})
 	d.handleSession(session.Leave{Peer: p, Header: wire.RankHeader{Request: 77}})
 	d.tell(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, recovery.Finished }))
 	if h, _ := r.reads(); h.Type != wire.MBye || h.Request != 77 {
@@ -472,7 +473,7 @@ func TestOrphanWaitsAndIsTold(t *testing.T) {
 	}
 
 	d = newRig(t)
-	_, r = d.comeBack(fixture.Job(), func(*localRank) {})
+	_, r = d.comeBack(fixture.Job(), func(*rank.Rank) {})
 	d.views(control.View{Index: 20, Term: 9, Era: 1, Nodes: d.nodes})
 	if _, o := r.ordered(); o.Action != wire.OrderStop || o.Code != wire.CodeStopped {
 		t.Errorf("a rank of no job reads %+v, want to be stopped", o)
@@ -489,42 +490,42 @@ func TestArenaIsHandedOutByTheNextDaemon(t *testing.T) {
 	})
 	lj := d.put(job)
 	old := d.attach(lj, 0)
-	old.incarnation = 4
-	old.arena.SetOwner(4, 0, 0)
-	d.write(old.arena, atHolder, 4)
+	old.Incarnation = 4
+	old.Arena.SetOwner(4, 0, 0)
+	d.write(old.Arena, atHolder, 4)
 	d.live(old, 3, 6, replica.Idle)
-	d.both(old.arena, 0, fixture.Gen(3, 5))
+	d.both(old.Arena, 0, fixture.Gen(3, 5))
 	gone := d.process()
 	gone.in.Close()
 	gone.cmd.Wait() //nolint:errcheck // it ended with its input
-	old.pid, old.start, old.life = gone.pid, gone.start, dead
-	old.arena.Process = holding.Process{PID: gone.pid, Start: gone.start, Proven: true}
+	old.PID, old.Start, old.Life = gone.pid, gone.start, rank.Dead
+	old.Arena.Process = holding.Process{PID: gone.pid, Start: gone.start, Proven: true}
 	p, r := d.session(0)
 	h := wire.Hello{ABI: wire.RankABI, Rank: 0, World: 2, Group: 0, Nonce: 77, Job: job.Name}
 	d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: h})
 	r.reads() // the welcome
-	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: old.arena.Geometry().Regions})
+	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: old.Arena.Geometry().Regions})
 	claims := fixture.Only[control.ClaimRequest](d.says())
 	if len(claims) != 1 {
 		t.Fatalf("%d claims", len(claims))
 	}
 	job = fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) { j.Ranks[0].Incarnation, j.NextIncarnation = 6, 6 })
-	lj.job = job
+	lj.Job = job
 	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 6})
 	came(t, "the parking", d.in) // the daemon dies here
 	d.restart()
 	d.tell(job)
-	lr := d.jobs[job.ID].ranks[0]
-	if lr == nil || lr.incarnation != 6 || lr.loaded != 0 || lr.arena.Step() != 0 {
-		t.Fatalf("adopted as %+v, at %v", lr, lr.arena.Step())
+	lr := d.jobs.all[job.ID].Ranks[0]
+	if lr == nil || lr.Incarnation != 6 || lr.Loaded != 0 || lr.Arena.Step() != 0 {
+		t.Fatalf("adopted as %+v, at %v", lr, lr.Arena.Step())
 	}
-	t.Cleanup(func() { lr.pid, lr.life = -1, dead }) // it is this process
+	t.Cleanup(func() { lr.PID, lr.Life = -1, rank.Dead }) // it is this process
 	d.handleSession(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: h})
 	if head, _ := r.reads(); head.Type != wire.MWelcome {
 		t.Fatalf("the hello is answered by %d", head.Type)
 	}
-	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: old.arena.Geometry().Regions})
-	if head, body := r.reads(); head.Type != wire.MAttached || lr.peer != p {
+	d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: old.Arena.Geometry().Regions})
+	if head, body := r.reads(); head.Type != wire.MAttached || lr.Peer != p {
 		t.Errorf("the attach is answered by %d: %s", head.Type, body)
 	}
 }
@@ -539,9 +540,9 @@ func TestAdoptedWhilePlannedHasNotLoaded(t *testing.T) {
 				j.ClosedEpoch, j.Plan = j.Epoch, nil
 			}
 		})
-		d.comeBack(job, func(lr *localRank) { d.write(lr.arena, atGood, uint64(replica.PackWord(3, 0, 0))) })
+		d.comeBack(job, func(lr *rank.Rank) { d.write(lr.Arena, atGood, uint64(replica.PackWord(3, 0, 0))) })
 		d.tell(job)
-		if lr := d.jobs[fixture.JobID].ranks[0]; lr == nil || lr.loaded != want {
+		if lr := d.jobs.all[fixture.JobID].Ranks[0]; lr == nil || lr.Loaded != want {
 			t.Errorf("%v: %+v, want loaded %d", phase, lr, want)
 		}
 	}

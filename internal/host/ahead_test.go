@@ -1,6 +1,8 @@
 package host
 
 import (
+	"github.com/replicad/replicad/internal/host/job"
+	"github.com/replicad/replicad/internal/host/rank"
 	"testing"
 
 	"github.com/replicad/replicad/internal/fixture"
@@ -11,30 +13,30 @@ import (
 )
 
 // closedJob is a rank's arena with an older generation in place 0 and the committed one in place 1, and a job whose epoch is closed.
-func closedJob(d *rig) (*localJob, *localRank) {
+func closedJob(d *rig) (*job.Job, *rank.Rank) {
 	job := fixture.Job()
 	job.Committed = fixture.Gen(3, 5)
 	lj := d.put(job)
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, fixture.Gen(3, 4))
-	d.both(lr.arena, 1, fixture.Gen(3, 5))
+	d.both(lr.Arena, 0, fixture.Gen(3, 4))
+	d.both(lr.Arena, 1, fixture.Gen(3, 5))
 	job.Phase, job.ClosedEpoch = replica.Closed, job.Epoch
 	return lj, lr
 }
 
 // flip flips a bit of what lies in a slot.
-func (d *rig) flip(lr *localRank, i int) {
-	h := lr.arena.Header()
+func (d *rig) flip(lr *rank.Rank, i int) {
+	h := lr.Arena.Header()
 	at := int64(h.SlotOffset + uint64(i)*h.SlotStride + 17)
-	d.write(lr.arena, at, d.word(lr.arena, at)^1)
+	d.write(lr.Arena, at, d.word(lr.Arena, at)^1)
 }
 
 // allRead waits until the newest generation of a closed job's rank was read.
-func (d *rig) allRead(lj *localJob, lr *localRank) {
+func (d *rig) allRead(lj *job.Job, lr *rank.Rank) {
 	d.t.Helper()
 	d.until("what lies here is read", func() bool {
 		for _, p := range []shm.Place{slot(1), ring(1)} {
-			rd := d.restores.Reading(lj.job.ID, lr.arena, p)
+			rd := d.restores.Reading(lj.Job.ID, lr.Arena, p)
 			if rd == nil {
 				return false
 			}
@@ -44,7 +46,7 @@ func (d *rig) allRead(lj *localJob, lr *localRank) {
 				return false
 			}
 		}
-		return len(held(lr.arena)) == 0
+		return len(held(lr.Arena)) == 0
 	})
 }
 
@@ -54,9 +56,9 @@ func TestABitFlippedBeforeThePlanIsReportedBeforeIt(t *testing.T) {
 	lj, lr := closedJob(d)
 	d.flip(lr, 1)
 	d.reconcile(lj)
-	d.until("the copy is given up", func() bool { return lr.arena.Word(slot(1)).State() == replica.SlotFree })
-	if len(lj.bad) != 1 || lj.bad[0].Part != replica.OfGroup(0) || lj.bad[0].Generation != fixture.Gen(3, 5) {
-		t.Errorf("found bad: %+v", lj.bad)
+	d.until("the copy is given up", func() bool { return lr.Arena.Word(slot(1)).State() == replica.SlotFree })
+	if len(lj.Bad) != 1 || lj.Bad[0].Part != replica.OfGroup(0) || lj.Bad[0].Generation != fixture.Gen(3, 5) {
+		t.Errorf("found bad: %+v", lj.Bad)
 	}
 }
 
@@ -67,11 +69,11 @@ func TestARestoreTakesWhatWasReadSinceTheFence(t *testing.T) {
 	d.reconcile(lj)
 	d.allRead(lj, lr)
 	d.flip(lr, 1) // too late for this recovery's daemon: rp_load is left to find it
-	f := fetch.Parts{Fetcher: d.fetches, Job: lj.job, Plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}, Rank: 0}
+	f := fetch.Parts{Fetcher: d.fetches, Job: lj.Job, Plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}, Rank: 0}
 	rehash := func() bool {
 		got := make(chan bool, 1)
 		go func() {
-			got <- f.Rehash(t.Context(), lr.arena, slot(1), replica.Source{Part: replica.OfGroup(0)})
+			got <- f.Rehash(t.Context(), lr.Arena, slot(1), replica.Source{Part: replica.OfGroup(0)})
 			d.ask(t.Context(), calls(func() {})) // an event, for until to look again
 		}()
 		var good bool
@@ -88,9 +90,9 @@ func TestARestoreTakesWhatWasReadSinceTheFence(t *testing.T) {
 	if !rehash() {
 		t.Error("a place that was read since the fence was read again")
 	}
-	lj.job.Epoch, lj.job.ClosedEpoch, lj.job.Phase = 4, 4, replica.Planned // so that nothing is read ahead
+	lj.Job.Epoch, lj.Job.ClosedEpoch, lj.Job.Phase = 4, 4, replica.Planned // so that nothing is read ahead
 	d.fence(lj)
-	d.notify(d.restores, act.Changed{Job: lj.job.ID})
+	d.notify(d.restores, act.Changed{Job: lj.Job.ID})
 	if rehash() {
 		t.Error("a place counts as read that was read before the newest fence")
 	}

@@ -3,6 +3,8 @@ package host
 import (
 	"errors"
 	"fmt"
+	"github.com/replicad/replicad/internal/host/job"
+	"github.com/replicad/replicad/internal/host/rank"
 	"slices"
 	"strings"
 	"syscall"
@@ -19,9 +21,9 @@ import (
 )
 
 // reported is what the node would tell the leader of the job now.
-func (d *rig) reported(lj *localJob) replica.NodeReport {
+func (d *rig) reported(lj *job.Job) replica.NodeReport {
 	d.t.Helper()
-	lj.reported = replica.NodeReport{}
+	lj.Reported = replica.NodeReport{}
 	d.says()
 	d.report(lj)
 	for _, msg := range d.says() {
@@ -57,14 +59,14 @@ func TestLargeCopiesHaveLongerToSettle(t *testing.T) {
 	d.cfg.Timing.Settle = time.Nanosecond
 	lj := d.put(fixture.Closed(fixture.Job()))
 	lr := d.attach(lj, 0)
-	lr.loaded = 3
-	d.stage(lr.arena, slot(0), fixture.Gen(3, 6), 1)
+	lr.Loaded = 3
+	d.stage(lr.Arena, slot(0), fixture.Gen(3, 6), 1)
 	d.fence(lj)
-	bytes := lr.arena.Geometry().ReplicatedBytes
-	if want := time.Duration(float64(bytes) / copyRate * float64(time.Second)); lj.settleTime != want+time.Nanosecond || want == 0 {
-		t.Errorf("%d bytes have %v to be copied, want %v", bytes, lj.settleTime, want)
+	bytes := lr.Arena.Geometry().ReplicatedBytes
+	if want := time.Duration(float64(bytes) / job.CopyRate * float64(time.Second)); lj.SettleTime != want+time.Nanosecond || want == 0 {
+		t.Errorf("%d bytes have %v to be copied, want %v", bytes, lj.SettleTime, want)
 	}
-	lj.settleTime = time.Hour
+	lj.SettleTime = time.Hour
 	if r := d.reported(lj); r.SettleMS != 3600_000 {
 		t.Errorf("told %d ms", r.SettleMS)
 	}
@@ -87,10 +89,10 @@ func TestHaltedRankIsSaid(t *testing.T) {
 	d.cfg.Timing.HangFirst = time.Nanosecond
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	lr.gone, lr.loaded, lr.pulse = 3, 3, recovery.Pulse{}
+	lr.Gone, lr.Loaded, lr.Pulse = 3, 3, recovery.Pulse{}
 	d.live(lr, 3, 6, replica.Idle)
 	p := d.process()
-	lr.pid, lr.start = p.pid, p.start
+	lr.PID, lr.Start = p.pid, p.start
 	look := func() (hung, halted bool) {
 		d.pulses(lj)
 		d.began = d.began.Add(-time.Second)
@@ -177,12 +179,12 @@ func TestARankThatNeverAttachesAgainHangs(t *testing.T) {
 	d.cfg.Timing.HangFirst = time.Nanosecond
 	lr := d.attach(d.put(fixture.Job()), 0)
 	p := d.process()
-	lr.pid, lr.start = p.pid, p.start
-	lr.arena.SetOwner(4, uint64(p.pid), p.start)
+	lr.PID, lr.Start = p.pid, p.start
+	lr.Arena.SetOwner(4, uint64(p.pid), p.start)
 	d.live(lr, 3, 6, replica.Idle)
 	d.restart()
 	d.tell(fixture.Job())
-	lj := d.jobs[fixture.JobID]
+	lj := d.jobs.all[fixture.JobID]
 	d.pulses(lj)
 	d.began = d.began.Add(-time.Second)
 	d.pulses(lj)
@@ -205,7 +207,7 @@ func TestHowRanksGetOn(t *testing.T) {
 	if s, ok := d.stepsOf(lj); ok {
 		t.Errorf("a rank that was not let go: %+v", s)
 	}
-	lr.gone, lr.loaded = 3, 3
+	lr.Gone, lr.Loaded = 3, 3
 	for step := range replica.Step(4) {
 		d.live(lr, 3, 6+step, replica.Idle)
 		d.pulses(lj)
@@ -214,15 +216,15 @@ func TestHowRanksGetOn(t *testing.T) {
 	if s, ok := d.stepsOf(lj); !ok || s.Broken || s.Pace < 2000 || s.Pace > 9000 || s.Still < 2000 || s.Still > 9000 {
 		t.Errorf("steps of 2 s: %+v", s)
 	}
-	lr.pulse.Pause(time.Since(d.began), time.Minute)
+	lr.Pulse.Pause(time.Since(d.began), time.Minute)
 	if s, _ := d.stepsOf(lj); s.Still != 0 {
 		t.Errorf("a pause: %+v", s)
 	}
-	lr.life = stopped
+	lr.Life = rank.Stopped
 	if s, ok := d.stepsOf(lj); !ok || !s.Broken {
 		t.Errorf("stopped under an open epoch: %+v", s)
 	}
-	lr.life = finished
+	lr.Life = rank.Finished
 	if s, ok := d.stepsOf(lj); ok {
 		t.Errorf("a rank that has left: %+v", s)
 	}

@@ -41,8 +41,8 @@ type behind struct {
 
 func (b *behind) serve(h *Host) {
 	b.failed = map[writer.Laid]error{}
-	for _, lj := range h.jobs {
-		is := h.writer.Behind(time.Now(), lj.view(), func(l writer.Laid) bool { return b.known[l] })
+	for _, j := range h.jobs.all {
+		is := h.writer.Behind(time.Now(), j.View(), func(l writer.Laid) bool { return b.known[l] })
 		b.there, b.writes = append(b.there, is.There...), append(b.writes, is.Writes...)
 		maps.Copy(b.failed, is.Failed)
 	}
@@ -143,13 +143,13 @@ type parting struct {
 }
 
 func (p *parting) serve(h *Host) {
-	for _, lj := range h.jobs {
-		if !lj.job.Undurable() {
+	for _, j := range h.jobs.all {
+		if !j.Job.Undurable() {
 			continue
 		}
-		text := p.of(lj.job)
+		text := p.of(j.Job)
 		p.owed = append(p.owed, text)
-		h.launchers.Of(lj).Note("warning: the daemon of node " + string(h.self.Name) + " was asked to end, and ends; " + text + memoryHas)
+		h.launchers.Of(j).Note("warning: the daemon of node " + string(h.self.Name) + " was asked to end, and ends; " + text + memoryHas)
 	}
 	slices.Sort(p.owed)
 	if !h.informed {

@@ -60,13 +60,13 @@ func TestFilesGoBeforeTheFirstPart(t *testing.T) {
 	d.Host.store, d.cfg.DurableDir = s, dir
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, fixture.Gen(3, 3))
+	d.both(lr.Arena, 0, fixture.Gen(3, 3))
 	first := tarOf(t, "first")
 	_, end := d.launches(first, 0)
 	if h, _ := end.reads(); h.Type != wire.MRunOK {
 		t.Fatalf("it reads %d", h.Type)
 	}
-	d.writesShard(lj, fixture.Gen(3, 3), d.rootAt(lr.arena, slot(0)))
+	d.writesShard(lj, fixture.Gen(3, 3), d.rootAt(lr.Arena, slot(0)))
 	d.until("the write's end", func() bool { return len(fixture.Only[control.ShardReport](d.says())) > 0 }) // the word of the files comes first
 	list, err := filepath.Glob(filepath.Join(dir, "job", "*", "kept.tar"))
 	if err != nil || len(list) != 1 {

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"github.com/replicad/replicad/internal/host/rank"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -61,7 +62,7 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 	ends := make(chan made, 2)
 	for range 2 {
 		d.work.Go(func() {
-			ref, err := d.mirrorArena(d.ctx, lj, 1, man)
+			ref, err := d.mirrorArena(d.ctx, lj.Job.ID, 1, man)
 			ends <- made{ref, err}
 			d.Post(arenaClosed{}) // until looks again
 		})
@@ -70,21 +71,21 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 		d.handle(came(t, "a question", d.in)) // with create on the host's goroutine this is where it would stay
 	}
 	came(t, "the reservation", began)
-	if len(lj.mirrors.All()) != 0 || len(began) != 0 {
-		t.Errorf("%d mirrors, %d more reservations, before the first is made", len(lj.mirrors.All()), len(began))
+	if len(lj.Mirrors.All()) != 0 || len(began) != 0 {
+		t.Errorf("%d mirrors, %d more reservations, before the first is made", len(lj.Mirrors.All()), len(began))
 	}
 	soon, cancel := context.WithTimeoutCause(d.ctx, time.Nanosecond, transfer.ErrNotYet) // a push that can't wait
 	defer cancel()
 	d.serves(func() {
-		if _, err := d.mirrorArena(soon, lj, 1, man); !errors.Is(err, transfer.ErrNotYet) {
+		if _, err := d.mirrorArena(soon, lj.Job.ID, 1, man); !errors.Is(err, transfer.ErrNotYet) {
 			t.Errorf("a push meanwhile: %v, want %v", err, transfer.ErrNotYet)
 		}
 	})
 	close(let)
 	d.until("both answers", func() bool { return len(ends) == 2 })
 	a, b := <-ends, <-ends
-	if a.err != nil || b.err != nil || a.ref != b.ref || len(lj.mirrors.All()) != 1 || lj.mirrors.Arena(k.Part) != a.ref || len(began) != 0 {
-		t.Errorf("made %+v and %+v: mirrors %v", a, b, lj.mirrors.All())
+	if a.err != nil || b.err != nil || a.ref != b.ref || len(lj.Mirrors.All()) != 1 || lj.Mirrors.Arena(k.Part) != a.ref || len(began) != 0 {
+		t.Errorf("made %+v and %+v: mirrors %v", a, b, lj.Mirrors.All())
 	}
 	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || !d.parked()[a.ref.Key()] {
 		t.Errorf("its list is %+v (%v), the keeper has %v", list, err, d.parked())
@@ -100,11 +101,11 @@ func TestMirrorOfAJobThatEnded(t *testing.T) {
 		var made *shm.Arena
 		d.create = func(s shm.Spec) (a *shm.Arena, err error) { made, err = shm.Create(s); return made, err }
 		ended := func() {
-			lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase = replica.Ended })
+			lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Phase = replica.Ended })
 		}
 		end := make(chan error, 1)
 		d.work.Go(func() {
-			_, err := d.mirrorArena(d.ctx, lj, 1, man)
+			_, err := d.mirrorArena(d.ctx, lj.Job.ID, 1, man)
 			end <- err
 		})
 		d.handle(came(t, "the question", d.in))
@@ -122,8 +123,8 @@ func TestMirrorOfAJobThatEnded(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, err, transfer.ErrFenced)
 		}
 		d.until("the end of the arena", func() bool { _, err := made.File().Stat(); return err != nil })
-		if list, err := d.loadArenas(); len(lj.mirrors.All())+len(lj.mirrors.Coming()) != 0 || len(d.parked()) != 1 || err == nil && len(list.Arenas) != 0 {
-			t.Errorf("%s: mirrors %v, the keeper has %v, the list %+v: want the producer's alone", what, lj.mirrors.All(), d.parked(), list)
+		if list, err := d.loadArenas(); len(lj.Mirrors.All())+len(lj.Mirrors.Coming()) != 0 || len(d.parked()) != 1 || err == nil && len(list.Arenas) != 0 {
+			t.Errorf("%s: mirrors %v, the keeper has %v, the list %+v: want the producer's alone", what, lj.Mirrors.All(), d.parked(), list)
 		}
 	}
 }
@@ -135,7 +136,7 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 			j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}
 		}))
-		a := d.attach(lj, 0).arena
+		a := d.attach(lj, 0).Arena
 		man, _ := manifestFor(a, slot(0), fixture.Gen(3, 5), 3)
 		looks, let := make(chan struct{}), make(chan struct{})
 		d.reuse = func(s *shm.Staging) error {
@@ -143,12 +144,12 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 			<-let
 			return s.Reuse()
 		}
-		f := fetch.Parts{Fetcher: d.fetches, Job: lj.job, Plan: lj.job.Plan}
+		f := fetch.Parts{Fetcher: d.fetches, Job: lj.Job, Plan: lj.Job.Plan}
 		var s *shm.Staging
 		end := make(chan error, 1)
 		d.work.Go(func() {
 			var err error
-			_, s, err = d.fetches.Stage(d.ctx, lj.job.ID, a, man, &f)
+			_, s, err = d.fetches.Stage(d.ctx, lj.Job.ID, a, man, &f)
 			end <- err
 			d.Post(arenaClosed{}) // until looks again
 		})
@@ -158,7 +159,7 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 			t.Errorf("%s: slots %v while bytes are looked for", what, got)
 		}
 		if closes {
-			lj.job = fixture.Closed(lj.job)
+			lj.Job = fixture.Closed(lj.Job)
 		}
 		close(let)
 		d.until("the staging", func() bool { return len(end) == 1 })
@@ -183,7 +184,7 @@ func TestSlowKeeperHoldsUpOneRank(t *testing.T) {
 	d.grants(4)
 	d.handle(came(t, "the arena", d.in)) // with the keeper on the host's goroutine this is where it would stay
 	key := came(t, "the keeper's call", slow.called)
-	if lj.ranks[0] != nil || !d.admission.Claiming("job", 0) {
+	if lj.Ranks[0] != nil || !d.admission.Claiming("job", 0) {
 		t.Error("the arena is handed out before the keeper has it")
 	}
 	r.quiet(p)
@@ -196,7 +197,7 @@ func TestSlowKeeperHoldsUpOneRank(t *testing.T) {
 		t.Error("the host answers nobody")
 	}
 	close(slow.let)
-	d.until("the rank", func() bool { return lj.ranks[0] != nil })
+	d.until("the rank", func() bool { return lj.Ranks[0] != nil })
 	if h, _ := r.reads(); h.Type != wire.MAttached {
 		t.Errorf("reads message %d, want its arena", h.Type)
 	}
@@ -213,11 +214,11 @@ func TestGoneWhileItsArenaIsParked(t *testing.T) {
 		lj := d.put(opening())
 		p, _ := d.hello(nil)
 		d.attachFor(p)
-		var old *localRank
+		var old *rank.Rank
 		if !fresh {
 			old = d.attach(lj, 0)
-			old.life, old.incarnation = dead, 2
-			d.both(old.arena, 0, fixture.Gen(1, 4))
+			old.Life, old.Incarnation = rank.Dead, 2
+			d.both(old.Arena, 0, fixture.Gen(1, 4))
 		}
 		d.grants(4)
 		if fresh {
@@ -227,8 +228,8 @@ func TestGoneWhileItsArenaIsParked(t *testing.T) {
 		if passing := d.admission.Arenas(); len(passing) == 1 {
 			ref = passing[0]
 		}
-		if ref == nil || !fresh && len(lj.parts()) != 2 {
-			t.Fatalf("%s: parks %v, holds %d parts meanwhile", what, ref, len(lj.parts()))
+		if ref == nil || !fresh && len(lj.View().Copies()) != 2 {
+			t.Fatalf("%s: parks %v, holds %d parts meanwhile", what, ref, len(lj.View().Copies()))
 		}
 		parked := came(t, "the parking", d.in)
 		if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || list.Arenas[0].PID != p.PID() || list.Arenas[0].Key != ref.Key() {
@@ -240,10 +241,10 @@ func TestGoneWhileItsArenaIsParked(t *testing.T) {
 		switch {
 		case err != nil:
 			t.Error(err)
-		case fresh && (lj.ranks[0] != nil || len(list.Arenas) != 0 || d.parked()[ref.Key()]):
-			t.Errorf("%s: rank %+v, list %+v, keeper %v", what, lj.ranks[0], list, d.parked())
-		case !fresh && (lj.ranks[0] != old || len(lj.parts()) != 2 || len(list.Arenas) != 1 || list.Arenas[0].PID != old.pid):
-			t.Errorf("%s: rank %+v, %d parts, list %+v", what, lj.ranks[0], len(lj.parts()), list)
+		case fresh && (lj.Ranks[0] != nil || len(list.Arenas) != 0 || d.parked()[ref.Key()]):
+			t.Errorf("%s: rank %+v, list %+v, keeper %v", what, lj.Ranks[0], list, d.parked())
+		case !fresh && (lj.Ranks[0] != old || len(lj.View().Copies()) != 2 || len(list.Arenas) != 1 || list.Arenas[0].PID != old.PID):
+			t.Errorf("%s: rank %+v, %d parts, list %+v", what, lj.Ranks[0], len(lj.View().Copies()), list)
 		}
 	}
 }

@@ -14,18 +14,18 @@ type deskOwner struct{ *Host }
 func (h deskOwner) Send(msg any) { h.send(msg) }
 
 func (h deskOwner) May(id replica.JobID) bool {
-	lj := h.jobs[id]
-	return lj != nil && h.asking.May(lj.job.Owner, id)
+	j := h.jobs.of(id)
+	return j != nil && h.asking.May(j.Job.Owner, id)
 }
 
 func (h deskOwner) NextRequest() uint64 { return h.nextRequest() }
 
 func (h deskOwner) Job(id replica.JobID) (desk.Job, bool) {
-	lj := h.jobs[id]
-	if lj == nil {
+	j := h.jobs.of(id)
+	if j == nil {
 		return desk.Job{}, false
 	}
-	return desk.Job{Closed: max(lj.fenced, lj.job.ClosedEpoch), Ended: lj.job.Phase == replica.Ended, EndReason: lj.job.EndReason}, true
+	return desk.Job{Closed: max(j.Fenced, j.Job.ClosedEpoch), Ended: j.Job.Phase == replica.Ended, EndReason: j.Job.EndReason}, true
 }
 
 func (h deskOwner) Park(key string, f *os.File, done desk.Event) {

@@ -214,7 +214,7 @@ func TestContributionsOutliveTheDaemon(t *testing.T) {
 			t.Fatalf("the keeper has %v", records())
 		}
 		d.nodes = nodes
-		end(d, lj.job)
+		end(d, lj.Job)
 		d.handle(LinkUp{Link: d.link, Leader: "n2", Welcome: control.Welcome{OK: true, Term: 11}})
 		if kept := fixture.Only[control.KVKept](d.says()); len(kept) != 1 || len(records()) != 0 {
 			t.Errorf("%s: a leader is brought %+v, the keeper has %v", name, kept, records())

@@ -13,7 +13,6 @@ import (
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/want"
-	"github.com/replicad/replicad/replica"
 )
 
 // do carries out what a room wants done. What takes time runs beside the host, and its end comes back to the room as an answer.
@@ -37,8 +36,7 @@ func (h *Host) do(r act.Room, e act.Effect) {
 	case act.Forget:
 		h.forget(e.Arena)
 	case act.Retire:
-		lj := h.jobs[e.Job]
-		lj.retired = append(lj.retired, e.Arena)
+		h.jobs.of(e.Job).Keep(e.Arena)
 	case act.Save:
 		h.saveArenas()
 	case act.Unmap:
@@ -54,20 +52,8 @@ func (h *Host) do(r act.Room, e act.Effect) {
 
 // wake looks at a job again.
 func (h *Host) wake(e act.Wake) {
-	lj := h.jobs[e.Job]
-	if lj == nil {
-		return
-	}
-	switch {
-	case e.Depth == act.Report:
-		h.report(lj)
-	case e.Depth == act.Retain:
-		h.retain(lj)
-	case e.Depth == act.Commit && lj.job.Phase == replica.Open && lj.job.Previous == nil:
-		h.answerCandidate(lj)
-		h.retain(lj)
-	default:
-		h.reconcile(lj)
+	if j := h.jobs.of(e.Job); j != nil {
+		j.Wake(e.Depth)
 	}
 }
 
@@ -75,11 +61,10 @@ func (h *Host) wake(e act.Wake) {
 func (h *Host) doFor(e act.Effect) {
 	switch e := e.(type) {
 	case adoption.Place:
-		h.place(h.jobs[e.Job], e)
+		h.jobs.of(e.Job).Place(e)
 	case adoption.Mirror:
 		if other := h.mirrors.Adopt(e.Job, e.Part, e.Arena); other != nil {
-			lj := h.jobs[e.Job]
-			lj.retired = append(lj.retired, other)
+			h.jobs.of(e.Job).Keep(other)
 		}
 	case adoption.GiveUp:
 		if e.Peer != nil {
@@ -90,15 +75,17 @@ func (h *Host) doFor(e act.Effect) {
 		h.saveArenas() // with those that attached again meanwhile
 		h.turn(h.mirrors, time.Now())
 	case adoption.Settle:
-		h.settleAdopted(h.jobs[e.Job], e)
+		h.jobs.of(e.Job).Settled(e)
 	case agents.Tell:
 		h.launchers.Round(e.Peer, e.Round)
 	case growth.HandOut:
-		h.handOutGrown(e)
+		h.jobs.of(e.Job).HandOutGrown(e)
 	case growth.Refuse:
 		e.Peer.Refuse(e.Request, e.Code, e.Text)
 	case growth.Waits:
-		h.waitsForGrowth(e)
+		if j := h.jobs.of(e.Job); j != nil {
+			j.WaitsForGrowth(e)
+		}
 	case *mirrors.Fetch:
 		h.fetchMirror(e)
 	case *push.Send:
@@ -113,12 +100,14 @@ func (h *Host) doFor(e act.Effect) {
 		h.readAtFence(e)
 	case restore.Failed:
 		if kind := want.Of(e.Err); kind != want.Nothing {
-			h.launchers.Of(h.jobs[e.Job]).Short(e.Rank, kind, e.Err.Error(), time.Now())
+			h.launchers.Of(h.jobs.of(e.Job)).Short(e.Rank, kind, e.Err.Error(), time.Now())
 		}
 	case *scrub.Read:
 		h.scrubber.reads <- e
 	case scrub.GiveUp:
-		h.giveUp(e)
+		if j := h.jobs.of(e.Read.Job); j != nil {
+			j.Rotted(e.Read.Copy, e.Why)
+		}
 	case *scrub.Fetch:
 		h.fetchBack(e)
 	case scrub.Cancel:

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"github.com/replicad/replicad/internal/host/job"
 	"slices"
 	"strings"
 	"testing"
@@ -17,17 +18,17 @@ import (
 func TestANodeSaysWhatAFaultWouldCost(t *testing.T) {
 	d := newRig(t)
 	d.cfg.Voters = []config.Voter{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}}
-	job := fixture.Job()
-	lj := d.put(job)
+	record := fixture.Job()
+	lj := d.put(record)
 	lr := d.attach(lj, 0)
 	_, end := d.listener()
 	began := time.Now()
-	step := job.Position.Step
+	step := record.Position.Step
 	looks := func(from, to time.Duration) {
 		for at := from; at < to; at += time.Second {
 			step++
-			d.live(lr, job.Epoch, step, replica.Idle)
-			sayExposure(d.Host, lj, began.Add(at))
+			d.live(lr, record.Epoch, step, replica.Idle)
+			job.SayExposure(lj, began.Add(at))
 		}
 	}
 	looks(0, 20*time.Second/2) // a leader is heard: it is left to speak
@@ -44,7 +45,7 @@ func TestANodeSaysWhatAFaultWouldCost(t *testing.T) {
 	d.unlinked = time.Now().Add(-20 * time.Second)
 	var own Status
 	own.serve(d.Host)
-	i := slices.IndexFunc(own.Jobs, func(j control.JobStatus) bool { return j.ID == job.ID })
+	i := slices.IndexFunc(own.Jobs, func(j control.JobStatus) bool { return j.ID == record.ID })
 	if i < 0 || own.Jobs[i].Uncommitted != 33 || !own.Jobs[i].AtRisk || len(own.Jobs[i].Waiting) != 1 || !strings.Contains(own.Jobs[i].Waiting[0], "this node has heard no leader for") {
 		t.Errorf("its own status is %+v", own.Jobs)
 	}

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"github.com/replicad/replicad/internal/host/job"
+	"github.com/replicad/replicad/internal/host/rank"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -100,14 +102,14 @@ func newRig(t *testing.T) *rig {
 		close(d.ended)
 		d.work.Wait()
 		d.mover.Close()
-		for _, lj := range d.jobs {
-			for _, lr := range lj.ranks {
-				lr.arena.Close()
+		for _, lj := range d.jobs.all {
+			for _, lr := range lj.Ranks {
+				lr.Arena.Close()
 			}
-			for _, a := range lj.retired {
+			for _, a := range lj.Retired {
 				a.Close()
 			}
-			for _, m := range lj.mirrors.All() {
+			for _, m := range lj.Mirrors.All() {
 				m.Arena.Close()
 			}
 		}
@@ -211,9 +213,9 @@ func (d *rig) until(what string, cond func() bool) {
 	}
 }
 
-func (d *rig) put(job *replica.Job) *localJob {
-	lj := newLocalJob(job, d.mirrors.Of(job.ID))
-	d.jobs[job.ID] = lj
+func (d *rig) put(record *replica.Job) *job.Job {
+	lj := job.New(record, d.jobs.at)
+	d.jobs.all[record.ID] = lj
 	return lj
 }
 
@@ -234,24 +236,24 @@ func (d *rig) arena(spec shm.Spec) *holding.Arena {
 }
 
 // attach makes this node the holder of a rank, with the incarnation that the job names. There is no process.
-func (d *rig) attach(lj *localJob, rank replica.Rank) *localRank {
+func (d *rig) attach(lj *job.Job, r replica.Rank) *rank.Rank {
 	d.t.Helper()
-	lr := &localRank{rank: rank, incarnation: lj.job.Ranks[rank].Incarnation, arena: d.arena(shm.Spec{Job: lj.job.ID, Rank: rank, Geometry: fixture.Geometry(d.t, false)}), pid: -1 - int(rank),
-		sealedAt: map[replica.Generation]time.Time{}}
-	lj.ranks[rank] = lr
-	lr.arena.SetOwner(lr.incarnation, 0, 0)
-	d.write(lr.arena, atHolder, uint64(lr.incarnation)) // it has had state
+	a := d.arena(shm.Spec{Job: lj.Job.ID, Rank: r, Geometry: fixture.Geometry(d.t, false)})
+	lr := rank.New(r, lj.Job.Ranks[r].Incarnation, a, rank.Process{PID: -1 - int(r)})
+	lj.Ranks[r] = lr
+	lr.Arena.SetOwner(lr.Incarnation, 0, 0)
+	d.write(lr.Arena, atHolder, uint64(lr.Incarnation)) // it has had state
 	return lr
 }
 
 // mirrorOf makes this node a mirror: of a rank's private part, or of a group's replicated one.
-func (d *rig) mirrorOf(lj *localJob, part replica.Part, rank replica.Rank, frozen bool) *holding.Arena {
-	spec := shm.Spec{Job: lj.job.ID, Rank: rank, Geometry: fixture.Geometry(d.t, frozen), Mirror: true}
+func (d *rig) mirrorOf(lj *job.Job, part replica.Part, rank replica.Rank, frozen bool) *holding.Arena {
+	spec := shm.Spec{Job: lj.Job.ID, Rank: rank, Geometry: fixture.Geometry(d.t, frozen), Mirror: true}
 	if part.Kind == replica.ReplicatedPart {
 		spec.Slots, spec.Ring = 4, -1
 	}
 	a := d.arena(spec)
-	d.mirrors.Adopt(lj.job.ID, part, a)
+	d.mirrors.Adopt(lj.Job.ID, part, a)
 	d.turn(d.mirrors, time.Now())
 	return a
 }
@@ -355,9 +357,9 @@ func (d *rig) setState(a *holding.Arena, p shm.Place, s replica.SlotState) {
 }
 
 // live says where the training thread is and how far the rank vouches for it.
-func (d *rig) live(lr *localRank, e replica.Epoch, s replica.Step, p replica.Phase) {
-	d.write(lr.arena, atStep, uint64(replica.PackWord(e, s, p)))
-	d.write(lr.arena, atGood, uint64(replica.PackWord(e, s, 0)))
+func (d *rig) live(lr *rank.Rank, e replica.Epoch, s replica.Step, p replica.Phase) {
+	d.write(lr.Arena, atStep, uint64(replica.PackWord(e, s, p)))
+	d.write(lr.Arena, atGood, uint64(replica.PackWord(e, s, 0)))
 }
 
 // staged lists the places that the daemon itself writes to; held those that somebody reads.
@@ -479,7 +481,38 @@ type calls func()
 func (fn calls) serve(*Host) { fn() }
 
 // restored tells whether a rank's parts of the newest plan lie in its arena.
-func (d *rig) restored(lj *localJob, lr *localRank) bool {
-	_, ok := d.restores.Done(lj.job.ID, lj.job.Epoch, lr.rank)
+func (d *rig) restored(lj *job.Job, lr *rank.Rank) bool {
+	_, ok := d.restores.Done(lj.Job.ID, lj.Job.Epoch, lr.Rank)
 	return ok
+}
+
+// What a job does in its turns, one by one.
+func (d *rig) reconcile(j *job.Job)                              { j.Reconcile() }
+func (d *rig) report(j *job.Job)                                 { j.Report() }
+func (d *rig) fence(j *job.Job)                                  { job.Fence(j) }
+func (d *rig) settle(j *job.Job) bool                            { return job.Settle(j) }
+func (d *rig) reap(j *job.Job)                                   { job.Reap(j) }
+func (d *rig) supersede(j *job.Job)                              { job.Supersede(j) }
+func (d *rig) peersLost(j *job.Job)                              { job.PeersLost(j) }
+func (d *rig) pulses(j *job.Job)                                 { job.Pulses(j) }
+func (d *rig) pollProgress(j *job.Job)                           { job.PollProgress(j) }
+func (d *rig) killHung(j *job.Job)                               { job.KillHung(j) }
+func (d *rig) order(j *job.Job)                                  { job.Order(j) }
+func (d *rig) retain(j *job.Job)                                 { j.Retain() }
+func (d *rig) answerCandidate(j *job.Job)                        { j.AnswerCandidate() }
+func (d *rig) rankDied(j *job.Job, lr *rank.Rank)                { job.Died(j, lr) }
+func (d *rig) sealed(j *job.Job, lr *rank.Rank, p shm.Place)     { job.Sealed(j, lr, p) }
+func (d *rig) checkInitial(j *job.Job, lr *rank.Rank)            { job.CheckInitial(j, lr) }
+func (d *rig) paused(j *job.Job, lr *rank.Rank, m time.Duration) { job.Paused(j, lr, m) }
+func (d *rig) stepsOf(j *job.Job) (control.StepMS, bool)         { return j.Steps() }
+func (d *rig) holder() replica.Holder                            { return d.self.Holder() }
+
+func (d *rig) failed(j *job.Job, lr *rank.Rank, ev session.Fail) {
+	d.t.Helper()
+	was := lr.Peer
+	lr.Peer = &mute{id: 1}
+	if !j.Hears(lr.Peer, ev) {
+		d.t.Fatal("nobody hears the rank")
+	}
+	lr.Peer = was
 }

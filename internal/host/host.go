@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/replicad/replicad/internal/host/agents"
 	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/host/growth"
+	"github.com/replicad/replicad/internal/host/job"
 	"github.com/replicad/replicad/internal/host/launchers"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/push"
@@ -106,66 +106,59 @@ type Mover interface {
 // node wait. Arenas are made, bytes hashed and memory given back beside it, keeper and disk are the custodian's; what comes
 // of it is an event, and is held against the state as it is then.
 type Host struct {
+	around
+	linkage
+	memory
+	parts
 	began       time.Time // when the daemon did: what pulses count from
-	cfg         *config.Config
-	cluster     replica.ClusterID
-	self        replica.Node
-	log         *journal.Journal
-	audit       *journal.Auditor
-	sessions    Sessions
-	processes   Processes
-	keeper      Keeper
-	dial        func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
-	ways        func(replica.Node) []string
-	hears       func(replica.NodeName) bool
-	notVoting   func() []string // nil: nobody knows of any
-	learn       func([]replica.Revocation) []replica.Revocation
-	store       Tier
-	spool       *spool.Spool
 	durableRate *writer.Rate
 	mover       Mover
 	fetches     *fetch.Fetcher
-	custody     *holding.Custodian
 	in          chan Event
 	ended       chan struct{}
 	work        sync.WaitGroup // everything that takes time; waited for by run
 
-	// What takes seconds for large states, and so runs beside the host; a test may put something slow in its place.
-	create func(shm.Spec) (*shm.Arena, error)
-	room   func(shm.Spec) error
-	reuse  func(*shm.Staging) error
-
 	// Owned by run.
-	ctx          context.Context  // run's: for what it starts
-	link         *control.Link    // nil while no leader is known
-	leader       replica.NodeName // of link
-	term         uint64
-	era          replica.Era
-	nodes        map[replica.NodeName]replica.Node
-	informed     bool         // a view came since start: jobs can be judged
-	told         control.Told // by the leader of link
-	asked        bool         // for a whole view, which has not come
-	jobs         map[replica.JobID]*localJob
-	launchers    *launchers.Pool       // with what they and others here are short of
-	admission    *admission.Gate       // the processes that are on their way to their arena
-	requests     uint64                // last request id
-	asking       *account.Pace         // of what processes here ask the leader
-	desk         *desk.Desk            // the rendezvous, as ranks here see it
-	questions    map[uint64]chan<- any // to the leader, not answered
-	lastReport   time.Time
-	leaving      leaving
-	unlinked     time.Time         // since when there is no link to a leader; zero: there is one
-	saidNoLeader time.Time         // when the log was told so, zero: not yet
-	suspects     []control.Suspect // what the last round of probes gave cause for
-	scrubber     scrubber
-	adoption     *adoption.Room
-	push         *push.Room
-	mirrors      *mirrors.Room
-	restores     *restore.Room
-	growing      *growth.Room
-	writer       *writer.Room
-	agents       *agents.Room
-	yielding     yielding
+	ctx        context.Context // run's: for what it starts
+	jobs       jobs
+	requests   uint64        // last request id
+	asking     *account.Pace // of what processes here ask the leader
+	lastReport time.Time
+	leaving    leaving
+	yielding   yielding
+}
+
+// around is what a host was given.
+type around struct {
+	cfg       *config.Config
+	cluster   replica.ClusterID
+	self      replica.Node
+	log       *journal.Journal
+	audit     *journal.Auditor
+	sessions  Sessions
+	processes Processes
+	dial      func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
+	ways      func(replica.Node) []string
+	hears     func(replica.NodeName) bool
+	notVoting func() []string // nil: nobody knows of any
+	learn     func([]replica.Revocation) []replica.Revocation
+	store     Tier
+	spool     *spool.Spool
+}
+
+// parts are the owners of what jobs share on the node. Owned by run.
+type parts struct {
+	launchers *launchers.Pool // with what they and others here are short of
+	admission *admission.Gate // the processes that are on their way to their arena
+	desk      *desk.Desk      // the rendezvous, as ranks here see it
+	scrubber  scrubber
+	adoption  *adoption.Room
+	push      *push.Room
+	mirrors   *mirrors.Room
+	restores  *restore.Room
+	growing   *growth.Room
+	writer    *writer.Room
+	agents    *agents.Room
 }
 
 // Event is anything that happens to the host. From elsewhere come LinkUp, FromLeader and LinkDown.
@@ -205,11 +198,12 @@ type request interface {
 }
 
 func New(c Config) *Host {
-	m := &Host{began: time.Now(), cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes, keeper: c.Keeper, dial: c.Dial, ways: c.Ways, hears: c.Hears, notVoting: c.NotVoting, learn: c.Learn, store: c.Store, spool: c.Spool, durableRate: writer.NewRate(uint64(c.Daemon.DurableRate)),
-		in: make(chan Event, hostQueue), ended: make(chan struct{}), unlinked: time.Now(), create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse,
-		nodes: map[replica.NodeName]replica.Node{}, jobs: map[replica.JobID]*localJob{},
-		questions: map[uint64]chan<- any{},
-		yielding:  yielding{pacer: new(manners.Pacer)}}
+	m := &Host{began: time.Now(), durableRate: writer.NewRate(uint64(c.Daemon.DurableRate)), in: make(chan Event, hostQueue), ended: make(chan struct{}),
+		around: around{cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes,
+			dial: c.Dial, ways: c.Ways, hears: c.Hears, notVoting: c.NotVoting, learn: c.Learn, store: c.Store, spool: c.Spool},
+		linkage:  linkage{unlinked: time.Now(), nodes: map[replica.NodeName]replica.Node{}, questions: map[uint64]chan<- any{}},
+		memory:   memory{keeper: c.Keeper, create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse},
+		yielding: yielding{pacer: new(manners.Pacer)}}
 	if m.processes == nil {
 		m.processes = kernel{}
 	}
@@ -237,6 +231,8 @@ func New(c Config) *Host {
 	m.writer = writer.New(rooms{m})
 	m.agents = agents.New()
 	m.push = push.New(rooms{m}, m.log, m.cluster, m.self.Name)
+	m.jobs = jobs{all: map[replica.JobID]*job.Job{}, at: &job.At{Node: jobNode{m}, Memory: jobMemory{m}, Log: m.log, Config: m.cfg,
+		Launchers: m.launchers, Admission: m.admission, Growing: m.growing, Restores: m.restores, Mirrors: m.mirrors, Push: m.push, Writer: m.writer}}
 	return m
 }
 
@@ -315,8 +311,8 @@ func (h *Host) handle(ev Event) {
 	case released:
 		h.released(ev)
 	case launchers.Kept:
-		if lj := h.jobs[ev.Job]; lj != nil {
-			h.launchers.Of(lj).Keeps(ev)
+		if j := h.jobs.of(ev.Job); j != nil {
+			h.launchers.Of(j).Keeps(ev)
 		}
 	case LinkUp:
 		h.linked(ev)
@@ -336,16 +332,12 @@ func (h *Host) handle(ev Event) {
 		h.notify(ev.to, ev.ev)
 	case act.Wake:
 		h.wake(ev)
-	case grownParked:
-		h.grownParked(ev)
+	case ended:
+		ev.ending.End(h.jobs.of(ev.job))
 	case desk.Event:
 		h.desk.Handle(ev)
 	case scrub.FetchEnded:
 		h.fetchedBack(ev)
-	case partFinished:
-		h.finishedPart(ev)
-	case brokenOff:
-		ev.arena.Unstage(ev.staging.Place(), ev.staging)
 	case regionsHashed:
 		h.regionsHashed(ev)
 	case spooled:
@@ -372,40 +364,10 @@ func (h *Host) linkLost(ev LinkDown) {
 	}
 	h.link, h.unlinked = nil, time.Now()
 	h.log.Unlinked(ev.Err)
-	for _, lj := range h.jobs {
-		lj.unlinked(time.Now())
+	for _, j := range h.jobs.all {
+		j.Unlinked(time.Now())
 	}
-	for id, ch := range h.questions { // no answer will come
-		delete(h.questions, id)
-		close(ch)
-	}
-}
-
-// send says something to the leader; without a link it is dropped: resend repeats what still matters.
-func (h *Host) send(v any) {
-	if h.link != nil {
-		h.link.Send(v)
-	}
-}
-
-// suspected tells the leader which nodes the last round of probes gave cause to suspect. A leader that comes meanwhile is told
-// too (resend): where the lost node led, a witness's word waits for its successor, not for the next round.
-func (h *Host) suspected(s []control.Suspect) {
-	h.suspects = s
-	for _, s := range s {
-		h.send(s)
-	}
-}
-
-// unheard are the registered nodes that did not answer this one's newest probe.
-func (h *Host) unheard() (names []replica.NodeName) {
-	for name := range h.nodes {
-		if name != h.self.Name && !h.hears(name) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	h.unanswered()
 }
 
 func (h *Host) nextRequest() uint64 {
@@ -424,26 +386,24 @@ func (h *Host) leaderSays(msg any) {
 		if job := h.told.Jobs[msg.Job]; job != nil {
 			h.told.Jobs[msg.Job] = msg.After(job)
 		}
-		if lj := h.jobs[msg.Job]; lj != nil {
-			h.progressed(lj, msg)
+		if j := h.jobs.of(msg.Job); j != nil {
+			j.Progressed(msg)
 		}
 	case replica.Candidate:
-		if lj := h.jobs[msg.Job]; lj != nil && msg.Compare(lj.candidate) > 0 {
-			h.newCandidate(lj, msg)
-		} else if lj != nil && msg.Compare(lj.candidate) == 0 {
-			lj.asks = true // over another link
+		if j := h.jobs.of(msg.Job); j != nil {
+			j.Name(msg)
 		}
 	case replica.Ledger:
-		if lj := h.jobs[msg.Job]; lj != nil {
-			lj.clocks.Take(time.Since(h.began), msg)
+		if j := h.jobs.of(msg.Job); j != nil {
+			j.TakeClocks(msg)
 		}
 	case control.Offers:
-		if lj := h.jobs[msg.Job]; lj != nil {
-			h.launchers.Of(lj).Offered(msg, time.Now())
+		if j := h.jobs.of(msg.Job); j != nil {
+			h.launchers.Of(j).Offered(msg, time.Now())
 		}
 	case control.CaptureOrder:
-		if lj := h.jobs[msg.Job]; lj != nil {
-			h.captureNow(lj, msg.Generation)
+		if j := h.jobs.of(msg.Job); j != nil {
+			j.CaptureNow(msg.Generation)
 		}
 	case control.MirrorOrder:
 		h.notify(h.push, push.Asked{MirrorOrder: msg})
@@ -454,15 +414,14 @@ func (h *Host) leaderSays(msg any) {
 	case control.RelayOrder:
 		h.notify(h.mirrors, mirrors.Relay{RelayOrder: msg})
 	case control.CorruptCopy:
-		if lj := h.jobs[msg.Job]; lj != nil {
-			h.recheck(lj, msg)
+		if j := h.jobs.of(msg.Job); j != nil {
+			j.Recheck(msg)
 		}
 	case control.RegionsOrder:
 		h.hashRegions(msg)
 	case control.Tell:
-		if lj := h.jobs[msg.Job]; lj != nil {
-			lj.exposure.Told(time.Now())
-			h.launchers.Of(lj).Note(msg.Text)
+		if j := h.jobs.of(msg.Job); j != nil {
+			j.Told(msg.Text, time.Now())
 		}
 	case control.ClaimReply:
 		h.admission.Claimed(msg)
@@ -491,44 +450,25 @@ func (h *Host) leaderSays(msg any) {
 func (h *Host) viewed(v control.View) {
 	h.era, h.nodes, h.informed = v.Era, v.Nodes, true
 	known := make(map[replica.JobID]bool, len(v.Jobs))
-	for _, job := range v.Jobs {
-		lj := h.jobs[job.ID]
-		if lj == nil {
-			lj = newLocalJob(job, h.mirrors.Of(job.ID))
-			h.jobs[job.ID] = lj
-		}
-		if job.LastIndex >= lj.job.LastIndex {
-			if lj.job.Phase == replica.Ended && job.Phase != replica.Ended {
-				lj.reported = replica.NodeReport{} // a new run, of which the leader knows nothing yet
-			}
-			was := lj.job
-			moved := was.Position != job.Position || was.Committed != job.Committed
-			lj.job = job
-			h.launchers.Of(lj).Follow(was, time.Now())
-			h.sayGrowth(lj, was)
-			h.notify(h.push, act.Changed{Job: job.ID, Was: was})
-			if moved { // a commit that came with another change, or a plan that went back
-				h.tellCommitted(lj)
-			}
-		}
-		known[job.ID] = true
+	for _, record := range v.Jobs {
+		h.jobs.follow(record)
+		known[record.ID] = true
 	}
-	for id, lj := range h.jobs {
-		if !known[id] && v.Index >= lj.job.LastIndex && lj.job.Phase != replica.Ended {
-			lj.job = endedUnseen(lj.job, v.Index)
+	for id, j := range h.jobs.all {
+		if !known[id] {
+			j.Unknown(v.Index)
 		}
 	}
 	h.notify(h.adoption, act.Changed{})
-	for _, lj := range h.jobs {
-		h.reconcile(lj)
+	for _, j := range h.jobs.all {
+		j.Reconcile()
 	}
 	h.desk.JobsTold() // behind reconcile: who waited is held against the fences that it raised
 	h.launchers.Serve(time.Now())
 	h.admission.Serve(time.Now())
-	for id, lj := range h.jobs {
-		if !known[id] && v.Index >= lj.job.LastIndex && len(lj.view().Arenas()) == 0 && !h.launchers.Launching(lj.job.Name) {
-			lj.launched.Close()
-			delete(h.jobs, id)
+	for id, j := range h.jobs.all {
+		if !known[id] && v.Index >= j.Job.LastIndex && len(j.View().Arenas()) == 0 && !h.launchers.Launching(j.Job.Name) {
+			h.jobs.drop(id)
 		}
 	}
 }
@@ -552,18 +492,10 @@ func (h *Host) changed(c control.Change) {
 	h.viewed(v)
 }
 
-// endedUnseen is a job that the state machine has forgotten: it ended while this node was away.
-func endedUnseen(job *replica.Job, index uint64) *replica.Job {
-	is := *job
-	is.Phase, is.ClosedEpoch, is.Plan, is.Writer, is.LastIndex = replica.Ended, is.Epoch, nil, nil, index
-	is.EndReason = "it ended while this node was away"
-	return &is
-}
-
 // resend repeats to a new leader whatever waits for an answer.
 func (h *Host) resend() {
-	for id, lj := range h.jobs { // first of all: since when things last goes with what is said of them
-		if l, ok := lj.clocks.Word(time.Since(h.began), id); ok && lj.job.Phase != replica.Ended {
+	for _, j := range h.jobs.all { // first of all: since when things last goes with what is said of them
+		if l, ok := j.Clocks(); ok {
 			h.send(l)
 		}
 	}
@@ -579,14 +511,8 @@ func (h *Host) resend() {
 	h.desk.Resend()
 	h.notify(h.scrubber.room, act.Linked{})
 	h.notify(h.writer, act.Linked{})
-	for _, lj := range h.jobs {
-		lj.reported = replica.NodeReport{}
-		lj.said.Linked()
-		h.saySaid(lj)
-		lj.unlinked(time.Now())
-		lj.repeat() // with the link the leader lost this node's pins
-		h.report(lj)
-		h.answerCandidate(lj)
+	for _, j := range h.jobs.all {
+		j.Linked()
 	}
 }
 
@@ -594,28 +520,9 @@ func (h *Host) resend() {
 func (h *Host) tick() time.Duration {
 	next := idleTick
 	due := time.Since(h.lastReport) >= reportEvery
-	for _, lj := range h.jobs {
-		if h.settle(lj) {
+	for _, j := range h.jobs.all {
+		if j.Tick(due) {
 			next = busyTick
-		}
-		h.reap(lj)
-		h.peersLost(lj)
-		h.pulses(lj)
-		h.launchers.Of(lj).TakeOffers(time.Now())
-		if lj.job.Phase == replica.Open {
-			h.answerCandidate(lj)
-		}
-		if h.growing.Asks(lj.job.ID) {
-			h.notify(h.growing, act.Changed{Job: lj.job.ID}) // no event says that a rank trains on instead of waiting
-		}
-		if due {
-			h.pollProgress(lj)
-			h.launchers.Of(lj).Await(time.Now())
-			sayExposure(h, lj, time.Now())
-			if h.takenForDead(lj.job) {
-				lj.reported = replica.NodeReport{} // its word of before did not count
-			}
-			h.report(lj)
 		}
 	}
 	if due {
@@ -642,9 +549,9 @@ func (h *Host) leaderless(now time.Time) {
 			why = h.notVoting()
 		}
 		remedy := h.log.NoLeader(now.Sub(h.unlinked), h.cfg.Voters, why)
-		for _, lj := range h.jobs {
-			if h.saidNoLeader.IsZero() && !room.Over(lj.job) {
-				h.launchers.Of(lj).Note(fmt.Sprintf("warning: no leader for %v: nothing is committed, and no lost rank is replaced; training goes on: %s", now.Sub(h.unlinked).Round(time.Second), remedy))
+		for _, j := range h.jobs.all {
+			if h.saidNoLeader.IsZero() && !room.Over(j.Job) {
+				h.launchers.Of(j).Note(fmt.Sprintf("warning: no leader for %v: nothing is committed, and no lost rank is replaced; training goes on: %s", now.Sub(h.unlinked).Round(time.Second), remedy))
 			}
 		}
 		h.saidNoLeader = now
@@ -663,8 +570,8 @@ func (h *Host) Close() {
 		a.Close()
 	}
 	closeAll(h.admission.Arenas()...)
-	for _, lj := range h.jobs {
-		closeAll(lj.view().Arenas()...)
+	for _, j := range h.jobs.all {
+		closeAll(j.View().Arenas()...)
 	}
 	h.desk.Close()
 }

@@ -15,22 +15,22 @@ func (h launcherOwner) Informed() bool { return h.informed }
 func (h launcherOwner) Era() replica.Era { return h.era }
 
 func (h launcherOwner) Known(id replica.JobID) launchers.Job {
-	if lj := h.jobs[id]; lj != nil {
-		return lj
+	if j := h.jobs.of(id); j != nil {
+		return j
 	}
-	return nil // a nil *localJob in an interface would not be nil
+	return nil // a nil *job.Job in an interface would not be nil
 }
 
 func (h launcherOwner) Named(name string) launchers.Job {
-	if lj := h.jobNamed(name); lj != nil {
-		return lj
+	if j := h.jobs.named(name); j != nil {
+		return j
 	}
 	return nil
 }
 
 func (h launcherOwner) All() (jobs []launchers.Job) {
-	for _, lj := range h.jobs {
-		jobs = append(jobs, lj)
+	for _, j := range h.jobs.all {
+		jobs = append(jobs, j)
 	}
 	return jobs
 }
@@ -41,12 +41,10 @@ func (h launcherOwner) MayCreate(user uint32) bool { return h.admission.May(user
 
 func (h launcherOwner) NextRequest() uint64 { return h.nextRequest() }
 
-func (h launcherOwner) Report(id replica.JobID) { h.report(h.jobs[id]) }
+func (h launcherOwner) Report(id replica.JobID) { h.jobs.of(id).Report() }
 
 func (h launcherOwner) Remark(id replica.JobID, notes []replica.Remark) {
-	lj := h.jobs[id]
-	lj.said.Say(replica.ByLauncher, 0, notes)
-	h.saySaid(lj)
+	h.jobs.of(id).Remark(notes)
 }
 
 func (h launcherOwner) Expects(job *replica.Job, r replica.Rank) bool {
@@ -54,8 +52,7 @@ func (h launcherOwner) Expects(job *replica.Job, r replica.Rank) bool {
 }
 
 func (h launcherOwner) Died(id replica.JobID, r replica.Rank) {
-	lj := h.jobs[id]
-	h.rankDied(lj, lj.ranks[r])
+	h.jobs.of(id).ProcessDied(r)
 }
 
 func (h launcherOwner) Brought(id replica.JobID, e replica.Epoch) (replica.Tier, time.Duration) {
@@ -67,23 +64,3 @@ func (h launcherOwner) HasStore() bool { return h.store != nil }
 func (h launcherOwner) Halted(pid int, start uint64) bool { return h.processes.Halted(pid, start) }
 
 func (h launcherOwner) HaltedChild(pid, parent int) bool { return h.processes.HaltedChild(pid, parent) }
-
-// Record is the job as launchers see it, and so are the methods that follow.
-func (lj *localJob) Record() *replica.Job { return lj.job }
-
-func (lj *localJob) Launched() *launchers.Book { return lj.launched }
-
-func (lj *localJob) ClosedAt() time.Time { return lj.settleBy.Add(-lj.settleTime) }
-
-func (lj *localJob) Rank(r replica.Rank) (is launchers.Rank, known bool) {
-	lr := lj.ranks[r]
-	if lr == nil {
-		return is, false
-	}
-	is = launchers.Rank{PID: uint64(lr.pid), Alive: lr.alive(), Stopped: lr.stopped(), Trains: lr.life == training, Left: lr.left(),
-		Halted: lr.halted, Ending: lr.ending > 0, Initial: lr.initial, Loaded: lr.loaded}
-	if is.Trains {
-		is.Word = lr.arena.Step()
-	}
-	return is, true
-}

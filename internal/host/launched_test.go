@@ -1,6 +1,7 @@
 package host
 
 import (
+	"github.com/replicad/replicad/internal/host/rank"
 	"testing"
 	"time"
 
@@ -51,9 +52,9 @@ func TestLauncherIsToldOfAHang(t *testing.T) {
 	}))
 	peer, end := d.listener()
 	d.runs(peer, 1, 1<<30)
-	lj.ranks[1] = &localRank{rank: 1, incarnation: 5, pid: 1 << 30, start: 1} // nobody's
+	lj.Ranks[1] = rank.New(1, 5, nil, rank.Process{PID: 1 << 30, Start: 1}) // nobody's
 	d.killHung(lj)
-	clear(lj.ranks) // it has no arena
+	clear(lj.Ranks) // it has no arena
 	h, body := end.reads()
 	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || note.Text != "rank 1: killed, hang: stands still in step 6" {
 		t.Errorf("message %d, %q, %v; want a note", h.Type, note.Text, err)
@@ -78,11 +79,11 @@ func TestProcessesThatWaitForTheirDaemon(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	peer, _ := d.session(0)
-	expected := func() bool { return launcherOwner{d.Host}.Expects(lj.job, 0) }
+	expected := func() bool { return launcherOwner{d.Host}.Expects(lj.Job, 0) }
 	if expected() {
 		t.Error("nobody has come")
 	}
-	d.desk.Admit(peer, desk.Caller{Job: lj.job.ID})
+	d.desk.Admit(peer, desk.Caller{Job: lj.Job.ID})
 	d.desk.Ask(peer, wire.RankHeader{Epoch: 3}, wire.MKVGet, wire.KV{Key: "k"})
 	if !expected() {
 		t.Error("it waits at the rendezvous")
@@ -108,22 +109,22 @@ func TestRanksAsLaunchersSeeThem(t *testing.T) {
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.live(lr, 3, 6, replica.Updating)
-	lr.pid, lr.initial, lr.loaded = 4711, 2, 3
-	for life, want := range map[life]launchers.Rank{
-		attached: {Alive: true}, stopped: {Alive: true, Stopped: true}, training: {Alive: true, Trains: true, Word: replica.PackWord(3, 6, replica.Updating)},
-		finished: {Alive: true, Left: true}, dead: {}, departed: {Left: true},
+	lr.PID, lr.Initial, lr.Loaded = 4711, 2, 3
+	for life, want := range map[rank.Life]launchers.Rank{
+		rank.Attached: {Alive: true}, rank.Stopped: {Alive: true, Stopped: true}, rank.Training: {Alive: true, Trains: true, Word: replica.PackWord(3, 6, replica.Updating)},
+		rank.Finished: {Alive: true, Left: true}, rank.Dead: {}, rank.Departed: {Left: true},
 	} {
-		lr.life, lr.halted, lr.ending = life, life == stopped, map[bool]uint64{true: 5}[life == attached]
-		want.PID, want.Initial, want.Loaded, want.Halted, want.Ending = 4711, 2, 3, lr.halted, life == attached
+		lr.Life, lr.Halted, lr.Ending = life, life == rank.Stopped, map[bool]uint64{true: 5}[life == rank.Attached]
+		want.PID, want.Initial, want.Loaded, want.Halted, want.Ending = 4711, 2, 3, lr.Halted, life == rank.Attached
 		if got, known := lj.Rank(0); !known || got != want {
 			t.Errorf("%v: %+v, want %+v", life, got, want)
 		}
 	}
-	lr.life = dead // it has no process
+	lr.Life = rank.Dead // it has no process
 	if _, known := lj.Rank(1); known {
 		t.Error("a rank elsewhere is here")
 	}
-	lj.settleBy, lj.settleTime = time.Unix(1040, 0), 40*time.Second
+	lj.SettleBy, lj.SettleTime = time.Unix(1040, 0), 40*time.Second
 	if at := lj.ClosedAt(); !at.Equal(time.Unix(1000, 0)) {
 		t.Errorf("its epoch was closed at %v", at)
 	}

@@ -99,8 +99,8 @@ func (h *Host) leaves(ev leaveAsked) {
 		h.send(control.Leaving{})
 		return
 	}
-	for _, lj := range h.jobs {
-		if lj.job.Undurable() {
+	for _, j := range h.jobs.all {
+		if j.Job.Undurable() {
 			h.send(control.Leaving{})
 			return
 		}

@@ -6,7 +6,6 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/manners"
-	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
 
@@ -25,8 +24,8 @@ func (h *Host) yield() {
 	}
 	h.yielding.looked = now
 	var jobs []manners.Job
-	for id, lj := range h.jobs {
-		if step, ok := lj.trains(); ok {
+	for id, j := range h.jobs.all {
+		if step, ok := j.Trains(); ok {
 			jobs = append(jobs, manners.Job{ID: id, Step: step})
 		}
 	}
@@ -35,16 +34,6 @@ func (h *Host) yield() {
 		limit, why = float64(fixed), "donor_rate of the configuration"
 	}
 	h.yielding.pacer.Limit(limit, why)
-}
-
-// trains tells whether ranks of the job train here, and the newest step that one has begun. One that stands still on purpose does not.
-func (lj *localJob) trains() (newest replica.Step, trains bool) {
-	for _, lr := range lj.ranks {
-		if lr.underWay(lj.job) && lr.gone == lj.job.Epoch && !lr.stopped() && !lr.pulse.Stands() {
-			newest, trains = max(newest, lr.arena.Step().Step()), true
-		}
-	}
-	return newest, trains
 }
 
 // pacedFrom is from how many bytes a part is held back. Every commit waits for smaller ones, and nobody feels these.
@@ -115,15 +104,4 @@ func drop(r transfer.Reader) {
 		r = p.Reader
 	}
 	r.(*holding.Reader).Drop() // each is one that handOver gave
-}
-
-// fetchedFor is the class of a fetch by a node: a mirror's waits for those of ranks, and once a job trains again nobody waits for either.
-func (lj *localJob) fetchedFor(k transfer.Key, by replica.NodeName) manners.Class {
-	switch {
-	case lj.job.Phase == replica.Open:
-		return manners.Background
-	case by == lj.job.Ranks[k.Rank].Node || lj.mirrors.Relayed(k.Part, k.Epoch, by):
-		return manners.Recovery
-	}
-	return manners.Mirroring
 }

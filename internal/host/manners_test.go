@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"github.com/replicad/replicad/internal/host/rank"
 	"testing"
 	"time"
 
@@ -19,27 +20,27 @@ func TestYielding(t *testing.T) {
 	const held, free = true, false
 	for what, c := range map[string]struct {
 		rate   config.DonorRate
-		change func(*replica.Job, *localRank)
+		change func(*replica.Job, *rank.Rank)
 		want   bool
 	}{
-		"a rank trains":                {config.Auto, func(*replica.Job, *localRank) {}, held},
-		"a rate of its own":            {"32MiB", func(*replica.Job, *localRank) {}, held},
-		"unlimited":                    {config.Unlimited, func(*replica.Job, *localRank) {}, free},
-		"the job recovers":             {config.Auto, func(j *replica.Job, _ *localRank) { j.Phase = replica.Closed }, free},
-		"it recovers, a rate":          {"32MiB", func(j *replica.Job, _ *localRank) { j.Phase = replica.Planned }, free},
-		"the rank waits for the fault": {config.Auto, func(_ *replica.Job, lr *localRank) { lr.life = stopped }, free},
-		"it has finished":              {config.Auto, func(_ *replica.Job, lr *localRank) { lr.life = finished }, free},
-		"it was not let go yet":        {config.Auto, func(_ *replica.Job, lr *localRank) { lr.gone = 2 }, free},
-		"it stands still on purpose":   {config.Auto, func(_ *replica.Job, lr *localRank) { lr.pulse.Pause(time.Second, time.Hour) }, free},
+		"a rank trains":                {config.Auto, func(*replica.Job, *rank.Rank) {}, held},
+		"a rate of its own":            {"32MiB", func(*replica.Job, *rank.Rank) {}, held},
+		"unlimited":                    {config.Unlimited, func(*replica.Job, *rank.Rank) {}, free},
+		"the job recovers":             {config.Auto, func(j *replica.Job, _ *rank.Rank) { j.Phase = replica.Closed }, free},
+		"it recovers, a rate":          {"32MiB", func(j *replica.Job, _ *rank.Rank) { j.Phase = replica.Planned }, free},
+		"the rank waits for the fault": {config.Auto, func(_ *replica.Job, lr *rank.Rank) { lr.Life = rank.Stopped }, free},
+		"it has finished":              {config.Auto, func(_ *replica.Job, lr *rank.Rank) { lr.Life = rank.Finished }, free},
+		"it was not let go yet":        {config.Auto, func(_ *replica.Job, lr *rank.Rank) { lr.Gone = 2 }, free},
+		"it stands still on purpose":   {config.Auto, func(_ *replica.Job, lr *rank.Rank) { lr.Pulse.Pause(time.Second, time.Hour) }, free},
 	} {
 		d := newRig(t)
 		d.cfg.DonorRate = c.rate
 		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
-		lr.gone, lr.loaded = 3, 3
+		lr.Gone, lr.Loaded = 3, 3
 		d.live(lr, 3, 6, replica.Idle)
 		d.pulses(lj)
-		c.change(lj.job, lr)
+		c.change(lj.Job, lr)
 		d.began = d.began.Add(-time.Minute)
 		d.yield()
 		h := d.yielding.pacer.Holding()
@@ -54,15 +55,15 @@ func TestClassesOfTransfers(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	k := keyFor(replica.OfGroup(0), fixture.Gen(3, 5), replica.Digest{})
-	lj.job.Phase = replica.Planned
-	if c := lj.fetchedFor(k, "n2"); c != manners.Recovery {
+	lj.Job.Phase = replica.Planned
+	if c := lj.FetchedFor(k, "n2"); c != manners.Recovery {
 		t.Errorf("the rank's own node: class %d", c)
 	}
-	if c := lj.fetchedFor(k, "n7"); c != manners.Mirroring {
+	if c := lj.FetchedFor(k, "n7"); c != manners.Mirroring {
 		t.Errorf("a mirror: class %d", c)
 	}
-	lj.job.Phase = replica.Open
-	if c := lj.fetchedFor(k, "n7"); c != manners.Background {
+	lj.Job.Phase = replica.Open
+	if c := lj.FetchedFor(k, "n7"); c != manners.Background {
 		t.Errorf("a mirror of a job that trains: class %d", c)
 	}
 }
@@ -107,13 +108,13 @@ func TestPaced(t *testing.T) {
 	}
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 1)
-	r, err := d.reader(lj, lj.parts()[0])
+	d.seal(lr.Arena, slot(0), fixture.Gen(3, 5), 1)
+	r, err := d.reader(lj.Job, lj.View().Copies()[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	drop(&paced{r, d.yielding.pacer.Flow(manners.Mirroring, pacedFrom)})
-	if len(held(lr.arena)) != 0 {
+	if len(held(lr.Arena)) != 0 {
 		t.Error("a part that is not sent after all holds its place")
 	}
 }
@@ -171,7 +172,7 @@ func TestAcceptIsPaced(t *testing.T) {
 	for step, fails := range map[replica.Step]error{6: nil, 7: errors.New("a test")} {
 		man, chunks := manifestFor(from, ring(0), fixture.Gen(3, step), uint64(step))
 		man.Regions = g.Of(replica.PrivatePart)
-		lj.candidate = fixture.Candidate(1, step)
+		lj.Candidate = fixture.Candidate(1, step)
 		s, done, err := d.accept("n2", keyFor(replica.OfRank(1), man.Generation, man.Root), man)
 		if err != nil {
 			t.Fatal(err)

@@ -3,21 +3,22 @@ package host
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
 )
 
 // fetchMirror fetches a part of a plan into the arena that mirrors it here.
 func (h *Host) fetchMirror(e *mirrors.Fetch) {
-	lj := h.jobs[e.Job.ID]
 	part := e.Source.Part
 	h.spawn(func(ctx context.Context) Event {
 		f := fetch.Parts{Fetcher: h.fetches, Job: e.Job, Plan: e.Plan, Rank: e.Rank, Incarnation: e.Plan.Ranks[e.Rank].Incarnation}
-		into := func(man replica.Manifest) (*holding.Arena, error) { return h.mirrorArena(ctx, lj, e.Rank, man) }
+		into := func(man replica.Manifest) (*holding.Arena, error) { return h.mirrorArena(ctx, e.Job.ID, e.Rank, man) }
 		arena, _, man, err := f.Fetch(ctx, into, holding.KindFor(part), part, e.Source)
 		if err == nil {
 			err = f.Frozen(ctx, arena, man.FrozenRoot, e.Source, part)
@@ -27,9 +28,9 @@ func (h *Host) fetchMirror(e *mirrors.Fetch) {
 }
 
 // mirrorArena returns the arena for a mirrored part, made to its size, once it is with the keeper and on the list. Beside the host.
-func (h *Host) mirrorArena(ctx context.Context, lj *localJob, rank replica.Rank, man replica.Manifest) (*holding.Arena, error) {
+func (h *Host) mirrorArena(ctx context.Context, id replica.JobID, rank replica.Rank, man replica.Manifest) (*holding.Arena, error) {
 	for {
-		q := mirrorWanted{lj: lj, rank: rank, manifest: man}
+		q := mirrorWanted{job: id, rank: rank, manifest: man}
 		if !h.ask(ctx, &q) {
 			return nil, h.gone(ctx)
 		}
@@ -51,7 +52,7 @@ func (h *Host) mirrorArena(ctx context.Context, lj *localJob, rank replica.Rank,
 
 // mirrorWanted asks for the arena of a mirrored part: it is there, or on its way.
 type mirrorWanted struct {
-	lj       *localJob
+	job      replica.JobID
 	rank     replica.Rank
 	manifest replica.Manifest
 
@@ -61,8 +62,12 @@ type mirrorWanted struct {
 }
 
 func (q *mirrorWanted) serve(h *Host) {
-	now := time.Now()
-	q.arena, q.making, q.err = h.mirrors.Find(now, q.lj.job, q.rank, q.manifest)
+	now, j := time.Now(), h.jobs.of(q.job)
+	if j == nil {
+		q.err = fmt.Errorf("%w: job %v is over", transfer.ErrFenced, q.job)
+		return
+	}
+	q.arena, q.making, q.err = h.mirrors.Find(now, j.Job, q.rank, q.manifest)
 	h.turn(h.mirrors, now)
 }
 

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"github.com/replicad/replicad/internal/host/rank"
 	"testing"
 	"time"
 
@@ -20,33 +21,33 @@ func TestSupersededRankIsGivenNothing(t *testing.T) {
 		d := newRig(t)
 		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
-		var rank *rankEnd
-		lr.peer, rank = d.session(0)
+		var end *rankEnd
+		lr.Peer, end = d.session(0)
 		d.planned(lj, lr)
-		lr.life, lj.fenced = stopped, 3
+		lr.Life, lj.Fenced = rank.Stopped, 3
 		if superseded {
-			lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+			lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) {
 				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11}, j.Ranks[1]}
 			})
 		}
-		if waits := lj.view().Ranks[0].Waits; waits == superseded {
+		if waits := lj.View().Ranks[0].Waits; waits == superseded {
 			t.Fatalf("superseded %v: it waits for a restore: %v", superseded, waits)
 		}
 		if !superseded {
-			d.notify(d.restores, act.Changed{Job: lj.job.ID})
+			d.notify(d.restores, act.Changed{Job: lj.Job.ID})
 			d.until("the restore", func() bool { return d.restored(lj, lr) })
-			rank.ordered()
-			lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+			end.ordered()
+			lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) {
 				j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11}, j.Ranks[1]}
 			})
-			lr.ordered = orderKey{}
+			lr.Ordered = rank.OrderKey{}
 		}
 		d.order(lj)
-		rank.quiet(lr.peer)
-		lr.loaded = 4
-		lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 5} })
+		end.quiet(lr.Peer)
+		lr.Loaded = 4
+		lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 5} })
 		d.order(lj)
-		rank.quiet(lr.peer)
+		end.quiet(lr.Peer)
 	}
 }
 
@@ -57,7 +58,7 @@ func TestArenaOfALivingProcessIsNotPassedOn(t *testing.T) {
 		lj := d.put(fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {
 			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 		}))
-		old := d.attach(lj, 0).arena
+		old := d.attach(lj, 0).Arena
 		first := d.process()
 		old.SetOwner(4, uint64(first.pid), first.start)
 		old.Process = holding.Process{PID: first.pid, Start: first.start, Proven: true}
@@ -65,8 +66,8 @@ func TestArenaOfALivingProcessIsNotPassedOn(t *testing.T) {
 			first.in.Close()
 			first.cmd.Wait() //nolint:errcheck // it ended with its input
 		}
-		delete(lj.ranks, 0)
-		lj.retired = append(lj.retired, old)
+		delete(lj.Ranks, 0)
+		lj.Retired = append(lj.Retired, old)
 		p, r := d.hello(nil)
 		r.reads() // the welcome
 		d.says()
@@ -75,12 +76,12 @@ func TestArenaOfALivingProcessIsNotPassedOn(t *testing.T) {
 		if len(claims) != 1 {
 			t.Fatalf("%d claims", len(claims))
 		}
-		lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+		lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) {
 			j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11, Nonce: 77}, j.Ranks[1]}
 		})
 		d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 6})
-		d.until("the arena", func() bool { return lj.ranks[0] != nil })
-		if now := lj.ranks[0].arena; (now == old) == lives {
+		d.until("the arena", func() bool { return lj.Ranks[0] != nil })
+		if now := lj.Ranks[0].Arena; (now == old) == lives {
 			t.Errorf("its owner lives: %v; the new process has the same arena: %v", lives, now == old)
 		}
 		if inc, _, _ := old.Owner(); lives && inc != 4 {
@@ -103,14 +104,14 @@ func TestArenaThatComesBackLateIsFenced(t *testing.T) {
 		t.Fatal("it is fenced before it is adopted")
 	}
 	d.notify(d.adoption, adoption.Offered{Arena: ref})
-	if lr := lj.ranks[0]; lr == nil || lr.arena != ref || !lr.alive() {
+	if lr := lj.Ranks[0]; lr == nil || lr.Arena != ref || !lr.Alive() {
 		t.Fatalf("rank 0 is %+v", lr)
 	}
-	if account, word := d.fencedAt(lj.ranks[0]); account != 3 || word != 3 {
+	if account, word := d.fencedAt(lj.Ranks[0]); account != 3 || word != 3 {
 		t.Errorf("the fence is at %d, the word of the arena that came back at %d, want 3", account, word)
 	}
 	p.in.Close()
-	d.until("the exit", func() bool { return !lj.ranks[0].alive() })
+	d.until("the exit", func() bool { return !lj.Ranks[0].Alive() })
 }
 
 // A process that says it is on its way out is reported at once with for how long, also after its session has gone. The next process of its rank
@@ -121,16 +122,16 @@ func TestOnlyItsOwnProcessIsOnItsWayOut(t *testing.T) {
 		j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 	}))
 	old := d.attach(lj, 0)
-	old.peer, _ = d.session(0)
+	old.Peer, _ = d.session(0)
 	if r := d.reported(lj); r.Ranks[0].EndingMS != 0 {
 		t.Fatalf("before it says so: %+v", r.Ranks[0])
 	}
-	d.handleSession(session.Ending{Peer: old.peer, Most: 3 * time.Minute})
+	d.handleSession(session.Ending{Peer: old.Peer, Most: 3 * time.Minute})
 	const most = 3 * 60 * 1000
 	if r := fixture.Only[replica.NodeReport](d.says()); len(r) != 1 || r[0].Ranks[0].EndingMS != most {
 		t.Errorf("reported %+v, want one with %d ms", r, most)
 	}
-	d.handleSession(session.Gone{Peer: old.peer})
+	d.handleSession(session.Gone{Peer: old.Peer})
 	if r := d.reported(lj); r.Ranks[0].EndingMS != most || r.Ranks[0].Attached {
 		t.Errorf("without a session: %+v", r.Ranks[0])
 	}
@@ -143,11 +144,11 @@ func TestOnlyItsOwnProcessIsOnItsWayOut(t *testing.T) {
 	if len(claims) != 1 {
 		t.Fatalf("%d claims", len(claims))
 	}
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) {
 		j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11, Nonce: 77}, j.Ranks[1]}
 	})
 	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 6})
-	d.until("the arena", func() bool { return lj.ranks[0] != nil && lj.ranks[0] != old })
+	d.until("the arena", func() bool { return lj.Ranks[0] != nil && lj.Ranks[0] != old })
 	if r := d.reported(lj); len(r.Ranks) != 1 || r.Ranks[0].Incarnation != 6 || r.Ranks[0].EndingMS != 0 {
 		t.Errorf("the next process is reported as %+v", r.Ranks)
 	}
@@ -158,12 +159,12 @@ func TestAProcessThatComesBackIsOnNoWayOut(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Closed(fixture.Job()))
 	lr := d.attach(lj, 0)
-	lr.peer, _ = d.session(0)
-	d.handleSession(session.Ending{Peer: lr.peer, Most: time.Minute})
+	lr.Peer, _ = d.session(0)
+	d.handleSession(session.Ending{Peer: lr.Peer, Most: time.Minute})
 	if r := d.reported(lj); r.Ranks[0].EndingMS != 60*1000 {
 		t.Fatalf("it says that it ends: %+v", r.Ranks[0])
 	}
-	d.handleSession(session.Stopped{Peer: lr.peer})
+	d.handleSession(session.Stopped{Peer: lr.Peer})
 	if r := d.reported(lj); r.Ranks[0].EndingMS != 0 {
 		t.Errorf("it came back: %+v", r.Ranks[0])
 	}

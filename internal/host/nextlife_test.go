@@ -1,6 +1,7 @@
 package host
 
 import (
+	"github.com/replicad/replicad/internal/host/rank"
 	"os"
 	"slices"
 	"testing"
@@ -21,9 +22,9 @@ func (d *rig) lostKeeper(job *replica.Job, p session.Peer) (kept map[replica.Ran
 	kept = map[replica.Rank]*os.File{}
 	for r := range replica.Rank(2) {
 		lr := d.attach(lj, r)
-		lr.pid, lr.start = p.PID(), p.StartTime()
-		lr.arena.SetOwner(lr.incarnation, uint64(p.PID()), p.StartTime())
-		f, err := unixsock.Duplicate(lr.arena.File())
+		lr.PID, lr.Start = p.PID(), p.StartTime()
+		lr.Arena.SetOwner(lr.Incarnation, uint64(p.PID()), p.StartTime())
+		f, err := unixsock.Duplicate(lr.Arena.File())
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -32,8 +33,8 @@ func (d *rig) lostKeeper(job *replica.Job, p session.Peer) (kept map[replica.Ran
 	}
 	d.saveArenas()
 	d.settled()
-	for _, lr := range lj.ranks {
-		if err := d.keeper.Drop(lr.arena.Key()); err != nil {
+	for _, lr := range lj.Ranks {
+		if err := d.keeper.Drop(lr.Arena.Key()); err != nil {
 			d.t.Fatal(err)
 		}
 	}
@@ -96,24 +97,24 @@ func TestRunningIsProved(t *testing.T) {
 	lj := d.put(job)
 	live, gone := d.attach(lj, 0), d.attach(lj, 1)
 	p := d.process()
-	live.pid, live.start = p.pid, p.start
-	gone.life = dead
+	live.PID, live.Start = p.pid, p.start
+	gone.Life = rank.Dead
 	d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	claims := func() []replica.Running {
 		var r running
 		r.serve(d.Host)
 		return r.claims
 	}
-	want := []replica.Running{{Job: job.ID, Rank: 0, Incarnation: live.incarnation}}
+	want := []replica.Running{{Job: job.ID, Rank: 0, Incarnation: live.Incarnation}}
 	if got := claims(); !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	live.unproven = true
+	live.Unproven = true
 	if got := claims(); len(got) != 0 {
 		t.Errorf("by the page alone: %+v", got)
 	}
-	live.unproven = false
-	live.arena.SetOwner(live.incarnation, uint64(p.pid), p.start)
+	live.Unproven = false
+	live.Arena.SetOwner(live.Incarnation, uint64(p.pid), p.start)
 	d.restart()
 	if got := claims(); !slices.Equal(got, want) {
 		t.Errorf("after a restart: %+v, want %+v", got, want)

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"github.com/replicad/replicad/internal/host/job"
+	"github.com/replicad/replicad/internal/host/rank"
 	"slices"
 	"testing"
 	"time"
@@ -15,9 +17,9 @@ import (
 )
 
 // planned is the job with a plan of epoch 4 at (3,5), for which rank 0 holds both parts.
-func (d *rig) planned(lj *localJob, lr *localRank) (group, private replica.Digest) {
-	group, private = d.seal(lr.arena, slot(2), fixture.Gen(3, 5), 1).Root, d.seal(lr.arena, ring(3), fixture.Gen(3, 5), 2).Root
-	lj.job = fixture.Changed(fixture.Closed(lj.job), func(j *replica.Job) {
+func (d *rig) planned(lj *job.Job, lr *rank.Rank) (group, private replica.Digest) {
+	group, private = d.seal(lr.Arena, slot(2), fixture.Gen(3, 5), 1).Root, d.seal(lr.Arena, ring(3), fixture.Gen(3, 5), 2).Root
+	lj.Job = fixture.Changed(fixture.Closed(lj.Job), func(j *replica.Job) {
 		j.Phase, j.Epoch = replica.Planned, 4
 		j.Plan = &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5), Ranks: j.Ranks,
 			Sources: []replica.Source{{Part: replica.OfGroup(0), Root: group, Tier: replica.PeerRAM}, {Part: replica.OfRank(0), Root: private, Tier: replica.PeerRAM}, {Part: replica.OfRank(1), Tier: replica.PeerRAM}}}
@@ -30,33 +32,33 @@ func TestOrders(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	var rank *rankEnd
-	lr.peer, rank = d.session(0)
-	lr.loaded, lr.gone = 3, 3
+	var end *rankEnd
+	lr.Peer, end = d.session(0)
+	lr.Loaded, lr.Gone = 3, 3
 	d.live(lr, 3, 6, replica.Idle)
 	group, private := d.planned(lj, lr)
 	d.reconcile(lj)
-	if h, _ := rank.reads(); h.Type != wire.MFence || h.Epoch != 3 {
+	if h, _ := end.reads(); h.Type != wire.MFence || h.Epoch != 3 {
 		t.Errorf("first the rank reads %+v, want the fence", h)
 	}
 	d.reconcile(lj)
-	rank.quiet(lr.peer) // it has not stopped: no load before its captures are joined
-	if lj.view().Ranks[0].Waits {
+	end.quiet(lr.Peer) // it has not stopped: no load before its captures are joined
+	if lj.View().Ranks[0].Waits {
 		t.Error("it is restored while it runs")
 	}
 
-	stopped := session.Stopped{Peer: lr.peer}
+	stopped := session.Stopped{Peer: lr.Peer}
 	d.handleSession(stopped)
 	d.until("the restore", func() bool { return d.restored(lj, lr) })
-	e, o := rank.ordered()
+	e, o := end.ordered()
 	if e != 4 || o.Action != wire.OrderLoad || o.Slot != 2 || o.Place != 3 || o.ReplicatedRoot != group || o.PrivateRoot != private || o.Generation != fixture.Gen(3, 5) || o.Step != 5 || o.Source != replica.OwnRAM {
 		t.Errorf("ordered %+v of epoch %d", o, e)
 	}
 	d.reconcile(lj)
-	rank.quiet(lr.peer)
+	end.quiet(lr.Peer)
 	d.says()
 
-	loaded := session.Loaded{Peer: lr.peer, Header: wire.RankHeader{Epoch: 4}, Loaded: wire.Loaded{Generation: fixture.Gen(3, 5), ReplicatedRoot: group, PrivateRoot: private}}
+	loaded := session.Loaded{Peer: lr.Peer, Header: wire.RankHeader{Epoch: 4}, Loaded: wire.Loaded{Generation: fixture.Gen(3, 5), ReplicatedRoot: group, PrivateRoot: private}}
 	for what, change := range map[string]func(*wire.Loaded){
 		"another group root":   func(l *wire.Loaded) { l.ReplicatedRoot[0]++ },
 		"another private root": func(l *wire.Loaded) { l.PrivateRoot[0]++ },
@@ -65,35 +67,35 @@ func TestOrders(t *testing.T) {
 		bad := loaded
 		change(&bad.Loaded)
 		d.handleSession(bad)
-		if ev := fixture.Only[control.Evidence](d.says()); lr.loaded == 4 || len(ev) != 1 || ev[0].Fault.Kind != replica.BadDigest || ev[0].Fault.Epoch != 4 || ev[0].Fault.Incarnation != 4 {
-			t.Errorf("%s: loaded %d, evidence %+v", what, lr.loaded, ev)
+		if ev := fixture.Only[control.Evidence](d.says()); lr.Loaded == 4 || len(ev) != 1 || ev[0].Fault.Kind != replica.BadDigest || ev[0].Fault.Epoch != 4 || ev[0].Fault.Incarnation != 4 {
+			t.Errorf("%s: loaded %d, evidence %+v", what, lr.Loaded, ev)
 		}
 	}
 	late := loaded
 	late.Header.Epoch = 3
 	d.handleSession(late)
-	if lr.loaded == 4 || len(fixture.Only[control.Evidence](d.says())) != 0 {
+	if lr.Loaded == 4 || len(fixture.Only[control.Evidence](d.says())) != 0 {
 		t.Error("an acknowledgement of an earlier epoch counts")
 	}
 	d.handleSession(loaded)
-	if got := fixture.Only[replica.NodeReport](d.says()); lr.loaded != 4 || len(got) != 1 || got[0].Ranks[0].Loaded != 4 {
-		t.Errorf("loaded %d, reported %+v", lr.loaded, got)
+	if got := fixture.Only[replica.NodeReport](d.says()); lr.Loaded != 4 || len(got) != 1 || got[0].Ranks[0].Loaded != 4 {
+		t.Errorf("loaded %d, reported %+v", lr.Loaded, got)
 	}
-	rank.quiet(lr.peer) // not before Resume
+	end.quiet(lr.Peer) // not before Resume
 
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 5} })
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Phase, j.Position = replica.Open, replica.Position{Epoch: 4, Step: 5} })
 	d.reconcile(lj)
-	if e, o := rank.ordered(); e != 4 || o.Action != wire.OrderGo || o.Step != 5 || o.Generation != fixture.Gen(3, 5) {
+	if e, o := end.ordered(); e != 4 || o.Action != wire.OrderGo || o.Step != 5 || o.Generation != fixture.Gen(3, 5) {
 		t.Errorf("ordered %+v of epoch %d, want to go", o, e)
 	}
-	if lr.stopped() {
+	if lr.Stopped() {
 		t.Error("a rank that was let go counts as stopped")
 	}
 	d.reconcile(lj)
 	d.handleSession(stopped) // its peers failed: it comes back under the open epoch
 	d.reconcile(lj)
-	rank.quiet(lr.peer)
-	if !lr.stopped() {
+	end.quiet(lr.Peer)
+	if !lr.Stopped() {
 		t.Error("a rank that came back does not count as stopped")
 	}
 }
@@ -105,30 +107,30 @@ func TestInitOrder(t *testing.T) {
 		j.Phase, j.Plan, j.Position, j.Committed = replica.Opening, nil, replica.Position{}, replica.Generation{}
 	}))
 	lr := d.attach(lj, 0)
-	var rank *rankEnd
-	lr.peer, rank = d.session(0)
+	var end *rankEnd
+	lr.Peer, end = d.session(0)
 	d.order(lj)
-	rank.quiet(lr.peer)
+	end.quiet(lr.Peer)
 	d.fence(lj)
-	if h, _ := rank.reads(); h.Type != wire.MFence || h.Epoch != 2 {
+	if h, _ := end.reads(); h.Type != wire.MFence || h.Epoch != 2 {
 		t.Errorf("reads %+v, want the fence of epoch 2", h)
 	}
-	lj.job.Naming = []replica.GroupID{0, replica.NoGroup}
-	d.handleSession(session.Stopped{Peer: lr.peer})
-	rank.quiet(lr.peer) // nothing is sealed before it is known which group's it is
-	lj.job.Naming = nil
+	lj.Job.Naming = []replica.GroupID{0, replica.NoGroup}
+	d.handleSession(session.Stopped{Peer: lr.Peer})
+	end.quiet(lr.Peer) // nothing is sealed before it is known which group's it is
+	lj.Job.Naming = nil
 	d.order(lj)
-	if e, o := rank.ordered(); e != 3 || o.Action != wire.OrderInit {
+	if e, o := end.ordered(); e != 3 || o.Action != wire.OrderInit {
 		t.Errorf("ordered %+v of epoch %d", o, e)
 	}
-	rank.quiet(lr.peer)
-	lr.initial = 3
-	d.handleSession(session.Stopped{Peer: lr.peer})
-	rank.quiet(lr.peer)
-	lr.initial, lr.ordered = 0, orderKey{}
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.ClosedEpoch = 3 })
+	end.quiet(lr.Peer)
+	lr.Initial = 3
+	d.handleSession(session.Stopped{Peer: lr.Peer})
+	end.quiet(lr.Peer)
+	lr.Initial, lr.Ordered = 0, rank.OrderKey{}
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.ClosedEpoch = 3 })
 	d.order(lj)
-	rank.quiet(lr.peer) // its epoch is closed: the next Begin mints another
+	end.quiet(lr.Peer) // its epoch is closed: the next Begin mints another
 }
 
 // Only a rank that has loaded the generation's epoch and stands whole at it is asked to capture it, and only before a plan.
@@ -136,31 +138,31 @@ func TestCaptureOrder(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Closed(fixture.Job()))
 	lr := d.attach(lj, 0)
-	var rank *rankEnd
-	lr.peer, rank = d.session(0)
+	var end *rankEnd
+	lr.Peer, end = d.session(0)
 	for what, change := range map[string]func(){
-		"runs":                    func() { lr.life = training },
+		"runs":                    func() { lr.Life = rank.Training },
 		"elsewhere":               func() { d.live(lr, 3, 6, replica.Idle) },
-		"good is behind":          func() { d.write(lr.arena, atGood, uint64(replica.PackWord(3, 6, 0))) },
-		"the epoch opened":        func() { lj.job.Phase = replica.Open },
-		"a plan is made":          func() { lj.job.Phase = replica.Planned },
-		"an heir":                 func() { lr.loaded = 0 }, // whatever its arena says: it took the rank over since
-		"loaded another":          func() { lr.loaded = 2 },
-		"its predecessor's words": func() { d.write(lr.arena, atHolder, uint64(lr.incarnation-1)) },
+		"good is behind":          func() { d.write(lr.Arena, atGood, uint64(replica.PackWord(3, 6, 0))) },
+		"the epoch opened":        func() { lj.Job.Phase = replica.Open },
+		"a plan is made":          func() { lj.Job.Phase = replica.Planned },
+		"an heir":                 func() { lr.Loaded = 0 }, // whatever its arena says: it took the rank over since
+		"loaded another":          func() { lr.Loaded = 2 },
+		"its predecessor's words": func() { d.write(lr.Arena, atHolder, uint64(lr.Incarnation-1)) },
 	} {
-		lj.job.Phase, lr.life, lr.loaded = replica.Closed, stopped, 3
-		d.write(lr.arena, atHolder, uint64(lr.incarnation))
+		lj.Job.Phase, lr.Life, lr.Loaded = replica.Closed, rank.Stopped, 3
+		d.write(lr.Arena, atHolder, uint64(lr.Incarnation))
 		d.live(lr, 3, 7, replica.Idle)
 		change()
 		d.leaderSays(control.CaptureOrder{Job: fixture.JobID, Generation: fixture.Gen(3, 7)})
 		t.Log(what)
-		rank.quiet(lr.peer)
+		end.quiet(lr.Peer)
 	}
-	lj.job.Phase, lr.life, lr.loaded = replica.Closed, stopped, 3
-	d.write(lr.arena, atHolder, uint64(lr.incarnation))
+	lj.Job.Phase, lr.Life, lr.Loaded = replica.Closed, rank.Stopped, 3
+	d.write(lr.Arena, atHolder, uint64(lr.Incarnation))
 	d.live(lr, 3, 7, replica.Idle)
 	d.leaderSays(control.CaptureOrder{Job: fixture.JobID, Generation: fixture.Gen(3, 7)})
-	if e, o := rank.ordered(); e != 3 || o.Action != wire.OrderCapture || o.Generation != fixture.Gen(3, 7) {
+	if e, o := end.ordered(); e != 3 || o.Action != wire.OrderCapture || o.Generation != fixture.Gen(3, 7) {
 		t.Errorf("ordered %+v of epoch %d", o, e)
 	}
 }
@@ -170,26 +172,26 @@ func TestStageMakesRoom(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	a := lr.arena
-	lj.job = fixture.Changed(fixture.Closed(lj.job), func(j *replica.Job) {
+	a := lr.Arena
+	lj.Job = fixture.Changed(fixture.Closed(lj.Job), func(j *replica.Job) {
 		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 6)}
 	})
 	for i, s := range []replica.Step{5, 4, 3} { // C, and two old ones
 		d.seal(a, slot(i), fixture.Gen(3, s), uint64(s))
 	}
 	man := func(seed uint64) replica.Manifest { m, _ := manifestFor(a, slot(0), fixture.Gen(3, 6), seed); return m }
-	place, s, err := d.Host.takePlace(lj, a, man(10))
+	place, s, err := lj.TakePlace(a, man(10))
 	if err != nil || place != slot(3) {
 		t.Fatalf("staged in %v, %v; want the free slot 3", place, err)
 	}
 	s.Abort()
 	d.seal(a, slot(3), fixture.Gen(3, 6), 10)
 	a.Hold(slot(2))
-	place, s, err = d.Host.takePlace(lj, a, man(11))
+	place, s, err = lj.TakePlace(a, man(11))
 	if err != nil || place != slot(1) {
 		t.Fatalf("staged in %v, %v; want slot 1, the oldest that nobody reads", place, err)
 	}
-	if _, _, err := d.Host.takePlace(lj, a, man(12)); err == nil {
+	if _, _, err := lj.TakePlace(a, man(12)); err == nil {
 		t.Error("a place that is read, C, T or being staged gives way")
 	}
 	if got := states(a, shm.Slot); !slices.Equal(got, []replica.SlotState{replica.SlotSealed, replica.SlotCopying, replica.SlotSealed, replica.SlotSealed}) {
@@ -213,7 +215,7 @@ func TestReportsAreNumbered(t *testing.T) {
 	if again := reports(); len(again) != 0 {
 		t.Errorf("reported without a change: %+v", again)
 	}
-	d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 1)
+	d.seal(lr.Arena, slot(1), fixture.Gen(3, 6), 1)
 	d.report(lj)
 	second := reports()
 	if len(second) != 1 || second[0].Seq <= first[0].Seq || len(second[0].Parts) != 1 {
@@ -224,13 +226,13 @@ func TestReportsAreNumbered(t *testing.T) {
 	if third := reports(); len(third) != 1 || third[0].Seq <= second[0].Seq {
 		t.Errorf("over a new link it reports %+v", third)
 	}
-	lr.life = stopped
+	lr.Life = rank.Stopped
 	d.live(lr, 3, 6, replica.Idle)
 	d.report(lj)
 	if got := reports(); len(got) != 1 || !got[0].Ranks[0].Whole || !got[0].Ranks[0].Stopped || !got[0].Settled {
 		t.Errorf("of a rank that stands whole it reports %+v", got)
 	}
-	d.write(lr.arena, atGood, uint64(replica.PackWord(3, 5, 0)))
+	d.write(lr.Arena, atGood, uint64(replica.PackWord(3, 5, 0)))
 	d.report(lj)
 	if got := reports(); len(got) != 1 || got[0].Ranks[0].Whole {
 		t.Errorf("of a rank whose device is behind it reports %+v", got)
@@ -272,7 +274,7 @@ func TestRequestsAreSentAgain(t *testing.T) {
 	if d.link == nil {
 		t.Error("the end of an old link takes the new one away")
 	}
-	if lj.job.Position.Step == 9 {
+	if lj.Job.Position.Step == 9 {
 		t.Error("an old link's leader is believed")
 	}
 }

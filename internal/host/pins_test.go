@@ -1,9 +1,12 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"github.com/replicad/replicad/internal/host/job"
+	"github.com/replicad/replicad/internal/host/rank"
 	"reflect"
 	"slices"
 	"strings"
@@ -46,9 +49,10 @@ func partsOf(answers []replica.Pinned) (out []replica.Held) {
 	for _, a := range answers {
 		out = append(out, a.Parts...)
 	}
-	r := replica.NodeReport{Parts: out}
-	sortReport(&r)
-	return r.Parts
+	slices.SortFunc(out, func(a, b replica.Held) int {
+		return cmp.Or(cmp.Compare(a.Part.Kind, b.Part.Kind), cmp.Compare(a.Part.Index, b.Part.Index), a.Generation.Compare(b.Generation), cmp.Compare(a.Rank, b.Rank))
+	})
+	return out
 }
 
 func TestCandidatePinsItsGenerationAlone(t *testing.T) {
@@ -56,17 +60,17 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	for i, s := range []replica.Step{5, 6, 7} {
-		d.both(lr.arena, i, fixture.Gen(3, s))
+		d.both(lr.Arena, i, fixture.Gen(3, s))
 	}
-	d.seal(lr.arena, slot(3), fixture.Gen(1, 6), 60) // of another epoch: the same step of another history
+	d.seal(lr.Arena, slot(3), fixture.Gen(1, 6), 60) // of another epoch: the same step of another history
 	other := d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	d.seal(other, ring(4), fixture.Gen(3, 6), 61)
 	d.seal(other, ring(5), fixture.Gen(3, 7), 71)
 	d.live(lr, 3, 8, replica.Idle)
 
 	d.leaderSays(fixture.Candidate(1, 6))
-	if lr.arena.Candidate() != replica.PackWord(3, 6, 0) {
-		t.Errorf("the rank is told candidate %v", lr.arena.Candidate())
+	if lr.Arena.Candidate() != replica.PackWord(3, 6, 0) {
+		t.Errorf("the rank is told candidate %v", lr.Arena.Candidate())
 	}
 	answers := fixture.Only[replica.Pinned](d.says())
 	if len(answers) != 1 || answers[0].Job != fixture.JobID || answers[0].Term != 9 || answers[0].N != 1 || answers[0].Generation != fixture.Gen(3, 6) || answers[0].Holder != (replica.Holder{Node: "n1", Incarnation: 11}) || answers[0].Session != 3 {
@@ -74,15 +78,15 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 	}
 	root := func(a *holding.Arena, p shm.Place) replica.Digest { i, _ := a.Sealed(p); return i.Root }
 	want := []replica.Held{
-		{Part: replica.OfGroup(0), Generation: fixture.Gen(3, 6), Root: root(lr.arena, slot(1)), Rank: 0, Producer: 4},
-		{Part: replica.OfRank(0), Generation: fixture.Gen(3, 6), Root: root(lr.arena, ring(1)), Rank: 0, Producer: 4},
+		{Part: replica.OfGroup(0), Generation: fixture.Gen(3, 6), Root: root(lr.Arena, slot(1)), Rank: 0, Producer: 4},
+		{Part: replica.OfRank(0), Generation: fixture.Gen(3, 6), Root: root(lr.Arena, ring(1)), Rank: 0, Producer: 4},
 		{Part: replica.OfRank(1), Generation: fixture.Gen(3, 6), Root: root(other, ring(4)), Mirror: true, Rank: 1, Producer: 4},
 	}
 	if got := partsOf(answers); !reflect.DeepEqual(got, want) {
 		t.Errorf("pinned %+v, want %+v", got, want)
 	}
 	p := [2]uint64{9, 1}
-	if got := pins(t, lr.arena); !reflect.DeepEqual(got, map[shm.Place][2]uint64{slot(1): p, ring(1): p}) {
+	if got := pins(t, lr.Arena); !reflect.DeepEqual(got, map[shm.Place][2]uint64{slot(1): p, ring(1): p}) {
 		t.Errorf("pins in the rank's arena: %v", got)
 	}
 	if got := pins(t, other); !reflect.DeepEqual(got, map[shm.Place][2]uint64{ring(4): p}) {
@@ -97,7 +101,7 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 
 	d.leaderSays(fixture.Candidate(2, 7))
 	p = [2]uint64{9, 2}
-	if got := pins(t, lr.arena); !reflect.DeepEqual(got, map[shm.Place][2]uint64{slot(2): p, ring(2): p}) {
+	if got := pins(t, lr.Arena); !reflect.DeepEqual(got, map[shm.Place][2]uint64{slot(2): p, ring(2): p}) {
 		t.Errorf("after the next candidate the pins are %v", got)
 	}
 	if got := pins(t, other); !reflect.DeepEqual(got, map[shm.Place][2]uint64{ring(5): p}) {
@@ -107,7 +111,7 @@ func TestCandidatePinsItsGenerationAlone(t *testing.T) {
 		t.Errorf("pinned %+v", got)
 	}
 	d.leaderSays(fixture.Candidate(1, 6)) // an older one changes nothing
-	if got := pins(t, lr.arena); len(got) != 2 || lj.candidate.N != 2 || len(d.says()) != 0 {
+	if got := pins(t, lr.Arena); len(got) != 2 || lj.Candidate.N != 2 || len(d.says()) != 0 {
 		t.Errorf("an older candidate is obeyed: %v", got)
 	}
 }
@@ -120,13 +124,13 @@ func TestPushesEndWithTheMirror(t *testing.T) {
 	job.GroupMirrors = [][]replica.NodeName{{"n2"}}
 	lj := d.put(job)
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 1, fixture.Gen(3, 6))
+	d.both(lr.Arena, 1, fixture.Gen(3, 6))
 	d.leaderSays(fixture.Candidate(1, 6))
-	if lr.arena.Readers(slot(1)) != 1 {
-		t.Fatalf("%d readers: want the group's part on its way", lr.arena.Readers(slot(1)))
+	if lr.Arena.Readers(slot(1)) != 1 {
+		t.Fatalf("%d readers: want the group's part on its way", lr.Arena.Readers(slot(1)))
 	}
 	d.viewed(control.View{Era: d.era, Nodes: d.nodes, Jobs: []*replica.Job{fixture.Changed(job, func(j *replica.Job) { j.GroupMirrors = nil; j.LastIndex++ })}})
-	d.until("the slot is given back", func() bool { return lr.arena.Readers(slot(1)) == 0 })
+	d.until("the slot is given back", func() bool { return lr.Arena.Readers(slot(1)) == 0 })
 }
 
 // How far ranks are is known from the private parts that are mirrored here, too: where a mirror runs no rank, nobody else could tell the
@@ -141,11 +145,11 @@ func TestMirrorsTellHowFarRanksAre(t *testing.T) {
 	d.seal(of, ring(1), fixture.Gen(3, 10), 2)
 	d.seal(of, ring(2), fixture.Gen(2, 40), 3)
 	d.seal(d.mirrorOf(lj, replica.OfGroup(1), 1, false), slot(0), fixture.Gen(3, 30), 4)
-	if at := lj.view().Furthest(3); at != 11 {
+	if at := lj.View().Furthest(3); at != 11 {
 		t.Errorf("furthest step %d, want 11", at)
 	}
 	d.live(lr, 3, 12, replica.Idle)
-	if at := lj.view().Furthest(3); at != 12 {
+	if at := lj.View().Furthest(3); at != 12 {
 		t.Errorf("furthest step %d, want 12", at)
 	}
 }
@@ -162,15 +166,15 @@ func TestCandidateAnsweredPartByPart(t *testing.T) {
 		t.Errorf("pinned %+v with nothing sealed", said)
 	}
 	for i, c := range []struct {
-		lr   *localRank
+		lr   *rank.Rank
 		p    shm.Place
 		want replica.Part
 	}{{a, ring(0), replica.OfRank(0)}, {b, ring(0), replica.OfRank(1)}, {b, slot(0), replica.OfGroup(0)}, {a, slot(1), replica.OfGroup(0)}} {
-		d.seal(c.lr.arena, c.p, fixture.Gen(3, 6), 6)
+		d.seal(c.lr.Arena, c.p, fixture.Gen(3, 6), 6)
 		d.sealed(lj, c.lr, c.p)
 		got := partsOf(fixture.Only[replica.Pinned](d.says()))
-		if len(got) != 1 || got[0].Part != c.want || got[0].Rank != c.lr.rank || got[0].Mirror {
-			t.Errorf("seal %d of %v by rank %d is answered by %+v: each rank's copy is a vote", i, c.want, c.lr.rank, got)
+		if len(got) != 1 || got[0].Part != c.want || got[0].Rank != c.lr.Rank || got[0].Mirror {
+			t.Errorf("seal %d of %v by rank %d is answered by %+v: each rank's copy is a vote", i, c.want, c.lr.Rank, got)
 		}
 	}
 }
@@ -194,18 +198,18 @@ func TestNothingPinnedOutsideAnOpenEpoch(t *testing.T) {
 			job := fixture.Job()
 			lj := d.put(job)
 			lr := d.attach(lj, 0)
-			d.both(lr.arena, 0, fixture.Gen(3, 6))
+			d.both(lr.Arena, 0, fixture.Gen(3, 6))
 			d.live(lr, 3, 9, replica.Idle)
 			c.change(job)
 			l := d.link
 			if !c.linked {
 				d.link = nil
 			}
-			lj.candidate = c.cand
+			lj.Candidate = c.cand
 			d.answerCandidate(lj)
 			d.link = l
 			control := c.linked && job.Position.Step == 5 && job.Position.Epoch == 3 && job.Phase == replica.Open && c.cand.N != 0
-			if got := pins(t, lr.arena); (len(got) != 0) != control || (len(d.says()) != 0) != control {
+			if got := pins(t, lr.Arena); (len(got) != 0) != control || (len(d.says()) != 0) != control {
 				t.Errorf("pins %v, want any: %v", got, control)
 			}
 		})
@@ -220,7 +224,7 @@ func TestNewLinkAnswersTheCandidateAgain(t *testing.T) {
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
 	holds, passed := d.attach(lj, 0), d.attach(lj, 1)
-	d.both(holds.arena, 0, fixture.Gen(3, 6))
+	d.both(holds.Arena, 0, fixture.Gen(3, 6))
 	d.live(passed, 3, 9, replica.Idle)
 	d.leaderSays(fixture.Candidate(1, 6))
 	first := d.says()
@@ -286,12 +290,12 @@ func TestPassedBy(t *testing.T) {
 		lr := d.attach(lj, 0)
 		put := func(p shm.Place, h held) {
 			if h.state == replica.SlotCopying {
-				d.stage(lr.arena, p, h.g, 1)
+				d.stage(lr.Arena, p, h.g, 1)
 				return
 			}
-			d.seal(lr.arena, p, h.g, 1)
+			d.seal(lr.Arena, p, h.g, 1)
 			if h.state != replica.SlotSealed {
-				d.setState(lr.arena, p, h.state)
+				d.setState(lr.Arena, p, h.state)
 			}
 		}
 		for i, h := range c.slots {
@@ -300,8 +304,8 @@ func TestPassedBy(t *testing.T) {
 		for i, h := range c.rings {
 			put(ring(i), h)
 		}
-		d.write(lr.arena, atStep, uint64(c.live))
-		if got := passedBy(lr.arena, g); got != c.want {
+		d.write(lr.Arena, atStep, uint64(c.live))
+		if got := job.PassedBy(lr.Arena, g); got != c.want {
 			t.Errorf("%s: passed %v, want %v", c.what, got, c.want)
 		}
 	}
@@ -314,12 +318,12 @@ func TestPassedIsSaidOnce(t *testing.T) {
 	job.Ranks[1].Node, job.Ranks[1].NodeIncarnation = "n1", 11
 	lj := d.put(job)
 	lr, ended := d.attach(lj, 0), d.attach(lj, 1)
-	ended.life = dead
+	ended.Life = rank.Dead
 	d.live(ended, 3, 9, replica.Idle)
 	d.live(lr, 3, 9, replica.Updating)
-	d.both(lr.arena, 0, fixture.Gen(3, 8))
-	d.both(lr.arena, 1, fixture.Gen(3, 5))
-	d.seal(lr.arena, slot(2), fixture.Gen(3, 9), 9) // its private part is not there
+	d.both(lr.Arena, 0, fixture.Gen(3, 8))
+	d.both(lr.Arena, 1, fixture.Gen(3, 5))
+	d.seal(lr.Arena, slot(2), fixture.Gen(3, 9), 9) // its private part is not there
 	d.leaderSays(fixture.Candidate(1, 6))
 	d.answerCandidate(lj)
 	said := fixture.Only[replica.Passed](d.says())
@@ -339,13 +343,13 @@ func TestStandsBelowTheCandidate(t *testing.T) {
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.live(lr, 3, 7, replica.Idle)
-	d.both(lr.arena, 0, fixture.Gen(3, 5)) // C
+	d.both(lr.Arena, 0, fixture.Gen(3, 5)) // C
 	d.leaderSays(fixture.Candidate(1, 9))
 	said := func(want ...replica.Step) {
 		t.Helper()
 		var got []replica.Step
 		for _, p := range fixture.Only[replica.Passed](d.says()) {
-			if p.Live != fixture.Gen(3, 7) || p.N != lj.candidate.N {
+			if p.Live != fixture.Gen(3, 7) || p.N != lj.Candidate.N {
 				t.Errorf("said %+v", p)
 			}
 			got = append(got, p.Holds[len(p.Holds)-1].Step)
@@ -354,23 +358,23 @@ func TestStandsBelowTheCandidate(t *testing.T) {
 			t.Errorf("it said that it holds %v, want %v", got, want)
 		}
 	}
-	d.both(lr.arena, 1, fixture.Gen(3, 6))
+	d.both(lr.Arena, 1, fixture.Gen(3, 6))
 	d.answerCandidate(lj)
 	said() // it moves
 	d.paused(lj, lr, time.Hour)
 	d.answerCandidate(lj)
 	said(6)
-	d.seal(lr.arena, slot(2), fixture.Gen(3, 7), 7)
+	d.seal(lr.Arena, slot(2), fixture.Gen(3, 7), 7)
 	d.sealed(lj, lr, slot(2))
 	said()
-	d.seal(lr.arena, ring(2), fixture.Gen(3, 7), 7)
+	d.seal(lr.Arena, ring(2), fixture.Gen(3, 7), 7)
 	d.sealed(lj, lr, ring(2))
 	said(7)
-	d.setState(lr.arena, slot(2), replica.SlotFree)
-	d.setState(lr.arena, slot(1), replica.SlotFree)
+	d.setState(lr.Arena, slot(2), replica.SlotFree)
+	d.setState(lr.Arena, slot(1), replica.SlotFree)
 	d.answerCandidate(lj)
 	said() // with two slots it comes and goes
-	d.seal(lr.arena, slot(2), fixture.Gen(3, 7), 7)
+	d.seal(lr.Arena, slot(2), fixture.Gen(3, 7), 7)
 	d.sealed(lj, lr, slot(2))
 	said()
 	d.leaderSays(fixture.Candidate(2, 7)) // where it stands
@@ -380,10 +384,10 @@ func TestStandsBelowTheCandidate(t *testing.T) {
 	said()
 	d.paused(lj, lr, time.Hour)
 	said(7)
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position.Step = 7 })
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Position.Step = 7 })
 	d.leaderSays(fixture.Candidate(4, 10))
 	said() // all that it holds is committed
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Position.Step = 5 })
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Position.Step = 5 })
 	d.live(lr, 3, 7, replica.Updating)
 	d.leaderSays(fixture.Candidate(5, 12))
 	said()
@@ -394,18 +398,18 @@ func TestStandsBeforeTheFirstLook(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	lr.loaded, lr.gone = lj.job.Epoch, lj.job.Epoch
+	lr.Loaded, lr.Gone = lj.Job.Epoch, lj.Job.Epoch
 	d.live(lr, 3, 7, replica.Idle)
 	d.paused(lj, lr, time.Nanosecond)
 	d.pulses(lj)
-	if !lr.stands() {
+	if !lr.Stands() {
 		t.Error("a rank that has said that it stands still is taken for one that goes on")
 	}
 	d.live(lr, 4, 7, replica.Idle)
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Epoch = 4 })
-	lr.loaded, lr.gone = 4, 4
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Epoch = 4 })
+	lr.Loaded, lr.Gone = 4, 4
 	d.pulses(lj)
-	if lr.stands() {
+	if lr.Stands() {
 		t.Error("a rank stands still by what it said in an epoch before")
 	}
 }
@@ -415,13 +419,13 @@ func TestRetain(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	a := lr.arena
+	a := lr.Arena
 	d.both(a, 0, fixture.Gen(3, 5)) // C
 	d.both(a, 1, fixture.Gen(3, 6)) // the candidate
 	d.both(a, 2, fixture.Gen(3, 3)) // old, read by a transfer
 	d.both(a, 3, fixture.Gen(3, 2)) // old
 	d.live(lr, 3, 20, replica.Idle)
-	lj.candidate = fixture.Candidate(1, 6)
+	lj.Candidate = fixture.Candidate(1, 6)
 	a.Hold(slot(2))
 	free := func() (out []int) {
 		for i := range 4 {
@@ -445,16 +449,16 @@ func TestRetain(t *testing.T) {
 	}
 
 	// The commit moves on: what was C may go, what was the candidate is C.
-	lj.candidate = fixture.Candidate(2, 7)
+	lj.Candidate = fixture.Candidate(2, 7)
 	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: fixture.Gen(3, 6)})
-	if lj.job.Committed != fixture.Gen(3, 6) || lj.job.LastIndex != 11 || a.Committed() != replica.PackWord(3, 6, 0) {
-		t.Errorf("committed %v, index %d, the rank is told %v", lj.job.Committed, lj.job.LastIndex, a.Committed())
+	if lj.Job.Committed != fixture.Gen(3, 6) || lj.Job.LastIndex != 11 || a.Committed() != replica.PackWord(3, 6, 0) {
+		t.Errorf("committed %v, index %d, the rank is told %v", lj.Job.Committed, lj.Job.LastIndex, a.Committed())
 	}
 	if got := free(); !slices.Equal(got, []int{0, 2, 3}) {
 		t.Errorf("slots %v are free, want the committed one to stay alone", got)
 	}
 	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 9, Position: replica.Position{Epoch: 3, Step: 5}, Generation: fixture.Gen(3, 5)})
-	if lj.job.Committed != fixture.Gen(3, 6) {
+	if lj.Job.Committed != fixture.Gen(3, 6) {
 		t.Error("older news of a commit are believed")
 	}
 }
@@ -468,12 +472,12 @@ func TestRetainInRecovery(t *testing.T) {
 		mirror := d.mirrorOf(lj, replica.OfRank(1), 1, false)
 		d.live(lr, 3, 20, replica.Idle)
 		for i, s := range []replica.Step{2, 3, 5, 6} {
-			d.both(lr.arena, i, fixture.Gen(3, s))
+			d.both(lr.Arena, i, fixture.Gen(3, s))
 			d.seal(mirror, ring(i), fixture.Gen(3, s), 9)
 		}
-		lr.life = dead
+		lr.Life = rank.Dead
 		d.retain(lj)
-		for _, a := range []*holding.Arena{lr.arena, mirror} {
+		for _, a := range []*holding.Arena{lr.Arena, mirror} {
 			for _, p := range a.Places() {
 				if i, err := a.Sealed(p); p.Index < 4 && err != nil {
 					t.Errorf("%v: %v of %v was freed: %v", phase, p, a, err)
@@ -488,16 +492,16 @@ func TestRetainInRecovery(t *testing.T) {
 // TORN places are freed when the copies into them can't go on: of the dead, or of who waits in join.
 func TestRetainTorn(t *testing.T) {
 	for what, c := range map[string]struct {
-		is   life
+		is   rank.Life
 		want replica.SlotState
-	}{"alive": {training, replica.SlotTorn}, "stopped": {stopped, replica.SlotFree}, "dead": {dead, replica.SlotFree}} {
+	}{"alive": {rank.Training, replica.SlotTorn}, "stopped": {rank.Stopped, replica.SlotFree}, "dead": {rank.Dead, replica.SlotFree}} {
 		d := newRig(t)
 		lj := d.put(fixture.Job())
 		lr := d.attach(lj, 0)
-		lr.life = c.is
-		d.setState(lr.arena, slot(1), replica.SlotTorn)
+		lr.Life = c.is
+		d.setState(lr.Arena, slot(1), replica.SlotTorn)
 		d.retain(lj)
-		if got := lr.arena.Word(slot(1)).State(); got != c.want {
+		if got := lr.Arena.Word(slot(1)).State(); got != c.want {
 			t.Errorf("%s: a torn slot is %v, want %v", what, got, c.want)
 		}
 	}
@@ -509,23 +513,23 @@ func TestRetainKeepsWhatIsBeingWritten(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Writer = &replica.DurableWrite{Generation: fixture.Gen(3, 3)} }))
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, fixture.Gen(3, 3))
-	d.both(lr.arena, 1, fixture.Gen(3, 4))
+	d.both(lr.Arena, 0, fixture.Gen(3, 3))
+	d.both(lr.Arena, 1, fixture.Gen(3, 4))
 	d.live(lr, 3, 20, replica.Idle)
-	root := d.rootAt(lr.arena, slot(0))
+	root := d.rootAt(lr.Arena, slot(0))
 	d.durableTier()
 	d.writesShard(lj, fixture.Gen(3, 3), root)
 	d.retain(lj)
-	if w, o := lr.arena.Word(slot(0)).State(), lr.arena.Word(slot(1)).State(); w != replica.SlotSealed || o != replica.SlotFree {
+	if w, o := lr.Arena.Word(slot(0)).State(), lr.Arena.Word(slot(1)).State(); w != replica.SlotSealed || o != replica.SlotFree {
 		t.Errorf("what is being read is %v, another old one %v", w, o)
 	}
 	var got []control.ShardReport
 	d.until("the write's end", func() bool {
 		got = append(got, fixture.Only[control.ShardReport](d.says())...)
-		return lr.arena.Readers(slot(0)) == 0 && len(got) > 0
+		return lr.Arena.Readers(slot(0)) == 0 && len(got) > 0
 	})
 	d.retain(lj)
-	if w := lr.arena.Word(slot(0)).State(); w != replica.SlotFree {
+	if w := lr.Arena.Word(slot(0)).State(); w != replica.SlotFree {
 		t.Errorf("after the write its slot is %v", w)
 	}
 	if len(got) != 1 || got[0].Generation != fixture.Gen(3, 3) || !strings.Contains(got[0].Failed, "lies between regions") {
@@ -544,11 +548,11 @@ func (d *rig) durableTier() {
 }
 
 // writesShard has the node write group 0's part of a generation.
-func (d *rig) writesShard(lj *localJob, g replica.Generation, root replica.Digest) {
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+func (d *rig) writesShard(lj *job.Job, g replica.Generation, root replica.Digest) {
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) {
 		j.Writer = &replica.DurableWrite{Generation: g, Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1", Root: root}}}
 	})
-	d.notify(d.writer, act.Changed{Job: lj.job.ID})
+	d.notify(d.writer, act.Changed{Job: lj.Job.ID})
 }
 
 // rootAt is the root of what lies sealed in a place.
@@ -565,17 +569,17 @@ func TestCommitLag(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, fixture.Gen(3, 6))
+	d.both(lr.Arena, 0, fixture.Gen(3, 6))
 	d.sealed(lj, lr, slot(0))
-	if len(lr.sealedAt) != 1 {
-		t.Fatalf("%d seals are remembered", len(lr.sealedAt))
+	if len(lr.SealedAt) != 1 {
+		t.Fatalf("%d seals are remembered", len(lr.SealedAt))
 	}
-	lr.sealedAt[fixture.Gen(3, 7)] = time.Now()
+	lr.SealedAt[fixture.Gen(3, 7)] = time.Now()
 	for range 2 {
 		d.leaderSays(control.Progress{Job: fixture.JobID, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: fixture.Gen(3, 6)})
 	}
-	if n := d.log.Count(`"event":"commit_seen"`); n != 1 || len(lr.sealedAt) != 1 {
-		t.Errorf("the commit was seen %d times; %d seals are remembered", n, len(lr.sealedAt))
+	if n := d.log.Count(`"event":"commit_seen"`); n != 1 || len(lr.SealedAt) != 1 {
+		t.Errorf("the commit was seen %d times; %d seals are remembered", n, len(lr.SealedAt))
 	}
 	if p50, p99 := d.Host.log.Lag(); p50 <= 0 || p99 < p50 {
 		t.Errorf("lag %v, %v", p50, p99)
@@ -588,18 +592,18 @@ func TestCommitInAView(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, fixture.Gen(3, 6))
+	d.both(lr.Arena, 0, fixture.Gen(3, 6))
 	d.sealed(lj, lr, slot(0))
-	job := fixture.Changed(lj.job, func(j *replica.Job) {
+	job := fixture.Changed(lj.Job, func(j *replica.Job) {
 		j.LastIndex, j.Position, j.Committed, j.Writer = 12, replica.Position{Epoch: 3, Step: 6}, fixture.Gen(3, 6), &replica.DurableWrite{Generation: fixture.Gen(3, 6)}
 	})
 	d.views(control.View{Jobs: []*replica.Job{job}, Index: 12})
 	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 11, Position: replica.Position{Epoch: 3, Step: 6}, Generation: fixture.Gen(3, 6)})
-	if got := lr.arena.Committed(); got != replica.PackWord(3, 6, 0) {
+	if got := lr.Arena.Committed(); got != replica.PackWord(3, 6, 0) {
 		t.Errorf("the rank is told that %v is committed", got)
 	}
-	if n := d.log.Count(`"event":"commit_seen"`); n != 1 || len(lr.sealedAt) != 0 {
-		t.Errorf("the commit was seen %d times; %d seals are remembered", n, len(lr.sealedAt))
+	if n := d.log.Count(`"event":"commit_seen"`); n != 1 || len(lr.SealedAt) != 0 {
+		t.Errorf("the commit was seen %d times; %d seals are remembered", n, len(lr.SealedAt))
 	}
 
 	// A process that stays while the job goes back hears that, too: what it is to commit again is not committed.
@@ -607,7 +611,7 @@ func TestCommitInAView(t *testing.T) {
 		j.LastIndex, j.Epoch, j.ClosedEpoch, j.Position, j.Committed = 20, 4, 3, replica.Position{Epoch: 4, Step: 5}, fixture.Gen(3, 5)
 	})
 	d.views(control.View{Jobs: []*replica.Job{job}, Index: 20})
-	if got := lr.arena.Committed(); got != replica.PackWord(4, 5, 0) {
+	if got := lr.Arena.Committed(); got != replica.PackWord(4, 5, 0) {
 		t.Errorf("the rank is told that %v is committed", got)
 	}
 }
@@ -628,20 +632,20 @@ func TestInitialSeal(t *testing.T) {
 			lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.Plan = c.phase, nil }))
 			lr := d.attach(lj, 0)
 			if c.slot != 0 {
-				d.seal(lr.arena, slot(0), fixture.Gen(c.slot, 0), 1)
+				d.seal(lr.Arena, slot(0), fixture.Gen(c.slot, 0), 1)
 			}
 			if c.ring != 0 {
 				var flags replica.PartFlags
 				if c.elsewhere {
 					flags = replica.SharedElsewhere
 				}
-				if err := d.stage(lr.arena, ring(0), fixture.Gen(c.ring, 0), 1, flags).Seal(); err != nil {
+				if err := d.stage(lr.Arena, ring(0), fixture.Gen(c.ring, 0), 1, flags).Seal(); err != nil {
 					t.Fatal(err)
 				}
 			}
 			d.checkInitial(lj, lr)
-			if lr.initial != c.want {
-				t.Errorf("initial %d, want %d", lr.initial, c.want)
+			if lr.Initial != c.want {
+				t.Errorf("initial %d, want %d", lr.Initial, c.want)
 			}
 			if said := fixture.Only[replica.NodeReport](d.says()); (len(said) == 1 && said[0].Ranks[0].Initial == c.want) != (c.want != 0) {
 				t.Errorf("reported %+v", said)
@@ -660,10 +664,10 @@ func TestASlotIsFreeOnceItsPushHasEnded(t *testing.T) {
 	})
 	lj := d.put(job)
 	lr := d.attach(lj, 0)
-	lr.arena = d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, false), Slots: 2})
-	lr.arena.SetOwner(lr.incarnation, 0, 0)
-	d.write(lr.arena, atHolder, uint64(lr.incarnation))
-	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 5)
+	lr.Arena = d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, false), Slots: 2})
+	lr.Arena.SetOwner(lr.Incarnation, 0, 0)
+	d.write(lr.Arena, atHolder, uint64(lr.Incarnation))
+	d.seal(lr.Arena, slot(0), fixture.Gen(3, 5), 5)
 	d.live(lr, 3, 7, replica.Idle)
 	begun, why := make(chan struct{}), make(chan error, 1)
 	var first sync.Once // what is committed is pushed too, and dials as well
@@ -679,14 +683,14 @@ func TestASlotIsFreeOnceItsPushHasEnded(t *testing.T) {
 		return nil, ctx.Err()
 	}
 	d.leaderSays(fixture.Candidate(1, 6))
-	d.seal(lr.arena, slot(1), fixture.Gen(3, 6), 6)
+	d.seal(lr.Arena, slot(1), fixture.Gen(3, 6), 6)
 	d.sealed(lj, lr, slot(1))
 	d.serves(func() { <-begun })
 	d.leaderSays(fixture.Candidate(2, 8))
 	if err := <-why; !errors.Is(err, mover.ErrSuperseded) {
 		t.Errorf("the push of what is no candidate any more ends by %v", err)
 	}
-	d.until("its slot", func() bool { return lr.arena.Word(slot(1)).State() == replica.SlotFree })
+	d.until("its slot", func() bool { return lr.Arena.Word(slot(1)).State() == replica.SlotFree })
 }
 
 // TestACandidateOutlivesItsLeader: the next leader names it again, in another term. No pin is let go meanwhile, and the part is answered anew.
@@ -694,8 +698,8 @@ func TestACandidateOutlivesItsLeader(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, fixture.Gen(3, 5))
-	d.both(lr.arena, 1, fixture.Gen(3, 6))
+	d.both(lr.Arena, 0, fixture.Gen(3, 5))
+	d.both(lr.Arena, 1, fixture.Gen(3, 6))
 	d.live(lr, 3, 8, replica.Idle)
 	d.leaderSays(fixture.Candidate(1, 6))
 	d.says()
@@ -703,17 +707,18 @@ func TestACandidateOutlivesItsLeader(t *testing.T) {
 	if r := fixture.Only[replica.NodeReport](d.says()); len(r) != 1 || r[0].Candidate != fixture.Gen(3, 6) {
 		t.Fatalf("reported %+v, want the candidate (3,6)", r)
 	}
-	lj.repeat() // a link to the next leader
+	lj.Linked() // a link to the next leader, which is answered once it has named the candidate again
+	d.says()
 	again := fixture.Candidate(1, 6)
 	again.Term++
 	d.leaderSays(again)
-	for p, pin := range pins(t, lr.arena) {
+	for p, pin := range pins(t, lr.Arena) {
 		if pin != [2]uint64{again.Term, 1} {
 			t.Errorf("%v is pinned for %v", p, pin)
 		}
 	}
-	if got := partsOf(fixture.Only[replica.Pinned](d.says())); len(got) != 2 || len(pins(t, lr.arena)) != 2 {
-		t.Errorf("answered %+v, pinned %v", got, pins(t, lr.arena))
+	if got := partsOf(fixture.Only[replica.Pinned](d.says())); len(got) != 2 || len(pins(t, lr.Arena)) != 2 {
+		t.Errorf("answered %+v, pinned %v", got, pins(t, lr.Arena))
 	}
 }
 
@@ -731,13 +736,13 @@ func TestAPushAheadOfTheNewsComesAgain(t *testing.T) {
 	d.leaderSays(fixture.Candidate(1, 6))
 	for step, ahead := range map[replica.Step]bool{9: true, 4: false} {
 		man, _ := manifestFor(a, slot(0), fixture.Gen(3, step), 9)
-		if _, _, err := d.takePlace(lj, a, man); !errors.Is(err, holding.ErrNoPlace) || errors.Is(err, transfer.ErrNotYet) != ahead {
+		if _, _, err := lj.TakePlace(a, man); !errors.Is(err, holding.ErrNoPlace) || errors.Is(err, transfer.ErrNotYet) != ahead {
 			t.Errorf("step %d: %v, want \"not yet\": %v", step, err, ahead)
 		}
 	}
 	d.leaderSays(fixture.Candidate(2, 9))
 	man, _ := manifestFor(a, slot(0), fixture.Gen(3, 9), 9)
-	if _, _, err := d.takePlace(lj, a, man); err != nil {
+	if _, _, err := lj.TakePlace(a, man); err != nil {
 		t.Errorf("once it is the candidate: %v", err)
 	}
 }

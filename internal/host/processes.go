@@ -3,22 +3,15 @@ package host
 import (
 	"golang.org/x/sys/unix"
 
+	"github.com/replicad/replicad/internal/host/job"
 	"github.com/replicad/replicad/internal/session"
 )
 
-// Processes are those of this machine. A process is named by its pid and its start time, because the kernel gives a pid out again.
+// Processes are those of this machine.
 type Processes interface {
-	Alive(pid int, start uint64) bool
-	// Kill sends SIGKILL. EPERM is an error, one that has ended is none.
-	Kill(pid int, start uint64) error
-	// Halted tells whether a signal has stopped the process.
-	Halted(pid int, start uint64) bool
-	// HaltedChild tells likewise of a child of another process.
+	job.Processes
+	// HaltedChild tells whether a signal has stopped a child of another process.
 	HaltedChild(pid, parent int) bool
-	// Mapped is the memory that the process has in reach, in bytes.
-	Mapped(pid int) uint64
-	// Group is the process' process group.
-	Group(pid int) (int, error)
 }
 
 // kernel knows the processes that really run.

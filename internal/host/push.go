@@ -17,18 +17,18 @@ func (h *Host) prunePushes(e push.Prune) {
 	for _, p := range dropped {
 		drop(p.From)
 	}
-	if lj := h.jobs[e.Job]; lj != nil && len(dropped) > 0 {
-		h.retain(lj) // what they held
+	if j := h.jobs.of(e.Job); j != nil && len(dropped) > 0 {
+		j.Retain() // what they held
 	}
 }
 
 // handOver gives the mover a copy to push, and says which pushes it dropped for that.
 func (h *Host) handOver(s *push.Send) (dropped []transfer.Key) {
-	lj := h.jobs[s.Line.Job]
-	if lj == nil {
+	j := h.jobs.of(s.Line.Job)
+	if j == nil {
 		return nil
 	}
-	r, err := h.reader(lj, s.Copy)
+	r, err := h.reader(j.Job, s.Copy)
 	if err != nil {
 		return nil // it was freed
 	}
@@ -36,8 +36,8 @@ func (h *Host) handOver(s *push.Send) (dropped []transfer.Key) {
 		drop(p.From)
 		dropped = append(dropped, p.Key)
 	}
-	if lr := lj.ranks[s.Line.Rank]; lr != nil && len(dropped) > 0 {
-		h.retainArena(lj, lr.arena, lr)
+	if len(dropped) > 0 {
+		j.RetainRank(s.Line.Rank)
 	}
 	return dropped
 }

@@ -17,7 +17,11 @@ type regionsHashed struct {
 // hashRegions hashes every region of the part beside the host, those of the frozen area that its root binds too.
 func (h *Host) hashRegions(o control.RegionsOrder) {
 	ev := regionsHashed{report: replica.RegionReport{Job: o.Job, Generation: o.Generation, Part: o.Part, Rank: o.Rank, Root: o.Root}}
-	at, ok := h.sealedBy(o)
+	var at holding.Copy
+	ok := false
+	if j := h.jobs.of(o.Job); j != nil {
+		at, ok = j.Copy(o)
+	}
 	if !ok {
 		ev.report.Failed = fmt.Sprintf("%v of generation %v with root %v does not lie in an arena of rank %d here", o.Part, o.Generation, o.Root, o.Rank)
 		h.send(ev.report)
@@ -45,16 +49,4 @@ func (h *Host) regionsHashed(ev regionsHashed) {
 		c.Arena.Release(c.Place)
 	}
 	h.send(ev.report)
-}
-
-// sealedBy locates what an order asks for: in the arena of that very rank, since others may lie here too.
-func (h *Host) sealedBy(o control.RegionsOrder) (holding.Copy, bool) {
-	if lj := h.jobs[o.Job]; lj != nil {
-		for _, l := range lj.parts() {
-			if held := l.Held; held.Part == o.Part && held.Generation == o.Generation && held.Root == o.Root && held.Rank == o.Rank && !held.Mirror {
-				return l, true
-			}
-		}
-	}
-	return holding.Copy{}, false
 }

@@ -16,10 +16,10 @@ func TestRegionsOfASealedPart(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	lr.arena = d.arena(shm.Spec{Geometry: fixture.Geometry(t, true)})
-	d.seal(lr.arena, frozenPlace, fixture.Gen(1, 0), 99)
-	weight := d.seal(lr.arena, slot(0), fixture.Gen(3, 0), 7)
-	d.seal(lr.arena, slot(1), fixture.Gen(3, 1), 8)
+	lr.Arena = d.arena(shm.Spec{Geometry: fixture.Geometry(t, true)})
+	d.seal(lr.Arena, frozenPlace, fixture.Gen(1, 0), 99)
+	weight := d.seal(lr.Arena, slot(0), fixture.Gen(3, 0), 7)
+	d.seal(lr.Arena, slot(1), fixture.Gen(3, 1), 8)
 	d.says()
 	ask := func(o control.RegionsOrder) replica.RegionReport {
 		t.Helper()
@@ -34,12 +34,12 @@ func TestRegionsOfASealedPart(t *testing.T) {
 	order := control.RegionsOrder{Job: fixture.JobID, Generation: fixture.Gen(3, 0), Part: replica.OfGroup(0), Root: weight.Root}
 	got := ask(order)
 	want := replica.RegionReport{Job: fixture.JobID, Generation: fixture.Gen(3, 0), Part: replica.OfGroup(0), Root: weight.Root,
-		Regions: []replica.RegionDigest{{Name: "weight", Digest: regionHash(t, lr.arena, slot(0), "weight")}, {Name: "base", Digest: regionHash(t, lr.arena, frozenPlace, "base")}}}
+		Regions: []replica.RegionDigest{{Name: "weight", Digest: regionHash(t, lr.Arena, slot(0), "weight")}, {Name: "base", Digest: regionHash(t, lr.Arena, frozenPlace, "base")}}}
 	if len(got.Regions) != 2 || got.Regions[0] != want.Regions[0] || got.Regions[1] != want.Regions[1] || got.Failed != "" || got.Root != want.Root {
 		t.Errorf("said %+v\nwant %+v", got, want)
 	}
-	if len(held(lr.arena)) != 0 {
-		t.Errorf("places are still held: %v", held(lr.arena))
+	if len(held(lr.Arena)) != 0 {
+		t.Errorf("places are still held: %v", held(lr.Arena))
 	}
 	for what, change := range map[string]func(*control.RegionsOrder){
 		"another root":       func(o *control.RegionsOrder) { o.Root[0] ^= 1 },

@@ -15,12 +15,12 @@ func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 1)
-	d.seal(lr.arena, slot(1), fixture.Gen(3, 4), 2)
-	h := lr.arena.Header()
+	d.seal(lr.Arena, slot(0), fixture.Gen(3, 5), 1)
+	d.seal(lr.Arena, slot(1), fixture.Gen(3, 4), 2)
+	h := lr.Arena.Header()
 	at := int64(h.SlotOffset + h.SlotStride + 17) // in slot 1
-	d.write(lr.arena, at, d.word(lr.arena, at)^1)
-	f := fetch.Parts{Fetcher: d.fetches, Job: lj.job, Plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 4)}, Rank: 0}
+	d.write(lr.Arena, at, d.word(lr.Arena, at)^1)
+	f := fetch.Parts{Fetcher: d.fetches, Job: lj.Job, Plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 4)}, Rank: 0}
 	for _, c := range []struct {
 		place shm.Place
 		good  bool
@@ -28,7 +28,7 @@ func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
 	}{{slot(0), true, replica.SlotSealed}, {slot(1), false, replica.SlotFree}} {
 		got := make(chan bool, 1)
 		go func() {
-			got <- f.Rehash(t.Context(), lr.arena, c.place, replica.Source{Part: replica.OfGroup(0), Root: replica.Digest{9}})
+			got <- f.Rehash(t.Context(), lr.Arena, c.place, replica.Source{Part: replica.OfGroup(0), Root: replica.Digest{9}})
 			d.ask(t.Context(), calls(func() {})) // an event, for until to look again
 		}()
 		var good bool
@@ -40,8 +40,8 @@ func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
 				return false
 			}
 		})
-		if state := lr.arena.Word(c.place).State(); good != c.good || state != c.state || lr.arena.Readers(c.place) != 0 {
-			t.Errorf("%v: good %v, %v, held %d; want %v, %v, not held", c.place, good, state, lr.arena.Readers(c.place), c.good, c.state)
+		if state := lr.Arena.Word(c.place).State(); good != c.good || state != c.state || lr.Arena.Readers(c.place) != 0 {
+			t.Errorf("%v: good %v, %v, held %d; want %v, %v, not held", c.place, good, state, lr.Arena.Readers(c.place), c.good, c.state)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func TestRelay(t *testing.T) {
 	order := control.RelayOrder{Job: fixture.JobID, Epoch: 4, Part: replica.OfGroup(0), Rank: 0, Node: replica.Holder{Node: "n3", Incarnation: 33}}
 	d.leaderSays(order)
 	d.leaderSays(order)
-	f := fetch.Parts{Fetcher: d.fetches, Job: lj.job, Plan: lj.job.Plan, Rank: 0}
+	f := fetch.Parts{Fetcher: d.fetches, Job: lj.Job, Plan: lj.Job.Plan, Rank: 0}
 	var holders []replica.Holder
 	d.work.Go(func() {
 		src, _ := f.Plan.Source(replica.OfGroup(0))
@@ -41,7 +41,7 @@ func TestRelay(t *testing.T) {
 	if !slices.Equal(holders, append(slices.Clone(want), want...)) {
 		t.Fatalf("fetches from %v", holders)
 	}
-	if !lj.mirrors.Relayed(replica.OfGroup(0), 4, "n3") || lj.mirrors.Relayed(replica.OfRank(0), 4, "n3") || lj.mirrors.Relayed(replica.OfGroup(0), 5, "n3") {
+	if !lj.Mirrors.Relayed(replica.OfGroup(0), 4, "n3") || lj.Mirrors.Relayed(replica.OfRank(0), 4, "n3") || lj.Mirrors.Relayed(replica.OfGroup(0), 5, "n3") {
 		t.Fatal("the wrong node is known to fetch the part for others")
 	}
 }

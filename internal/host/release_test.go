@@ -20,13 +20,13 @@ func TestFormerMirrorGivesItsMemoryBack(t *testing.T) {
 	part := replica.OfRank(1)
 	a := d.mirrorOf(lj, part, 1, false)
 	d.seal(a, ring(0), fixture.Gen(3, 5), 50)
-	job := fixture.Changed(lj.job, func(j *replica.Job) { j.Mirrors = [][]replica.NodeName{{"n2"}, {"n3"}} })
+	job := fixture.Changed(lj.Job, func(j *replica.Job) { j.Mirrors = [][]replica.NodeName{{"n2"}, {"n3"}} })
 	d.views(control.View{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
-	if lj.mirrors.Arena(part) == nil {
+	if lj.Mirrors.Arena(part) == nil {
 		t.Fatal("it is given up while it holds a part of the committed generation")
 	}
 	d.leaderSays(committed(6))
-	if lj.mirrors.Arena(part) != nil || !a.Dropped() {
+	if lj.Mirrors.Arena(part) != nil || !a.Dropped() {
 		t.Error("it holds nothing that is needed, and its arena stays reserved")
 	}
 	d.settled()
@@ -46,8 +46,8 @@ func TestMirrorWithoutPartsStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.leaderSays(committed(6))
-	if len(lj.mirrors.All()) != 2 {
-		t.Errorf("mirrors left: %v", lj.mirrors.All())
+	if len(lj.Mirrors.All()) != 2 {
+		t.Errorf("mirrors left: %v", lj.Mirrors.All())
 	}
 }
 
@@ -56,15 +56,15 @@ func TestRetiredArenaIsJudgedOnProgress(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, fixture.Gen(3, 5))
-	delete(lj.ranks, 0)
-	lj.retired = append(lj.retired, lr.arena)
+	d.both(lr.Arena, 0, fixture.Gen(3, 5))
+	delete(lj.Ranks, 0)
+	lj.Retired = append(lj.Retired, lr.Arena)
 	d.leaderSays(committed(5))
-	if len(lj.retired) != 1 {
+	if len(lj.Retired) != 1 {
 		t.Fatal("it is given up while it holds the committed generation")
 	}
 	d.leaderSays(committed(6))
-	if len(lj.retired) != 0 || !lr.arena.Dropped() {
+	if len(lj.Retired) != 0 || !lr.Arena.Dropped() {
 		t.Error("it is kept though nothing in it is as new as the committed generation")
 	}
 }
@@ -75,21 +75,21 @@ func TestDegradedResumeKeepsThePrevious(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.both(lr.arena, 0, fixture.Gen(1, 3))
-	d.both(lr.arena, 1, fixture.Gen(1, 4))
+	d.both(lr.Arena, 0, fixture.Gen(1, 3))
+	d.both(lr.Arena, 1, fixture.Gen(1, 4))
 	mirror := d.mirrorOf(lj, replica.OfRank(1), 1, false)
 	d.seal(mirror, ring(0), fixture.Gen(1, 3), 30)
-	retired := d.attach(lj, 1).arena
+	retired := d.attach(lj, 1).Arena
 	d.both(retired, 0, fixture.Gen(1, 3))
-	delete(lj.ranks, 1)
-	lj.retired = append(lj.retired, retired)
-	job := fixture.Changed(lj.job, func(j *replica.Job) {
+	delete(lj.Ranks, 1)
+	lj.Retired = append(lj.Retired, retired)
+	job := fixture.Changed(lj.Job, func(j *replica.Job) {
 		j.Position, j.Committed, j.Copies = replica.Position{Epoch: 3, Step: 4}, fixture.Gen(1, 4), 1
 		j.Previous = &replica.Earlier{Generation: fixture.Gen(1, 3)}
 	})
 	d.views(control.View{Index: job.LastIndex, Term: 9, Era: 1, Nodes: d.nodes, Jobs: []*replica.Job{job}})
 	held := func() (steps []replica.Step) {
-		for _, l := range lj.parts() {
+		for _, l := range lj.View().Copies() {
 			steps = append(steps, l.Held.Generation.Step)
 		}
 		slices.Sort(steps)
@@ -98,12 +98,12 @@ func TestDegradedResumeKeepsThePrevious(t *testing.T) {
 	if got := held(); !slices.Equal(got, []replica.Step{3, 3, 3, 3, 3, 4, 4}) {
 		t.Fatalf("after the view the node holds steps %v", got)
 	}
-	d.both(lr.arena, 2, fixture.Gen(3, 5))
+	d.both(lr.Arena, 2, fixture.Gen(3, 5))
 	d.leaderSays(control.Progress{Job: fixture.JobID, Index: 12, Position: replica.Position{Epoch: 3, Step: 5}, Generation: fixture.Gen(3, 5)})
-	if got := held(); slices.ContainsFunc(got, func(s replica.Step) bool { return s < 4 && s != 3 }) || len(lj.retired) != 0 {
-		t.Errorf("after the next commit the node holds steps %v, %d retired arenas", got, len(lj.retired))
+	if got := held(); slices.ContainsFunc(got, func(s replica.Step) bool { return s < 4 && s != 3 }) || len(lj.Retired) != 0 {
+		t.Errorf("after the next commit the node holds steps %v, %d retired arenas", got, len(lj.Retired))
 	}
-	if s := states(lr.arena, slot(0).Kind); s[0] != replica.SlotFree {
+	if s := states(lr.Arena, slot(0).Kind); s[0] != replica.SlotFree {
 		t.Errorf("slots after the next commit: %v", s)
 	}
 }

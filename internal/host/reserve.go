@@ -1,8 +1,6 @@
 package host
 
 import (
-	"fmt"
-
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/mirrors"
 )
@@ -26,20 +24,8 @@ func (h *Host) reserve(ref *holding.Arena) {
 
 // arenaShort stops the rank before it writes where no memory is: the kernel would kill whom it likes for that. A mirror is given up.
 func (h *Host) arenaShort(ev arenaShort) {
-	for _, lj := range h.jobs {
-		for _, lr := range lj.ranks {
-			if lr.arena == ev.arena && lr.alive() {
-				h.stopShort(lj, lr, ev.err)
-			}
-		}
+	for _, j := range h.jobs.all {
+		j.Short(ev.arena, ev.err)
 	}
 	h.notify(h.mirrors, mirrors.Short{Arena: ev.arena, Err: ev.err})
-}
-
-func (h *Host) stopShort(lj *localJob, lr *localRank, err error) {
-	lr.end = fmt.Sprintf("process %d is killed: others took the memory that its arena was promised: %v", lr.pid, err)
-	h.log.RankNote(lj.job, lr.rank, "no_memory", lr.end)
-	if !lr.unproven {
-		h.kill(lj, lr)
-	}
 }

@@ -17,11 +17,11 @@ func TestMemoryThatOthersTook(t *testing.T) {
 	lj := d.put(fixture.Job())
 	d.connect()
 	lr := d.attach(lj, 1)
-	d.seal(lr.arena, slot(0), fixture.Gen(3, 6), 1)
+	d.seal(lr.Arena, slot(0), fixture.Gen(3, 6), 1)
 	p := d.process()
-	lr.pid, lr.start = p.pid, p.start
+	lr.PID, lr.Start = p.pid, p.start
 	d.says()
-	d.handle(arenaShort{lr.arena, &shm.TooLittleMemory{Need: 3 << 20, Have: 2 << 20, Limit: "memory.max"}})
+	d.handle(arenaShort{lr.Arena, &shm.TooLittleMemory{Need: 3 << 20, Have: 2 << 20, Limit: "memory.max"}})
 	if err := p.cmd.Wait(); err == nil {
 		t.Fatal("its process ended by itself")
 	}
@@ -35,7 +35,7 @@ func TestMemoryThatOthersTook(t *testing.T) {
 	if len(faults) != 1 || faults[0].Kind != replica.ProcessDead || faults[0].Rank != 1 || !strings.Contains(faults[0].Detail, "too little memory: need 3 MiB, have 2 MiB (memory.max") {
 		t.Errorf("faults %+v", faults)
 	}
-	if lr.arena.Word(slot(0)).State() != replica.SlotSealed {
+	if lr.Arena.Word(slot(0)).State() != replica.SlotSealed {
 		t.Error("what it had sealed is gone")
 	}
 }
@@ -48,7 +48,7 @@ func TestMirrorThatOthersTook(t *testing.T) {
 	a := d.mirrorOf(lj, part, 2, false)
 	d.handle(arenaShort{a, &shm.TooLittleMemory{}})
 	d.until("its memory given back", func() bool { return !d.parked()[a.Key()] })
-	if len(lj.mirrors.All()) != 0 {
-		t.Errorf("mirrors %v", lj.mirrors.All())
+	if len(lj.Mirrors.All()) != 0 {
+		t.Errorf("mirrors %v", lj.Mirrors.All())
 	}
 }

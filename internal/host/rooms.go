@@ -60,23 +60,23 @@ func (h *Host) turnRooms(now time.Time) time.Duration {
 // Hold makes an arena of the node of its memory.
 func (h rooms) Hold(a *shm.Arena, key string) *holding.Arena { return holding.New(a, key, h.unmap) }
 
-func (h rooms) Self() replica.Holder { return h.holder() }
+func (h rooms) Self() replica.Holder { return h.self.Holder() }
 
 func (h rooms) Holder(n replica.NodeName) replica.Holder { return h.nodes[n].Holder() }
 
 func (h rooms) Jobs() (jobs []room.JobView) {
-	for _, lj := range h.jobs {
-		jobs = append(jobs, lj.view())
+	for _, j := range h.jobs.all {
+		jobs = append(jobs, j.View())
 	}
 	return jobs
 }
 
 func (h rooms) Job(id replica.JobID) (view room.JobView, known bool) {
-	lj := h.jobs[id]
-	if lj == nil {
+	j := h.jobs.of(id)
+	if j == nil {
 		return view, false
 	}
-	return lj.view(), true
+	return j.View(), true
 }
 
 func (h rooms) Informed() bool { return h.informed }
@@ -115,11 +115,11 @@ func (h rooms) Nodes() map[replica.NodeName]replica.Node { return h.nodes }
 
 // Relays are the nodes that fetch a part of a plan for others.
 func (h rooms) Relays(id replica.JobID, p replica.Part, e replica.Epoch) []replica.Holder {
-	lj := h.jobs[id]
-	if lj == nil {
+	j := h.jobs.of(id)
+	if j == nil {
 		return nil
 	}
-	return slices.Clone(lj.mirrors.Relays(p, e))
+	return slices.Clone(j.Mirrors.Relays(p, e))
 }
 
 // Reading is that of a place since the newest fence.
@@ -132,24 +132,18 @@ func (h rooms) Reading(id replica.JobID, a *holding.Arena, p shm.Place) fetch.Re
 
 // Take takes a place of an arena for a part.
 func (h rooms) Take(id replica.JobID, a *holding.Arena, m replica.Manifest) (shm.Place, *shm.Staging, error) {
-	lj := h.jobs[id]
-	if lj == nil {
+	j := h.jobs.of(id)
+	if j == nil {
 		return shm.Place{}, nil, fmt.Errorf("%w: job %v is over", transfer.ErrFenced, id)
 	}
-	return h.takePlace(lj, a, m)
+	return j.TakePlace(a, m)
 }
 
 // Spoiled takes down which part is lost with a copy that was found bad here.
 func (h rooms) Spoiled(id replica.JobID, lost replica.Held, disk bool) {
-	lj := h.jobs[id]
-	if lj == nil {
-		return
+	if j := h.jobs.of(id); j != nil {
+		j.Spoiled(lost, disk)
 	}
-	list := &lj.bad
-	if disk {
-		list = &lj.badDisk
-	}
-	h.spoiled(lj, list, lost)
 }
 
 // GivenUp takes down that a bad copy is gone from its arena.
@@ -159,8 +153,8 @@ func (h rooms) GivenUp(id replica.JobID, c holding.Copy) {
 
 // Corrupt passes on which nodes sent bytes that do not hash to their digests.
 func (h rooms) Corrupt(c control.CorruptCopy, nodes []replica.NodeName) {
-	if lj := h.jobs[c.Job]; lj != nil {
-		h.corrupt(lj, c, nodes)
+	if j := h.jobs.of(c.Job); j != nil {
+		j.Corrupt(c, nodes)
 	}
 }
 
@@ -178,3 +172,11 @@ const arenaDescriptors = 4
 
 // Room is why an arena finds too little memory here.
 func (h rooms) Room(spec shm.Spec) error { return launchers.FewerSlots(spec, h.room(spec)) }
+
+// Lacks is why an arena can't be had here now.
+func (h rooms) Lacks(spec shm.Spec) error {
+	if err := h.Descriptors(); err != nil {
+		return err
+	}
+	return h.Room(spec)
+}

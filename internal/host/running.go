@@ -24,12 +24,8 @@ type running struct {
 func (r *running) serve(h *Host) {
 	r.goes = h.leaving.goes
 	r.claims = h.adoption.Running()
-	for id, lj := range h.jobs {
-		for rank, lr := range lj.ranks {
-			if lr.alive() && !lr.unproven {
-				r.claims = append(r.claims, replica.Running{Job: id, Rank: rank, Incarnation: lr.incarnation})
-			}
-		}
+	for _, j := range h.jobs.all {
+		r.claims = append(r.claims, j.Running()...)
 	}
 	slices.SortFunc(r.claims, func(a, b replica.Running) int {
 		return cmp.Or(slices.Compare(a.Job[:], b.Job[:]), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Incarnation, b.Incarnation))

@@ -8,7 +8,6 @@ import (
 
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/fetch"
-	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/shm"
@@ -59,31 +58,16 @@ func (h *Host) readAgain(ctx context.Context) {
 	}
 }
 
-// giveUp has a copy that failed a digest read once more, whole, and given up as any other.
-func (h *Host) giveUp(e scrub.GiveUp) {
-	lj := h.jobs[e.Read.Job]
-	if lj == nil {
-		return
-	}
-	c := e.Read.Copy
-	h.log.Rotted(lj.job, c.Held.Part, c.Info.Generation, c.Arena.Key(), e.Why)
-	lost := room.Lost(lj.job, c.Held.Part, c.Info.Generation, c.Info.Root, c.Held.Rank)
-	h.spawn(func(ctx context.Context) Event {
-		h.fetches.Verify(ctx, e.Read.Job, c.Arena, c.Place, lost)
-		return nil
-	})
-}
-
 // fetchBack fetches a part of the committed generation into the arena that has lost it, under the plan of the open epoch.
 func (h *Host) fetchBack(e *scrub.Fetch) {
-	lj := h.jobs[e.Job]
-	if lj == nil || lj.job.Plan == nil || int(e.Rank) >= len(lj.job.Plan.Ranks) {
+	j := h.jobs.of(e.Job)
+	if j == nil || j.Job.Plan == nil || int(e.Rank) >= len(j.Job.Plan.Ranks) {
 		h.spawn(func(context.Context) Event { return scrub.FetchEnded{Fetch: e, Err: errors.New("the job has no plan")} })
 		return
 	}
-	plan := *lj.job.Plan
+	plan := *j.Job.Plan
 	plan.Generation = e.Generation
-	job, src := lj.job, e.Source
+	job, src := j.Job, e.Source
 	ctx, cancel := context.WithCancel(h.ctx)
 	h.scrubber.fetches[e] = cancel
 	h.spawn(func(context.Context) Event {
@@ -107,11 +91,11 @@ func (h *Host) fetchedBack(ev scrub.FetchEnded) {
 		cancel()
 		delete(h.scrubber.fetches, ev.Fetch)
 	}
-	if lj := h.jobs[ev.Fetch.Job]; lj != nil {
+	if j := h.jobs.of(ev.Fetch.Job); j != nil {
 		if ev.Err != nil && !errors.Is(ev.Err, context.Canceled) {
 			h.log.Retried("fetch", fmt.Sprintf("%v of generation %v, whose copy here was given up", ev.Fetch.Source.Part, ev.Fetch.Generation), ev.Err.Error())
 		}
-		h.report(lj)
+		j.Report()
 	}
 	h.notify(h.scrubber.room, ev)
 }

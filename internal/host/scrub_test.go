@@ -50,14 +50,14 @@ func (d *rig) hasRead(r *scrub.Read) (bad bool) {
 func TestScrubFindsAFlippedBit(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
-	lj.job.Phase = replica.Open
+	lj.Job.Phase = replica.Open
 	lr := d.attach(lj, 0)
-	good, bad := d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 1), d.seal(lr.arena, slot(1), fixture.Gen(3, 4), 2)
+	good, bad := d.seal(lr.Arena, slot(0), fixture.Gen(3, 5), 1), d.seal(lr.Arena, slot(1), fixture.Gen(3, 4), 2)
 	d.scrubsNow() // sees them
-	h := lr.arena.Header()
+	h := lr.Arena.Header()
 	at := int64(h.SlotOffset + h.SlotStride + h.ReplicatedBytes - 3)
 	at -= at % 8
-	d.write(lr.arena, at, d.word(lr.arena, at)^1)
+	d.write(lr.Arena, at, d.word(lr.Arena, at)^1)
 	found := 0
 	for {
 		read, bad := d.scrubsNow()
@@ -71,13 +71,13 @@ func TestScrubFindsAFlippedBit(t *testing.T) {
 	if st := d.scrubber.room.Status(); found != 1 || st.Bad != 1 || st.Bytes != good.Bytes+bad.Bytes {
 		t.Errorf("%d found, %+v; want one of two copies, of %d and %d bytes", found, st, good.Bytes, bad.Bytes)
 	}
-	if a, b := lr.arena.Word(slot(0)).State(), lr.arena.Word(slot(1)).State(); a != replica.SlotSealed || b != replica.SlotFree || len(held(lr.arena)) != 0 {
-		t.Errorf("the good copy is %v, the bad one %v, held %v", a, b, held(lr.arena))
+	if a, b := lr.Arena.Word(slot(0)).State(), lr.Arena.Word(slot(1)).State(); a != replica.SlotSealed || b != replica.SlotFree || len(held(lr.Arena)) != 0 {
+		t.Errorf("the good copy is %v, the bad one %v, held %v", a, b, held(lr.Arena))
 	}
 	if n := d.log.Count(`"event":"rotten_copy"`); n != 1 {
 		t.Errorf("%d lines say so:\n%s", n, d.log.String())
 	}
-	for _, l := range lj.parts() {
+	for _, l := range lj.View().Copies() {
 		if l.Info.Generation == bad.Generation {
 			t.Errorf("still reported: %v", l.Held)
 		}
@@ -88,21 +88,21 @@ func TestScrubFindsAFlippedBit(t *testing.T) {
 func TestScrubOfWhatIsFreed(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
-	lj.job.Phase = replica.Open
+	lj.Job.Phase = replica.Open
 	lr := d.attach(lj, 0)
-	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 1)
+	d.seal(lr.Arena, slot(0), fixture.Gen(3, 5), 1)
 	d.scrubsNow()
 	q := d.readsNext()
 	if q == nil {
 		t.Fatal("nothing to read")
 	}
-	if !lr.arena.Free(slot(0)) {
+	if !lr.Arena.Free(slot(0)) {
 		t.Fatal("the scrubber keeps the place from being freed")
 	}
-	other := d.seal(lr.arena, slot(0), fixture.Gen(3, 6), 2)
+	other := d.seal(lr.Arena, slot(0), fixture.Gen(3, 6), 2)
 	end := q.Verify()
 	d.notify(d.scrubber.room, scrub.ReadEnded{Read: q, Err: end})
-	if info, err := lr.arena.Sealed(slot(0)); end == nil || d.scrubber.room.Status().Bad != 0 || err != nil || info.Root != other.Root {
+	if info, err := lr.Arena.Sealed(slot(0)); end == nil || d.scrubber.room.Status().Bad != 0 || err != nil || info.Root != other.Root {
 		t.Errorf("ended with %v, %+v; the place has %v (%v)", end, d.scrubber.room.Status(), info.Generation, err)
 	}
 }
@@ -112,12 +112,12 @@ func TestScrubRestsDuringRecovery(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 1)
+	d.seal(lr.Arena, slot(0), fixture.Gen(3, 5), 1)
 	for phase, want := range map[replica.JobPhase]bool{replica.Opening: false, replica.Open: true, replica.Closed: false, replica.Planned: false, replica.Ended: false} {
 		d.scrubber = newScrubber(d.Host)
-		lj.job.Phase = replica.Open
+		lj.Job.Phase = replica.Open
 		d.scrubsNow()
-		lj.job.Phase = phase
+		lj.Job.Phase = phase
 		if read, _ := d.scrubsNow(); read != want {
 			t.Errorf("%v: read %v, want %v", phase, read, want)
 		}

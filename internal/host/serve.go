@@ -9,6 +9,7 @@ import (
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/fetch"
+	"github.com/replicad/replicad/internal/host/job"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/shm"
@@ -16,31 +17,16 @@ import (
 	"github.com/replicad/replicad/transfer"
 )
 
-// reader opens a copy for reading. On the host's goroutine.
-func (h *Host) reader(lj *localJob, at holding.Copy) (*holding.Reader, error) {
-	return h.readerAs(lj.job, at)
+// reader opens a copy of a job for reading. On the host's goroutine.
+func (h *Host) reader(of *replica.Job, at holding.Copy) (*holding.Reader, error) {
+	return at.Open(of, func(a *holding.Arena, p shm.Place) { h.Post(released{a, p}) })
 }
 
-func (h *Host) readerAs(job *replica.Job, at holding.Copy) (*holding.Reader, error) {
-	return at.Open(job, func(a *holding.Arena, p shm.Place) { h.Post(released{a, p}) })
-}
-
-// released ends a read. What was kept for it alone is freed now: a rank whose slots are all taken may wait for that, and nothing else happens.
+// released ends a read.
 func (h *Host) released(ev released) {
 	ev.arena.Release(ev.place)
-	lj := h.jobs[ev.arena.Spec().Job]
-	if lj == nil || ev.arena.Readers(ev.place) > 0 {
-		return
-	}
-	for _, lr := range lj.ranks {
-		if lr.arena == ev.arena {
-			h.retainArena(lj, ev.arena, lr)
-		}
-	}
-	for _, mi := range lj.mirrors.All() {
-		if mi.Arena == ev.arena {
-			h.retainArena(lj, ev.arena, nil)
-		}
+	if j := h.jobs.of(ev.arena.Spec().Job); j != nil && ev.arena.Readers(ev.place) == 0 {
+		j.Released(ev.arena)
 	}
 }
 
@@ -53,19 +39,19 @@ type store struct {
 
 // check tells whether what a stream names is of now. A push is also taken in the epoch that was closed last, until its plan exists:
 // what its ranks sealed is as good as before, and may be all that is left when another node goes.
-func (s store) check(k transfer.Key, push bool) (*localJob, error) {
-	lj := s.h.jobs[k.Job]
+func (s store) check(k transfer.Key, push bool) (*job.Job, error) {
+	j := s.h.jobs.of(k.Job)
 	switch {
 	case k.Cluster != s.h.cluster:
 		return nil, fmt.Errorf("a part of cluster %s, this is %s", k.Cluster, s.h.cluster)
-	case lj == nil || k.Epoch > lj.job.Epoch || k.Era > s.h.era:
+	case j == nil || k.Epoch > j.Job.Epoch || k.Era > s.h.era:
 		return nil, transfer.ErrNotYet
-	case k.Era < s.h.era || lj.job.Phase == replica.Ended || k.Epoch <= lj.job.ClosedEpoch && !(push && lj.job.Phase == replica.Closed && k.Epoch == lj.job.Epoch):
-		return nil, fmt.Errorf("%w: epoch %d of job %s is closed", transfer.ErrFenced, k.Epoch, lj.job.Name)
-	case int(k.Rank) >= len(lj.job.Ranks) || k.Incarnation != lj.job.Ranks[k.Rank].Incarnation:
+	case k.Era < s.h.era || j.Job.Phase == replica.Ended || k.Epoch <= j.Job.ClosedEpoch && !(push && j.Job.Phase == replica.Closed && k.Epoch == j.Job.Epoch):
+		return nil, fmt.Errorf("%w: epoch %d of job %s is closed", transfer.ErrFenced, k.Epoch, j.Job.Name)
+	case int(k.Rank) >= len(j.Job.Ranks) || k.Incarnation != j.Job.Ranks[k.Rank].Incarnation:
 		return nil, fmt.Errorf("%w: incarnation %d does not hold rank %d", transfer.ErrFenced, k.Incarnation, k.Rank)
 	}
-	return lj, nil
+	return j, nil
 }
 
 // Open serves a fetch of a part that is sealed here, or on its way here.
@@ -94,25 +80,25 @@ func (q *readWanted) serve(h *Host) { q.reader, q.err = q.open(h) }
 
 func (q *readWanted) open(h *Host) (transfer.Reader, error) {
 	k := q.key
-	lj, err := q.s.check(k, false)
+	j, err := q.s.check(k, false)
 	if err != nil {
 		return nil, err
 	}
-	if q.peer != lj.job.Ranks[k.Rank].Node && !room.MirrorsPlanned(lj.job, k.Rank, q.peer) && !lj.mirrors.Relayed(k.Part, k.Epoch, q.peer) {
+	if q.peer != j.Job.Ranks[k.Rank].Node && !room.MirrorsPlanned(j.Job, k.Rank, q.peer) && !j.Mirrors.Relayed(k.Part, k.Epoch, q.peer) {
 		return nil, fmt.Errorf("%w: node %s neither holds nor mirrors rank %d", transfer.ErrRefused, q.peer, k.Rank)
 	}
-	at, ok := lj.view().Find(nil, k.Part, k.Generation, k.Root)
+	at, ok := j.View().Find(nil, k.Part, k.Generation, k.Root)
 	if !ok {
-		if r := lj.view().Receiving(k.Rank, k.Part, k.Generation, k.Root); r.Any() {
-			return h.pace(r, lj.fetchedFor(k, q.peer)), nil
+		if r := j.View().Receiving(k.Rank, k.Part, k.Generation, k.Root); r.Any() {
+			return h.pace(r, j.FetchedFor(k, q.peer)), nil
 		}
 		return nil, fmt.Errorf("%w: %v of generation %v with root %v is not here", transfer.ErrUnknownPart, k.Part, k.Generation, k.Root)
 	}
-	r, err := h.reader(lj, at)
+	r, err := h.reader(j.Job, at)
 	if err != nil {
 		return nil, err // a nil *Reader in an interface would not be nil
 	}
-	return h.pace(r, lj.fetchedFor(k, q.peer)), nil
+	return h.pace(r, j.FetchedFor(k, q.peer)), nil
 }
 
 // Accept takes a part to mirror from the node of the rank that made it.
@@ -130,7 +116,7 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 	}
 	soon, cancel := context.WithTimeoutCause(s.ctx, acceptWait, fmt.Errorf("%w: the mirror's arena is being made", transfer.ErrNotYet))
 	defer cancel()
-	arena, err := s.h.mirrorArena(soon, q.lj, k.Rank, man)
+	arena, err := s.h.mirrorArena(soon, k.Job, k.Rank, man)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,7 +146,6 @@ type (
 		key      transfer.Key
 		manifest replica.Manifest
 
-		lj    *localJob
 		held  bool // the part is here already
 		class manners.Class
 		err   error
@@ -175,30 +160,34 @@ type (
 )
 
 func (q *pushWanted) serve(h *Host) {
-	if q.err = q.admit(); q.err == nil {
-		q.held, q.class = q.lj.view().Has(q.key.Part, q.key.Generation, q.key.Root), h.push.Class(q.lj.job, q.key.Generation)
+	j, err := q.admit()
+	if q.err = err; err == nil {
+		q.held, q.class = j.View().Has(q.key.Part, q.key.Generation, q.key.Root), h.push.Class(j.Job, q.key.Generation)
 	}
 }
 
 // Admit is asked again when the bytes are looked for.
-func (q *pushWanted) Admit(fetch.Node) error { return q.admit() }
+func (q *pushWanted) Admit(fetch.Node) error {
+	_, err := q.admit()
+	return err
+}
 
-func (q *pushWanted) admit() (err error) {
+func (q *pushWanted) admit() (*job.Job, error) {
 	k := q.key
-	if q.lj, err = q.s.check(k, true); err != nil {
-		return err
+	j, err := q.s.check(k, true)
+	if err != nil {
+		return nil, err
 	}
-	lj := q.lj
-	if k.Part != room.Part(lj.job, holding.KindFor(k.Part), k.Rank) || q.peer != lj.job.Ranks[k.Rank].Node {
-		return fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, q.peer, room.Part(lj.job, holding.KindFor(k.Part), k.Rank), lj.job.Ranks[k.Rank].Node)
+	if k.Part != room.Part(j.Job, holding.KindFor(k.Part), k.Rank) || q.peer != j.Job.Ranks[k.Rank].Node {
+		return nil, fmt.Errorf("%v of rank %d from node %s: that rank makes %v, and node %s holds it", k.Part, k.Rank, q.peer, room.Part(j.Job, holding.KindFor(k.Part), k.Rank), j.Job.Ranks[k.Rank].Node)
 	}
-	if err := room.Fits(lj.job, q.manifest); err != nil {
-		return err
+	if err := room.Fits(j.Job, q.manifest); err != nil {
+		return nil, err
 	}
-	if !slices.Contains(room.MirrorsOfPart(lj.job, k.Part, k.Rank), q.s.h.self.Name) {
-		return fmt.Errorf("%w: node %s is not to mirror %v, as far as it has read", transfer.ErrNotYet, q.s.h.self.Name, k.Part)
+	if !slices.Contains(room.MirrorsOfPart(j.Job, k.Part, k.Rank), q.s.h.self.Name) {
+		return nil, fmt.Errorf("%w: node %s is not to mirror %v, as far as it has read", transfer.ErrNotYet, q.s.h.self.Name, k.Part)
 	}
-	return nil
+	return j, nil
 }
 
 func (q *pushEnd) serve(h *Host) {

@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"github.com/replicad/replicad/internal/host/job"
 	"reflect"
 	"slices"
 	"testing"
@@ -76,7 +77,7 @@ func TestTransfersAreChecked(t *testing.T) {
 		lj, err := d.store().check(k, false)
 		kinds := []error{transfer.ErrNotYet, transfer.ErrFenced, transfer.ErrUnknownPart}
 		switch {
-		case c.want == nil && (err != nil || lj != d.jobs[fixture.JobID]):
+		case c.want == nil && (err != nil || lj != d.jobs.all[fixture.JobID]):
 			t.Errorf("%s: %v", what, err)
 		case errors.Is(c.want, foreign) && (err == nil || slices.ContainsFunc(kinds, func(k error) bool { return errors.Is(err, k) })):
 			t.Errorf("%s: %v, want an error that is not tried again", what, err)
@@ -121,7 +122,7 @@ func TestOpen(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	info := d.seal(lr.arena, slot(2), fixture.Gen(3, 5), 7)
+	info := d.seal(lr.Arena, slot(2), fixture.Gen(3, 5), 7)
 	open := func(peer replica.NodeName, k transfer.Key) (r transfer.Reader, err error) {
 		d.serves(func() { r, err = d.store().Open(peer, k) })
 		return r, err
@@ -144,8 +145,8 @@ func TestOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	man, chunks := manifestFor(lr.arena, slot(2), fixture.Gen(3, 5), 7)
-	if got := r.Manifest(); got.Root != man.Root || got.Part != replica.OfGroup(0) || !reflect.DeepEqual(got.Lineage, lj.job.Lineage) || len(got.Regions) != 1 || got.Regions[0].Name != "weight" {
+	man, chunks := manifestFor(lr.Arena, slot(2), fixture.Gen(3, 5), 7)
+	if got := r.Manifest(); got.Root != man.Root || got.Part != replica.OfGroup(0) || !reflect.DeepEqual(got.Lineage, lj.Job.Lineage) || len(got.Regions) != 1 || got.Regions[0].Name != "weight" {
 		t.Errorf("manifest %+v", got)
 	}
 	for i, want := range chunks {
@@ -153,16 +154,16 @@ func TestOpen(t *testing.T) {
 			t.Errorf("chunk %d: %d bytes, %v", i, len(got), err)
 		}
 	}
-	if lr.arena.Readers(slot(2)) != 1 {
-		t.Errorf("held by %d readers", lr.arena.Readers(slot(2)))
+	if lr.Arena.Readers(slot(2)) != 1 {
+		t.Errorf("held by %d readers", lr.Arena.Readers(slot(2)))
 	}
 	d.serves(func() { r.Close(); r.Close() })
-	d.until("the reader's release", func() bool { return len(held(lr.arena)) == 0 })
-	if len(d.in) != 0 || len(held(lr.arena)) != 0 {
-		t.Errorf("closed twice: %d events more, held %v", len(d.in), held(lr.arena))
+	d.until("the reader's release", func() bool { return len(held(lr.Arena)) == 0 })
+	if len(d.in) != 0 || len(held(lr.Arena)) != 0 {
+		t.Errorf("closed twice: %d events more, held %v", len(d.in), held(lr.Arena))
 	}
 
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Plan = &replica.Plan{Mirrors: [][]replica.NodeName{{"n2"}, {"n3"}}} })
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Plan = &replica.Plan{Mirrors: [][]replica.NodeName{{"n2"}, {"n3"}}} })
 	if r, err = open("n3", k); err != nil {
 		t.Errorf("the node that is to mirror rank 1 is refused: %v", err)
 	} else {
@@ -175,26 +176,26 @@ func TestArenaOutlivesItsGivingUp(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	d.seal(lr.arena, slot(0), fixture.Gen(3, 5), 7)
-	at, ok := lj.view().Find(nil, replica.OfGroup(0), fixture.Gen(3, 5), lj.parts()[0].Info.Root)
+	d.seal(lr.Arena, slot(0), fixture.Gen(3, 5), 7)
+	at, ok := lj.View().Find(nil, replica.OfGroup(0), fixture.Gen(3, 5), lj.View().Copies()[0].Info.Root)
 	if !ok {
 		t.Fatal("a sealed part is not found")
 	}
-	r, err := d.reader(lj, at)
+	r, err := d.reader(lj.Job, at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	delete(lj.ranks, 0)
-	d.forget(lr.arena)
+	delete(lj.Ranks, 0)
+	d.forget(lr.Arena)
 	if _, err := r.ReadChunk(0, nil); err != nil {
 		t.Errorf("the reader lost its arena: %v", err)
 	}
 	d.serves(r.Close)
-	d.until("the end of the mapping after its last reader", func() bool { return lr.arena.Word(slot(0)) == 0 })
+	d.until("the end of the mapping after its last reader", func() bool { return lr.Arena.Word(slot(0)) == 0 })
 }
 
 // private is a private part of rank 1 as its node would push it.
-func (d *rig) private(lj *localJob, g replica.Generation, seed uint64) (transfer.Key, replica.Manifest, [][]byte) {
+func (d *rig) private(lj *job.Job, g replica.Generation, seed uint64) (transfer.Key, replica.Manifest, [][]byte) {
 	from := d.arena(shm.Spec{Rank: 1, Geometry: fixture.Geometry(d.t, false)})
 	man, chunks := manifestFor(from, ring(0), g, seed)
 	man.Regions = from.Geometry().Of(replica.PrivatePart)
@@ -229,7 +230,7 @@ func TestAccept(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	k, man, chunks := d.private(lj, fixture.Gen(3, 6), 3)
-	lj.candidate = fixture.Candidate(1, 6)
+	lj.Candidate = fixture.Candidate(1, 6)
 	for what, c := range map[string]struct {
 		peer replica.NodeName
 		part replica.Part
@@ -240,18 +241,18 @@ func TestAccept(t *testing.T) {
 			t.Errorf("%s: %v, want a refusal", what, err)
 		}
 	}
-	if len(lj.mirrors.All()) != 0 {
+	if len(lj.Mirrors.All()) != 0 {
 		t.Error("a refused push made an arena")
 	}
 	d.pushed(k, man, chunks)
-	d.until("the pin", func() bool { return lj.answered[replica.OfRank(1)] })
+	d.until("the pin", func() bool { return lj.Answered[replica.OfRank(1)] })
 	if got := partsOf(fixture.Only[replica.Pinned](d.says())); len(got) != 1 || got[0].Part != replica.OfRank(1) || !got[0].Mirror || got[0].Root != man.Root {
 		t.Errorf("pinned %+v", got)
 	}
 	if list, err := d.loadArenas(); err != nil || len(list.Arenas) != 1 || !list.Arenas[0].Mirror || list.Arenas[0].Rank != 1 {
 		t.Errorf("the list on disk: %+v, %v", list, err)
 	}
-	if !d.parked()[lj.mirrors.Arena(replica.OfRank(1)).Key()] {
+	if !d.parked()[lj.Mirrors.Arena(replica.OfRank(1)).Key()] {
 		t.Error("the mirror's arena is not with the keeper")
 	}
 
@@ -267,7 +268,7 @@ func TestAccept(t *testing.T) {
 	if err := done(nil); err != nil {
 		t.Error(err)
 	}
-	if sealed := lj.parts(); len(sealed) != 1 {
+	if sealed := lj.View().Copies(); len(sealed) != 1 {
 		t.Errorf("%d parts are held", len(sealed))
 	}
 }
@@ -297,7 +298,7 @@ func TestBrokenPushFreesOnlyItsOwn(t *testing.T) {
 	ended := make(chan error, 1)
 	d.work.Go(func() { ended <- done(errors.New("the stream broke")) })
 	late := <-d.in // the place is free by now, and the host has not heard
-	a := lj.mirrors.Arena(replica.OfRank(1))
+	a := lj.Mirrors.Arena(replica.OfRank(1))
 	s, err := a.Stage(ring(0), man)
 	if err != nil {
 		t.Fatal(err)
@@ -320,9 +321,9 @@ func TestBrokenPushFreesOnlyItsOwn(t *testing.T) {
 }
 
 // mirrorFor asks for a mirror's arena as a transfer does.
-func (d *rig) mirrorFor(lj *localJob, man replica.Manifest) (ref *holding.Arena, err error) {
+func (d *rig) mirrorFor(lj *job.Job, man replica.Manifest) (ref *holding.Arena, err error) {
 	d.t.Helper()
-	d.serves(func() { ref, err = d.mirrorArena(d.ctx, lj, 1, man) })
+	d.serves(func() { ref, err = d.mirrorArena(d.ctx, lj.Job.ID, 1, man) })
 	return ref, err
 }
 
@@ -337,16 +338,16 @@ func TestMirrorArenas(t *testing.T) {
 		m.Regions = group.Geometry().Of(p.PartKind())
 		return m
 	}
-	lj.job.GroupGeometry = []replica.Digest{man(slot(0)).Geometry}
+	lj.Job.GroupGeometry = []replica.Digest{man(slot(0)).Geometry}
 	if _, err := d.mirrorFor(lj, man(frozenPlace)); !errors.Is(err, transfer.ErrNotYet) {
 		t.Errorf("a frozen part before what binds it: %v, want %v", err, transfer.ErrNotYet)
 	}
 	big := man(ring(0))
-	lj.job.Options.PrivateCap = big.Bytes - 1
+	lj.Job.Options.PrivateCap = big.Bytes - 1
 	if _, err := d.mirrorFor(lj, big); err == nil {
 		t.Error("a private part beyond the cap gets memory")
 	}
-	lj.job.Options.PrivateCap = big.Bytes
+	lj.Job.Options.PrivateCap = big.Bytes
 	lie := man(ring(0))
 	lie.Regions = slices.Clone(lie.Regions)
 	lie.Regions[0].Name = "another"
@@ -358,8 +359,8 @@ func TestMirrorArenas(t *testing.T) {
 	if _, err := d.mirrorFor(lj, other); err == nil {
 		t.Error("a geometry that is not the group's gets memory")
 	}
-	if len(lj.mirrors.All()) != 0 {
-		t.Fatalf("mirrors of refused manifests: %v", lj.mirrors.All())
+	if len(lj.Mirrors.All()) != 0 {
+		t.Fatalf("mirrors of refused manifests: %v", lj.Mirrors.All())
 	}
 	p, err := d.mirrorFor(lj, man(ring(0)))
 	if err != nil {
@@ -384,10 +385,10 @@ func TestMirrorArenas(t *testing.T) {
 			t.Errorf("the next %s part gets another arena: %v", what, err)
 		}
 	}
-	if k := room.Mirrored(lj.job, g.Spec()); k != replica.OfGroup(0) {
+	if k := room.Mirrored(lj.Job, g.Spec()); k != replica.OfGroup(0) {
 		t.Errorf("adopted, the group's mirror would be taken for %v", k)
 	}
-	if k := room.Mirrored(lj.job, p.Spec()); k != replica.OfRank(1) {
+	if k := room.Mirrored(lj.Job, p.Spec()); k != replica.OfRank(1) {
 		t.Errorf("adopted, the private part's mirror would be taken for %v", k)
 	}
 }
@@ -397,7 +398,7 @@ func TestMirrorCountsWithItsFrozenPart(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	a := d.mirrorOf(lj, replica.OfGroup(0), 1, true)
-	lj.candidate = fixture.Candidate(1, 6)
+	lj.Candidate = fixture.Candidate(1, 6)
 	d.seal(a, slot(0), fixture.Gen(3, 6), 3)
 	d.answerCandidate(lj)
 	d.report(lj)
@@ -439,8 +440,8 @@ func TestFrozenPartIsPutBesideWhatBindsIt(t *testing.T) {
 		j.Ranks[0].Node, j.Ranks[0].NodeIncarnation = "n2", 22
 		j.GroupMirrors, j.GroupGeometry = [][]replica.NodeName{{"n1"}}, []replica.Digest{group.Geometry}
 	}))
-	lj.candidate = fixture.Candidate(1, 6)
-	lj.retired = append(lj.retired, old)
+	lj.Candidate = fixture.Candidate(1, 6)
+	lj.Retired = append(lj.Retired, old)
 	for _, m := range []struct {
 		man    *replica.Manifest
 		chunks [][]byte
@@ -448,5 +449,5 @@ func TestFrozenPartIsPutBesideWhatBindsIt(t *testing.T) {
 		k := transfer.Key{Cluster: fixture.Cluster, Era: 1, Job: fixture.JobID, Epoch: 3, Part: m.man.Part, Generation: m.man.Generation, Root: m.man.Root, Rank: 0, Incarnation: 4}
 		d.pushed(k, *m.man, m.chunks)
 	}
-	d.until("the pin", func() bool { return lj.answered[replica.OfGroup(0)] })
+	d.until("the pin", func() bool { return lj.Answered[replica.OfGroup(0)] })
 }

@@ -1,19 +1,14 @@
 package host
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
 	"github.com/replicad/replicad/internal/audit"
-	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/host/agents"
 	"github.com/replicad/replicad/internal/session"
-	"github.com/replicad/replicad/internal/shm"
-	"github.com/replicad/replicad/internal/wire"
-	"github.com/replicad/replicad/replica"
 )
 
 func (h *Host) handleSession(ev session.Event) {
@@ -28,14 +23,14 @@ func (h *Host) handleSession(ev session.Event) {
 		h.admission.Hello(ev, time.Now())
 	case session.Attach:
 		h.admission.Attach(ev, time.Now())
-	case session.Grow:
-		h.heard(ev.Peer, ev)
 	case session.Resumed:
 		h.resumed(ev)
 	case session.From:
 		h.origin(ev)
 	case session.Recipe:
 		h.recipe(ev)
+	case session.Grow:
+		h.heard(ev.Peer, ev)
 	case session.Sealed:
 		h.heard(ev.Peer, ev)
 	case session.Stopped:
@@ -73,81 +68,20 @@ func (h *Host) handleSession(ev session.Event) {
 	case session.TurnedAway:
 		h.turnedAway(ev)
 	case session.Exited:
-		for _, lj := range h.jobs {
-			for _, lr := range lj.ranks {
-				if lr.pid == ev.PID && lr.start == ev.StartTime { // one process may hold several ranks, of several jobs
-					h.rankDied(lj, lr)
-				}
-			}
+		for _, j := range h.jobs.all { // one process may hold several ranks, of several jobs
+			j.Exited(ev.PID, ev.StartTime)
 		}
 	}
 }
 
 // heard takes what a rank says to its job; where that is not known yet it waits with the arena.
 func (h *Host) heard(p session.Peer, ev session.Event) {
-	if lj, lr := h.rankOf(p); lr != nil {
-		h.rankSays(lj, lr, ev)
-		return
-	}
-	h.notify(h.adoption, adoption.Sent{Peer: p, Event: ev})
-}
-
-func (h *Host) rankSays(lj *localJob, lr *localRank, ev session.Event) {
-	switch ev := ev.(type) {
-	case session.Sealed:
-		h.sealed(lj, lr, shm.Place{Kind: shm.PlaceKind(ev.Sealed.Kind), Index: int(ev.Sealed.Index)})
-	case session.Grow:
-		h.grows(lj, lr, ev)
-	case session.Stopped:
-		if h.strayed(lj, lr, ev.Live) {
+	for _, j := range h.jobs.all {
+		if j.Hears(p, ev) {
 			return
 		}
-		if !lr.stopped() {
-			lr.stoppedAt = time.Now()
-		}
-		lr.does(stops)
-		if lj.job.Phase == replica.Open && lr.loaded == lj.job.Epoch {
-			lr.gone = lj.job.Epoch // it was let go, by this daemon or the one before: it is not to be let go once more, but waits for the fault
-		}
-		lr.ending = 0 // it has come back: who said that it ends was a hook that the program called, for example
-		lr.arena.Joined(lr.halfDone)
-		lr.halfDone = nil
-		lr.leaveTo = 0 // a fault before all have left brings it back
-		lr.ordered = orderKey{}
-		h.reconcile(lj)
-	case session.Loaded:
-		h.loaded(lj, lr, ev)
-	case session.Fail:
-		h.failed(lj, lr, ev)
-	case session.Reject:
-		lr.rejected = ev.Header.Epoch
-		h.send(control.Rejected{Job: lj.job.ID, Epoch: ev.Header.Epoch, Rank: lr.rank, Incarnation: lr.incarnation, Why: ev.Text})
-	case session.Unloadable:
-		h.send(control.Evidence{Job: lj.job.ID, Fault: replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.BadDigest, Rank: lr.rank, Incarnation: lr.incarnation, Detail: "load: " + ev.Text}})
-	case session.Pause:
-		h.paused(lj, lr, ev.Most)
-		if ev.Header.Request != 0 {
-			ev.Peer.Send(wire.RankHeader{Type: wire.MPaused, Request: ev.Header.Request, Epoch: lj.job.Epoch, Incarnation: lr.incarnation}, nil) //nolint:errcheck // a dead peer is Gone
-		}
-	case session.Ending:
-		lr.ending = millis(ev.Most) // in an open epoch the limits of a hang hold as they are: its peers wait for it
-		h.report(lj)
-	case session.Lacks:
-		if lj.lacks.Say(lr.rank, lr.incarnation, ev.Text, lr.arena.Step().Generation()) {
-			h.log.RankNote(lj.job, lr.rank, "lacks", cmp.Or(ev.Text, "nothing any more"))
-			h.report(lj)
-		}
-	case session.Said:
-		lj.said.Say(lr.rank, lr.incarnation, ev.Remarks)
-		h.saySaid(lj)
-	case session.Leave:
-		if lr.left() && lj.job.Phase == replica.Ended {
-			lr.ordered = orderKey{} // a rank waits in slices, and asks in each: the answer came between two of them
-		}
-		lr.does(leaves)
-		lr.leaveTo = ev.Header.Request
-		h.reconcile(lj)
 	}
+	h.notify(h.adoption, adoption.Sent{Peer: p, Event: ev})
 }
 
 // peerGone is a lost session: of a live process until its exit is seen.
@@ -158,51 +92,18 @@ func (h *Host) peerGone(p session.Peer) {
 	}
 	if name, was := h.launchers.Gone(p.ID()); was {
 		h.notify(h.agents, act.Gone{Peer: p})
-		for _, lj := range h.jobs {
-			if lj.job.Name == name {
-				h.report(lj)
+		for _, j := range h.jobs.all {
+			if j.Job.Name == name {
+				j.Report()
 			}
 		}
 		return
 	}
 	h.notify(h.adoption, act.Gone{Peer: p})
 	h.notify(h.growing, act.Gone{Peer: p})
-	if lj, lr := h.rankOf(p); lr != nil {
-		lr.peer = nil
-		h.report(lj)
+	for _, j := range h.jobs.all {
+		j.Lost(p)
 	}
-}
-
-// failed passes an exception on to the leader and the launchers.
-func (h *Host) failed(lj *localJob, lr *localRank, ev session.Fail) {
-	fault := replica.Fault{Epoch: ev.Header.Epoch, Kind: replica.Exception, Rank: lr.rank, Incarnation: lr.incarnation, Detail: ev.Text}
-	h.send(control.Evidence{Job: lj.job.ID, Fault: fault})
-	word := lr.arena.Step()
-	step := word.Step()
-	if word.Phase() == replica.Idle {
-		step++ // it is on its way to the next one
-	}
-	h.launchers.Of(lj).Failed(lr.rank, ev.Header.Epoch, step, ev.Text)
-}
-
-func (h *Host) rankOf(p session.Peer) (*localJob, *localRank) {
-	for _, lj := range h.jobs {
-		for _, lr := range lj.ranks {
-			if lr.peer == p {
-				return lj, lr
-			}
-		}
-	}
-	return nil, nil
-}
-
-func (h *Host) jobNamed(name string) *localJob {
-	for _, lj := range h.jobs {
-		if lj.job.Name == name && lj.job.Phase != replica.Ended {
-			return lj
-		}
-	}
-	return nil
 }
 
 // turnedAway writes down what the socket refused before there was a rank or a launcher. Each user has lines of their own: one user's attempts

@@ -92,7 +92,7 @@ func TestAttachRefusals(t *testing.T) {
 		}
 		lj := d.put(job)
 		if c.rank {
-			lj.job.Ranks[0].Incarnation, lj.job.Ranks[0].Node = 4, "n1"
+			lj.Job.Ranks[0].Incarnation, lj.Job.Ranks[0].Node = 4, "n1"
 			d.attach(lj, 0)
 		}
 		p, r := d.hello(c.hello)
@@ -140,34 +140,34 @@ func TestAttach(t *testing.T) {
 		t.Fatalf("after an unknown outcome it claims %+v", again)
 	}
 	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 9}) // of the request that was answered
-	if lj.ranks[0] != nil || len(d.in) != 0 {
+	if lj.Ranks[0] != nil || len(d.in) != 0 {
 		t.Error("a late answer is taken")
 	}
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) {
 		j.Ranks = []replica.Claimed{{Incarnation: 4, Node: "n1", NodeIncarnation: 11, Nonce: 77}, {}}
 	})
 	d.leaderSays(control.ClaimReply{ID: again[0].ID, Incarnation: 4})
-	d.until("the arena", func() bool { return lj.ranks[0] != nil })
-	lr := lj.ranks[0]
+	d.until("the arena", func() bool { return lj.Ranks[0] != nil })
+	lr := lj.Ranks[0]
 	if h, body = r.reads(); h.Type != wire.MAttached || h.Request != 2 || h.Incarnation != 4 || h.Epoch != 3 {
 		t.Fatalf("reads %+v, want its arena", h)
 	}
 	a, err := wire.ParseAttached(body)
-	if err != nil || a.Incarnation != 4 || a.Slots != 4 || a.Job != fixture.JobID || a.ArenaBytes != lr.arena.Header().ArenaBytes {
+	if err != nil || a.Incarnation != 4 || a.Slots != 4 || a.Job != fixture.JobID || a.ArenaBytes != lr.Arena.Header().ArenaBytes {
 		t.Errorf("attached %+v: %v", a, err)
 	}
-	if inc, pid, start := lr.arena.Owner(); inc != 4 || int(pid) != p.PID() || start != p.StartTime() {
+	if inc, pid, start := lr.Arena.Owner(); inc != 4 || int(pid) != p.PID() || start != p.StartTime() {
 		t.Errorf("the arena is of incarnation %d, process %d", inc, pid)
 	}
 	if account, word := d.fencedAt(lr); account != 2 || word != 2 {
 		t.Errorf("its fence is at %d, its word at %d, though epoch 2 is closed", account, word)
 	}
 	list, err := d.loadArenas()
-	if err != nil || len(list.Arenas) != 1 || list.Arenas[0].Key != lr.arena.Key() || list.Arenas[0].PID != p.PID() || list.Arenas[0].Start != p.StartTime() {
+	if err != nil || len(list.Arenas) != 1 || list.Arenas[0].Key != lr.Arena.Key() || list.Arenas[0].PID != p.PID() || list.Arenas[0].Start != p.StartTime() {
 		t.Errorf("the list on disk: %+v, %v", list, err)
 	}
-	if _, on := d.admission.JobOf(p.ID()); on || !lr.alive() || lr.peer != p {
-		t.Errorf("on its way %v, alive %v", on, lr.alive())
+	if _, on := d.admission.JobOf(p.ID()); on || !lr.Alive() || lr.Peer != p {
+		t.Errorf("on its way %v, alive %v", on, lr.Alive())
 	}
 }
 
@@ -184,8 +184,8 @@ func TestGoneBeforeItsArena(t *testing.T) {
 	d.handleSession(session.Gone{Peer: p})
 	d.handle(ready)
 	_, on := d.admission.JobOf(p.ID())
-	if made == nil || lj.ranks[0] != nil || on {
-		t.Fatalf("rank %v, on its way %v, made %v", lj.ranks[0], on, made)
+	if made == nil || lj.Ranks[0] != nil || on {
+		t.Fatalf("rank %v, on its way %v, made %v", lj.Ranks[0], on, made)
 	}
 	d.until("the end of the arena that nobody got", func() bool { _, err := made.File().Stat(); return err != nil })
 }
@@ -206,8 +206,8 @@ func TestOtherStateIsRefused(t *testing.T) {
 			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 		}))
 		old := d.attach(lj, 0)
-		lj.job.GroupGeometry = []replica.Digest{shm.GeometryDigest(old.arena.Geometry(), replica.ReplicatedPart)}
-		d.both(old.arena, 0, fixture.Gen(3, 5))
+		lj.Job.GroupGeometry = []replica.Digest{shm.GeometryDigest(old.Arena.Geometry(), replica.ReplicatedPart)}
+		d.both(old.Arena, 0, fixture.Gen(3, 5))
 		d.rankDied(lj, old)
 		p, r := d.hello(nil)
 		r.reads() // the welcome
@@ -235,7 +235,7 @@ func TestArenaPassesOn(t *testing.T) {
 			j.Faults = []replica.Fault{{Epoch: 3, Kind: replica.ProcessDead, Rank: 0, Incarnation: 4}}
 		}))
 		old := d.attach(lj, 0)
-		d.both(old.arena, 0, fixture.Gen(3, 5))
+		d.both(old.Arena, 0, fixture.Gen(3, 5))
 		d.rankDied(lj, old)
 		p, r := d.hello(nil)
 		r.reads() // the welcome
@@ -245,29 +245,29 @@ func TestArenaPassesOn(t *testing.T) {
 			regions[1].Shape, regions[1].Bytes = []uint64{200}, 200
 		}
 		if !same {
-			lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Lineage = nil }) // nothing was resumed yet: there is no state that it would have to fit
+			lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Lineage = nil }) // nothing was resumed yet: there is no state that it would have to fit
 		}
 		d.handleSession(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions})
 		claims := fixture.Only[control.ClaimRequest](d.says())
 		if len(claims) != 1 || claims[0].Claim.Expect != 4 {
 			t.Fatalf("claims %+v, want the rank from incarnation 4", claims)
 		}
-		lj.job = fixture.Changed(lj.job, func(j *replica.Job) {
+		lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) {
 			j.Ranks = []replica.Claimed{{Incarnation: 6, Node: "n1", NodeIncarnation: 11, Nonce: 77}, j.Ranks[1]}
 		})
 		if viewFirst {
 			d.reconcile(lj)
 		}
 		d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 6})
-		d.until("the arena", func() bool { return lj.ranks[0] != nil && lj.ranks[0] != old })
-		now := lj.ranks[0]
-		if now.incarnation != 6 || !now.alive() || (now.arena == old.arena) != same || (len(lj.retired) == 0) != same {
-			t.Errorf("same geometry %v: incarnation %d, same arena %v, %d retired", same, now.incarnation, now.arena == old.arena, len(lj.retired))
+		d.until("the arena", func() bool { return lj.Ranks[0] != nil && lj.Ranks[0] != old })
+		now := lj.Ranks[0]
+		if now.Incarnation != 6 || !now.Alive() || (now.Arena == old.Arena) != same || (len(lj.Retired) == 0) != same {
+			t.Errorf("same geometry %v: incarnation %d, same arena %v, %d retired", same, now.Incarnation, now.Arena == old.Arena, len(lj.Retired))
 		}
-		if parts := lj.parts(); len(parts) != 2 {
+		if parts := lj.View().Copies(); len(parts) != 2 {
 			t.Errorf("same geometry %v: %d parts of the predecessor are left, want 2", same, len(parts))
 		}
-		if inc, pid, _ := now.arena.Owner(); inc != 6 || int(pid) != p.PID() {
+		if inc, pid, _ := now.Arena.Owner(); inc != 6 || int(pid) != p.PID() {
 			t.Errorf("the arena is of incarnation %d, process %d", inc, pid)
 		}
 	}
@@ -280,7 +280,7 @@ func TestReattach(t *testing.T) {
 	lr := d.attach(lj, 0)
 	p, r := d.session(0)
 	offer := func() session.Hello {
-		f, err := unixsock.Duplicate(lr.arena.File())
+		f, err := unixsock.Duplicate(lr.Arena.File())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -294,22 +294,22 @@ func TestReattach(t *testing.T) {
 	if _, err := ev.File.Stat(); err == nil {
 		t.Error("the offered descriptor is leaked")
 	}
-	lr.pid, lr.start = p.PID(), p.StartTime()
-	lr.arena.RaiseFence(2)
+	lr.PID, lr.Start = p.PID(), p.StartTime()
+	lr.Arena.RaiseFence(2)
 	d.handleSession(offer())
 	h, body := r.reads()
 	a, err := wire.ParseAttached(body)
 	if h.Type != wire.MAttached || h.Request != 8 || h.Incarnation != 4 || err != nil || a.Fence != 2 {
 		t.Errorf("answered %+v, %+v: %v", h, a, err)
 	}
-	if lr.peer != p || len(lj.ranks) != 1 {
+	if lr.Peer != p || len(lj.Ranks) != 1 {
 		t.Error("the rank has no session")
 	}
 	d.handleSession(session.Gone{Peer: p})
-	if lr.peer != nil || !lr.alive() {
+	if lr.Peer != nil || !lr.Alive() {
 		t.Error("a lost session is a death, or is not noticed")
 	}
-	lr.pid = -1 // the cleanup of the test must not meet this process
+	lr.PID = -1 // the cleanup of the test must not meet this process
 }
 
 // What a socket refuses stands in the log and in the audit log, with who it was: each user has lines of their own.

@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"github.com/replicad/replicad/internal/host/job"
 	"testing"
 
 	"github.com/replicad/replicad/internal/fixture"
@@ -14,12 +15,12 @@ import (
 
 // A process that has its rank and ends for want of something, and a restore that fails for it, make their node short, which its report says.
 func TestWantsOfARank(t *testing.T) {
-	for name, meets := range map[string]func(*rig, *localJob, session.Peer){
-		"its process": func(d *rig, lj *localJob, peer session.Peer) {
-			d.handleSession(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: wire.StatusWant, PID: uint64(lj.ranks[0].pid)}})
+	for name, meets := range map[string]func(*rig, *job.Job, session.Peer){
+		"its process": func(d *rig, lj *job.Job, peer session.Peer) {
+			d.handleSession(session.RunExited{Peer: peer, RunExited: wire.RunExited{Rank: 0, Status: wire.StatusWant, PID: uint64(lj.Ranks[0].PID)}})
 		},
-		"its restore": func(d *rig, lj *localJob, _ session.Peer) {
-			d.do(d.restores, restore.Failed{Job: lj.job.ID, Rank: 0, Err: fmt.Errorf("part: %w", unix.EMFILE)})
+		"its restore": func(d *rig, lj *job.Job, _ session.Peer) {
+			d.do(d.restores, restore.Failed{Job: lj.Job.ID, Rank: 0, Err: fmt.Errorf("part: %w", unix.EMFILE)})
 		},
 	} {
 		d := newRig(t)

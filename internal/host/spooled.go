@@ -90,13 +90,9 @@ func (h *Host) finishSpooled(ctx context.Context, o control.SpoolOrder, left []*
 
 // Lacking is what a generation of a job lacks, by the word of the ranks here.
 func (h rooms) Lacking(id replica.JobID, g replica.Generation) []replica.Lacking {
-	lj := h.jobs[id]
-	if lj == nil {
+	j := h.jobs.of(id)
+	if j == nil {
 		return nil
 	}
-	said := map[replica.Rank]string{}
-	for _, l := range lj.lacks.Report() {
-		said[l.Rank] = l.Of(g)
-	}
-	return replica.Fold(said)
+	return j.Lacking(g)
 }

@@ -68,9 +68,9 @@ func TestAMirrorTakesAPartOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.notify(d.mirrors, act.Changed{Job: lj.job.ID})
+			d.notify(d.mirrors, act.Changed{Job: lj.Job.ID})
 			d.serves(func() {
-				if _, _, err := d.fetches.Stage(d.ctx, lj.job.ID, lj.mirrors.Arena(k.Part), man, f); !errors.Is(err, holding.ErrBrought) {
+				if _, _, err := d.fetches.Stage(d.ctx, lj.Job.ID, lj.Mirrors.Arena(k.Part), man, f); !errors.Is(err, holding.ErrBrought) {
 					t.Errorf("a fetch that was begun before gets a place beside the push: %v", err)
 				}
 			})
@@ -86,7 +86,7 @@ func TestAMirrorTakesAPartOnce(t *testing.T) {
 			}
 			var at shm.Place
 			var s *shm.Staging
-			d.serves(func() { at, s, err = d.fetches.Stage(d.ctx, lj.job.ID, ref, man, f) })
+			d.serves(func() { at, s, err = d.fetches.Stage(d.ctx, lj.Job.ID, ref, man, f) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -170,7 +170,7 @@ func TestAStalledPushGivesWayToTheCandidate(t *testing.T) {
 	if _, _, err := d.accept("n2", k2, man2); !errors.Is(err, transfer.ErrNotYet) {
 		t.Fatalf("the candidate: %v, want it to come again", err)
 	}
-	ref := lj.mirrors.Arena(k.Part)
+	ref := lj.Mirrors.Arena(k.Part)
 	d.until("the former one is broken off", func() bool { return len(staged(ref)) == 0 })
 	if err := stalled.Put(0, chunks[0]); err == nil {
 		t.Error("a chunk of the former one is still taken")
@@ -194,27 +194,27 @@ func TestAPlanFindsAPlaceBesideThePinnedCandidate(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Options.Slots = 2 }))
 	lr := d.attach(lj, 0)
-	lr.arena = d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, false), Slots: 2})
-	C, X, T := lj.job.Committed, fixture.Gen(3, 6), fixture.Gen(3, 8)
-	d.both(lr.arena, 0, C)
-	d.both(lr.arena, 1, X)
+	lr.Arena = d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, false), Slots: 2})
+	C, X, T := lj.Job.Committed, fixture.Gen(3, 6), fixture.Gen(3, 8)
+	d.both(lr.Arena, 0, C)
+	d.both(lr.Arena, 1, X)
 	d.leaderSays(replica.Candidate{Job: fixture.JobID, Term: 9, N: 1, Position: replica.Position(X), Generation: X})
-	if info, err := lr.arena.Sealed(slot(1)); err != nil || info.PinN == 0 {
+	if info, err := lr.Arena.Sealed(slot(1)); err != nil || info.PinN == 0 {
 		t.Fatalf("the candidate is not pinned: %+v, %v", info, err)
 	}
-	man, _ := manifestFor(lr.arena, slot(0), T, 77)
-	planned := fixture.Changed(fixture.Closed(lj.job), func(j *replica.Job) {
+	man, _ := manifestFor(lr.Arena, slot(0), T, 77)
+	planned := fixture.Changed(fixture.Closed(lj.Job), func(j *replica.Job) {
 		j.Phase, j.Epoch = replica.Planned, 4
 		j.Plan = &replica.Plan{Epoch: 4, Generation: T, Layout: j.Layout, Ranks: j.Ranks, Sources: []replica.Source{{Part: replica.OfGroup(0), Root: man.Root}}}
 	})
-	lj.job = planned
-	f := &fetch.Parts{Fetcher: d.fetches, Job: planned, Plan: planned.Plan, Rank: 0, Incarnation: lr.incarnation}
+	lj.Job = planned
+	f := &fetch.Parts{Fetcher: d.fetches, Job: planned, Plan: planned.Plan, Rank: 0, Incarnation: lr.Incarnation}
 	d.serves(func() {
-		if at, _, err := d.fetches.Stage(d.ctx, lj.job.ID, lr.arena, man, f); err != nil || at != slot(1) {
+		if at, _, err := d.fetches.Stage(d.ctx, lj.Job.ID, lr.Arena, man, f); err != nil || at != slot(1) {
 			t.Errorf("staged in %v, %v; want the former candidate's slot", at, err)
 		}
 	})
-	if _, _, ok := lr.arena.At(shm.Slot, C); !ok {
+	if _, _, ok := lr.Arena.At(shm.Slot, C); !ok {
 		t.Error("what is committed was given up")
 	}
 }
@@ -238,9 +238,9 @@ func TestTwoMirrorsOfOnePartComeBack(t *testing.T) {
 		}
 		d.notify(d.adoption, adoption.Kept{Arenas: order})
 		d.notify(d.adoption, act.Changed{})
-		key := room.Mirrored(lj.job, newer.Spec())
-		if lj.mirrors.Arena(key) != newer || len(lj.retired) != 1 || lj.retired[0] != older {
-			t.Errorf("newer first %v: the mirror has generation %v", newerFirst, lj.mirrors.Arena(key).NewestSealed(shm.Slot))
+		key := room.Mirrored(lj.Job, newer.Spec())
+		if lj.Mirrors.Arena(key) != newer || len(lj.Retired) != 1 || lj.Retired[0] != older {
+			t.Errorf("newer first %v: the mirror has generation %v", newerFirst, lj.Mirrors.Arena(key).NewestSealed(shm.Slot))
 		}
 		if st := newer.Word(slot(1)).State(); st != replica.SlotFree {
 			t.Errorf("newer first %v: what the dead daemon was writing is %v", newerFirst, st)

@@ -34,38 +34,12 @@ func (h *Host) Status(ctx context.Context) (st Status, ok bool) {
 
 func (st *Status) serve(h *Host) {
 	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: h.adoption.Awaiting(), KeeperLost: h.custody.Lost(), Scrubbed: h.scrubber.room.Status(), Nodes: h.nodes, Traffic: h.mover.Traffic(), Holding: h.yielding.pacer.Holding(), Requests: h.asking.Sent()}
-	for _, lj := range h.jobs {
-		own := control.StatusOf(lj.job, nil)
-		addExposure(&own, exposed(h, lj, time.Now()))
-		st.Jobs = append(st.Jobs, own)
-		if s, ok := lj.size(); ok {
+	for _, j := range h.jobs.all {
+		st.Jobs = append(st.Jobs, j.Status())
+		if s, ok := j.Size(); ok {
 			st.Sizes = append(st.Sizes, s)
 		}
 	}
-}
-
-// size is that of the largest state here. False: no rank has an arena here.
-func (lj *localJob) size() (most control.SizeStatus, ok bool) {
-	for _, lr := range lj.ranks {
-		head := lr.arena.Header()
-		s := control.SizeStatus{Job: lj.job.ID, Slots: int(head.Slots), ChunkBytes: head.ChunkBytes}
-		for _, r := range lr.arena.Geometry().Regions {
-			switch {
-			case r.Class == replica.Frozen:
-				s.Frozen += r.Bytes
-			case r.Kind == replica.Private:
-				s.Own += r.Bytes
-			case r.Class == replica.Volatile:
-				s.Common += r.Bytes
-			default:
-				s.Trained += r.Bytes
-			}
-		}
-		if !ok || s.Trained+s.Common+s.Frozen+s.Own > most.Trained+most.Common+most.Frozen+most.Own {
-			most, ok = s, true
-		}
-	}
-	return most, ok
 }
 
 // Ask sends the leader the question that ask makes under a new number, and waits for its answer. False: none came.
@@ -104,14 +78,6 @@ func (q *question) serve(h *Host) {
 
 func (q *questionOver) serve(h *Host) { delete(h.questions, q.id) }
 
-// answered passes an answer of the leader's on to who asked.
-func (h *Host) answered(id uint64, reply any) {
-	if answer := h.questions[id]; answer != nil {
-		delete(h.questions, id)
-		answer <- reply
-	}
-}
-
 // Witness is what a node's word on the silence of others rests on: whom it has to probe, and how its own ranks get on.
 type Witness struct {
 	Nodes map[replica.NodeName]replica.Node // without this one
@@ -132,13 +98,11 @@ func (w *Witness) serve(h *Host) {
 			w.Nodes[name] = n
 		}
 	}
-	for id, lj := range h.jobs {
-		for _, lr := range lj.ranks {
-			if lr.alive() {
-				w.Live[id] = max(w.Live[id], lr.arena.Step().Step())
-			}
+	for id, j := range h.jobs.all {
+		if step, ok := j.Live(); ok {
+			w.Live[id] = step
 		}
-		if s, ok := h.stepsOf(lj); ok {
+		if s, ok := j.Steps(); ok {
 			w.Steps[id] = s
 		}
 	}

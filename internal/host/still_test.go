@@ -5,55 +5,10 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/rank"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
-
-// A rank stands still until something of it changes; memory that comes and goes is no way forward.
-func TestStillness(t *testing.T) {
-	var s stillness
-	r := replica.RankReport{Incarnation: 1, Attached: true, Progress: 5}
-	for i, c := range []struct {
-		at    time.Duration
-		does  func()
-		still time.Duration
-	}{
-		{5, func() {}, 0},
-		{8, func() {}, 3},
-		{9, func() { r.Progress = 4 }, 4},
-		{10, func() { r.Progress = 5 }, 5},
-		{11, func() { r.Progress = 6 }, 0},
-		{12, func() { r.Stopped = true }, 0},
-		{20, func() {}, 8},
-		{21, func() { r.Ordered = 4 }, 0},
-		{22, func() { r.Incarnation = 2 }, 0},
-		{23, func() { r.EndingMS = 1000 }, 0},
-	} {
-		c.does()
-		if got := s.look(c.at, r); got != c.still {
-			t.Errorf("%d: still for %v, want %v", i, got, c.still)
-		}
-	}
-}
-
-// The time that bytes take counts where a state is brought, and not where a program makes its own.
-func TestAStateIsBrought(t *testing.T) {
-	for _, c := range []struct {
-		job  replica.Job
-		want bool
-	}{
-		{replica.Job{Phase: replica.Opening}, false},
-		{replica.Job{Phase: replica.Opening, From: &replica.Origin{}}, true},
-		{replica.Job{Phase: replica.Opening, Growth: &replica.Growth{}}, true},
-		{replica.Job{Phase: replica.Planned}, true},
-		{replica.Job{Phase: replica.Open, From: &replica.Origin{}}, false},
-		{replica.Job{Phase: replica.Closed, From: &replica.Origin{}}, false},
-	} {
-		if got := brings(&c.job); got != c.want {
-			t.Errorf("%v from %v: %v", c.job.Phase, c.job.From, got)
-		}
-	}
-}
 
 // While a plan is carried out the leader is told how far each rank is with it, and how long its bytes may take; that time passes is no news.
 func TestALoadIsReported(t *testing.T) {
@@ -61,19 +16,35 @@ func TestALoadIsReported(t *testing.T) {
 	lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.Epoch, j.ClosedEpoch = replica.Planned, 4, 3 }))
 	lr := d.attach(lj, 0)
 	r := d.reported(lj)
-	if r.Epoch != lj.job.Epoch || r.Phase != replica.Planned || r.Ranks[0].Ordered != 0 {
+	if r.Epoch != lj.Job.Epoch || r.Phase != replica.Planned || r.Ranks[0].Ordered != 0 {
 		t.Errorf("%+v", r)
 	}
-	g := lr.arena.Geometry()
-	if want := millis(time.Duration(float64(g.ReplicatedBytes+g.PrivateBytes) / loadRate * float64(time.Second))); r.Ranks[0].LoadMS != want {
+	g := lr.Arena.Geometry()
+	if want := uint64(time.Duration(float64(g.ReplicatedBytes+g.PrivateBytes) / rank.LoadRate * float64(time.Second)).Milliseconds()); r.Ranks[0].LoadMS != want {
 		t.Errorf("%d ms, want %d", r.Ranks[0].LoadMS, want)
 	}
-	lr.ordered = orderKey{lj.job.Epoch, wire.OrderLoad}
-	if r := d.reported(lj); r.Ranks[0].Ordered != lj.job.Epoch {
+	lr.Ordered = rank.OrderKey{Epoch: lj.Job.Epoch, Action: wire.OrderLoad}
+	if r := d.reported(lj); r.Ranks[0].Ordered != lj.Job.Epoch {
 		t.Errorf("it was told to load: %+v", r.Ranks[0])
 	}
 	d.report(lj)
 	if msgs := d.says(); len(msgs) != 0 {
 		t.Errorf("nothing has changed: %v", msgs)
+	}
+}
+
+// A rank that waited for one that hung was found to hang itself. In the next epoch it is asked anew: it trained on at once, the other one had left
+// already, and it was killed 24 ms after the Resume.
+func TestAHangEndsWithItsStepWord(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	lr.Hung, lr.Word = true, lr.Arena.Step()
+	if r := d.reported(lj); !r.Ranks[0].Hung {
+		t.Errorf("it hangs at %v, and the report says nothing", lr.Word)
+	}
+	lr.Word = replica.PackWord(lr.Word.Epoch()+1, lr.Word.Step(), replica.Idle)
+	if r := d.reported(lj); r.Ranks[0].Hung {
+		t.Errorf("it hung at %v, stands at %v, and is reported to hang", lr.Word, lr.Arena.Step())
 	}
 }

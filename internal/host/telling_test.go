@@ -23,7 +23,7 @@ func TestLauncherIsToldOfARecovery(t *testing.T) {
 		d.viewed(control.View{Index: job.LastIndex, Era: 1, Jobs: []*replica.Job{job}})
 	}
 	fault := replica.Fault{Epoch: 3, Kind: replica.ProcessDead, Rank: 1, Incarnation: 5, Detail: "process exited in IDLE"}
-	shut := fixture.Changed(fixture.Closed(lj.job), func(j *replica.Job) { j.Faults = []replica.Fault{fault} })
+	shut := fixture.Changed(fixture.Closed(lj.Job), func(j *replica.Job) { j.Faults = []replica.Fault{fault} })
 	see(shut)
 	if text := end.note(); text != "epoch 3 is closed (rank 1: process-dead, process exited in IDLE); recovering. Tracebacks of collectives that break now are expected" {
 		t.Errorf("of the loss: %q", text)
@@ -52,8 +52,8 @@ func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	see := func(job *replica.Job) {
 		d.viewed(control.View{Index: job.LastIndex, Era: 1, Jobs: []*replica.Job{job}})
 	}
-	lj.job = fixture.Closed(lj.job) // by a daemon that ran here before
-	planned := fixture.Changed(lj.job, func(j *replica.Job) {
+	lj.Job = fixture.Closed(lj.Job) // by a daemon that ran here before
+	planned := fixture.Changed(lj.Job, func(j *replica.Job) {
 		j.Phase, j.Epoch, j.Plan = replica.Planned, 4, &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 2), StepsLost: 14, CommittedLost: 12, Reason: "memory has nothing", Sources: []replica.Source{{Tier: replica.Disk}},
 			Resumed: "step 2 of file:///b/job (2 min old, 35 MiB); passed over step 4: group-0.safetensors, chunk 9: digest differs"}
 	})
@@ -66,13 +66,13 @@ func TestLauncherIsToldOfCommittedSteps(t *testing.T) {
 	if text, want := end.note(), "resumed: step 2 of file:///b/job (2 min old, 35 MiB); passed over step 4: group-0.safetensors, chunk 9: digest differs"; text != want {
 		t.Errorf("of the durable generation: %q, want %q", text, want)
 	}
-	if s := control.StatusOf(d.jobs[fixture.JobID].job, nil); !strings.HasPrefix(s.Resumed, "step 2 of file:///b/job") {
+	if s := control.StatusOf(d.jobs.all[fixture.JobID].Job, nil); !strings.HasPrefix(s.Resumed, "step 2 of file:///b/job") {
 		t.Errorf("status says it resumed from %q", s.Resumed)
 	}
-	if s := control.StatusOf(d.jobs[fixture.JobID].job, nil); !strings.Contains(s.WentBack, "12 committed steps") {
+	if s := control.StatusOf(d.jobs.all[fixture.JobID].Job, nil); !strings.Contains(s.WentBack, "12 committed steps") {
 		t.Errorf("status says %q", s.WentBack)
 	}
-	far := fixture.Changed(d.jobs[fixture.JobID].job, func(j *replica.Job) { j.Position.Step = 14 })
+	far := fixture.Changed(d.jobs.all[fixture.JobID].Job, func(j *replica.Job) { j.Position.Step = 14 })
 	if s := control.StatusOf(far, nil); s.WentBack != "" {
 		t.Errorf("at step 14 again status says %q", s.WentBack)
 	}
@@ -90,12 +90,12 @@ func TestRankIsToldWhatItResumedFrom(t *testing.T) {
 		}
 		return string(body)
 	}
-	if text := ask(lr.peer, rank); text != "" {
+	if text := ask(lr.Peer, rank); text != "" {
 		t.Errorf("it went on from memory, and is told %q", text)
 	}
 	const want = "step 2 of file:///b/job (2 min old, 35 MiB)"
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Plan = &replica.Plan{Resumed: want} })
-	if text := ask(lr.peer, rank); text != want {
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Plan = &replica.Plan{Resumed: want} })
+	if text := ask(lr.Peer, rank); text != want {
 		t.Errorf("it is told %q, want %q", text, want)
 	}
 	if text := ask(stranger, other); text != "" {
@@ -120,24 +120,24 @@ func TestRankIsToldWhatItsJobBeganWith(t *testing.T) {
 	if h, _ := ask(early, other); h.Type != wire.MRefused || h.Request != 9 {
 		t.Errorf("before its hello it is answered with %+v", h)
 	}
-	if h, text := ask(lr.peer, rank); h.Type != wire.MFromIs || text != "" {
+	if h, text := ask(lr.Peer, rank); h.Type != wire.MFromIs || text != "" {
 		t.Errorf("of a job that began by itself: %+v %q", h, text)
 	}
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.From = origin() })
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.From = origin() })
 	d.informed = false // so that it is not judged
-	d.handleSession(session.Hello{Peer: early, Hello: wire.Hello{ABI: wire.RankABI, Job: lj.job.Name}})
+	d.handleSession(session.Hello{Peer: early, Hello: wire.Hello{ABI: wire.RankABI, Job: lj.Job.Name}})
 	leads := replica.Rank(0)
 	for _, c := range []struct {
 		peer  session.Peer
 		end   *rankEnd
 		seals *replica.Rank
-	}{{lr.peer, rank, &leads}, {early, other, nil}} {
+	}{{lr.Peer, rank, &leads}, {early, other, nil}} {
 		if h, text := ask(c.peer, c.end); h.Type != wire.MFromIs || h.Request != 9 || text != string(origin().JSON(c.seals)) {
 			t.Errorf("answered with %+v %q", h, text)
 		}
 	}
-	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Layout.Groups = nil })
-	if h, _ := ask(lr.peer, rank); h.Type != wire.MRefused {
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Layout.Groups = nil })
+	if h, _ := ask(lr.Peer, rank); h.Type != wire.MRefused {
 		t.Errorf("while ranks name their groups it is answered with %+v", h)
 	}
 }
@@ -148,16 +148,16 @@ func TestWhatCopiesLackIsSaid(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
-	lr.peer, _ = d.session(0)
+	lr.Peer, _ = d.session(0)
 	d.live(lr, 3, 7, replica.Idle)
 	launcher, end := d.listener()
 	commit := func(s replica.Step) {
-		d.viewed(control.View{Index: lj.job.LastIndex + 1, Era: 1, Jobs: []*replica.Job{fixture.Changed(lj.job, func(j *replica.Job) {
+		d.viewed(control.View{Index: lj.Job.LastIndex + 1, Era: 1, Jobs: []*replica.Job{fixture.Changed(lj.Job, func(j *replica.Job) {
 			j.Position.Step, j.Committed = s, fixture.Gen(3, s)
 		})}})
 	}
 	d.says()
-	d.handleSession(session.Lacks{Peer: lr.peer, Text: "model.teacher.0.weight"})
+	d.handleSession(session.Lacks{Peer: lr.Peer, Text: "model.teacher.0.weight"})
 	want := replica.Lacks{Rank: 0, Incarnation: 4, Text: "model.teacher.0.weight"}
 	if r := fixture.Only[replica.NodeReport](d.says()); len(r) != 1 || len(r[0].Lacks) != 1 || r[0].Lacks[0] != want {
 		t.Fatalf("reported %+v, want one with %+v", r, want)
@@ -168,10 +168,10 @@ func TestWhatCopiesLackIsSaid(t *testing.T) {
 	if text := end.note(); text != "step 7 lacks model.teacher.0.weight (rank 0): a restart from it is not the same run; session.noticed says what to do" {
 		t.Errorf("it says %q", text)
 	}
-	d.handleSession(session.Lacks{Peer: lr.peer, Text: "model.teacher.0.weight"}) // after a reconnect
+	d.handleSession(session.Lacks{Peer: lr.Peer, Text: "model.teacher.0.weight"}) // after a reconnect
 	commit(8)
 	end.quiet(launcher)
-	d.handleSession(session.Lacks{Peer: lr.peer, Text: ""})
+	d.handleSession(session.Lacks{Peer: lr.Peer, Text: ""})
 	if r := d.reported(lj); len(r.Lacks) != 1 || r.Lacks[0].Text != "" || r.Lacks[0].Until != fixture.Gen(3, 7) {
 		t.Errorf("taken back: %+v", r.Lacks)
 	}

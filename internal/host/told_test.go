@@ -53,7 +53,7 @@ func TestChangesLeadToTheState(t *testing.T) {
 			t.Errorf("entry %d: the node knows nodes %v and %d jobs; want %v and %d", index, d.nodes, len(d.told.Jobs), c.View.Nodes, len(c.View.Jobs))
 		}
 		for id, job := range c.View.Jobs {
-			have := *d.jobs[id].job
+			have := *d.jobs.all[id].Job
 			if fmt.Sprintf("%+v", have) != fmt.Sprintf("%+v", *job) && !reflect.DeepEqual(&have, job) {
 				t.Errorf("entry %d: the node has\n%+v, want\n%+v", index, have, *job)
 			}
@@ -121,14 +121,14 @@ func TestAGapIsFilledByTheWholeState(t *testing.T) {
 		if asks := fixture.Only[control.AskView](d.says()); len(asks) != 1 {
 			t.Errorf("%s: it asks %d times", what, len(asks))
 		}
-		if d.nodes["n2"].Session != 1 || d.jobs[job.ID].job.Degraded {
+		if d.nodes["n2"].Session != 1 || d.jobs.all[job.ID].Job.Degraded {
 			t.Errorf("%s: half of it is done", what)
 		}
 		d.views(control.View{Index: 10, Era: 1, Nodes: node(1), Jobs: []*replica.Job{job}})
 	}
 	good := control.Change{After: 9, Index: 13, Era: 1, Nodes: node(8), Jobs: []control.JobChange{control.JobChanged(job, is, false)}}
 	d.leaderSays(good)
-	if d.nodes["n2"].Session != 8 || !d.jobs[job.ID].job.Degraded || len(fixture.Only[control.AskView](d.says())) != 0 {
+	if d.nodes["n2"].Session != 8 || !d.jobs.all[job.ID].Job.Degraded || len(fixture.Only[control.AskView](d.says())) != 0 {
 		t.Error("a change that follows is not taken")
 	}
 
@@ -153,11 +153,11 @@ func TestAViewAloneIsNotJudged(t *testing.T) {
 	before := *now
 	before.LastIndex, before.Ranks = 9, []replica.Claimed{{Incarnation: 3, Node: "n3", NodeIncarnation: 33}, now.Ranks[1]}
 	d.leaderSays(control.View{Index: 9, Era: 1, Nodes: nodes, Jobs: []*replica.Job{&before}})
-	if d.informed || len(d.jobs) != 0 {
+	if d.informed || len(d.jobs.all) != 0 {
 		t.Error("a view is judged before the change behind it")
 	}
 	d.leaderSays(control.Change{After: 9, Index: 12, Era: 1, Jobs: []control.JobChange{control.JobChanged(&before, now, false)}})
-	if !d.informed || !reflect.DeepEqual(d.jobs[now.ID].job, now) || !reflect.DeepEqual(d.nodes, nodes) {
+	if !d.informed || !reflect.DeepEqual(d.jobs.all[now.ID].Job, now) || !reflect.DeepEqual(d.nodes, nodes) {
 		t.Error("the state is not known after the change behind it")
 	}
 }

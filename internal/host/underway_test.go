@@ -127,7 +127,7 @@ func TestALoopOfProcessesHasFewClaimsUnderWay(t *testing.T) {
 	default:
 	}
 	d.leaderSays(control.ClaimReply{ID: claims[0].ID, Incarnation: 9}) // of a process that is gone
-	if lj.ranks[0] != nil {
+	if lj.Ranks[0] != nil {
 		t.Error("a process that is gone has an arena")
 	}
 	d.tick()

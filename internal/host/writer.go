@@ -16,7 +16,7 @@ import (
 
 // Open holds a copy, to be read as a part of the job.
 func (h rooms) Open(job *replica.Job, at holding.Copy) (*holding.Reader, error) {
-	return h.readerAs(job, at)
+	return h.reader(job, at)
 }
 
 // Undurable says why this node can write nothing that lasts; nil: it can.
@@ -46,8 +46,8 @@ func (h *Host) ailing(a tier.Attempt) func(what string) {
 // writeShard writes a shard beside the host.
 func (h *Host) writeShard(w *writer.Write) {
 	store := writer.Store(h.store)
-	if lj := h.jobs[w.Job]; lj != nil {
-		store = lj.launched.Store(h.store, func(k launchers.Kept) { h.Post(k) })
+	if j := h.jobs.of(w.Job); j != nil {
+		store = j.Launched().Store(h.store, func(k launchers.Kept) { h.Post(k) })
 	}
 	to := writer.Tier{Store: store, Spool: h.spool, Rate: h.durableRate}
 	h.spawn(func(ctx context.Context) Event {

@@ -21,8 +21,8 @@ var (
 	alone = []string{
 		"internal/durable/format", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/formats/hf", "internal/durable/formats/pickles", "internal/durable/formats/pt",
 		"internal/exposure", "internal/host/admission", "internal/host/adoption", "internal/host/agents", "internal/host/carried", "internal/host/growth",
-		"internal/host/lacks",
-		"internal/host/launchers", "internal/host/mirrors", "internal/host/push", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/importwall",
+		"internal/host/job", "internal/host/lacks",
+		"internal/host/launchers", "internal/host/mirrors", "internal/host/push", "internal/host/rank", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/importwall",
 		"internal/leader/agents", "internal/leader/durable", "internal/leader/reread", "internal/leader/voters", "internal/memplan", "internal/rendezvous",
 		"internal/want", "internal/wire",
 	}

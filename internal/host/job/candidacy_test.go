@@ -1,4 +1,4 @@
-package host
+package job
 
 import (
 	"reflect"
@@ -29,7 +29,7 @@ func TestCandidacyPins(t *testing.T) {
 	}
 	c := newCandidacy()
 	c.obey(fixture.Candidate(2, 6), replica.Position{Epoch: 3, Step: 5}, time.Unix(100, 0), 7)
-	c.answered[pinKey(copyOf(replica.OfGroup(0), 6, 0, false, 0))] = true
+	c.Answered[pinKey(copyOf(replica.OfGroup(0), 6, 0, false, 0))] = true
 	for name, want := range map[string]struct {
 		l              holding.Copy
 		owes, outdated bool
@@ -141,7 +141,7 @@ func TestCandidacyGoesOn(t *testing.T) {
 		"pins that the daemon before made, committed": {parts: []holding.Copy{pinned(5, 1)}},
 	} {
 		cy := newCandidacy()
-		cy.candidate = c.candidate
+		cy.Candidate = c.candidate
 		if got := cy.goesOnWith(job, c.parts); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
@@ -152,7 +152,7 @@ func TestCandidacyGoesOn(t *testing.T) {
 func TestCandidacyUnasked(t *testing.T) {
 	at := func(s int64) time.Time { return time.Unix(s, 0) }
 	c := newCandidacy()
-	c.unlinked(at(50))
+	c.Unlinked(at(50))
 	if got := c.unasked(at(200)); got != 0 {
 		t.Errorf("without a candidate: %v", got)
 	}
@@ -160,8 +160,8 @@ func TestCandidacyUnasked(t *testing.T) {
 	if got := c.unasked(at(200)); got != 0 {
 		t.Errorf("over the link: %v", got)
 	}
-	c.unlinked(at(210))
-	c.unlinked(at(220)) // a link came up, and nobody asked
+	c.Unlinked(at(210))
+	c.Unlinked(at(220)) // a link came up, and nobody asked
 	if got := c.unasked(at(270)); got != 60*time.Second {
 		t.Errorf("60 s after the link: %v", got)
 	}

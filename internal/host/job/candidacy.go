@@ -1,4 +1,4 @@
-package host
+package job
 
 import (
 	"time"
@@ -11,19 +11,19 @@ import (
 // candidacy is what this node has answered to the candidate that the leader wants to commit next. It is given what arenas tell, and returns
 // what to pin and what to say; the host does so.
 type candidacy struct {
-	candidate   replica.Candidate
-	candidateAt time.Time
+	Candidate   replica.Candidate
+	CandidateAt time.Time
 	asks        bool                                // a leader has named it over the present link
 	asked       time.Time                           // where none has: when the link was lost over which one had
 	beyond      replica.Position                    // what was committed when the candidate, or one that lapsed since, was named
 	waitsAt     time.Time                           // when the first of those was
 	heardAt     replica.Step                        // how far ranks here were then
-	answered    map[replica.Part]bool               // parts pinned and reported for candidate
+	Answered    map[replica.Part]bool               // parts pinned and reported for candidate
 	passed      map[replica.Rank]replica.Generation // ranks that said Passed to candidate; those that stand below it: with what as the newest they hold
 }
 
 func newCandidacy() candidacy {
-	return candidacy{answered: map[replica.Part]bool{}, passed: map[replica.Rank]replica.Generation{}}
+	return candidacy{Answered: map[replica.Part]bool{}, passed: map[replica.Rank]replica.Generation{}}
 }
 
 // obey takes a newer candidate, which nothing was answered to yet.
@@ -31,12 +31,12 @@ func (c *candidacy) obey(n replica.Candidate, committed replica.Position, now ti
 	if c.waitsAt.IsZero() || c.beyond != committed {
 		c.beyond, c.waitsAt = committed, now
 	}
-	c.candidate, c.candidateAt, c.heardAt, c.asks = n, now, furthest, true
+	c.Candidate, c.CandidateAt, c.heardAt, c.asks = n, now, furthest, true
 	c.repeat()
 }
 
-// unlinked follows the end of a link, or the beginning of the next.
-func (c *candidacy) unlinked(now time.Time) {
+// Unlinked follows the end of a link, or the beginning of the next.
+func (c *candidacy) Unlinked(now time.Time) {
 	if c.asks {
 		c.asks, c.asked = false, now
 	}
@@ -44,7 +44,7 @@ func (c *candidacy) unlinked(now time.Time) {
 
 // unasked is for how long no leader has asked for the candidate; 0: one does, or there is none.
 func (c *candidacy) unasked(now time.Time) time.Duration {
-	if c.candidate.N == 0 || c.asks {
+	if c.Candidate.N == 0 || c.asks {
 		return 0
 	}
 	return now.Sub(c.asked)
@@ -54,32 +54,32 @@ func (c *candidacy) unasked(now time.Time) time.Duration {
 // names another, and each wait for itself may be short.
 func (c *candidacy) waitsFrom(committed replica.Position) time.Time {
 	if c.beyond != committed { // the candidate came before the news of the commit
-		return c.candidateAt
+		return c.CandidateAt
 	}
 	return c.waitsAt
 }
 
 // repeat has everything answered again: a leader that was linked anew has no answer of this node.
 func (c *candidacy) repeat() {
-	clear(c.answered)
+	clear(c.Answered)
 	clear(c.passed)
 }
 
 // awaited tells whether there is a candidate that the leader of the job waits for.
-func (c *candidacy) awaited(job *replica.Job) bool { return room.Awaited(c.candidate, job) }
+func (c *candidacy) awaited(job *replica.Job) bool { return room.Awaited(c.Candidate, job) }
 
 // outdated tells whether a copy is pinned for a candidate of another generation. One that the next leader names again keeps its pin until it is
 // pinned for that.
 func (c *candidacy) outdated(l holding.Copy) bool {
-	return l.Info.PinN != 0 && l.Info.Generation != c.candidate.Generation
+	return l.Info.PinN != 0 && l.Info.Generation != c.Candidate.Generation
 }
 
 // goesOnWith is the generation that a new leader is to name again: that of the candidate, or where this daemon has heard of none the newest that the
 // daemon before it has pinned. Zero: nothing waits for a commit.
 func (c *candidacy) goesOnWith(job *replica.Job, parts []holding.Copy) (g replica.Generation) {
-	if c.candidate.N != 0 {
+	if c.Candidate.N != 0 {
 		if c.awaited(job) {
-			g = c.candidate.Generation
+			g = c.Candidate.Generation
 		}
 		return g
 	}
@@ -93,12 +93,12 @@ func (c *candidacy) goesOnWith(job *replica.Job, parts []holding.Copy) (g replic
 
 // owes tells whether a copy is to be pinned for the candidate and reported.
 func (c *candidacy) owes(l holding.Copy) bool {
-	return l.Info.Generation == c.candidate.Generation && l.Held.Part.Kind != replica.FrozenPart && !c.answered[pinKey(l)] && l.Whole()
+	return l.Info.Generation == c.Candidate.Generation && l.Held.Part.Kind != replica.FrozenPart && !c.Answered[pinKey(l)] && l.Whole()
 }
 
 // pins reports copies that were pinned. furthest is how far the ranks here are by now.
 func (c *candidacy) pins(by replica.Node, fresh []replica.Held, furthest replica.Step) replica.Pinned {
-	n := c.candidate
+	n := c.Candidate
 	return replica.Pinned{Job: n.Job, Term: n.Term, N: n.N, Generation: n.Generation, Holder: by.Holder(), Session: by.Session, Parts: fresh, Heard: c.heardAt, Live: furthest}
 }
 
@@ -112,13 +112,13 @@ type words interface {
 // passes reports that a rank has passed the candidate, or stands below it; false: there is nothing new to report of it. A rank that stands
 // makes no further step for now.
 func (c *candidacy) passes(job *replica.Job, by replica.Node, r replica.Rank, a words, stands bool) (p replica.Passed, due bool) {
-	n := c.candidate
+	n := c.Candidate
 	told, said := c.passed[r]
 	if said && told.IsZero() {
 		return p, false
 	}
 	var newest replica.Generation
-	if !passedBy(a, n.Generation) {
+	if !PassedBy(a, n.Generation) {
 		if newest = newestBelow(a, stands, job.Position.Step, n.Generation); newest.IsZero() || newest == told {
 			return p, false // what it holds with two slots comes and goes
 		}
@@ -135,10 +135,10 @@ func pinKey(l holding.Copy) replica.Part {
 	return l.Held.Part
 }
 
-// passedBy tells whether a rank is beyond generation g and its arena lacks, and will not get, one of g's two parts. The
+// PassedBy tells whether a rank is beyond generation g and its arena lacks, and will not get, one of g's two parts. The
 // private part is copied at step_enter(S), and step_enter(S+1) waits for the copy of S, so a live step beyond g's means that
 // both captures are over.
-func passedBy(a words, g replica.Generation) bool {
+func PassedBy(a words, g replica.Generation) bool {
 	live := a.Step()
 	if live.Epoch() != g.Epoch || live.Step() <= g.Step {
 		return false

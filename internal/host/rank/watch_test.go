@@ -1,12 +1,10 @@
-package host
+package rank
 
 import (
-	"reflect"
 	"testing"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
-	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
@@ -16,7 +14,7 @@ func TestWatch(t *testing.T) {
 	limits := recovery.HangLimits{Factor: 3, Least: 4 * time.Second, First: 10 * time.Second}
 	const s = time.Second
 	enter := func(step replica.Step) replica.Word { return replica.PackWord(3, step, replica.Idle) }
-	var w watch
+	var w Watch
 	for _, e := range []struct {
 		at        time.Duration
 		word      replica.Word
@@ -44,10 +42,10 @@ func TestWatch(t *testing.T) {
 		{67 * s, replica.PackWord(5, 4, replica.Idle), -1, false, true, true},
 	} {
 		if e.pause >= 0 {
-			w.pause(e.at, e.word, e.pause)
+			w.Pause(e.at, e.word, e.pause)
 		}
-		hung := w.look(e.at, e.word, limits)
-		if due := w.found(hung, hung && e.halts); hung != e.hung || due != e.due || w.hung != hung || w.halted != (hung && e.halts) {
+		hung := w.Look(e.at, e.word, limits)
+		if due := w.Found(hung, hung && e.halts); hung != e.hung || due != e.due || w.Hung != hung || w.Halted != (hung && e.halts) {
 			t.Errorf("at %v, %v: hung %v, report due %v; want %v, %v", e.at, e.word, hung, due, e.hung, e.due)
 		}
 	}
@@ -56,23 +54,23 @@ func TestWatch(t *testing.T) {
 // The steps of a node are those of the rank that moved last, as slow as its slowest; one that broke off is said beside them.
 func TestStepTimes(t *testing.T) {
 	const s = time.Second
-	walked := func(steps replica.Step, each time.Duration) (*watch, replica.Word) {
-		var w watch
+	walked := func(steps replica.Step, each time.Duration) (*Watch, replica.Word) {
+		var w Watch
 		for i := range steps + 1 {
-			w.look(time.Duration(i)*each, replica.PackWord(3, i+1, replica.Idle), recovery.HangLimits{})
+			w.Look(time.Duration(i)*each, replica.PackWord(3, i+1, replica.Idle), recovery.HangLimits{})
 		}
 		return &w, replica.PackWord(3, steps+1, replica.Idle)
 	}
 	fast, fastAt := walked(5, s)
 	slow, slowAt := walked(3, 3*s)
-	var none, broken, both stepTimes
+	var none, broken, both StepTimes
 	broken.broke()
 	both.add(10*s, fastAt, fast)
 	both.add(10*s, slowAt, slow)
 	after := both
 	after.broke()
 	for name, c := range map[string]struct {
-		got  stepTimes
+		got  StepTimes
 		want control.StepMS
 		any  bool
 	}{
@@ -81,33 +79,8 @@ func TestStepTimes(t *testing.T) {
 		"two":             {both, control.StepMS{Still: 1000, Pace: 3000}, true},
 		"two and another": {after, control.StepMS{Still: 1000, Pace: 3000, Broken: true}, true},
 	} {
-		if c.got.is != c.want || c.got.any != c.any {
-			t.Errorf("%s: %+v, %v; want %+v, %v", name, c.got.is, c.got.any, c.want, c.any)
+		if c.got.Is != c.want || c.got.Any != c.any {
+			t.Errorf("%s: %+v, %v; want %+v, %v", name, c.got.Is, c.got.Any, c.want, c.any)
 		}
-	}
-}
-
-func TestCondemned(t *testing.T) {
-	hang := replica.Fault{Kind: replica.Hang, Rank: 1, Incarnation: 4}
-	outvoted := replica.Fault{Kind: replica.Outvoted, Rank: 0, Incarnation: 3}
-	job := &replica.Job{Faults: []replica.Fault{{Kind: replica.ProcessDead, Rank: 2, Incarnation: 5}, hang, {Kind: replica.NodeDead, Node: "n2"}, outvoted}}
-	if got := condemned(job); !reflect.DeepEqual(got, []replica.Fault{hang, outvoted}) {
-		t.Errorf("%+v", got)
-	}
-}
-
-// A rank that waited for one that hung was found to hang itself. In the next epoch it is asked anew: it trained on at once, the other one had left
-// already, and it was killed 24 ms after the Resume.
-func TestAHangEndsWithItsStepWord(t *testing.T) {
-	d := newRig(t)
-	lj := d.put(fixture.Job())
-	lr := d.attach(lj, 0)
-	lr.hung, lr.word = true, lr.arena.Step()
-	if r := d.reported(lj); !r.Ranks[0].Hung {
-		t.Errorf("it hangs at %v, and the report says nothing", lr.word)
-	}
-	lr.word = replica.PackWord(lr.word.Epoch()+1, lr.word.Step(), replica.Idle)
-	if r := d.reported(lj); r.Ranks[0].Hung {
-		t.Errorf("it hung at %v, stands at %v, and is reported to hang", lr.word, lr.arena.Step())
 	}
 }

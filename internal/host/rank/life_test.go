@@ -1,4 +1,4 @@
-package host
+package rank
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 
 // The picture of a rank's life in docs/design.md is the table's.
 func TestLivesAreAsDrawn(t *testing.T) {
-	b, err := os.ReadFile("../../docs/design.md")
+	b, err := os.ReadFile("../../../docs/design.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,15 +37,15 @@ func TestLivesAreAsDrawn(t *testing.T) {
 
 // What a life asks of the rank's process: each is one of three, and what ends it keeps whether it had finished.
 func TestLives(t *testing.T) {
-	for is, want := range map[life][3]bool{attached: {true, false, false}, stopped: {true, true, false}, training: {true, false, false}, finished: {true, false, true}, dead: {false, false, false}, departed: {false, false, true}} {
-		lr := &localRank{life: is}
-		if got := [3]bool{lr.alive(), lr.stopped(), lr.left()}; got != want {
+	for is, want := range map[Life][3]bool{Attached: {true, false, false}, Stopped: {true, true, false}, Training: {true, false, false}, Finished: {true, false, true}, Dead: {false, false, false}, Departed: {false, false, true}} {
+		lr := &Rank{Life: is}
+		if got := [3]bool{lr.Alive(), lr.Stopped(), lr.Left()}; got != want {
 			t.Errorf("%v: alive, stopped, left: %v, want %v", is, got, want)
 		}
-		if lr.alive() {
-			left := lr.left()
-			if lr.does(dies); lr.alive() || lr.left() != left {
-				t.Errorf("%v, and dies: %v", is, lr.life)
+		if lr.Alive() {
+			left := lr.Left()
+			if lr.Does(Dies); lr.Alive() || lr.Left() != left {
+				t.Errorf("%v, and dies: %v", is, lr.Life)
 			}
 		}
 	}
