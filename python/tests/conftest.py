@@ -35,6 +35,10 @@ STARTUP = str(Path(__file__).with_name("startup"))
 QUIET = 300.0
 PATIENCE = patient(QUIET)
 
+#: A fifth of what these tests took of the processor went to Go's threads in daemons and launchers, which look for work of each other. Daemons with all of their threads are
+#: those of internal/trouble, the demo and chaos.
+os.environ.setdefault("GOMAXPROCS", "1")
+
 sys.path.insert(0, str(SRC))
 
 from replicad._core import preloading  # isort: skip: found there
