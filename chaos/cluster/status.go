@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/replicad/replicad/internal/pace"
 )
 
 // Status is what a daemon serves at /status on its admin socket, as far as it is read here.
@@ -67,7 +69,7 @@ const maxStatus = 8 << 20 // bytes
 
 // FetchStatus asks a daemon on its admin socket.
 func FetchStatus(ctx context.Context, socket string) (*Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, pace.Of(4*time.Second)) // a daemon gives its leader two of them
 	defer cancel()
 	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer

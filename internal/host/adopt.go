@@ -42,7 +42,7 @@ func (h *Host) arenaList() []holding.Entry {
 // Adopt takes back what the keeper holds, before the host runs. Ranks that live re-attach on their own; until every
 // listed arena is back, or its process is gone, the node says that it is adopting, which counts as silence.
 func (h *Host) Adopt() error {
-	list, err := holding.LoadList(h.arenaListPath())
+	list, err := holding.LoadList(arenaListPath(h.cfg))
 	if err != nil {
 		return err
 	}
@@ -54,12 +54,12 @@ func (h *Host) Adopt() error {
 	for _, key := range slices.Sorted(maps.Keys(files)) {
 		f := files[key]
 		if key == holding.PromiseKey { // the voter's: a further keeper is to have it too
-			h.custody.Holds(key, f)
+			h.hands.Custody.Holds(key, f)
 			continue
 		}
 		if desk.Records(key) {
 			if h.desk.Adopt(key, f) {
-				h.custody.Holds(key, f)
+				h.hands.Custody.Holds(key, f)
 			} else {
 				h.keeper.Drop(key) //nolint:errcheck // there is nothing in it
 			}
@@ -72,8 +72,8 @@ func (h *Host) Adopt() error {
 			h.keeper.Drop(key) //nolint:errcheck // garbage either way
 			continue
 		}
-		ref := holding.New(a, key, h.unmap)
-		h.custody.Holds(key, ref.File())
+		ref := h.hands.Hold(a, key)
+		h.hands.Custody.Holds(key, ref.File())
 		kept.Arenas = append(kept.Arenas, ref)
 	}
 	h.notify(h.adoption, kept)
@@ -117,11 +117,11 @@ func (h *Host) adoptOffered(ev session.Hello) bool {
 	}
 	key, ok := h.adoption.Key(ev.Peer, ev.Hello.Rank, a.Spec())
 	if !ok {
-		h.unmap(a)
+		h.hands.Unmap(a)
 		return false
 	}
-	ref := holding.New(a, key, h.unmap)
-	h.custody.Put(key, ref.File())
+	ref := h.hands.Hold(a, key)
+	h.hands.Custody.Put(key, ref.File())
 	ref.Process = holding.Process{PID: ev.Peer.PID(), Start: ev.Peer.StartTime(), Proven: true}
 	inc, _, _ := ref.Owner()
 	h.admission.Back(ev, ref, inc, 0)

@@ -51,10 +51,10 @@ func TestArenaListRoundTrips(t *testing.T) {
 func TestForeignArenaListIsRefused(t *testing.T) {
 	d := newRig(t)
 	d.settled()
-	if err := os.WriteFile(d.arenaListPath(), []byte("garbage"), 0o600); err != nil {
+	if err := os.WriteFile(arenaListPath(d.cfg), []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Adopt(); err == nil || !strings.Contains(err.Error(), d.arenaListPath()) {
+	if err := d.Adopt(); err == nil || !strings.Contains(err.Error(), arenaListPath(d.cfg)) {
 		t.Errorf("adopts with %v, want an error that names the list", err)
 	}
 }

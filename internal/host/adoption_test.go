@@ -31,7 +31,7 @@ func (d *rig) restart() {
 	}
 	next := New(d.config)
 	next.ctx, next.era, next.link, next.leader, next.term = d.ctx, d.era, d.link, d.leader, d.term
-	next.create, next.reuse = d.create, d.reuse
+	next.hands.Create, next.hands.Reuse = d.hands.Create, d.hands.Reuse
 	d.Host = next
 	d.keeps()
 	if err := d.Adopt(); err != nil {

@@ -69,7 +69,7 @@ func TestARestoreTakesWhatWasReadSinceTheFence(t *testing.T) {
 	d.reconcile(lj)
 	d.allRead(lj, lr)
 	d.flip(lr, 1) // too late for this recovery's daemon: rp_load is left to find it
-	f := fetch.Parts{Fetcher: d.fetches, Job: lj.Job, Plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}, Rank: 0}
+	f := fetch.Parts{Fetcher: d.hands.Fetches, Job: lj.Job, Plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 5)}, Rank: 0}
 	rehash := func() bool {
 		got := make(chan bool, 1)
 		go func() {

@@ -67,7 +67,7 @@ func (l *laying) begin(ctx context.Context) {
 			return
 		}
 		for _, w := range r.writes {
-			r.errs = append(r.errs, w.Lay(ctx, l.h.spool))
+			r.errs = append(r.errs, w.Lay(ctx, l.h.hands.Spool))
 		}
 	}()
 }

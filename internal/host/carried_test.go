@@ -57,7 +57,7 @@ func TestFilesGoBeforeTheFirstPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	d.Host.store, d.cfg.DurableDir = s, dir
+	d.hands.Store, d.cfg.DurableDir = s, dir
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
 	d.both(lr.Arena, 0, fixture.Gen(3, 3))

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"github.com/replicad/replicad/internal/host/hands"
 	"github.com/replicad/replicad/internal/host/rank"
 	"os"
 	"slices"
@@ -50,7 +51,7 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 	lj := d.put(fixture.Job())
 	k, man, _ := d.private(lj, fixture.Gen(3, 6), 3)
 	began, let := make(chan struct{}, 8), make(chan struct{})
-	d.create = func(s shm.Spec) (*shm.Arena, error) {
+	d.hands.Create = func(s shm.Spec) (*shm.Arena, error) {
 		began <- struct{}{}
 		<-let
 		return shm.Create(s)
@@ -64,7 +65,7 @@ func TestMirrorIsMadeBesideTheMember(t *testing.T) {
 		d.work.Go(func() {
 			ref, err := d.mirrorArena(d.ctx, lj.Job.ID, 1, man)
 			ends <- made{ref, err}
-			d.Post(arenaClosed{}) // until looks again
+			d.Post(hands.Closed{}) // until looks again
 		})
 	}
 	for range 2 {
@@ -99,7 +100,7 @@ func TestMirrorOfAJobThatEnded(t *testing.T) {
 		lj := d.put(fixture.Job())
 		_, man, _ := d.private(lj, fixture.Gen(3, 6), 3)
 		var made *shm.Arena
-		d.create = func(s shm.Spec) (a *shm.Arena, err error) { made, err = shm.Create(s); return made, err }
+		d.hands.Create = func(s shm.Spec) (a *shm.Arena, err error) { made, err = shm.Create(s); return made, err }
 		ended := func() {
 			lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Phase = replica.Ended })
 		}
@@ -139,19 +140,19 @@ func TestStagingOfAPlanThatIsClosed(t *testing.T) {
 		a := d.attach(lj, 0).Arena
 		man, _ := manifestFor(a, slot(0), fixture.Gen(3, 5), 3)
 		looks, let := make(chan struct{}), make(chan struct{})
-		d.reuse = func(s *shm.Staging) error {
+		d.hands.Reuse = func(s *shm.Staging) error {
 			looks <- struct{}{}
 			<-let
 			return s.Reuse()
 		}
-		f := fetch.Parts{Fetcher: d.fetches, Job: lj.Job, Plan: lj.Job.Plan}
+		f := fetch.Parts{Fetcher: d.hands.Fetches, Job: lj.Job, Plan: lj.Job.Plan}
 		var s *shm.Staging
 		end := make(chan error, 1)
 		d.work.Go(func() {
 			var err error
-			_, s, err = d.fetches.Stage(d.ctx, lj.Job.ID, a, man, &f)
+			_, s, err = d.hands.Fetches.Stage(d.ctx, lj.Job.ID, a, man, &f)
 			end <- err
-			d.Post(arenaClosed{}) // until looks again
+			d.Post(hands.Closed{}) // until looks again
 		})
 		d.handle(came(t, "the question", d.in))
 		came(t, "the search for bytes", looks)
@@ -188,7 +189,7 @@ func TestSlowKeeperHoldsUpOneRank(t *testing.T) {
 		t.Error("the arena is handed out before the keeper has it")
 	}
 	r.quiet(p)
-	if _, err := holding.LoadList(d.arenaListPath()); err != nil {
+	if _, err := holding.LoadList(arenaListPath(d.cfg)); err != nil {
 		t.Error(err)
 	}
 	var answered atomic.Bool

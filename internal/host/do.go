@@ -3,6 +3,11 @@ package host
 import (
 	"time"
 
+	"github.com/replicad/replicad/internal/host/hands"
+	"github.com/replicad/replicad/internal/host/launchers"
+	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
+
 	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/host/agents"
@@ -23,16 +28,13 @@ func (h *Host) do(r act.Room, e act.Effect) {
 	case act.Wake:
 		h.wake(e)
 	case act.Make:
-		h.work.Go(func() {
-			a, err := h.create(e.Spec)
-			h.Post(answer{r, act.Made{Of: e.Of, Arena: a, Err: err}})
-		})
+		h.hands.Make(r, e)
 	case act.Park:
-		h.custody.Put(e.Arena.Key(), e.Arena.File())
+		h.hands.Custody.Put(e.Arena.Key(), e.Arena.File())
 		h.saveArenas()
-		h.custody.After(func() { h.Post(answer{r, e.Then}) })
+		h.hands.Custody.After(func() { h.Post(hands.Answer{To: r, Event: e.Then}) })
 	case act.Reserve:
-		h.reserve(e.Arena)
+		h.hands.Reserve(e.Arena)
 	case act.Forget:
 		h.forget(e.Arena)
 	case act.Retire:
@@ -40,7 +42,7 @@ func (h *Host) do(r act.Room, e act.Effect) {
 	case act.Save:
 		h.saveArenas()
 	case act.Unmap:
-		h.unmap(e.Arena)
+		h.hands.Unmap(e.Arena)
 	case act.Kill:
 		if err := h.processes.Kill(e.PID, e.Start); err != nil {
 			h.log.Failed("kill", e.Key, err.Error())
@@ -87,38 +89,52 @@ func (h *Host) doFor(e act.Effect) {
 			j.WaitsForGrowth(e)
 		}
 	case *mirrors.Fetch:
-		h.fetchMirror(e)
+		h.hands.Mirror(h.mirrors, e)
 	case *push.Send:
-		h.push.Learn(time.Now(), push.Handed{Send: e, Dropped: h.handOver(e)})
+		var dropped []transfer.Key
+		if j := h.jobs.of(e.Line.Job); j != nil {
+			if dropped = h.hands.Push(j.Job, e); len(dropped) > 0 {
+				j.RetainRank(e.Line.Rank)
+			}
+		}
+		h.push.Learn(time.Now(), push.Handed{Send: e, Dropped: dropped})
 	case push.Prune:
-		h.prunePushes(e)
+		if j := h.jobs.of(e.Job); h.hands.Prune(e) && j != nil {
+			j.Retain() // what they held
+		}
 	case *restore.Restore:
-		h.restore(e)
+		h.hands.Restore(h.ctx, h.restores, e)
 	case restore.Cancel:
 		e.Of.Stop()
 	case *restore.Reading:
-		h.readAtFence(e)
+		h.hands.Verify(h.restores, e)
 	case restore.Failed:
 		if kind := want.Of(e.Err); kind != want.Nothing {
 			h.launchers.Of(h.jobs.of(e.Job)).Short(e.Rank, kind, e.Err.Error(), time.Now())
 		}
 	case *scrub.Read:
-		h.scrubber.reads <- e
+		h.hands.Scrub(e)
 	case scrub.GiveUp:
 		if j := h.jobs.of(e.Read.Job); j != nil {
 			j.Rotted(e.Read.Copy, e.Why)
 		}
 	case *scrub.Fetch:
-		h.fetchBack(e)
-	case scrub.Cancel:
-		if cancel := h.scrubber.fetches[e.Fetch]; cancel != nil {
-			cancel()
+		var job *replica.Job
+		if j := h.jobs.of(e.Job); j != nil {
+			job = j.Job
 		}
+		h.hands.Back(h.ctx, h.scrub, e, job)
+	case scrub.Cancel:
+		h.hands.Cancel(e.Fetch)
 	case *writer.Write:
-		h.writeShard(e)
+		store := writer.Store(h.hands.Store)
+		if j := h.jobs.of(e.Job); j != nil {
+			store = j.Launched().Store(h.hands.Store, func(k launchers.Kept) { h.Post(k) })
+		}
+		h.hands.Write(h.writer, e, store)
 	case writer.Discard:
-		h.discard(e)
+		h.hands.Discard(h.writer, e)
 	case writer.Mark:
-		h.writeMarker(e)
+		h.hands.Mark(h.writer, e)
 	}
 }

@@ -54,7 +54,7 @@ func TestEveryMessageIsHandled(t *testing.T) {
 	for _, end := range []struct {
 		to             control.Direction
 		file, function string
-	}{{control.ToLeader, "../leader/links.go", "message"}, {control.ToNode, "host.go", "leaderSays"}} {
+	}{{control.ToLeader, "../leader/links.go", "message"}, {control.ToNode, "link.go", "leaderSays"}} {
 		cases := casesOf(t, end.file, nil, end.function)
 		for _, typ := range control.HandledTypes(end.to) {
 			if !slices.Contains(cases, typ) {

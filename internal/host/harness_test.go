@@ -101,7 +101,7 @@ func newRig(t *testing.T) *rig {
 		cancel()
 		close(d.ended)
 		d.work.Wait()
-		d.mover.Close()
+		d.hands.Mover.Close()
 		for _, lj := range d.jobs.all {
 			for _, lr := range lj.Ranks {
 				lr.Arena.Close()
@@ -119,13 +119,13 @@ func newRig(t *testing.T) *rig {
 
 // keeps has the host's custodian work.
 func (d *rig) keeps() {
-	c, ctx := d.custody, d.ctx
+	c, ctx := d.hands.Custody, d.ctx
 	d.servers.Go(func() { c.Run(ctx) })
 }
 
 // keptBy puts another keeper in the place of the custodian's.
 func (d *rig) keptBy(k holding.Vault) {
-	d.custody = holding.NewCustodian(k, nil, d.config.Journal, d.arenaListPath())
+	d.hands.Custody = holding.NewCustodian(k, nil, d.config.Journal, arenaListPath(d.cfg))
 	d.keeps()
 }
 
@@ -140,7 +140,7 @@ func (d *rig) connect() {
 func (d *rig) settled() {
 	d.t.Helper()
 	done := make(chan struct{})
-	d.custody.After(func() { close(done) })
+	d.hands.Custody.After(func() { close(done) })
 	select {
 	case <-done:
 	case <-time.After(fixture.Patience):
@@ -152,7 +152,7 @@ func (d *rig) settled() {
 func (d *rig) loadArenas() (holding.List, error) {
 	d.t.Helper()
 	d.settled()
-	return holding.LoadList(d.arenaListPath())
+	return holding.LoadList(arenaListPath(d.cfg))
 }
 
 // parked lists the keys of the arenas that the keeper holds once all that was asked for is there.
@@ -230,8 +230,8 @@ func (d *rig) arena(spec shm.Spec) *holding.Arena {
 		d.t.Fatal(err)
 	}
 	d.t.Cleanup(func() { a.Close() })
-	ref := holding.New(a, fmt.Sprintf("test-%d-%d", spec.Rank, rand.Uint64()), d.unmap)
-	d.custody.Put(ref.Key(), a.File())
+	ref := holding.New(a, fmt.Sprintf("test-%d-%d", spec.Rank, rand.Uint64()), d.hands.Unmap)
+	d.hands.Custody.Put(ref.Key(), a.File())
 	return ref
 }
 
@@ -515,4 +515,8 @@ func (d *rig) failed(j *job.Job, lr *rank.Rank, ev session.Fail) {
 		d.t.Fatal("nobody hears the rank")
 	}
 	lr.Peer = was
+}
+
+func (d *rig) mirrorArena(ctx context.Context, id replica.JobID, r replica.Rank, man replica.Manifest) (*holding.Arena, error) {
+	return handsOwner{d.Host}.Arena(ctx, id, r, man)
 }

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -16,21 +15,18 @@ import (
 	"github.com/replicad/replicad/internal/host/admission"
 	"github.com/replicad/replicad/internal/host/adoption"
 	"github.com/replicad/replicad/internal/host/agents"
-	"github.com/replicad/replicad/internal/host/fetch"
 	"github.com/replicad/replicad/internal/host/growth"
+	"github.com/replicad/replicad/internal/host/hands"
 	"github.com/replicad/replicad/internal/host/job"
 	"github.com/replicad/replicad/internal/host/launchers"
 	"github.com/replicad/replicad/internal/host/mirrors"
 	"github.com/replicad/replicad/internal/host/push"
 	"github.com/replicad/replicad/internal/host/restore"
-	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/scrub"
 	"github.com/replicad/replicad/internal/host/writer"
 	"github.com/replicad/replicad/internal/journal"
-	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/session"
-	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/spool"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
@@ -77,6 +73,9 @@ type Config struct {
 	Spool *spool.Spool // nil: durable writes hold their slots until the store has read them
 }
 
+// Tier is the durable tier as a host needs it.
+type Tier = hands.Tier
+
 // Sessions are the connections of the ranks and launchers here.
 type Sessions interface {
 	Events() <-chan session.Event
@@ -90,17 +89,6 @@ type Keeper interface {
 	All() (map[string]*os.File, error)
 }
 
-// Mover brings parts, and sends them to their mirrors: *mover.Mover.
-type Mover interface {
-	Fetch(context.Context, mover.Wanted, func(replica.Manifest) (mover.Staging, error)) (mover.Fetched, error)
-	Push(l mover.Line, p mover.Push, awaited func(transfer.Key) bool) (dropped []mover.Push)
-	Prune(job replica.JobID, wanted func(mover.Line, transfer.Key) bool) (dropped []mover.Push)
-	EndPushes(replica.JobID)
-	Moving(replica.JobID, replica.Generation) []mover.Moving
-	Traffic() []mover.Traffic
-	Close()
-}
-
 // Host is this node's side of every job. Its goroutine (run) owns all fields below the line; everybody else posts events.
 // Invariant: nothing on it costs more than microseconds an item, and nothing on it waits, for whatever it does all jobs of the
 // node wait. Arenas are made, bytes hashed and memory given back beside it, keeper and disk are the custodian's; what comes
@@ -108,15 +96,13 @@ type Mover interface {
 type Host struct {
 	around
 	linkage
-	memory
 	parts
-	began       time.Time // when the daemon did: what pulses count from
-	durableRate *writer.Rate
-	mover       Mover
-	fetches     *fetch.Fetcher
-	in          chan Event
-	ended       chan struct{}
-	work        sync.WaitGroup // everything that takes time; waited for by run
+	keeper Keeper
+	hands  *hands.Hands
+	began  time.Time // when the daemon did: what pulses count from
+	in     chan Event
+	ended  chan struct{}
+	work   sync.WaitGroup // everything that takes time; waited for by run
 
 	// Owned by run.
 	ctx        context.Context // run's: for what it starts
@@ -125,7 +111,6 @@ type Host struct {
 	asking     *account.Pace // of what processes here ask the leader
 	lastReport time.Time
 	leaving    leaving
-	yielding   yielding
 }
 
 // around is what a host was given.
@@ -137,13 +122,9 @@ type around struct {
 	audit     *journal.Auditor
 	sessions  Sessions
 	processes Processes
-	dial      func(ctx context.Context, addrs []string, node replica.NodeName, over transfer.Transport) (transfer.Lane, error)
-	ways      func(replica.Node) []string
 	hears     func(replica.NodeName) bool
 	notVoting func() []string // nil: nobody knows of any
 	learn     func([]replica.Revocation) []replica.Revocation
-	store     Tier
-	spool     *spool.Spool
 }
 
 // parts are the owners of what jobs share on the node. Owned by run.
@@ -151,7 +132,7 @@ type parts struct {
 	launchers *launchers.Pool // with what they and others here are short of
 	admission *admission.Gate // the processes that are on their way to their arena
 	desk      *desk.Desk      // the rendezvous, as ranks here see it
-	scrubber  scrubber
+	scrub     *scrub.Room
 	adoption  *adoption.Room
 	push      *push.Room
 	mirrors   *mirrors.Room
@@ -184,11 +165,6 @@ type (
 		request request
 		done    chan struct{}
 	}
-	// released is the end of a read of a place.
-	released struct {
-		arena *holding.Arena
-		place shm.Place
-	}
 )
 
 // request is what a goroutine beside the host asks of it. What is to be known is in its fields, and what was found is left there.
@@ -198,17 +174,15 @@ type request interface {
 }
 
 func New(c Config) *Host {
-	m := &Host{began: time.Now(), durableRate: writer.NewRate(uint64(c.Daemon.DurableRate)), in: make(chan Event, hostQueue), ended: make(chan struct{}),
+	m := &Host{began: time.Now(), keeper: c.Keeper, in: make(chan Event, hostQueue), ended: make(chan struct{}),
 		around: around{cfg: c.Daemon, cluster: c.Cluster, self: c.Self, log: c.Journal, audit: c.Audit, sessions: c.Sessions, processes: c.Processes,
-			dial: c.Dial, ways: c.Ways, hears: c.Hears, notVoting: c.NotVoting, learn: c.Learn, store: c.Store, spool: c.Spool},
-		linkage:  linkage{unlinked: time.Now(), nodes: map[replica.NodeName]replica.Node{}, questions: map[uint64]chan<- any{}},
-		memory:   memory{keeper: c.Keeper, create: shm.Create, room: shm.Room, reuse: (*shm.Staging).Reuse},
-		yielding: yielding{pacer: new(manners.Pacer)}}
+			hears: c.Hears, notVoting: c.NotVoting, learn: c.Learn},
+		linkage: linkage{unlinked: time.Now(), nodes: map[replica.NodeName]replica.Node{}, questions: map[uint64]chan<- any{}}}
 	if m.processes == nil {
 		m.processes = kernel{}
 	}
-	if m.ways == nil {
-		m.ways = replica.Node.Ways
+	if c.Ways == nil {
+		c.Ways = replica.Node.Ways
 	}
 	if m.hears == nil {
 		m.hears = func(replica.NodeName) bool { return false }
@@ -216,15 +190,16 @@ func New(c Config) *Host {
 	if m.learn == nil {
 		m.learn = func([]replica.Revocation) []replica.Revocation { return nil }
 	}
-	m.custody = holding.NewCustodian(m.keeper, c.Return, m.log, m.arenaListPath())
-	m.mover = mover.New(mover.Config{Self: m.self.Name, Dial: m.dialLane, Ways: m.waysTo, TCPLanes: c.TCPLanes, Slowest: c.SlowestPush, Parts: m.Parts(), Disk: m.store, Pushed: func(p mover.Pushed) { m.Post(answer{m.push, push.Ended{Pushed: p}}) }})
-	m.fetches = newFetcher(m)
+	m.hands = hands.New(hands.Config{Owner: handsOwner{m}, Log: m.log, Config: m.cfg, Self: m.self.Name, Cluster: m.cluster,
+		Store: c.Store, Spool: c.Spool, Custody: holding.NewCustodian(m.keeper, c.Return, m.log, arenaListPath(m.cfg)),
+		Dial: c.Dial, Ways: c.Ways, TCPLanes: c.TCPLanes, Slowest: c.SlowestPush, Parts: m.Parts(), Ask: m.fetchAsks,
+		Pushed: func(p mover.Pushed) { m.Post(hands.Answer{To: m.push, Event: push.Ended{Pushed: p}}) }})
 	m.launchers = launchers.New(launcherOwner{m}, m.log, m.audit, m.cfg, m.cluster, m.self.Name)
 	m.asking = account.NewPace(m.cfg.PerUser.Requests)
 	m.desk = desk.New(deskOwner{m}, m.log)
 	m.admission = admission.New(admissionOwner{rooms{m}}, admissionOwner{rooms{m}}, m.launchers, m.desk, m.log, m.audit, m.cfg)
 	m.adoption = adoption.New(rooms{m}, m.log, m.self.Boot, m.cfg.Timing.HangFirst)
-	m.scrubber = newScrubber(m)
+	m.scrub = scrub.New(rooms{m}, m.log, uint64(m.cfg.ScrubRate))
 	m.restores = restore.New(rooms{m}, m.log)
 	m.mirrors = mirrors.New(rooms{m}, m.log, m.self.Name)
 	m.growing = growth.New(rooms{m})
@@ -275,8 +250,8 @@ func (h *Host) spawn(fn func(ctx context.Context) Event) {
 // Run owns the host's state until ctx ends, then waits for what it started.
 func (h *Host) Run(ctx context.Context) {
 	h.ctx = ctx
-	h.work.Go(func() { h.custody.Run(ctx) })
-	h.work.Go(func() { h.readAgain(ctx) })
+	h.work.Go(func() { h.hands.Custody.Run(ctx) })
+	h.work.Go(func() { h.hands.Read(ctx, h.scrub) })
 	due := time.Now().Add(idleTick)
 	timer := time.NewTimer(idleTick)
 	defer timer.Stop()
@@ -289,7 +264,7 @@ func (h *Host) Run(ctx context.Context) {
 		case <-ctx.Done():
 			close(h.ended)
 			h.work.Wait()
-			h.mover.Close()
+			h.hands.Mover.Close()
 			return
 		case ev := <-h.in:
 			h.handle(ev)
@@ -308,8 +283,6 @@ func (h *Host) handle(ev Event) {
 	case asked:
 		ev.request.serve(h)
 		close(ev.done)
-	case released:
-		h.released(ev)
 	case launchers.Kept:
 		if j := h.jobs.of(ev.Job); j != nil {
 			h.launchers.Of(j).Keeps(ev)
@@ -326,194 +299,26 @@ func (h *Host) handle(ev Event) {
 		h.leaves(ev)
 	case admission.Event:
 		h.admission.Handle(ev, time.Now())
-	case arenaShort:
-		h.arenaShort(ev)
-	case answer:
-		h.notify(ev.to, ev.ev)
 	case act.Wake:
 		h.wake(ev)
 	case ended:
 		ev.ending.End(h.jobs.of(ev.job))
+	case hands.Answer:
+		h.answer(ev)
+	case hands.Reply:
+		h.reply(ev)
+	case hands.Released:
+		h.released(ev)
+	case hands.Short:
+		h.short(ev)
 	case desk.Event:
 		h.desk.Handle(ev)
-	case scrub.FetchEnded:
-		h.fetchedBack(ev)
-	case regionsHashed:
-		h.regionsHashed(ev)
-	case spooled:
-		h.send(control.SpoolReport(ev))
 	}
-}
-
-func (h *Host) linked(ev LinkUp) {
-	h.link, h.leader, h.term = ev.Link, ev.Leader, ev.Welcome.Term
-	h.told, h.asked = control.Told{}, false
-	h.lastReport = time.Time{}
-	h.link.Full = func(of any) { h.log.LeftOut(string(ev.Leader), of) }
-	h.log.Linked(ev.Leader, ev.Welcome.Term)
-	if !h.saidNoLeader.IsZero() {
-		h.log.LeaderAgain(ev.Leader, time.Since(h.unlinked))
-	}
-	h.unlinked, h.saidNoLeader = time.Time{}, time.Time{}
-	h.resend()
-}
-
-func (h *Host) linkLost(ev LinkDown) {
-	if h.link != ev.Link {
-		return // it was replaced
-	}
-	h.link, h.unlinked = nil, time.Now()
-	h.log.Unlinked(ev.Err)
-	for _, j := range h.jobs.all {
-		j.Unlinked(time.Now())
-	}
-	h.unanswered()
 }
 
 func (h *Host) nextRequest() uint64 {
 	h.requests++
 	return h.requests
-}
-
-func (h *Host) leaderSays(msg any) {
-	switch msg := msg.(type) {
-	case control.View:
-		h.learn(msg.Revoked)
-		h.told, h.asked = control.ToldBy(msg), false // it may be some seconds old; a change comes right behind it
-	case control.Change:
-		h.changed(msg)
-	case control.Progress:
-		if job := h.told.Jobs[msg.Job]; job != nil {
-			h.told.Jobs[msg.Job] = msg.After(job)
-		}
-		if j := h.jobs.of(msg.Job); j != nil {
-			j.Progressed(msg)
-		}
-	case replica.Candidate:
-		if j := h.jobs.of(msg.Job); j != nil {
-			j.Name(msg)
-		}
-	case replica.Ledger:
-		if j := h.jobs.of(msg.Job); j != nil {
-			j.TakeClocks(msg)
-		}
-	case control.Offers:
-		if j := h.jobs.of(msg.Job); j != nil {
-			h.launchers.Of(j).Offered(msg, time.Now())
-		}
-	case control.CaptureOrder:
-		if j := h.jobs.of(msg.Job); j != nil {
-			j.CaptureNow(msg.Generation)
-		}
-	case control.MirrorOrder:
-		h.notify(h.push, push.Asked{MirrorOrder: msg})
-	case control.UnheardQuestion:
-		h.send(control.UnheardAnswer{ID: msg.ID, Nodes: h.unheard()})
-	case control.GrowthRefused:
-		h.notify(h.growing, growth.Refused{Job: msg.Job, Rank: msg.Rank, Ask: msg.Ask, Why: msg.Why})
-	case control.RelayOrder:
-		h.notify(h.mirrors, mirrors.Relay{RelayOrder: msg})
-	case control.CorruptCopy:
-		if j := h.jobs.of(msg.Job); j != nil {
-			j.Recheck(msg)
-		}
-	case control.RegionsOrder:
-		h.hashRegions(msg)
-	case control.Tell:
-		if j := h.jobs.of(msg.Job); j != nil {
-			j.Told(msg.Text, time.Now())
-		}
-	case control.ClaimReply:
-		h.admission.Claimed(msg)
-	case control.CreateReply:
-		h.launchers.Created(msg, time.Now())
-	case control.AgentRound:
-		h.notify(h.agents, agents.Told{AgentRound: msg})
-	case control.KVReply:
-		h.desk.Reply(msg)
-	case control.SpoolOrder:
-		h.spools(msg)
-	case control.MarkerOrder:
-		h.notify(h.writer, writer.Ordered{MarkerOrder: msg})
-	case control.WriteTurn:
-		h.notify(h.writer, writer.Turned{WriteTurn: msg})
-	case control.MayLeave:
-		h.mayLeave(msg)
-	case control.StatusReply:
-		h.answered(msg.ID, msg)
-	case control.OperatorReply:
-		h.answered(msg.ID, msg)
-	}
-}
-
-// viewed takes over the leader's state and brings everything local in line with it.
-func (h *Host) viewed(v control.View) {
-	h.era, h.nodes, h.informed = v.Era, v.Nodes, true
-	known := make(map[replica.JobID]bool, len(v.Jobs))
-	for _, record := range v.Jobs {
-		h.jobs.follow(record)
-		known[record.ID] = true
-	}
-	for id, j := range h.jobs.all {
-		if !known[id] {
-			j.Unknown(v.Index)
-		}
-	}
-	h.notify(h.adoption, act.Changed{})
-	for _, j := range h.jobs.all {
-		j.Reconcile()
-	}
-	h.desk.JobsTold() // behind reconcile: who waited is held against the fences that it raised
-	h.launchers.Serve(time.Now())
-	h.admission.Serve(time.Now())
-	for id, j := range h.jobs.all {
-		if !known[id] && v.Index >= j.Job.LastIndex && len(j.View().Arenas()) == 0 && !h.launchers.Launching(j.Job.Name) {
-			h.jobs.drop(id)
-		}
-	}
-}
-
-// changed makes of the state that the leader told last the one that it tells now. A change that does not follow what is known here is
-// passed over whole, and the whole state asked for.
-func (h *Host) changed(c control.Change) {
-	h.learn(c.Revoked) // whatever it follows: revocations are never taken back
-	if h.asked {
-		return // it comes
-	}
-	v, err := h.told.After(c)
-	if err != nil {
-		h.log.Failed("view", fmt.Sprintf("change from entry %d to %d by leader %s", c.After, c.Index, h.leader), err.Error()+": the whole state is asked for")
-		h.asked = true
-		h.send(control.AskView{})
-		return
-	}
-	v.Term = h.term
-	h.told = control.ToldBy(v)
-	h.viewed(v)
-}
-
-// resend repeats to a new leader whatever waits for an answer.
-func (h *Host) resend() {
-	for _, j := range h.jobs.all { // first of all: since when things last goes with what is said of them
-		if l, ok := j.Clocks(); ok {
-			h.send(l)
-		}
-	}
-	h.admission.Resend()
-	h.launchers.Resend()
-	for _, s := range h.suspects {
-		h.send(s)
-	}
-	if h.leaving.words != nil {
-		h.send(control.Leaving{Goes: h.leaving.goes})
-	}
-	h.notify(h.agents, act.Linked{}) // before what the desk repeats, which ends with that all is said: a round may begin then
-	h.desk.Resend()
-	h.notify(h.scrubber.room, act.Linked{})
-	h.notify(h.writer, act.Linked{})
-	for _, j := range h.jobs.all {
-		j.Linked()
-	}
 }
 
 // tick does what no event announces, and says when it wants to be called again.
@@ -528,7 +333,7 @@ func (h *Host) tick() time.Duration {
 	if due {
 		h.lastReport = time.Now()
 	}
-	h.yield()
+	h.hands.Yield(time.Since(h.began), h.jobs.training)
 	h.asking.Tick(time.Now())
 	h.admission.Retry(time.Now())
 	next = min(next, h.turnRooms(time.Now()))
@@ -539,23 +344,6 @@ func (h *Host) tick() time.Duration {
 	h.launchers.KillStuck(time.Now())
 	h.leaderless(time.Now())
 	return next
-}
-
-// leaderless tells the log and, once, the launchers here that no leader is heard, and why, once that has lasted longer than an election, and again now and then.
-func (h *Host) leaderless(now time.Time) {
-	if h.link == nil && now.Sub(h.unlinked) >= noLeaderAfter && (h.saidNoLeader.IsZero() || now.Sub(h.saidNoLeader) >= noLeaderAgain) {
-		var why []string
-		if h.notVoting != nil {
-			why = h.notVoting()
-		}
-		remedy := h.log.NoLeader(now.Sub(h.unlinked), h.cfg.Voters, why)
-		for _, j := range h.jobs.all {
-			if h.saidNoLeader.IsZero() && !room.Over(j.Job) {
-				h.launchers.Of(j).Note(fmt.Sprintf("warning: no leader for %v: nothing is committed, and no lost rank is replaced; training goes on: %s", now.Sub(h.unlinked).Round(time.Second), remedy))
-			}
-		}
-		h.saidNoLeader = now
-	}
 }
 
 // Close gives back the memory that a host holds whose Run has returned: for a process that goes on. The keeper still has it.

@@ -7,8 +7,10 @@ import (
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/job"
+	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -57,6 +59,67 @@ func (t *jobs) drop(id replica.JobID) {
 	delete(t.all, id)
 }
 
+// training are the jobs whose ranks train here.
+func (t *jobs) training() (list []manners.Job) {
+	for id, j := range t.all {
+		if step, ok := j.Trains(); ok {
+			list = append(list, manners.Job{ID: id, Step: step})
+		}
+	}
+	return list
+}
+
+// ofProcess is the job of a process here, which may be on its way to its rank still. r is nil then.
+func (t *jobs) ofProcess(p session.Peer) (j *job.Job, r *replica.Rank) {
+	if j, of := t.byPeer(p); j != nil {
+		return j, &of
+	}
+	if name, is := t.at.Admission.JobOf(p.ID()); is {
+		j = t.named(name)
+	}
+	return j, nil
+}
+
+// origin answers a process with what its job began with, as JSON; an empty text: with the program's own state.
+func (t *jobs) origin(ev session.From) {
+	j, r := t.ofProcess(ev.Peer)
+	if j == nil {
+		ev.Peer.Refuse(ev.Header.Request, wire.CodeAgain, "the job is not known here yet")
+		return
+	}
+	text, known := j.Origin(r)
+	if !known {
+		ev.Peer.Refuse(ev.Header.Request, wire.CodeAgain, "not all ranks have named their groups yet")
+		return
+	}
+	head := wire.RankHeader{Type: wire.MFromIs, Request: ev.Header.Request, Epoch: j.Job.Epoch}
+	ev.Peer.Send(head, text) //nolint:errcheck // a dead peer is Gone
+}
+
+// recipe answers a process with how it gets the regions that its job has, a piece at a time. While a growth is under way nobody knows that.
+func (t *jobs) recipe(ev session.Recipe) {
+	j, _ := t.ofProcess(ev.Peer)
+	if j == nil || j.Job.Growth != nil {
+		ev.Peer.Refuse(ev.Header.Request, wire.CodeAgain, "the job is not known here yet, or grows at this moment")
+		return
+	}
+	all := j.Job.Recipe
+	from := min(int(ev.Offset), len(all))
+	piece := wire.Piece{Offset: uint32(from), Total: uint32(len(all)), Bytes: all[from:min(from+wire.MaxPiece, len(all))]}
+	head := wire.RankHeader{Type: wire.MRecipeIs, Request: ev.Header.Request, Epoch: j.Job.Epoch}
+	ev.Peer.Send(head, piece.Append(nil)) //nolint:errcheck // a dead peer is Gone
+}
+
+// resumed answers a rank with the durable generation that its job goes on from, as launchers print it.
+func (t *jobs) resumed(ev session.Resumed) {
+	text := ""
+	if j, _ := t.byPeer(ev.Peer); j != nil && j.Job.Plan != nil {
+		text = j.Job.Plan.Resumed
+	}
+	head := wire.RankHeader{Type: wire.MResumedIs, Request: ev.Header.Request}
+	ev.Peer.Send(head, []byte(replica.Cut(text, wire.MaxRefusedText))) //nolint:errcheck // a dead peer is Gone
+}
+
 // ended is the end of what ran beside the host for a job.
 type ended struct {
 	job    replica.JobID
@@ -88,7 +151,7 @@ func (h jobNode) Watch(pid int, start uint64) error { return h.sessions.Watch(pi
 
 func (h jobNode) FenceDesk(id replica.JobID, e replica.Epoch) { h.desk.Fence(id, e) }
 
-func (h jobNode) EndPushes(id replica.JobID) { h.mover.EndPushes(id) }
+func (h jobNode) EndPushes(id replica.JobID) { h.hands.Mover.EndPushes(id) }
 
 func (h jobNode) Beside(id replica.JobID, work func(context.Context) job.Ending) {
 	h.spawn(func(ctx context.Context) Event {
@@ -100,27 +163,24 @@ func (h jobNode) Beside(id replica.JobID, work func(context.Context) job.Ending)
 }
 
 func (h jobNode) Recheck(id replica.JobID, c holding.Copy, lost replica.Held) {
-	h.spawn(func(ctx context.Context) Event {
-		h.fetches.Verify(ctx, id, c.Arena, c.Place, lost)
-		return nil
-	})
+	h.hands.Recheck(id, c, lost)
 }
 
 // jobMemory is the memory of the host as its jobs see it.
 type jobMemory struct{ *Host }
 
 func (h jobMemory) Hold(a *shm.Arena, key string) *holding.Arena {
-	ref := holding.New(a, key, h.unmap)
-	h.custody.Put(key, ref.File())
+	ref := h.hands.Hold(a, key)
+	h.hands.Custody.Put(key, ref.File())
 	return ref
 }
 
-func (h jobMemory) Reserve(a *holding.Arena) { h.reserve(a) }
+func (h jobMemory) Reserve(a *holding.Arena) { h.hands.Reserve(a) }
 
 func (h jobMemory) Forget(a *holding.Arena) { h.forget(a) }
 
 func (h jobMemory) Save() { h.saveArenas() }
 
 func (h jobMemory) After(id replica.JobID, e job.Ending) {
-	h.custody.After(func() { h.Post(ended{id, e}) })
+	h.hands.Custody.After(func() { h.Post(ended{id, e}) })
 }

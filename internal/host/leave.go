@@ -106,19 +106,19 @@ func (h *Host) leaves(ev leaveAsked) {
 		}
 	}
 	h.send(control.Leaving{Goes: true})
-	h.mayLeave(control.MayLeave{})
+	h.leaving.may(control.MayLeave{})
 }
 
-// mayLeave passes the leader's word on. A word that nobody has taken yet is replaced. With its consent the daemon goes: it links to no other leader,
-// which would not know of that, and might let the rest of what this node has go.
-func (h *Host) mayLeave(m control.MayLeave) {
-	if h.leaving.words == nil {
+// may passes the leader's word on. A word that nobody has taken yet is replaced. With its consent the daemon goes: it links to no other
+// leader, which would not know of that, and might let the rest of what this node has go.
+func (l *leaving) may(m control.MayLeave) {
+	if l.words == nil {
 		return
 	}
-	h.leaving.goes = h.leaving.goes || m.Why == ""
+	l.goes = l.goes || m.Why == ""
 	select {
-	case <-h.leaving.words:
+	case <-l.words:
 	default:
 	}
-	h.leaving.words <- m
+	l.words <- m
 }

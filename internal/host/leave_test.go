@@ -33,7 +33,7 @@ func TestLeavingDaemonSaysWhatItGaveUp(t *testing.T) {
 	if asked := fixture.Only[control.Leaving](d.says()); len(asked) != 1 {
 		t.Errorf("the leader is asked %d times", len(asked))
 	}
-	d.mayLeave(control.MayLeave{Why: "step 5 of job job is written to the durable tier first"})
+	d.leaving.may(control.MayLeave{Why: "step 5 of job job is written to the durable tier first"})
 	<-heard
 	cancel()
 	d.until("that it goes", func() bool { return d.leaving.goes })

@@ -544,7 +544,7 @@ func (d *rig) durableTier() {
 		d.t.Fatal(err)
 	}
 	d.t.Cleanup(func() { s.Close() })
-	d.Host.store = s
+	d.hands.Store = s
 }
 
 // writesShard has the node write group 0's part of a generation.
@@ -671,7 +671,7 @@ func TestASlotIsFreeOnceItsPushHasEnded(t *testing.T) {
 	d.live(lr, 3, 7, replica.Idle)
 	begun, why := make(chan struct{}), make(chan error, 1)
 	var first sync.Once // what is committed is pushed too, and dials as well
-	d.dial = func(ctx context.Context, _ []string, _ replica.NodeName, _ transfer.Transport) (transfer.Lane, error) {
+	d.hands.Dial = func(ctx context.Context, _ []string, _ replica.NodeName, _ transfer.Transport) (transfer.Lane, error) {
 		is := false
 		first.Do(func() { is = true })
 		if !is {

@@ -20,7 +20,7 @@ func TestAFlippedBitIsNotTakenForPresent(t *testing.T) {
 	h := lr.Arena.Header()
 	at := int64(h.SlotOffset + h.SlotStride + 17) // in slot 1
 	d.write(lr.Arena, at, d.word(lr.Arena, at)^1)
-	f := fetch.Parts{Fetcher: d.fetches, Job: lj.Job, Plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 4)}, Rank: 0}
+	f := fetch.Parts{Fetcher: d.hands.Fetches, Job: lj.Job, Plan: &replica.Plan{Epoch: 4, Generation: fixture.Gen(3, 4)}, Rank: 0}
 	for _, c := range []struct {
 		place shm.Place
 		good  bool

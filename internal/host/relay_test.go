@@ -29,7 +29,7 @@ func TestRelay(t *testing.T) {
 	order := control.RelayOrder{Job: fixture.JobID, Epoch: 4, Part: replica.OfGroup(0), Rank: 0, Node: replica.Holder{Node: "n3", Incarnation: 33}}
 	d.leaderSays(order)
 	d.leaderSays(order)
-	f := fetch.Parts{Fetcher: d.fetches, Job: lj.Job, Plan: lj.Job.Plan, Rank: 0}
+	f := fetch.Parts{Fetcher: d.hands.Fetches, Job: lj.Job, Plan: lj.Job.Plan, Rank: 0}
 	var holders []replica.Holder
 	d.work.Go(func() {
 		src, _ := f.Plan.Source(replica.OfGroup(0))

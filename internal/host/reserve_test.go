@@ -1,6 +1,7 @@
 package host
 
 import (
+	"github.com/replicad/replicad/internal/host/hands"
 	"strings"
 	"testing"
 
@@ -21,7 +22,7 @@ func TestMemoryThatOthersTook(t *testing.T) {
 	p := d.process()
 	lr.PID, lr.Start = p.pid, p.start
 	d.says()
-	d.handle(arenaShort{lr.Arena, &shm.TooLittleMemory{Need: 3 << 20, Have: 2 << 20, Limit: "memory.max"}})
+	d.handle(hands.Short{Arena: lr.Arena, Err: &shm.TooLittleMemory{Need: 3 << 20, Have: 2 << 20, Limit: "memory.max"}})
 	if err := p.cmd.Wait(); err == nil {
 		t.Fatal("its process ended by itself")
 	}
@@ -46,7 +47,7 @@ func TestMirrorThatOthersTook(t *testing.T) {
 	lj := d.put(fixture.Job())
 	part := replica.OfRank(2)
 	a := d.mirrorOf(lj, part, 2, false)
-	d.handle(arenaShort{a, &shm.TooLittleMemory{}})
+	d.handle(hands.Short{Arena: a, Err: &shm.TooLittleMemory{}})
 	d.until("its memory given back", func() bool { return !d.parked()[a.Key()] })
 	if len(lj.Mirrors.All()) != 0 {
 		t.Errorf("mirrors %v", lj.Mirrors.All())

@@ -10,9 +10,11 @@ import (
 	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/fetch"
+	"github.com/replicad/replicad/internal/host/hands"
 	"github.com/replicad/replicad/internal/host/launchers"
 	"github.com/replicad/replicad/internal/host/room"
 	"github.com/replicad/replicad/internal/host/scrub"
+	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/want"
@@ -22,12 +24,6 @@ import (
 
 // rooms is the host as its rooms see it.
 type rooms struct{ *Host }
-
-// answer is for a room: the end of what it had done.
-type answer struct {
-	to act.Room
-	ev act.Event
-}
 
 // notify has a room learn of something, and does what follows.
 func (h *Host) notify(r act.Room, ev act.Event) {
@@ -50,7 +46,7 @@ func (h *Host) turn(r act.Room, now time.Time) time.Duration {
 // turnRooms gives each room its turn.
 func (h *Host) turnRooms(now time.Time) time.Duration {
 	next := idleTick
-	for _, r := range [...]act.Room{h.adoption, h.restores, h.mirrors, h.push, h.scrubber.room, h.writer, h.agents} {
+	for _, r := range [...]act.Room{h.adoption, h.restores, h.mirrors, h.push, h.scrub, h.writer, h.agents} {
 		next = min(next, h.turn(r, now))
 	}
 	check(h)
@@ -58,7 +54,7 @@ func (h *Host) turnRooms(now time.Time) time.Duration {
 }
 
 // Hold makes an arena of the node of its memory.
-func (h rooms) Hold(a *shm.Arena, key string) *holding.Arena { return holding.New(a, key, h.unmap) }
+func (h rooms) Hold(a *shm.Arena, key string) *holding.Arena { return h.hands.Hold(a, key) }
 
 func (h rooms) Self() replica.Holder { return h.self.Holder() }
 
@@ -86,16 +82,11 @@ func (h rooms) Alive(pid int, start uint64) bool { return h.processes.Alive(pid,
 func (h rooms) Halted(pid int, start uint64) bool { return h.processes.Halted(pid, start) }
 
 func (h rooms) Moving(id replica.JobID, g replica.Generation) []mover.Moving {
-	return h.mover.Moving(id, g)
+	return h.hands.Mover.Moving(id, g)
 }
 
 func (h rooms) Spec(job *replica.Job, r replica.Rank) shm.Spec {
 	return shm.Spec{Cluster: h.cluster, Era: h.era, Job: job.ID, Rank: r, ChunkBytes: room.ChunkBytes(job), Slots: room.Slots(job), Margin: uint64(h.cfg.MemoryMargin)}
-}
-
-// newFetcher brings parts of plans to this node.
-func newFetcher(h *Host) *fetch.Fetcher {
-	return &fetch.Fetcher{Self: h.self.Name, Cluster: h.cluster, Log: h.log, Mover: h.mover, Ask: h.fetchAsks, Reuse: func(s *shm.Staging) error { return h.reuse(s) }}
 }
 
 // served is a fetch's request, to be served on the host's goroutine.
@@ -148,7 +139,7 @@ func (h rooms) Spoiled(id replica.JobID, lost replica.Held, disk bool) {
 
 // GivenUp takes down that a bad copy is gone from its arena.
 func (h rooms) GivenUp(id replica.JobID, c holding.Copy) {
-	h.notify(h.scrubber.room, scrub.GivenUp{Job: id, Copy: c})
+	h.notify(h.scrub, scrub.GivenUp{Job: id, Copy: c})
 }
 
 // Corrupt passes on which nodes sent bytes that do not hash to their digests.
@@ -171,7 +162,7 @@ func (h rooms) Descriptors() error {
 const arenaDescriptors = 4
 
 // Room is why an arena finds too little memory here.
-func (h rooms) Room(spec shm.Spec) error { return launchers.FewerSlots(spec, h.room(spec)) }
+func (h rooms) Room(spec shm.Spec) error { return launchers.FewerSlots(spec, h.hands.Room(spec)) }
 
 // Lacks is why an arena can't be had here now.
 func (h rooms) Lacks(spec shm.Spec) error {
@@ -179,4 +170,58 @@ func (h rooms) Lacks(spec shm.Spec) error {
 		return err
 	}
 	return h.Room(spec)
+}
+
+// Coming tells whether a part is on its way into an arena already.
+func (h rooms) Coming(a *holding.Arena, part replica.Part, g replica.Generation, root replica.Digest) bool {
+	var r holding.Receiving
+	r.Add(a, part, g, root)
+	return r.Any()
+}
+
+// answer passes the end of what a room had done to that room.
+func (h *Host) answer(a hands.Answer) {
+	if ev, ok := a.Event.(scrub.FetchEnded); ok { // what is sealed again is reported first
+		h.hands.CameBack(ev)
+		if j := h.jobs.of(ev.Fetch.Job); j != nil {
+			j.Report()
+		}
+	}
+	h.notify(a.To, a.Event)
+}
+
+// regions has the regions of a part hashed, as the leader has ordered.
+func (h *Host) regions(o control.RegionsOrder) {
+	report := replica.RegionReport{Job: o.Job, Generation: o.Generation, Part: o.Part, Rank: o.Rank, Root: o.Root}
+	if j := h.jobs.of(o.Job); j != nil {
+		if at, ok := j.Copy(o); ok {
+			h.hands.Regions(at, report)
+			return
+		}
+	}
+	report.Failed = fmt.Sprintf("%v of generation %v with root %v does not lie in an arena of rank %d here",
+		o.Part, o.Generation, o.Root, o.Rank)
+	h.send(report)
+}
+
+// check holds what a host keeps against what must be true between any two events. In builds that do not check it does nothing.
+func check(h *Host) {
+	if !invariant.On {
+		return
+	}
+	has := map[*holding.Arena]string{} // what has an arena: two would each free its places
+	owns := func(a *holding.Arena, who string) {
+		invariant.Holds(a != nil, "%s has no arena", who)
+		invariant.Holds(has[a] == "", "arena %s is that of %s, and of %s", a.Key(), has[a], who)
+		invariant.Holds(!a.Dropped(), "%s has arena %s, which was given up", who, a.Key())
+		has[a] = who
+		a.Check()
+	}
+	for id, j := range h.jobs.all {
+		invariant.Holds(j.Job.ID == id, "job %v lies under %v", j.Job.ID, id)
+		j.Check()
+		j.CheckArenas(owns)
+	}
+	h.admission.Check()
+	h.launchers.Check()
 }

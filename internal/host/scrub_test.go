@@ -24,9 +24,9 @@ func (d *rig) scrubsNow() (read bool, bad bool) {
 // readsNext is what the scrub room wants read, some seconds after it was asked last; nil: nothing.
 func (d *rig) readsNext() *scrub.Read {
 	d.scrubAt = d.scrubAt.Add(6 * time.Second)
-	d.turn(d.scrubber.room, d.scrubAt)
+	d.turn(d.scrub, d.scrubAt)
 	select {
-	case r := <-d.scrubber.reads:
+	case r := <-d.hands.Reads:
 		return r
 	default:
 		return nil
@@ -37,9 +37,9 @@ func (d *rig) readsNext() *scrub.Read {
 func (d *rig) hasRead(r *scrub.Read) (bad bool) {
 	d.t.Helper()
 	err := r.Verify()
-	d.scrubber.room.Learn(d.scrubAt, scrub.ReadEnded{Read: r, Err: err})
+	d.scrub.Learn(d.scrubAt, scrub.ReadEnded{Read: r, Err: err})
 	if bad = errors.Is(err, shm.ErrCorrupt); bad {
-		d.turn(d.scrubber.room, d.scrubAt)
+		d.turn(d.scrub, d.scrubAt)
 		d.until("the copy is given up", func() bool { return r.Copy.Arena.Word(r.Copy.Place).Count() != r.Copy.Info.Count })
 	}
 	return bad
@@ -68,7 +68,7 @@ func TestScrubFindsAFlippedBit(t *testing.T) {
 			found++
 		}
 	}
-	if st := d.scrubber.room.Status(); found != 1 || st.Bad != 1 || st.Bytes != good.Bytes+bad.Bytes {
+	if st := d.scrub.Status(); found != 1 || st.Bad != 1 || st.Bytes != good.Bytes+bad.Bytes {
 		t.Errorf("%d found, %+v; want one of two copies, of %d and %d bytes", found, st, good.Bytes, bad.Bytes)
 	}
 	if a, b := lr.Arena.Word(slot(0)).State(), lr.Arena.Word(slot(1)).State(); a != replica.SlotSealed || b != replica.SlotFree || len(held(lr.Arena)) != 0 {
@@ -101,9 +101,9 @@ func TestScrubOfWhatIsFreed(t *testing.T) {
 	}
 	other := d.seal(lr.Arena, slot(0), fixture.Gen(3, 6), 2)
 	end := q.Verify()
-	d.notify(d.scrubber.room, scrub.ReadEnded{Read: q, Err: end})
-	if info, err := lr.Arena.Sealed(slot(0)); end == nil || d.scrubber.room.Status().Bad != 0 || err != nil || info.Root != other.Root {
-		t.Errorf("ended with %v, %+v; the place has %v (%v)", end, d.scrubber.room.Status(), info.Generation, err)
+	d.notify(d.scrub, scrub.ReadEnded{Read: q, Err: end})
+	if info, err := lr.Arena.Sealed(slot(0)); end == nil || d.scrub.Status().Bad != 0 || err != nil || info.Root != other.Root {
+		t.Errorf("ended with %v, %+v; the place has %v (%v)", end, d.scrub.Status(), info.Generation, err)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestScrubRestsDuringRecovery(t *testing.T) {
 	lr := d.attach(lj, 0)
 	d.seal(lr.Arena, slot(0), fixture.Gen(3, 5), 1)
 	for phase, want := range map[replica.JobPhase]bool{replica.Opening: false, replica.Open: true, replica.Closed: false, replica.Planned: false, replica.Ended: false} {
-		d.scrubber = newScrubber(d.Host)
+		d.scrub = scrub.New(rooms{d.Host}, d.Host.log, uint64(d.cfg.ScrubRate))
 		lj.Job.Phase = replica.Open
 		d.scrubsNow()
 		lj.Job.Phase = phase

@@ -17,19 +17,6 @@ import (
 	"github.com/replicad/replicad/transfer"
 )
 
-// reader opens a copy of a job for reading. On the host's goroutine.
-func (h *Host) reader(of *replica.Job, at holding.Copy) (*holding.Reader, error) {
-	return at.Open(of, func(a *holding.Arena, p shm.Place) { h.Post(released{a, p}) })
-}
-
-// released ends a read.
-func (h *Host) released(ev released) {
-	ev.arena.Release(ev.place)
-	if j := h.jobs.of(ev.arena.Spec().Job); j != nil && ev.arena.Readers(ev.place) == 0 {
-		j.Released(ev.arena)
-	}
-}
-
 // store answers other nodes' transfers: what this node holds, and the private parts it mirrors. Each stream names what it
 // wants by job, epoch and incarnation; the check is made here, at the place that acts.
 type store struct {
@@ -90,15 +77,15 @@ func (q *readWanted) open(h *Host) (transfer.Reader, error) {
 	at, ok := j.View().Find(nil, k.Part, k.Generation, k.Root)
 	if !ok {
 		if r := j.View().Receiving(k.Rank, k.Part, k.Generation, k.Root); r.Any() {
-			return h.pace(r, j.FetchedFor(k, q.peer)), nil
+			return h.hands.Pace(r, j.FetchedFor(k, q.peer)), nil
 		}
 		return nil, fmt.Errorf("%w: %v of generation %v with root %v is not here", transfer.ErrUnknownPart, k.Part, k.Generation, k.Root)
 	}
-	r, err := h.reader(j.Job, at)
+	r, err := h.hands.Open(j.Job, at)
 	if err != nil {
 		return nil, err // a nil *Reader in an interface would not be nil
 	}
-	return h.pace(r, j.FetchedFor(k, q.peer)), nil
+	return h.hands.Pace(r, j.FetchedFor(k, q.peer)), nil
 }
 
 // Accept takes a part to mirror from the node of the rank that made it.
@@ -116,15 +103,15 @@ func (s store) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifes
 	}
 	soon, cancel := context.WithTimeoutCause(s.ctx, acceptWait, fmt.Errorf("%w: the mirror's arena is being made", transfer.ErrNotYet))
 	defer cancel()
-	arena, err := s.h.mirrorArena(soon, k.Job, k.Rank, man)
+	arena, err := handsOwner{s.h}.Arena(soon, k.Job, k.Rank, man)
 	if err != nil {
 		return nil, nil, err
 	}
-	place, staging, err := s.h.fetches.Stage(s.ctx, k.Job, arena, man, &q)
+	place, staging, err := s.h.hands.Fetches.Stage(s.ctx, k.Job, arena, man, &q)
 	if err != nil {
 		return nil, nil, err
 	}
-	sink, end := s.h.paceSink(staging, man.Bytes, q.class)
+	sink, end := s.h.hands.PaceSink(staging, man.Bytes, q.class)
 	return sink, func(err error) error {
 		end()
 		if err == nil {

@@ -181,7 +181,7 @@ func TestArenaOutlivesItsGivingUp(t *testing.T) {
 	if !ok {
 		t.Fatal("a sealed part is not found")
 	}
-	r, err := d.reader(lj.Job, at)
+	r, err := d.hands.Open(lj.Job, at)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,11 +24,11 @@ func (h *Host) handleSession(ev session.Event) {
 	case session.Attach:
 		h.admission.Attach(ev, time.Now())
 	case session.Resumed:
-		h.resumed(ev)
+		h.jobs.resumed(ev)
 	case session.From:
-		h.origin(ev)
+		h.jobs.origin(ev)
 	case session.Recipe:
-		h.recipe(ev)
+		h.jobs.recipe(ev)
 	case session.Grow:
 		h.heard(ev.Peer, ev)
 	case session.Sealed:

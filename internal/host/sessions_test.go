@@ -175,7 +175,7 @@ func TestAttach(t *testing.T) {
 func TestGoneBeforeItsArena(t *testing.T) {
 	d := newRig(t)
 	var made *shm.Arena
-	d.create = func(s shm.Spec) (a *shm.Arena, err error) { made, err = shm.Create(s); return made, err }
+	d.hands.Create = func(s shm.Spec) (a *shm.Arena, err error) { made, err = shm.Create(s); return made, err }
 	lj := d.put(opening())
 	p, _ := d.hello(nil)
 	d.attachFor(p)

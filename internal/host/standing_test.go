@@ -62,7 +62,7 @@ func TestAMirrorTakesAPartOnce(t *testing.T) {
 				}
 			}
 		}
-		f := &fetch.Parts{Fetcher: d.fetches, Job: job, Plan: job.Plan, Rank: 1, Incarnation: 5}
+		f := &fetch.Parts{Fetcher: d.hands.Fetches, Job: job, Plan: job.Plan, Rank: 1, Incarnation: 5}
 		if pushFirst {
 			sink, done, err := d.accept("n2", k, man)
 			if err != nil {
@@ -70,7 +70,7 @@ func TestAMirrorTakesAPartOnce(t *testing.T) {
 			}
 			d.notify(d.mirrors, act.Changed{Job: lj.Job.ID})
 			d.serves(func() {
-				if _, _, err := d.fetches.Stage(d.ctx, lj.Job.ID, lj.Mirrors.Arena(k.Part), man, f); !errors.Is(err, holding.ErrBrought) {
+				if _, _, err := d.hands.Fetches.Stage(d.ctx, lj.Job.ID, lj.Mirrors.Arena(k.Part), man, f); !errors.Is(err, holding.ErrBrought) {
 					t.Errorf("a fetch that was begun before gets a place beside the push: %v", err)
 				}
 			})
@@ -86,7 +86,7 @@ func TestAMirrorTakesAPartOnce(t *testing.T) {
 			}
 			var at shm.Place
 			var s *shm.Staging
-			d.serves(func() { at, s, err = d.fetches.Stage(d.ctx, lj.Job.ID, ref, man, f) })
+			d.serves(func() { at, s, err = d.hands.Fetches.Stage(d.ctx, lj.Job.ID, ref, man, f) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -208,9 +208,9 @@ func TestAPlanFindsAPlaceBesideThePinnedCandidate(t *testing.T) {
 		j.Plan = &replica.Plan{Epoch: 4, Generation: T, Layout: j.Layout, Ranks: j.Ranks, Sources: []replica.Source{{Part: replica.OfGroup(0), Root: man.Root}}}
 	})
 	lj.Job = planned
-	f := &fetch.Parts{Fetcher: d.fetches, Job: planned, Plan: planned.Plan, Rank: 0, Incarnation: lr.Incarnation}
+	f := &fetch.Parts{Fetcher: d.hands.Fetches, Job: planned, Plan: planned.Plan, Rank: 0, Incarnation: lr.Incarnation}
 	d.serves(func() {
-		if at, _, err := d.fetches.Stage(d.ctx, lj.Job.ID, lr.Arena, man, f); err != nil || at != slot(1) {
+		if at, _, err := d.hands.Fetches.Stage(d.ctx, lj.Job.ID, lr.Arena, man, f); err != nil || at != slot(1) {
 			t.Errorf("staged in %v, %v; want the former candidate's slot", at, err)
 		}
 	})

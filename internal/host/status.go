@@ -33,7 +33,8 @@ func (h *Host) Status(ctx context.Context) (st Status, ok bool) {
 }
 
 func (st *Status) serve(h *Host) {
-	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: h.adoption.Awaiting(), KeeperLost: h.custody.Lost(), Scrubbed: h.scrubber.room.Status(), Nodes: h.nodes, Traffic: h.mover.Traffic(), Holding: h.yielding.pacer.Holding(), Requests: h.asking.Sent()}
+	*st = Status{Linked: h.link != nil, Leader: h.leader, Term: h.term, Adopting: h.adoption.Awaiting(), KeeperLost: h.hands.Custody.Lost(), Scrubbed: h.scrub.Status(),
+		Nodes: h.nodes, Traffic: h.hands.Mover.Traffic(), Holding: h.hands.Pacer.Holding(), Requests: h.asking.Sent()}
 	for _, j := range h.jobs.all {
 		st.Jobs = append(st.Jobs, j.Status())
 		if s, ok := j.Size(); ok {

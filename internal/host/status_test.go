@@ -103,7 +103,7 @@ func TestLostKeeper(t *testing.T) {
 			return nil, ctx.Err()
 		}
 	}
-	d.custody = holding.NewCustodian(k, back, d.config.Journal, d.arenaListPath())
+	d.hands.Custody = holding.NewCustodian(k, back, d.config.Journal, arenaListPath(d.cfg))
 	held := d.arena(shm.Spec{Geometry: fixture.Geometry(t, false)}) // parked with it
 	ctx := d.ctx                                                    // Run writes the host's own
 	running, stop := context.WithCancel(ctx)

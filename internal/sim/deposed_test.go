@@ -35,9 +35,7 @@ func TestCommitsComeBackThoughLeadersFall(t *testing.T) {
 				w.machines[n].start()
 			}
 			defer func() {
-				for _, n := range w.names {
-					w.machines[n].crash()
-				}
+				w.end()
 				cancel()
 				time.Sleep(time.Second) // a stream that was being opened to one of them
 				if t.Failed() {

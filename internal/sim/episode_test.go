@@ -66,9 +66,7 @@ func play(t *testing.T, seed uint64) {
 			w.machines[n].start()
 		}
 		s.run()
-		for _, n := range w.names {
-			w.machines[n].crash()
-		}
+		w.end()
 		w.linear()
 		cancel()
 		failed = w.failed > 0

@@ -66,9 +66,7 @@ func TestOneLauncherHoldsNobodyUp(t *testing.T) {
 			w.machines[n].start()
 		}
 		defer func() {
-			for _, n := range w.names {
-				w.machines[n].crash()
-			}
+			w.end()
 			cancel()
 			time.Sleep(time.Second)
 			if t.Failed() {

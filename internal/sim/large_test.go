@@ -121,9 +121,7 @@ func (w *world) trains(ctx context.Context, cancel func()) (end func()) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	return func() {
-		for _, n := range w.names {
-			w.machines[n].crash()
-		}
+		w.end()
 		cancel()
 		time.Sleep(time.Second) // a stream that was being opened to one of them
 		if w.t.Failed() || *all {

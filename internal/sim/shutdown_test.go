@@ -76,9 +76,7 @@ func shutDown(t *testing.T, seed uint64) {
 		if j := job(); j.Durable.Compare(owed) < 0 {
 			w.failf("all daemons have ended, step %d was committed when they were asked to, and step %d is on disk", owed.Step, j.Durable.Step)
 		}
-		for _, n := range w.names {
-			w.machines[n].crash()
-		}
+		w.end()
 		cancel()
 		if w.failed > 0 || *all {
 			w.save(t)
@@ -139,9 +137,7 @@ func shutDownMute(t *testing.T, seed uint64, order int, falls time.Duration) {
 				w.failf("all daemons have ended, and step %d is neither in the store nor in the spools: %s", j.Committed.Step, lacks)
 			}
 		}
-		for _, n := range w.names {
-			w.machines[n].crash()
-		}
+		w.end()
 		cancel()
 		if w.failed > 0 || *all {
 			w.save(t)

@@ -41,9 +41,7 @@ func TestCommitsGoOnWhereAMirrorTakesNothing(t *testing.T) {
 			w.machines[n].start()
 		}
 		defer func() {
-			for _, n := range w.names {
-				w.machines[n].crash()
-			}
+			w.end()
 			cancel()
 			time.Sleep(time.Second) // a stream that was being opened to one of them
 			if t.Failed() {

@@ -456,6 +456,16 @@ func (w *world) over() bool {
 	}
 }
 
+// end ends all machines at once. What a daemon still reports of the processes that died with it is no fault of the job's.
+func (w *world) end() {
+	w.mu.Lock()
+	w.calm = false
+	w.mu.Unlock()
+	for _, n := range w.names {
+		w.machines[n].crash()
+	}
+}
+
 func (w *world) failf(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -99,7 +99,8 @@ func (lr *Rank) send(head wire.RankHeader, body []byte) {
 	}
 }
 
-// shortly is why a rank has to exit, as far as an order has room: half a reason would name no cause, and where no launcher runs nobody else has it.
+// shortly is why a rank has to exit, as far as an order has room. Half a reason would name no cause, and where no launcher runs nobody
+// else has it.
 func shortly(why string) string {
 	if len(why) <= wire.MaxOrderText {
 		return why

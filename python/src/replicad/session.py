@@ -450,9 +450,8 @@ class Session:
                 if self._at >= 0:
                     self._trained.refreeze()
                 self._objects.drop_gradients()
-                if self._modes is None:
-                    self._modes = self._objects.modes()
-                self._objects.set_modes(self._modes)  # a restart may be raised in an evaluation, of before the first step too
+                self._modes = self._modes or self._objects.modes()
+                self._objects.set_modes(self._modes)  # a restart may be raised in an evaluation, before the first step too
                 self.reached("resume", order.step)
                 self._rank.ready(timeout)
                 break

@@ -1,4 +1,4 @@
-package host
+package hands
 
 import (
 	"context"
@@ -13,28 +13,25 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// spooled is the end of looking into the spool, or of writing what it held.
-type spooled control.SpoolReport
-
-// spools answers the leader, beside the host, what former lives of this daemon left in the spool of a job's durable writes, and writes it.
-func (h *Host) spools(o control.SpoolOrder) {
-	h.spawn(func(ctx context.Context) Event {
-		r := spooled{ID: o.ID}
-		if h.spool == nil || h.store == nil {
-			return r
+// Spooled answers the leader what former lives of this daemon left in the spool of a job's durable writes, and writes it.
+func (h *Hands) Spooled(o control.SpoolOrder) {
+	h.Owner.Beside(func(ctx context.Context) any {
+		r := control.SpoolReport{ID: o.ID}
+		if h.Spool == nil || h.Store == nil {
+			return Reply{Msg: r}
 		}
-		left, passed := writer.LeftBehind(ctx, h.spool, h.self.Name, h.cluster)
+		left, passed := writer.LeftBehind(ctx, h.Spool, h.Self, h.Cluster)
 		left = slices.DeleteFunc(left, func(n *tier.Spooled) bool { return n.Job != o.Name })
 		if len(o.Parts) > 0 {
 			r.Wrote, r.Failed = h.finishSpooled(ctx, o, left)
-			return r
+			return Reply{Msg: r}
 		}
 		for _, why := range passed {
-			h.log.Failed("spool", "what a former life of this daemon left", why)
+			h.Log.Failed("spool", "what a former life of this daemon left", why)
 		}
 		r.Passed = passed
 		r.Left = told(left)
-		return r
+		return Reply{Msg: r}
 	})
 }
 
@@ -60,14 +57,14 @@ func told(left []*tier.Spooled) (list [][]byte) {
 }
 
 // finishSpooled writes the parts that the leader wants of one generation, object by object.
-func (h *Host) finishSpooled(ctx context.Context, o control.SpoolOrder, left []*tier.Spooled) (wrote []replica.Stored, failed string) {
+func (h *Hands) finishSpooled(ctx context.Context, o control.SpoolOrder, left []*tier.Spooled) (wrote []replica.Stored, failed string) {
 	objects, frozen := map[string][]writer.Pick{}, map[string]*writer.Pick{} // a frozen part goes with its group's
 	for _, p := range o.Parts {
 		at, ok := writer.PickOf(left, o.Job, o.Generation, p)
 		if !ok {
 			return nil, fmt.Sprintf("%v of generation %v is not in the spool any more", p.Part, o.Generation)
 		}
-		name := tier.ObjectOf(h.self.Name, p.Part)
+		name := tier.ObjectOf(h.Self, p.Part)
 		if p.Part.Kind == replica.FrozenPart {
 			frozen[name] = &at
 			continue
@@ -77,8 +74,9 @@ func (h *Host) finishSpooled(ctx context.Context, o control.SpoolOrder, left []*
 	var why []string
 	for _, name := range slices.Sorted(maps.Keys(objects)) {
 		n := objects[name][0].Note
-		a := tier.Attempt{Name: n.Job, Job: n.ID, Owner: n.Owner, Began: n.Began, Cluster: h.cluster, Fleet: o.Fleet, Epoch: o.Epoch, Generation: n.Generation, Number: o.As}
-		s, err := writer.Finish(ctx, writer.Tier{Store: h.store, Spool: h.spool, Rate: h.durableRate}, a, name, frozen[name], objects[name])
+		a := tier.Attempt{Name: n.Job, Job: n.ID, Owner: n.Owner, Began: n.Began, Cluster: h.Cluster, Fleet: o.Fleet,
+			Epoch: o.Epoch, Generation: n.Generation, Number: o.As}
+		s, err := writer.Finish(ctx, writer.Tier{Store: h.Store, Spool: h.Spool, Rate: h.rate}, a, name, frozen[name], objects[name])
 		if err != nil {
 			why = append(why, err.Error())
 			continue
@@ -86,13 +84,4 @@ func (h *Host) finishSpooled(ctx context.Context, o control.SpoolOrder, left []*
 		wrote = append(wrote, s)
 	}
 	return wrote, strings.Join(why, "; ")
-}
-
-// Lacking is what a generation of a job lacks, by the word of the ranks here.
-func (h rooms) Lacking(id replica.JobID, g replica.Generation) []replica.Lacking {
-	j := h.jobs.of(id)
-	if j == nil {
-		return nil
-	}
-	return j.Lacking(g)
 }
