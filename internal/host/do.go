@@ -43,6 +43,8 @@ func (h *Host) do(r act.Room, e act.Effect) {
 		h.saveArenas()
 	case act.Unmap:
 		h.hands.Unmap(e.Arena)
+	case act.Cancel:
+		h.hands.Cancel(e.Of)
 	case act.Kill:
 		if err := h.processes.Kill(e.PID, e.Start); err != nil {
 			h.log.Failed("kill", e.Key, err.Error())
@@ -104,8 +106,6 @@ func (h *Host) doFor(e act.Effect) {
 		}
 	case *restore.Restore:
 		h.hands.Restore(h.ctx, h.restores, e)
-	case restore.Cancel:
-		e.Of.Stop()
 	case *restore.Reading:
 		h.hands.Verify(h.restores, e)
 	case restore.Failed:
@@ -124,8 +124,6 @@ func (h *Host) doFor(e act.Effect) {
 			job = j.Job
 		}
 		h.hands.Back(h.ctx, h.scrub, e, job)
-	case scrub.Cancel:
-		h.hands.Cancel(e.Fetch)
 	case *writer.Write:
 		store := writer.Store(h.hands.Store)
 		if j := h.jobs.of(e.Job); j != nil {

@@ -181,10 +181,12 @@ func (h rooms) Coming(a *holding.Arena, part replica.Part, g replica.Generation,
 
 // answer passes the end of what a room had done to that room.
 func (h *Host) answer(a hands.Answer) {
-	if ev, ok := a.Event.(scrub.FetchEnded); ok { // what is sealed again is reported first
-		h.hands.CameBack(ev)
-		if j := h.jobs.of(ev.Fetch.Job); j != nil {
-			j.Report()
+	if ev, ok := a.Event.(act.Ended); ok {
+		if f, ok := ev.Of.(*scrub.Fetch); ok { // what is sealed again is reported first
+			h.hands.CameBack(f, ev.Err)
+			if j := h.jobs.of(f.Job); j != nil {
+				j.Report()
+			}
 		}
 	}
 	h.notify(a.To, a.Event)

@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"github.com/replicad/replicad/internal/host/act"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func (d *rig) readsNext() *scrub.Read {
 func (d *rig) hasRead(r *scrub.Read) (bad bool) {
 	d.t.Helper()
 	err := r.Verify()
-	d.scrub.Learn(d.scrubAt, scrub.ReadEnded{Read: r, Err: err})
+	d.scrub.Learn(d.scrubAt, act.Ended{Of: r, Err: err})
 	if bad = errors.Is(err, shm.ErrCorrupt); bad {
 		d.turn(d.scrub, d.scrubAt)
 		d.until("the copy is given up", func() bool { return r.Copy.Arena.Word(r.Copy.Place).Count() != r.Copy.Info.Count })
@@ -101,7 +102,7 @@ func TestScrubOfWhatIsFreed(t *testing.T) {
 	}
 	other := d.seal(lr.Arena, slot(0), fixture.Gen(3, 6), 2)
 	end := q.Verify()
-	d.notify(d.scrub, scrub.ReadEnded{Read: q, Err: end})
+	d.notify(d.scrub, act.Ended{Of: q, Err: end})
 	if info, err := lr.Arena.Sealed(slot(0)); end == nil || d.scrub.Status().Bad != 0 || err != nil || info.Root != other.Root {
 		t.Errorf("ended with %v, %+v; the place has %v (%v)", end, d.scrub.Status(), info.Generation, err)
 	}

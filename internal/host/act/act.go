@@ -37,6 +37,11 @@ type (
 	Linked struct{}
 	// Gone is the end of a session.
 	Gone struct{ Peer session.Peer }
+	// Ended is the end of an effect that took time, beside the owner. What it has found is in the effect.
+	Ended struct {
+		Of  Effect
+		Err error
+	}
 	// Made is the end of a Make. Who asked knows it by Of.
 	Made struct {
 		Of    any
@@ -49,6 +54,7 @@ func (Changed) IsEvent()   {}
 func (Committed) IsEvent() {}
 func (Linked) IsEvent()    {}
 func (Gone) IsEvent()      {}
+func (Ended) IsEvent()     {}
 func (Made) IsEvent()      {}
 
 // Effect is something that a room wants done.
@@ -96,6 +102,8 @@ type (
 	Save struct{}
 	// Unmap gives memory back that no arena of the node is.
 	Unmap struct{ Arena *shm.Arena }
+	// Cancel ends an effect that nobody needs any more. Ended follows all the same.
+	Cancel struct{ Of Effect }
 	// Kill ends a process.
 	Kill struct {
 		Key   string // what it has, for the log
@@ -113,4 +121,5 @@ func (Forget) IsEffect()  {}
 func (Retire) IsEffect()  {}
 func (Save) IsEffect()    {}
 func (Unmap) IsEffect()   {}
+func (Cancel) IsEffect()  {}
 func (Kill) IsEffect()    {}

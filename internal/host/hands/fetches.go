@@ -28,7 +28,8 @@ func (h *Hands) Mirror(to act.Room, e *mirrors.Fetch) {
 		if err == nil {
 			err = f.Frozen(ctx, arena, man.FrozenRoot, e.Source, part)
 		}
-		return Answer{to, mirrors.FetchEnded{Fetch: e, Missed: f.Missed, Err: err}}
+		e.Missed = f.Missed
+		return Answer{to, act.Ended{Of: e, Err: err}}
 	})
 }
 
@@ -53,7 +54,7 @@ func (h *Hands) Restore(ctx context.Context, to act.Room, e *restore.Restore) {
 func (h *Hands) Verify(to act.Room, e *restore.Reading) {
 	h.Owner.Beside(func(ctx context.Context) any {
 		e.End(h.Fetches.Verify(ctx, e.Job, e.Copy.Arena, e.Copy.Place, e.Copy.Held))
-		return Answer{to, restore.ReadEnded{Of: e}}
+		return Answer{to, act.Ended{Of: e}}
 	})
 }
 
@@ -87,7 +88,7 @@ func (h *Hands) Read(ctx context.Context, to act.Room) {
 				case <-ctx.Done():
 				}
 			}
-			h.Owner.Post(Answer{to, scrub.ReadEnded{Read: r, Err: err}})
+			h.Owner.Post(Answer{to, act.Ended{Of: r, Err: err}})
 		case <-ctx.Done():
 			return
 		}
@@ -99,7 +100,7 @@ func (h *Hands) Read(ctx context.Context, to act.Room) {
 func (h *Hands) Back(ctx context.Context, to act.Room, e *scrub.Fetch, job *replica.Job) {
 	if job == nil || job.Plan == nil || int(e.Rank) >= len(job.Plan.Ranks) {
 		h.Owner.Beside(func(context.Context) any {
-			return Answer{to, scrub.FetchEnded{Fetch: e, Err: errors.New("the job has no plan")}}
+			return Answer{to, act.Ended{Of: e, Err: errors.New("the job has no plan")}}
 		})
 		return
 	}
@@ -117,24 +118,29 @@ func (h *Hands) Back(ctx context.Context, to act.Room, e *scrub.Fetch, job *repl
 		} else {
 			err = f.Frozen(ctx, e.Arena, e.Frozen, src, src.Part)
 		}
-		return Answer{to, scrub.FetchEnded{Fetch: e, Err: err}}
+		return Answer{to, act.Ended{Of: e, Err: err}}
 	})
 }
 
-// Cancel ends such a fetch.
-func (h *Hands) Cancel(e *scrub.Fetch) {
-	if cancel := h.back[e]; cancel != nil {
-		cancel()
+// Cancel ends what nobody needs any more.
+func (h *Hands) Cancel(e act.Effect) {
+	switch e := e.(type) {
+	case *restore.Restore:
+		e.Stop()
+	case *scrub.Fetch:
+		if cancel := h.back[e]; cancel != nil {
+			cancel()
+		}
 	}
 }
 
 // CameBack follows the end of such a fetch.
-func (h *Hands) CameBack(ev scrub.FetchEnded) {
-	h.Cancel(ev.Fetch)
-	delete(h.back, ev.Fetch)
-	if ev.Err != nil && !errors.Is(ev.Err, context.Canceled) {
-		what := fmt.Sprintf("%v of generation %v, whose copy here was given up", ev.Fetch.Source.Part, ev.Fetch.Generation)
-		h.Log.Retried("fetch", what, ev.Err.Error())
+func (h *Hands) CameBack(f *scrub.Fetch, err error) {
+	h.Cancel(f)
+	delete(h.back, f)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		what := fmt.Sprintf("%v of generation %v, whose copy here was given up", f.Source.Part, f.Generation)
+		h.Log.Retried("fetch", what, err.Error())
 	}
 }
 

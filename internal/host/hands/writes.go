@@ -23,7 +23,8 @@ func (h *Hands) Write(to act.Room, w *writer.Write, store writer.Store) {
 	tier := writer.Tier{Store: store, Spool: h.Spool, Rate: h.rate}
 	h.Owner.Beside(func(ctx context.Context) any {
 		info, err := w.Run(ctx, tier, h.ailing(to, w.Attempt))
-		h.Owner.Post(Answer{to, writer.Returned{Write: w, Info: info, Err: err}})
+		w.Info = info
+		h.Owner.Post(Answer{to, act.Ended{Of: w, Err: err}})
 		if w.Kept() {
 			w.Release(ctx)
 		}
@@ -37,7 +38,7 @@ func (h *Hands) Discard(to act.Room, d writer.Discard) {
 		if err := h.Store.Discard(ctx, d.Attempt, d.Objects); err != nil {
 			h.Log.Failed("durable", "remove what a skipped write left of job "+d.Name, err.Error())
 		}
-		return Answer{to, writer.Discarded{Discard: d}}
+		return Answer{to, act.Ended{Of: d}}
 	})
 }
 

@@ -79,20 +79,20 @@ func (r *Room) fetch(now time.Time, v room.JobView, part replica.Part, rank repl
 }
 
 // fetched follows the end of a fetch.
-func (r *Room) fetched(now time.Time, ev FetchEnded) {
-	v, known := r.owner.Job(ev.Fetch.Job.ID)
+func (r *Room) fetched(now time.Time, f *Fetch, err error) {
+	v, known := r.owner.Job(f.Job.ID)
 	if !known {
 		return
 	}
-	held, part, epoch := r.Of(v.Job.ID), ev.Fetch.Source.Part, ev.Fetch.Plan.Epoch
+	held, part, epoch := r.Of(v.Job.ID), f.Source.Part, f.Plan.Epoch
 	st := fetching{epoch: epoch, retryAt: now.Add(retry)}
 	if was := held.fetching[part]; was.epoch == epoch {
 		st.tries = was.tries
 	}
-	if ev.Err != nil && v.Job.Epoch == epoch && !errors.Is(ev.Err, context.Canceled) && !errors.Is(ev.Err, holding.ErrBrought) {
+	if err != nil && v.Job.Epoch == epoch && !errors.Is(err, context.Canceled) && !errors.Is(err, holding.ErrBrought) {
 		st.tries++
-		r.log.Retried("mirror", fmt.Sprintf("%v, epoch %d", part, epoch), ev.Err.Error())
-		if said, due := ev.Missed.Unreached(v.Job.ID, epoch, ev.Fetch.Rank, st.tries, ev.Err); due {
+		r.log.Retried("mirror", fmt.Sprintf("%v, epoch %d", part, epoch), err.Error())
+		if said, due := f.Missed.Unreached(v.Job.ID, epoch, f.Rank, st.tries, err); due {
 			r.effects = append(r.effects, act.Send{Msg: said})
 		}
 	}

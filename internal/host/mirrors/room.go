@@ -44,18 +44,11 @@ type (
 	}
 	// Relay is the leader's word that a node fetches a part for another one.
 	Relay struct{ control.RelayOrder }
-	// FetchEnded is the end of a Fetch.
-	FetchEnded struct {
-		Fetch  *Fetch
-		Missed room.Missed
-		Err    error
-	}
 )
 
-func (Parked) IsEvent()     {}
-func (Short) IsEvent()      {}
-func (Relay) IsEvent()      {}
-func (FetchEnded) IsEvent() {}
+func (Parked) IsEvent() {}
+func (Short) IsEvent()  {}
+func (Relay) IsEvent()  {}
 
 type (
 	// Fetch brings a part of a plan, and what it binds, into the arena that Find names, beside the owner.
@@ -64,6 +57,7 @@ type (
 		Plan   *replica.Plan
 		Source replica.Source
 		Rank   replica.Rank // for whom
+		Missed room.Missed  // once it has ended
 	}
 )
 
@@ -115,8 +109,10 @@ func (r *Room) Learn(now time.Time, ev act.Event) {
 			r.Of(ev.Job).relays.add(ev.RelayOrder)
 			r.fetchAll(now, v)
 		}
-	case FetchEnded:
-		r.fetched(now, ev)
+	case act.Ended:
+		if of, is := ev.Of.(*Fetch); is {
+			r.fetched(now, of, ev.Err)
+		}
 	}
 }
 

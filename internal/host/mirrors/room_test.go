@@ -242,7 +242,8 @@ func TestAPartOfThePlanIsFetched(t *testing.T) {
 	n.wants(lookEvery) // under way
 	broken := errors.New("dial: connection refused")
 	for try := 1; try <= room.TriesSaid; try++ {
-		n.room.Learn(n.now, FetchEnded{n.fetch, room.Missed{Part: replica.OfRank(1), Nodes: []replica.NodeName{"n2"}}, broken})
+		n.fetch.Missed = room.Missed{Part: replica.OfRank(1), Nodes: []replica.NodeName{"n2"}}
+		n.room.Learn(n.now, act.Ended{Of: n.fetch, Err: broken})
 		if try == room.TriesSaid {
 			n.wants(0, "failing private 1 from [n2]", "came")
 		} else {
@@ -254,7 +255,7 @@ func TestAPartOfThePlanIsFetched(t *testing.T) {
 	if len(n.failed) != room.TriesSaid {
 		t.Errorf("logged %q", n.failed)
 	}
-	n.room.Learn(n.now, FetchEnded{n.fetch, room.Missed{}, holding.ErrBrought}) // its maker brings it: no failure
+	n.room.Learn(n.now, act.Ended{Of: n.fetch, Err: holding.ErrBrought}) // its maker brings it: no failure
 	n.wants(0, "came")
 	roomtest.Seal(t, a, shm.Place{Kind: shm.Ring}, fixture.Gen(3, 5), replica.Digest{})
 	n.wants(time.Second) // it is here

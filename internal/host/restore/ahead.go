@@ -16,7 +16,7 @@ type Reading struct {
 	good bool // to be read once done is closed
 }
 
-// End says what the reading has found. It is called once, from anywhere; the owner learns of it by ReadEnded.
+// End says what the reading has found. It is called once, from anywhere; the owner learns of it by act.Ended.
 func (rd *Reading) End(good bool) {
 	rd.good = good
 	close(rd.done)

@@ -41,12 +41,9 @@ type (
 		Missed     room.Missed
 		Err        error
 	}
-	// ReadEnded is the end of a Reading.
-	ReadEnded struct{ Of *Reading }
 )
 
-func (Ended) IsEvent()     {}
-func (ReadEnded) IsEvent() {}
+func (Ended) IsEvent() {}
 
 type (
 	// Restore makes the parts of a plan lie sealed in a rank's arena, beside the owner.
@@ -56,8 +53,6 @@ type (
 		Rank room.Rank
 		stop context.CancelFunc
 	}
-	// Cancel ends a Restore that nobody needs any more.
-	Cancel struct{ Of *Restore }
 	// Failed says that a restore has failed, and is tried again.
 	Failed struct {
 		Job  replica.JobID
@@ -67,7 +62,6 @@ type (
 )
 
 func (*Restore) IsEffect() {}
-func (Cancel) IsEffect()   {}
 func (Failed) IsEffect()   {}
 func (*Reading) IsEffect() {}
 
@@ -179,9 +173,11 @@ func (r *Room) Learn(now time.Time, ev act.Event) {
 		}
 	case Ended:
 		r.ended(now, ev)
-	case ReadEnded:
-		if v, ok := r.owner.Job(ev.Of.Job); ok {
-			r.readAhead(v)
+	case act.Ended:
+		if of, is := ev.Of.(*Reading); is {
+			if v, ok := r.owner.Job(of.Job); ok {
+				r.readAhead(v)
+			}
 		}
 	}
 }
@@ -217,7 +213,7 @@ func (r *Room) cancel(v room.JobView) {
 			continue
 		}
 		if p.running != nil {
-			r.effects = append(r.effects, Cancel{p.running})
+			r.effects = append(r.effects, act.Cancel{Of: p.running})
 		}
 		delete(j.ranks, rank)
 	}

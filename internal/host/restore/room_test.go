@@ -87,9 +87,10 @@ func (n *node) wants(after time.Duration, want ...string) {
 		case *Restore:
 			e.Begin(n.t.Context())
 			got, n.restore = append(got, fmt.Sprintf("restore rank %d in epoch %d", e.Rank.Rank, e.Plan.Epoch)), e
-		case Cancel:
-			e.Of.Stop()
-			got = append(got, fmt.Sprintf("cancel epoch %d", e.Of.Plan.Epoch))
+		case act.Cancel:
+			of := e.Of.(*Restore)
+			of.Stop()
+			got = append(got, fmt.Sprintf("cancel epoch %d", of.Plan.Epoch))
 		case *Reading:
 			got, n.reading = append(got, fmt.Sprintf("read %v of %v", e.Copy.Held.Part, e.Copy.Info.Generation)), e
 		case act.Wake:
@@ -217,10 +218,10 @@ func TestWhatAPlanMayWantIsReadBeforeIt(t *testing.T) {
 	n.changes()
 	n.wants(lookEvery) // one place at a time
 	n.reading.End(true)
-	n.room.Learn(n.now, ReadEnded{n.reading})
+	n.room.Learn(n.now, act.Ended{Of: n.reading})
 	n.wants(0, "read private 0 of (3,5)")
 	n.reading.End(true)
-	n.room.Learn(n.now, ReadEnded{n.reading})
+	n.room.Learn(n.now, act.Ended{Of: n.reading})
 	n.wants(0)
 	a, id := n.view.Ranks[0].Arena, n.view.Job.ID
 	place := func(k shm.PlaceKind, i int) *Reading { return n.room.Reading(id, a, shm.Place{Kind: k, Index: i}) }

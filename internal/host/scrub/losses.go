@@ -59,13 +59,13 @@ func (ls losses) add(ev GivenUp) {
 	}
 }
 
-func (ls losses) fetched(now time.Time, ev FetchEnded) {
-	l := ev.Fetch.of
-	if l.fetch != ev.Fetch {
+func (ls losses) fetched(now time.Time, f *Fetch, err error) {
+	l := f.of
+	if l.fetch != f {
 		return // it was cancelled
 	}
 	l.fetch, l.next = nil, now
-	if ev.Err != nil {
+	if err != nil {
 		l.again = now.Add(min(retry<<min(l.tries, 10), retryMost))
 		l.tries++
 	}
@@ -236,5 +236,5 @@ func (l *loss) cancel() []act.Effect {
 	}
 	f := l.fetch
 	l.fetch = nil
-	return []act.Effect{Cancel{f}}
+	return []act.Effect{act.Cancel{Of: f}}
 }

@@ -105,8 +105,8 @@ func (n *node) wants(after time.Duration, want ...string) {
 				text += ", what is frozen"
 			}
 			got, n.fetch = append(got, text), e
-		case Cancel:
-			if e.Fetch != n.fetch {
+		case act.Cancel:
+			if e.Of != act.Effect(n.fetch) {
 				n.t.Error("another fetch is cancelled")
 			}
 			got = append(got, "cancel")
@@ -148,12 +148,12 @@ func TestALossIsReportedAndFetched(t *testing.T) {
 	n.commits(gen5, info.Root, "n2")
 	n.wants(time.Minute)
 	for _, wait := range []time.Duration{retry, 2 * retry, 4 * retry} { // the holder does not answer
-		n.room.Learn(n.now, FetchEnded{n.fetch, errors.New("no answer")})
+		n.room.Learn(n.now, act.Ended{Of: n.fetch, Err: errors.New("no answer")})
 		n.wants(wait - 1)
 		n.wants(retry, fetched)
 	}
 	roomtest.Seal(t, a, shm.Place{Index: 1}, gen5, replica.Digest{})
-	n.room.Learn(n.now, FetchEnded{n.fetch, nil})
+	n.room.Learn(n.now, act.Ended{Of: n.fetch})
 	n.wants(0, back)
 	n.wants(sayAgain, back)
 	n.commits(gen5, info.Root, "n1", "n2")
@@ -178,7 +178,7 @@ func TestALossIsPast(t *testing.T) {
 		if _, due := n.room.Next(); due || len(n.room.losses) != 0 {
 			t.Errorf("%s: left: %v", what, n.room.losses)
 		}
-		n.room.Learn(n.now, FetchEnded{n.fetch, errors.New("canceled")})
+		n.room.Learn(n.now, act.Ended{Of: n.fetch, Err: errors.New("canceled")})
 		n.wants(time.Minute)
 	}
 }
@@ -237,7 +237,7 @@ func TestALossBesideAnotherCopy(t *testing.T) {
 	n.gives(n.arenas[0], shm.Place{})
 	n.wants(0, "fetch group 0 of (3,5) from n1 n2")
 	roomtest.Seal(t, n.arenas[0], shm.Place{}, gen5, replica.Digest{})
-	n.room.Learn(n.now, FetchEnded{n.fetch, nil})
+	n.room.Learn(n.now, act.Ended{Of: n.fetch})
 	n.wants(0)
 	if len(n.room.losses) != 0 {
 		t.Errorf("left: %v", n.room.losses)
@@ -261,7 +261,7 @@ func TestAFrozenLoss(t *testing.T) {
 		}
 		n.wants(0, want...)
 		roomtest.Seal(t, a, frozen, fixture.Gen(1, 0), replica.Digest{})
-		n.room.Learn(n.now, FetchEnded{n.fetch, nil})
+		n.room.Learn(n.now, act.Ended{Of: n.fetch})
 		n.wants(0)
 		if len(n.room.losses) != 0 {
 			t.Errorf("mirror %v: left: %v", mirror, n.room.losses)

@@ -35,20 +35,10 @@ type Log interface {
 }
 
 type (
-	// ReadEnded is the end of a Read.
-	ReadEnded struct {
-		Read *Read
-		Err  error
-	}
 	// GivenUp says that a copy failed its digests, whoever read it, and that its place is free.
 	GivenUp struct {
 		Job  replica.JobID
 		Copy holding.Copy
-	}
-	// FetchEnded is the end of a Fetch.
-	FetchEnded struct {
-		Fetch *Fetch
-		Err   error
 	}
 )
 
@@ -77,18 +67,13 @@ type (
 		Frozen     replica.Digest // zero: the part itself
 		of         *loss
 	}
-	// Cancel ends a Fetch that nobody needs any more.
-	Cancel struct{ Fetch *Fetch }
 )
 
-func (ReadEnded) IsEvent()  {}
-func (GivenUp) IsEvent()    {}
-func (FetchEnded) IsEvent() {}
+func (GivenUp) IsEvent() {}
 
 func (*Read) IsEffect()  {}
 func (GiveUp) IsEffect() {}
 func (*Fetch) IsEffect() {}
-func (Cancel) IsEffect() {}
 
 // Room reads again what lies on a node, and looks after what was lost. It belongs to one goroutine.
 type Room struct {
@@ -114,21 +99,29 @@ func (r *Room) Status() control.ScrubStatus { return r.figures }
 // Learn takes an event. Step is to follow.
 func (r *Room) Learn(now time.Time, ev act.Event) {
 	switch ev := ev.(type) {
-	case ReadEnded:
-		ev.Read.Copy.Arena.Leave()
-		r.reading, r.look = false, now
-		r.readings.read(ev.Read.of, ev.Read.To, now)
-		r.figures.Bytes += ev.Read.bytes()
-		if errors.Is(ev.Err, shm.ErrCorrupt) {
-			r.figures.Bad++
-			r.bad = append(r.bad, GiveUp{ev.Read, ev.Err})
-		}
+	case act.Ended:
+		r.ended(now, ev)
 	case GivenUp:
 		r.losses.add(ev)
-	case FetchEnded:
-		r.losses.fetched(now, ev)
 	case act.Linked:
 		r.losses.linked()
+	}
+}
+
+// ended follows the end of a Read or a Fetch.
+func (r *Room) ended(now time.Time, ev act.Ended) {
+	switch of := ev.Of.(type) {
+	case *Read:
+		of.Copy.Arena.Leave()
+		r.reading, r.look = false, now
+		r.readings.read(of.of, of.To, now)
+		r.figures.Bytes += of.bytes()
+		if errors.Is(ev.Err, shm.ErrCorrupt) {
+			r.figures.Bad++
+			r.bad = append(r.bad, GiveUp{of, ev.Err})
+		}
+	case *Fetch:
+		r.losses.fetched(now, of, ev.Err)
 	}
 }
 

@@ -106,7 +106,7 @@ func (r *Room) behind(now time.Time, b *Behind, v room.JobView, plan replica.Dur
 
 // lays holds a part that is to be laid down.
 func (r *Room) lays(now time.Time, b *Behind, v room.JobView, s replica.Shard, loose, candidate bool) {
-	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Object: tier.ObjectOf(r.owner.Self().Node, s.Part), Parts: []replica.Part{s.Part}, store: r.owner.Store(), seenAt: now, toldAt: now, stop: make(chan struct{}), turn: make(chan struct{})}
+	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Object: tier.ObjectOf(r.owner.Self().Node, s.Part), Parts: []replica.Part{s.Part}, store: r.owner.Store(), seen: mark{at: now}, told: mark{at: now}, stop: make(chan struct{}), turn: make(chan struct{})}
 	err := r.owner.Undurable()
 	if err == nil {
 		err = w.hold(now, r.owner, v, s)

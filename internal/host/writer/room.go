@@ -54,12 +54,6 @@ type (
 		tier.Attempt
 		What string
 	}
-	// Returned is the end of a Write, also of one that was given up.
-	Returned struct {
-		Write *Write
-		Info  replica.Stored
-		Err   error
-	}
 	// Ordered is the leader's order to write a commit marker.
 	Ordered struct{ control.MarkerOrder }
 	// Marked is what became of a Mark: the generation exists, or why it does not.
@@ -70,16 +64,12 @@ type (
 	}
 	// Turned says that this node may give the store its part of a durable write.
 	Turned struct{ control.WriteTurn }
-	// Discarded is the end of a Discard.
-	Discarded struct{ Discard Discard }
 )
 
-func (Ailing) IsEvent()    {}
-func (Returned) IsEvent()  {}
-func (Ordered) IsEvent()   {}
-func (Marked) IsEvent()    {}
-func (Turned) IsEvent()    {}
-func (Discarded) IsEvent() {}
+func (Ailing) IsEvent()  {}
+func (Ordered) IsEvent() {}
+func (Marked) IsEvent()  {}
+func (Turned) IsEvent()  {}
 
 type (
 	// Mark has a commit marker written, beside the owner: the write that makes the generation exist.
@@ -133,19 +123,10 @@ func (r *Room) Learn(now time.Time, ev act.Event) {
 		}
 	case Ailing:
 		r.ails(now, ev)
-	case Returned:
-		delete(r.running, ev.Write)
-		r.ended(ev)
-		if v, ok := r.owner.Job(ev.Write.Job); ok {
-			r.discard(v, r.job(ev.Write.Job))
-		}
+	case act.Ended: // of a Write that was given up too
+		r.over(now, ev)
 	case Turned:
 		r.turn(now, ev)
-	case Discarded:
-		if v, ok := r.owner.Job(ev.Discard.Job); ok {
-			delete(r.job(ev.Discard.Job).discards, ev.Discard.Number)
-			r.follow(now, v)
-		}
 	case Ordered:
 		r.mark(ev.MarkerOrder)
 	case Marked:
@@ -155,6 +136,23 @@ func (r *Room) Learn(now time.Time, ev act.Event) {
 			for _, s := range j.said {
 				r.report(s)
 			}
+		}
+	}
+}
+
+// over follows the end of a Write or a Discard.
+func (r *Room) over(now time.Time, ev act.Ended) {
+	switch of := ev.Of.(type) {
+	case *Write:
+		delete(r.running, of)
+		r.ended(of, ev.Err)
+		if v, ok := r.owner.Job(of.Job); ok {
+			r.discard(v, r.job(of.Job))
+		}
+	case Discard:
+		if v, ok := r.owner.Job(of.Job); ok {
+			delete(r.job(of.Job).discards, of.Number)
+			r.follow(now, v)
 		}
 	}
 }
@@ -245,7 +243,7 @@ func (r *Room) objects(w *replica.DurableWrite) (list []object) {
 
 // begin begins one object.
 func (r *Room) begin(now time.Time, v room.JobView, j *job, o object) {
-	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Object: o.name, store: r.owner.Store(), seenAt: now, toldAt: now, stop: make(chan struct{}), turn: make(chan struct{})}
+	w := &Write{Attempt: tier.AttemptOf(v.Job, r.owner.Cluster()), Object: o.name, store: r.owner.Store(), seen: mark{at: now}, told: mark{at: now}, stop: make(chan struct{}), turn: make(chan struct{})}
 	for _, s := range o.shards {
 		w.Parts = append(w.Parts, s.Part)
 	}
@@ -308,17 +306,17 @@ func (r *Room) failed(j *job, w *Write, how func(*control.ShardReport)) {
 func (r *Room) report(s control.ShardReport) { r.effects = append(r.effects, act.Send{Msg: s}) }
 
 // ended takes the end of a write. One that was given up has been reported.
-func (r *Room) ended(ev Returned) {
-	j := r.current(ev.Write)
-	if j == nil || j.writes[ev.Write.Object] != ev.Write || ev.Write.given {
+func (r *Room) ended(w *Write, err error) {
+	j := r.current(w)
+	if j == nil || j.writes[w.Object] != w || w.given {
 		return
 	}
-	if ev.Err != nil {
-		r.failed(j, ev.Write, func(s *control.ShardReport) { s.Failed, s.Fenced = Text(ev.Err), errors.Is(ev.Err, tier.ErrFenced) })
+	if err != nil {
+		r.failed(j, w, func(s *control.ShardReport) { s.Failed, s.Fenced = Text(err), errors.Is(err, tier.ErrFenced) })
 		return
 	}
-	j.said[ev.Write.Object] = ev.Write.report(func(s *control.ShardReport) { s.Info = ev.Info })
-	r.report(j.said[ev.Write.Object])
+	j.said[w.Object] = w.report(func(s *control.ShardReport) { s.Info = w.Info })
+	r.report(j.said[w.Object])
 }
 
 // look lets go of what was read whole, and judges the writes that hold a slot.
@@ -331,7 +329,7 @@ func (r *Room) look(now time.Time) {
 			continue
 		}
 		for _, w := range j.writes {
-			if w.look(now); r.running[w] && !w.over && now.Sub(w.seenAt) >= silent {
+			if w.look(now); r.running[w] && !w.over && now.Sub(w.seen.at) >= silent {
 				r.skip(now, j, w, fmt.Sprintf("no byte of it was taken for %v: see what ails %s", silent, w.store), false)
 			}
 			r.grows(now, w)
@@ -342,9 +340,9 @@ func (r *Room) look(now time.Time) {
 
 // grows tells the leader now and then how far a write is that moves: much more often than it gives one up.
 func (r *Room) grows(now time.Time, w *Write) {
-	if r.running[w] && !w.over && w.seen != w.told && now.Sub(w.toldAt) >= growsEvery {
-		w.told, w.toldAt = w.seen, now
-		r.report(w.report(func(s *control.ShardReport) { s.Written = uint64(w.seen) }))
+	if r.running[w] && !w.over && w.seen.n != w.told.n && now.Sub(w.told.at) >= growsEvery {
+		w.told = mark{w.seen.n, now}
+		r.report(w.report(func(s *control.ShardReport) { s.Written = uint64(w.seen.n) }))
 	}
 }
 

@@ -203,7 +203,8 @@ func begun(t *testing.T, slots int) *node {
 // returns ends the newest write.
 func (n *node) returns(err error) {
 	n.write.close()
-	n.room.Learn(n.now, Returned{Write: n.write, Info: replica.Stored{Key: "group-0"}, Err: err})
+	n.write.Info = replica.Stored{Key: "group-0"}
+	n.room.Learn(n.now, act.Ended{Of: n.write, Err: err})
 }
 
 // A shard is written once; how it ended is said once, and again to another leader.
@@ -475,7 +476,7 @@ func TestNoWriteIsBegunBesideOneThatHangs(t *testing.T) {
 		root := n.seals(1, gen9).Root
 		n.named(gen9, root)
 		n.wants(0, "report group 0 of (3,9): failed: the write of generation (3,5) was given up 12s ago and has not returned: see what ails the file system of durable_dir")
-		n.room.Learn(n.now, Returned{Write: hung, Err: errors.New("too late")})
+		n.room.Learn(n.now, act.Ended{Of: hung, Err: errors.New("too late")})
 		n.wants(0, "discard [group-0] of write 1")
 		n.named(replica.Generation{}, replica.Digest{})
 		n.named(gen9, root)
@@ -509,12 +510,12 @@ func TestWhatAWriteLeftGoes(t *testing.T) {
 	first := Discard{n.write.Attempt, []string{"group-0"}}
 	n.named(gen5, root)
 	n.wants(0, write5)
-	n.room.Learn(n.now, Discarded{first})
+	n.room.Learn(n.now, act.Ended{Of: first})
 	n.named(replica.Generation{}, replica.Digest{})
 	n.wants(0)
 	n.returns(holding.ErrDropped)
 	n.wants(0, "discard [group-0] of write 2")
-	n.room.Learn(n.now, Discarded{Discard{n.write.Attempt, nil}})
+	n.room.Learn(n.now, act.Ended{Of: Discard{n.write.Attempt, nil}})
 	n.wants(time.Minute)
 }
 
@@ -538,7 +539,7 @@ func TestAFailureIsOneLine(t *testing.T) {
 func TestAFencedWrite(t *testing.T) {
 	n := begun(t, 2)
 	n.write.close()
-	n.room.Learn(n.now, Returned{Write: n.write, Err: fmt.Errorf("claim: %w", tier.ErrFenced)})
+	n.room.Learn(n.now, act.Ended{Of: n.write, Err: fmt.Errorf("claim: %w", tier.ErrFenced)})
 	reports := 0
 	for _, e := range n.room.Step(n.now) {
 		if r, ok := sent(e); ok && r.Fenced && r.Failed != "" && r.Number == 1 {
@@ -605,7 +606,8 @@ func TestPrivatePartsAreOneObject(t *testing.T) {
 	if err := soon(t, "the end", r.ended); err != nil || second.Readers(shm.Place{Kind: shm.Ring}) != 0 {
 		t.Errorf("it ends with %v", err)
 	}
-	n.room.Learn(n.now, Returned{Write: n.write, Info: replica.Stored{Key: "node-n1"}})
+	n.write.Info = replica.Stored{Key: "node-n1"}
+	n.room.Learn(n.now, act.Ended{Of: n.write})
 	reports := 0
 	for _, e := range n.room.Step(n.now) {
 		if s, ok := sent(e); ok && s.Part == replica.OfRank(0) && slices.Equal(s.Also, []replica.Part{replica.OfRank(1)}) {

@@ -80,7 +80,7 @@ func (w *Write) ails(now time.Time) string {
 	if by == w.store && !w.turned {
 		return "Other nodes wrote first (durable_writers of the leader's node). " + remedy
 	}
-	if since := now.Sub(w.seenAt); since >= stuck {
+	if since := now.Sub(w.seen.at); since >= stuck {
 		return fmt.Sprintf("No byte of it was taken for %v: see what ails %s. %s", since.Round(time.Second), by, remedy)
 	}
 	read, of := w.progress()
@@ -90,9 +90,9 @@ func (w *Write) ails(now time.Time) string {
 // sayLate tells the leader that a write holds a commit up: that is no fault yet, and not silent.
 func (r *Room) sayLate(now time.Time, w *Write) {
 	late := now.Sub(w.lack.at)
-	if w.seen == 0 || late < lateEvery || now.Sub(w.lateAt) < lateEvery {
+	if w.seen.n == 0 || late < lateEvery || now.Sub(w.lateAt) < lateEvery {
 		return
 	}
 	w.lateAt = now
-	r.report(w.report(func(s *control.ShardReport) { s.Written, s.LateMS = uint64(w.seen), uint64(late.Milliseconds()) }))
+	r.report(w.report(func(s *control.ShardReport) { s.Written, s.LateMS = uint64(w.seen.n), uint64(late.Milliseconds()) }))
 }

@@ -32,6 +32,7 @@ type Write struct {
 	tier.Attempt
 	Object string
 	Parts  []replica.Part
+	Info   replica.Stored // what the store has, once it has ended well
 
 	note   *tier.Spooled // for who finishes the write, should this daemon die; nil: nobody could
 	kept   []*spool.Part // note and parts of an object that is written, until the others of the generation are
@@ -44,10 +45,8 @@ type Write struct {
 	turn   chan struct{} // closed once the store may be given something
 
 	// As the Room saw it last.
-	seen    int64
-	seenAt  time.Time
-	told    int64 // of what was seen the leader knows
-	toldAt  time.Time
+	seen    mark
+	told    mark      // of what was seen the leader knows
 	lateAt  time.Time // when the leader was told that it holds up a commit
 	lack    lack
 	begun   bool // by Run
@@ -55,6 +54,12 @@ type Write struct {
 	over    bool // it was ended
 	endedAt time.Time
 	given   bool // it was given up, and reported as failed
+}
+
+// mark is how much of a write was done, and when.
+type mark struct {
+	n  int64 // bytes
+	at time.Time
 }
 
 // piece is a part of a Write in its slot.
@@ -159,7 +164,7 @@ func (w *Write) give(ctx context.Context, to Store, frozen *tier.Part, parts []t
 // turns lets the object be given to the store.
 func (w *Write) turns(now time.Time) {
 	if !w.turned {
-		w.turned, w.seenAt = true, now
+		w.turned, w.seen.at = true, now
 		close(w.turn)
 	}
 }
@@ -340,8 +345,8 @@ func (w *Write) stopped() error {
 
 // look takes note of what has moved since, and lets go of the slots that are read whole.
 func (w *Write) look(now time.Time) {
-	if n := w.moved.Load(); n != w.seen || !w.turned { // who waits for others is not silent
-		w.seen, w.seenAt = n, now
+	if n := w.moved.Load(); n != w.seen.n || !w.turned { // who waits for others is not silent
+		w.seen = mark{n, now}
 	}
 	for _, p := range w.pieces {
 		if p.read.Load() >= p.bytes {

@@ -431,7 +431,7 @@ func TestAStoreThatFails(t *testing.T) {
 
 // What a commit waits for while a part is copied is said with another remedy.
 func TestASlowSpoolIsNamed(t *testing.T) {
-	w := &Write{pieces: []*piece{{bytes: 4 << 20}, {bytes: 1 << 20}}, seenAt: time.Unix(100, 0)}
+	w := &Write{pieces: []*piece{{bytes: 4 << 20}, {bytes: 1 << 20}}, seen: mark{at: time.Unix(100, 0)}}
 	w.pieces[0].read.Store(3 << 20)
 	w.road.Store(&road{through: "/fast/file"})
 	for at, want := range map[time.Time]string{
