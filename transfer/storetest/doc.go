@@ -55,7 +55,7 @@ const (
 	Again Ability = "again"
 	// Opens: it serves what it has taken.
 	Opens Ability = "opens"
-	// Judges: it refuses chunks of a wrong length or number, and to seal a part that lacks chunks.
+	// Judges: it refuses chunks of a wrong length or number.
 	Judges Ability = "judges"
 	// Counts: the bed can see what is in use.
 	Counts Ability = "counts"

@@ -108,6 +108,9 @@ func (m *Memory) Accept(peer replica.NodeName, k transfer.Key, man replica.Manif
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.filled--
+		s.mu.Lock()
+		s.ended = true
+		s.mu.Unlock()
 		if i := slices.IndexFunc(s.p.Chunks, func(b []byte) bool { return b == nil }); err == nil && i >= 0 {
 			err = fmt.Errorf("chunk %d has not come", i)
 		}
@@ -120,8 +123,9 @@ func (m *Memory) Accept(peer replica.NodeName, k transfer.Key, man replica.Manif
 
 // taking is a part that is on its way.
 type taking struct {
-	mu sync.Mutex
-	p  Part
+	mu    sync.Mutex
+	p     Part
+	ended bool
 }
 
 func (s *taking) Have(i int) bool {
@@ -135,6 +139,9 @@ func (s *taking) Put(i int, b []byte) error {
 	defer s.mu.Unlock()
 	if i < 0 || i >= len(s.p.Chunks) {
 		return fmt.Errorf("no chunk %d", i)
+	}
+	if s.ended {
+		return fmt.Errorf("chunk %d: the push has ended", i)
 	}
 	if _, n := replica.ChunkSpan(i, s.p.Manifest.Bytes, s.p.Manifest.ChunkBytes); uint64(len(b)) != n {
 		return fmt.Errorf("chunk %d of %d bytes, want %d", i, len(b), n)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/replicad/replicad/replica"
@@ -14,7 +15,7 @@ import (
 func Rows() []Row {
 	return []Row{
 		{"open: the manifest is of the key, its chunks hash to its digests", nil, opensWhole},
-		{"open: readers read beside each other, and each ends by itself", nil, readersApart},
+		{"open: readers, and goroutines of one, read beside each other; each ends by itself", nil, readersApart},
 		{"open: what is not here is unknown", nil, unknown},
 		{"open: keys of another time are refused by their kind", []Ability{Epochs}, openInTime},
 		{"open: a stranger gets nothing", []Ability{Peers}, openStranger},
@@ -22,9 +23,11 @@ func Rows() []Row {
 		{"accept: a push that broke off leaves no part, and the part is taken again", []Ability{Takes, Again}, broken},
 		{"accept: nothing is served as whole before the end", []Ability{Takes, Opens}, halfway},
 		{"accept: a sink has what it was given, and keeps no buffer", []Ability{Takes}, sinks},
-		{"accept: chunks come from several goroutines", []Ability{Takes}, parallel},
+		{"accept: chunks come from several goroutines, and again", []Ability{Takes}, parallel},
+		{"accept: chunks that come after the end change nothing", []Ability{Takes, Again}, late},
+		{"accept: a push may end while chunks come", []Ability{Takes, Again}, cut},
 		{"accept: chunks that do not fit are refused, and harm nothing", []Ability{Takes, Judges}, misfits},
-		{"accept: a part that lacks a chunk is not sealed", []Ability{Takes, Judges}, lacking},
+		{"accept: a part that lacks a chunk is not sealed", []Ability{Takes}, lacking},
 		{"accept: a part that is here is taken, and stays", []Ability{Takes, Opens}, twice},
 		{"accept: keys of another time are refused by their kind, and leave nothing", []Ability{Takes, Epochs}, acceptInTime},
 		{"accept: a stranger's push is refused, and leaves nothing", []Ability{Takes, Peers}, acceptStranger},
@@ -47,8 +50,8 @@ func readersApart(b *Bed) error {
 		return err
 	}
 	var all sync.WaitGroup
-	errs := make([]error, 2)
-	for i, r := range []transfer.Reader{first, second} {
+	errs := make([]error, 3)
+	for i, r := range []transfer.Reader{first, second, first} { // a push over several streams has one reader
 		all.Go(func() { errs[i] = reads(r, b.Has) })
 	}
 	b.do(all.Wait)
@@ -248,22 +251,80 @@ func parallel(b *Bed) error {
 	if err != nil {
 		return err
 	}
-	errs := make([]error, len(b.Takes.Chunks))
-	b.do(func() {
+	if err := in.putAll(2); err != nil {
+		return errors.Join(err, in.ends(err))
+	}
+	return errors.Join(in.ends(nil), b.taken())
+}
+
+// putAll puts each chunk so many times, all at once.
+func (in *push) putAll(times int) error {
+	chunks := slices.Repeat(in.b.Takes.Chunks, times)
+	errs := make([]error, len(chunks))
+	in.b.do(func() {
 		var all sync.WaitGroup
-		for i, c := range b.Takes.Chunks {
+		for i, c := range chunks {
 			all.Go(func() {
 				buf := bytes.Clone(c)
-				errs[i] = in.sink.Put(i, buf)
+				errs[i] = in.sink.Put(i%len(in.b.Takes.Chunks), buf)
 				clear(buf)
 			})
 		}
 		all.Wait()
 	})
-	if err := errors.Join(errs...); err != nil {
-		return errors.Join(err, in.ends(err))
+	return errors.Join(errs...)
+}
+
+// late puts chunks by way of a push that has ended, while another one of the part is under way, and once that is sealed.
+func late(b *Bed) error {
+	first, err := b.accept(b.Peer, b.Takes)
+	if err != nil {
+		return err
 	}
-	return errors.Join(in.ends(nil), b.taken())
+	if err := first.ends(errBroke); !errors.Is(err, errBroke) {
+		return fmt.Errorf("a push that broke off is answered with %v", err)
+	}
+	next, err := b.accept(b.Peer, b.Takes)
+	if err != nil {
+		return err
+	}
+	wrong := make([]byte, len(b.Takes.Chunks[0])) // of the right length: its digest is no business of the sink's
+	if first.put(0, wrong) == nil || next.sink.Have(0) {
+		err = errors.New("a chunk that comes after the end is taken")
+	}
+	if err = errors.Join(err, next.fill(b.Takes, -1)); err != nil {
+		return errors.Join(err, next.ends(err))
+	}
+	if err := next.ends(nil); err != nil {
+		return err
+	}
+	for _, in := range []*push{first, next} {
+		in.put(0, wrong) //nolint:errcheck // it may be dropped: the part is here
+	}
+	return b.taken()
+}
+
+// cut ends a push while its chunks come, as one does whose main stream breaks before the others.
+func cut(b *Bed) error {
+	in, err := b.accept(b.Peer, b.Takes)
+	if err != nil {
+		return err
+	}
+	b.do(func() {
+		var puts sync.WaitGroup
+		for i, c := range b.Takes.Chunks {
+			puts.Go(func() { in.sink.Put(i, bytes.Clone(c)) }) //nolint:errcheck // it fails where the end came first
+		}
+		err = in.end(errBroke)
+		puts.Wait()
+	})
+	if !errors.Is(err, errBroke) {
+		return fmt.Errorf("the push that broke off is answered with %v", err)
+	}
+	if err := errors.Join(b.absent(), b.idle()); err != nil {
+		return err
+	}
+	return errors.Join(b.take(b.Takes), b.taken())
 }
 
 func misfits(b *Bed) error {

@@ -123,6 +123,9 @@ var bends = map[string]struct {
 	"a sink takes anything": {"do not fit", sinking(func(s transfer.Sink) bentSink {
 		return bentSink{s, nil, func(i int, b []byte) error { _ = s.Put(i, b); return nil }}
 	})},
+	"a sink takes a chunk once":    {"several goroutines", sinking(once)},
+	"a sink has no end":            {"after the end", sinking(endless)},
+	"a push that is cut is sealed": {"while chunks come", ends(sealAnyhow)},
 	"a refused push stays": {"accept: keys; a stranger's push", func(b *bent) {
 		b.accept = func(s transfer.Sink, e ending, err error) (transfer.Sink, ending, error) {
 			if err != nil {
@@ -279,6 +282,30 @@ func keeps(s transfer.Sink) bentSink {
 		of.mu.Lock()
 		defer of.mu.Unlock()
 		of.p.Chunks[i] = b
+		return nil
+	}}
+}
+
+// once is a sink that refuses a chunk that has come.
+func once(s transfer.Sink) bentSink {
+	return bentSink{s, nil, func(i int, b []byte) error {
+		if s.Have(i) {
+			return errors.New("it is there")
+		}
+		return s.Put(i, b)
+	}}
+}
+
+// endless is a sink that takes chunks after the end, into whatever the place has by then.
+func endless(s transfer.Sink) bentSink {
+	of := s.(*taking)
+	return bentSink{s, nil, func(i int, b []byte) error {
+		of.mu.Lock()
+		defer of.mu.Unlock()
+		if len(b) == 0 || of.p.Chunks[i] == nil {
+			of.p.Chunks[i] = bytes.Clone(b)
+		}
+		copy(of.p.Chunks[i], b)
 		return nil
 	}}
 }
