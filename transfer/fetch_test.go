@@ -140,7 +140,7 @@ func TestManifestMustBeTheOneAsked(t *testing.T) {
 		bad := m
 		bend(&bad)
 		begun := false
-		rep, err := Fetch(t.Context(), k, []Source{source("n1", &memStore{m: bad, b: b})}, func(replica.Manifest) (Sink, error) {
+		rep, err := Fetch(t.Context(), k, []Source{source("n1", &memStore{m: bad, b: b, lies: true})}, func(replica.Manifest) (Sink, error) {
 			begun = true
 			return newSink(t, m), nil
 		})
