@@ -12,7 +12,8 @@ import (
 	"github.com/replicad/replicad/transfer/storetest"
 )
 
-// TestStoreSuite: a node's store keeps the contract, for a private part that it mirrors beside a rank, and for a group's part beside a mirror.
+// TestStoreSuite: a node's store keeps the contract, for a private part that it mirrors beside a rank, and for a group's part beside
+// another mirror.
 func TestStoreSuite(t *testing.T) {
 	t.Run("a private part", func(t *testing.T) {
 		storetest.Run(t, func(t *testing.T) storetest.Bed {
