@@ -45,6 +45,26 @@ func TestStoreSuite(t *testing.T) {
 	})
 }
 
+// TestStoreSuiteOfFrozen: the same for a frozen part. It is pushed beside what binds it, and goes by any generation.
+func TestStoreSuiteOfFrozen(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Bed {
+		d := newRig(t)
+		maker := d.arena(shm.Spec{Rank: 0, Geometry: fixture.Geometry(t, true)})
+		man, chunks := manifestFor(maker, frozenPlace, fixture.Gen(1, 0), 99)
+		man.Regions = maker.Geometry().Of(replica.FrozenPart)
+		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
+			j.Ranks[0].Node, j.Ranks[0].NodeIncarnation = "n2", 22
+			j.GroupMirrors, j.GroupGeometry = [][]replica.NodeName{{"n1"}}, []replica.Digest{maker.Header().Geometry[replica.ReplicatedPart]}
+		}))
+		private := d.mirrorOf(lj, replica.OfRank(1), 1, false)
+		d.seal(private, ring(0), fixture.Gen(3, 5), 7)
+		d.seal(d.mirrorOf(lj, replica.OfGroup(0), 0, true), slot(0), fixture.Gen(3, 6), 3)
+		takes := partOf(man, chunks)
+		takes.Key.Rank, takes.Key.Incarnation = 0, 4
+		return d.bed(partOf(manifestFor(private, ring(0), fixture.Gen(3, 5), 7)), takes)
+	})
+}
+
 // partOf is a part as rank 1 asks for it.
 func partOf(man replica.Manifest, chunks [][]byte) storetest.Part {
 	return storetest.Part{Key: keyFor(man.Part, man.Generation, man.Root), Manifest: man, Chunks: chunks}

@@ -127,7 +127,7 @@ func (b *Bed) absent() error {
 		}
 		return nil
 	}
-	r, err := b.open(b.Peer, b.Takes.Key)
+	r, err := b.open(b.Peer, asked(b.Takes.Key))
 	if err == nil {
 		b.close(r)
 		return errors.New("it is served")
@@ -138,9 +138,17 @@ func (b *Bed) absent() error {
 	return nil
 }
 
+// asked is the key by which a part is fetched. A frozen one was captured once, and is fetched for whatever generation binds it.
+func asked(k transfer.Key) transfer.Key {
+	if k.Part.Kind == replica.FrozenPart {
+		k.Generation.Step += 9
+	}
+	return k
+}
+
 // serves is nil where a part is opened and read, whole.
 func (b *Bed) serves(p Part) error {
-	r, err := b.open(b.Peer, p.Key)
+	r, err := b.open(b.Peer, asked(p.Key))
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}

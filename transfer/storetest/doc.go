@@ -55,6 +55,8 @@ const (
 	Again Ability = "again"
 	// Opens: it serves what it has taken.
 	Opens Ability = "opens"
+	// Relays: it serves what is on its way to it.
+	Relays Ability = "relays"
 	// Judges: it refuses chunks of a wrong length or number.
 	Judges Ability = "judges"
 	// Counts: the bed can see what is in use.

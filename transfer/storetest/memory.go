@@ -17,13 +17,14 @@ type Memory struct {
 
 	mu      sync.Mutex // guards the rest
 	parts   map[replica.Digest]Part
+	coming  map[replica.Digest]*taking
 	readers int
 	filled  int
 }
 
 // NewMemory makes a store that serves the keys of a part, to one peer. The epoch before the part's is closed.
 func NewMemory(peer replica.NodeName, has Part) *Memory {
-	return &Memory{now: has.Key, peer: peer, parts: map[replica.Digest]Part{has.Key.Root: has}}
+	return &Memory{now: has.Key, peer: peer, parts: map[replica.Digest]Part{has.Key.Root: has}, coming: map[replica.Digest]*taking{}}
 }
 
 // MemoryBed is a bed of a store in memory, and that store. Its peer is n2.
@@ -70,6 +71,10 @@ func (m *Memory) Open(peer replica.NodeName, k transfer.Key) (transfer.Reader, e
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p, ok := m.parts[k.Root]
+	if on := m.coming[k.Root]; !ok && on != nil && on.p.Key.Part == k.Part && on.p.Key.Generation == k.Generation {
+		m.readers++
+		return &receiving{opened{reader{on.p}, m}, on}, nil
+	}
 	if !ok || p.Key.Part != k.Part || p.Key.Generation != k.Generation {
 		return nil, transfer.ErrUnknownPart
 	}
@@ -89,6 +94,23 @@ func (o *opened) Close() {
 	o.m.readers--
 }
 
+// receiving reads what has come of a part.
+type receiving struct {
+	opened
+	of *taking
+}
+
+func (r *receiving) Has(i int) bool { return r.of.Have(i) }
+
+func (r *receiving) ReadChunk(i int, dst []byte) ([]byte, error) {
+	if !r.of.Have(i) {
+		return nil, fmt.Errorf("chunk %d has not come", i)
+	}
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	return dst[:copy(dst, r.of.p.Chunks[i])], nil
+}
+
 // Accept takes a part.
 func (m *Memory) Accept(peer replica.NodeName, k transfer.Key, man replica.Manifest) (transfer.Sink, func(error) error, error) {
 	if err := m.check(k); err != nil {
@@ -101,6 +123,7 @@ func (m *Memory) Accept(peer replica.NodeName, k transfer.Key, man replica.Manif
 	defer m.mu.Unlock()
 	m.filled++
 	s := &taking{p: Part{k, man, make([][]byte, len(man.Chunks))}}
+	m.coming[k.Root] = s
 	if has, ok := m.parts[k.Root]; ok {
 		copy(s.p.Chunks, has.Chunks)
 	}
@@ -108,6 +131,7 @@ func (m *Memory) Accept(peer replica.NodeName, k transfer.Key, man replica.Manif
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.filled--
+		delete(m.coming, k.Root)
 		s.mu.Lock()
 		s.ended = true
 		s.mu.Unlock()

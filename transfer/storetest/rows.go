@@ -22,6 +22,7 @@ func Rows() []Row {
 		{"accept: what was put is sealed, whole", []Ability{Takes}, takes},
 		{"accept: a push that broke off leaves no part, and the part is taken again", []Ability{Takes, Again}, broken},
 		{"accept: nothing is served as whole before the end", []Ability{Takes, Opens}, halfway},
+		{"accept: what has come is served on", []Ability{Takes, Opens, Relays}, relayed},
 		{"accept: a sink has what it was given, and keeps no buffer", []Ability{Takes}, sinks},
 		{"accept: chunks come from several goroutines, and again", []Ability{Takes}, parallel},
 		{"accept: chunks that come after the end change nothing", []Ability{Takes, Again}, late},
@@ -70,7 +71,11 @@ func others(k transfer.Key) map[string]transfer.Key {
 	root.Root[0] ^= 1
 	generation.Generation.Step += 100
 	part.Part.Index += 100
-	return map[string]transfer.Key{"another root": root, "another generation": generation, "another part": part}
+	list := map[string]transfer.Key{"another root": root, "another generation": generation, "another part": part}
+	if k.Part.Kind == replica.FrozenPart {
+		delete(list, "another generation")
+	}
+	return list
 }
 
 func unknown(b *Bed) (all error) {
@@ -196,8 +201,22 @@ func halfway(b *Bed) error {
 	return errors.Join(in.ends(nil), b.taken())
 }
 
+// relayed opens a part of which nothing has come, which is served all the same.
+func relayed(b *Bed) error {
+	in, err := b.accept(b.Peer, b.Takes)
+	if err != nil {
+		return err
+	}
+	r, err := b.open(b.Peer, asked(b.Takes.Key))
+	if err == nil {
+		b.close(r)
+	}
+	in.ends(errBroke) //nolint:errcheck // another row has that
+	return err
+}
+
 func (b *Bed) receives(lacks int) error {
-	r, err := b.open(b.Peer, b.Takes.Key)
+	r, err := b.open(b.Peer, asked(b.Takes.Key))
 	if errors.Is(err, transfer.ErrUnknownPart) {
 		return nil
 	}

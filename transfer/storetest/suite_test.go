@@ -126,6 +126,15 @@ var bends = map[string]struct {
 	"a sink takes a chunk once":    {"several goroutines", sinking(once)},
 	"a sink has no end":            {"after the end", sinking(endless)},
 	"a push that is cut is sealed": {"while chunks come", ends(sealAnyhow)},
+	"what comes is not served": {"served on", func(b *bent) {
+		b.open = func(_ transfer.Key, r transfer.Reader, err error) (transfer.Reader, error) {
+			if _, on := r.(transfer.Receiving); on {
+				r.Close()
+				return nil, transfer.ErrUnknownPart
+			}
+			return r, err
+		}
+	}},
 	"a refused push stays": {"accept: keys; a stranger's push", func(b *bent) {
 		b.accept = func(s transfer.Sink, e ending, err error) (transfer.Sink, ending, error) {
 			if err != nil {
@@ -313,7 +322,8 @@ func endless(s transfer.Sink) bentSink {
 // soon serves a part of which a push is under way as one that is whole.
 func (b *bent) soon(k transfer.Key, r transfer.Reader, err error) (transfer.Reader, error) {
 	bed, _ := MemoryBed()
-	if errors.Is(err, transfer.ErrUnknownPart) && k == bed.Takes.Key && len(b.InUse()) > 0 {
+	if _, on := r.(transfer.Receiving); on {
+		r.Close()
 		return reader{bed.Takes}, nil
 	}
 	return r, err
