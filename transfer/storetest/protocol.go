@@ -95,8 +95,5 @@ func (r reader) ReadChunk(i int, dst []byte) ([]byte, error) {
 // refusals asks by the protocol for what is unknown.
 func refusals(b *Bed) error {
 	k := others(b.Has.Key)["another root"]
-	if err := b.fetch(k, &kept{chunks: map[int][]byte{}}); !errors.Is(err, transfer.ErrUnknownPart) {
-		return fmt.Errorf("%v, want %w", err, transfer.ErrUnknownPart)
-	}
-	return nil
+	return wants("a fetch of another root", b.fetch(k, &kept{chunks: map[int][]byte{}}), transfer.ErrUnknownPart)
 }

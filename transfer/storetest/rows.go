@@ -84,9 +84,7 @@ func unknown(b *Bed) (all error) {
 		if err == nil {
 			b.close(r)
 		}
-		if !errors.Is(err, transfer.ErrUnknownPart) {
-			all = errors.Join(all, fmt.Errorf("%s: %v, want %w", what, err, transfer.ErrUnknownPart))
-		}
+		all = errors.Join(all, wants(what, err, transfer.ErrUnknownPart))
 	}
 	return all
 }
@@ -120,6 +118,17 @@ func refusedAs(err, want error) bool {
 	return errors.Is(err, want)
 }
 
+// wants is nil where an error is a refusal of a kind.
+func wants(what string, err, want error) error {
+	if refusedAs(err, want) {
+		return nil
+	}
+	if err == nil {
+		return fmt.Errorf("%s: no error, want %w", what, want)
+	}
+	return fmt.Errorf("%s: %w, want %w", what, err, want)
+}
+
 func openInTime(b *Bed) (all error) {
 	for what, c := range times {
 		k := b.Has.Key
@@ -128,9 +137,7 @@ func openInTime(b *Bed) (all error) {
 		if err == nil {
 			b.close(r)
 		}
-		if !refusedAs(err, c.want) {
-			all = errors.Join(all, fmt.Errorf("%s: %v, want %w", what, err, c.want))
-		}
+		all = errors.Join(all, wants(what, err, c.want))
 	}
 	return all
 }
@@ -168,8 +175,8 @@ func broken(b *Bed) error {
 				return fmt.Errorf("push %d: put chunk %d: %w", n, i, errors.Join(err, in.ends(err)))
 			}
 		}
-		if err := in.ends(errBroke); !errors.Is(err, errBroke) {
-			return fmt.Errorf("after %d chunks: the push that broke off is answered with %v", n, err)
+		if err := wants(fmt.Sprintf("the push that broke off after %d chunks", n), in.ends(errBroke), errBroke); err != nil {
+			return err
 		}
 		if err := b.absent(); err != nil {
 			return fmt.Errorf("broken off after %d chunks: %w", n, err)
@@ -300,8 +307,8 @@ func late(b *Bed) error {
 	if err != nil {
 		return err
 	}
-	if err := first.ends(errBroke); !errors.Is(err, errBroke) {
-		return fmt.Errorf("a push that broke off is answered with %v", err)
+	if err := wants("a push that broke off", first.ends(errBroke), errBroke); err != nil {
+		return err
 	}
 	next, err := b.accept(b.Peer, b.Takes)
 	if err != nil {
@@ -337,10 +344,7 @@ func cut(b *Bed) error {
 		err = in.end(errBroke)
 		puts.Wait()
 	})
-	if !errors.Is(err, errBroke) {
-		return fmt.Errorf("the push that broke off is answered with %v", err)
-	}
-	if err := errors.Join(b.absent(), b.idle()); err != nil {
+	if err := errors.Join(wants("the push that broke off", err, errBroke), b.absent(), b.idle()); err != nil {
 		return err
 	}
 	return errors.Join(b.take(b.Takes), b.taken())
@@ -401,8 +405,8 @@ func twice(b *Bed) error {
 	if err != nil {
 		return fmt.Errorf("accept: %w", err)
 	}
-	if err := in.ends(errBroke); !errors.Is(err, errBroke) {
-		return fmt.Errorf("a push that broke off is answered with %v", err)
+	if err := wants("a push that broke off", in.ends(errBroke), errBroke); err != nil {
+		return err
 	}
 	if err := b.taken(); err != nil {
 		return fmt.Errorf("after a further push that broke off: %w", err)
@@ -416,10 +420,7 @@ func (b *Bed) refuses(peer replica.NodeName, p Part, want error) error {
 	if err == nil {
 		return errors.Join(errors.New("it is accepted"), in.ends(errBroke))
 	}
-	if !refusedAs(err, want) {
-		return fmt.Errorf("%w, want %w", err, want)
-	}
-	return errors.Join(b.absent(), b.idle())
+	return errors.Join(wants("accept", err, want), b.absent(), b.idle())
 }
 
 func acceptInTime(b *Bed) (all error) {
