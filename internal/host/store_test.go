@@ -54,7 +54,8 @@ func TestStoreSuiteOfFrozen(t *testing.T) {
 		man.Regions = maker.Geometry().Of(replica.FrozenPart)
 		lj := d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) {
 			j.Ranks[0].Node, j.Ranks[0].NodeIncarnation = "n2", 22
-			j.GroupMirrors, j.GroupGeometry = [][]replica.NodeName{{"n1"}}, []replica.Digest{maker.Header().Geometry[replica.ReplicatedPart]}
+			j.GroupMirrors = [][]replica.NodeName{{"n1"}}
+			j.GroupGeometry = []replica.Digest{maker.Header().Geometry[replica.ReplicatedPart]}
 		}))
 		private := d.mirrorOf(lj, replica.OfRank(1), 1, false)
 		d.seal(private, ring(0), fixture.Gen(3, 5), 7)
