@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
+	"github.com/replicad/replicad/internal/host/hands"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer/storetest"
@@ -42,6 +44,28 @@ func TestStoreSuite(t *testing.T) {
 			takes.Key.Rank, takes.Key.Incarnation = 0, 4 // the group's part comes from its lowest rank
 			return d.bed(partOf(manifestFor(a, ring(0), fixture.Gen(3, 5), 7)), takes)
 		})
+	})
+}
+
+// TestStoreSuiteOfLarge: the same for parts that are held back. What is served and what is taken lie in mirrors.
+func TestStoreSuiteOfLarge(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Bed {
+		d := newRig(t)
+		d.put(fixture.Job())
+		g, err := replica.NewGeometry([]replica.Region{
+			{Name: "weight", DType: replica.F32, Shape: []uint64{16}, Bytes: 64},
+			{Name: "loader", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{hands.PacedFrom}, Bytes: hands.PacedFrom},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := d.arena(shm.Spec{Rank: 1, Geometry: g, Mirror: true})
+		d.mirrors.Adopt(fixture.JobID, replica.OfRank(1), a)
+		d.turn(d.mirrors, time.Now())
+		d.seal(a, ring(0), fixture.Gen(3, 5), 7)
+		man, chunks := manifestFor(a, ring(0), fixture.Gen(3, 6), 8)
+		man.Regions = g.Of(replica.PrivatePart)
+		return d.bed(partOf(manifestFor(a, ring(0), fixture.Gen(3, 5), 7)), partOf(man, chunks))
 	})
 }
 
@@ -81,6 +105,9 @@ func (d *rig) inUse() (list []string) {
 	d.t.Helper()
 	d.serves(func() { d.ask(context.WithoutCancel(d.ctx), calls(func() {})) })
 	lj := d.jobs.all[fixture.JobID]
+	for range d.hands.Pacer.Holding().UnderWay {
+		list = append(list, "a transfer that is held back")
+	}
 	var arenas []*holding.Arena
 	for _, lr := range lj.Ranks {
 		arenas = append(arenas, lr.Arena)
