@@ -80,7 +80,9 @@ func TestBesideThatHangsOrIsSlow(t *testing.T) {
 					return c
 				}}
 				began := time.Now()
-				err := Push(t.Context(), l, k, &memReader{&memStore{m: m, b: b, chunk: func(int) error { time.Sleep(10 * time.Millisecond); return nil }}}, Turns{Streams: 3, More: func() (func(), bool) { return func() {}, true }})
+				from := reads(&memStore{m: m, b: b, chunk: func(int) error { time.Sleep(10 * time.Millisecond); return nil }})
+				more := func() (func(), bool) { return func() {}, true }
+				err := Push(t.Context(), l, k, from, Turns{Streams: 3, More: more})
 				l.Close()
 				t.Logf("%v after %v", err, time.Since(began))
 				if err != nil {

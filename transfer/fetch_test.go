@@ -139,8 +139,8 @@ func TestManifestMustBeTheOneAsked(t *testing.T) {
 	} {
 		bad := m
 		bend(&bad)
-		begun := false
-		rep, err := Fetch(t.Context(), k, []Source{source("n1", &memStore{m: bad, b: b})}, func(replica.Manifest) (Sink, error) {
+		begun, lying := false, &memStore{m: bad, b: b, lies: true}
+		rep, err := Fetch(t.Context(), k, []Source{source("n1", lying)}, func(replica.Manifest) (Sink, error) {
 			begun = true
 			return newSink(t, m), nil
 		})

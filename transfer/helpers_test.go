@@ -3,9 +3,12 @@ package transfer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/replicad/replicad/internal/leakcheck"
@@ -32,7 +35,7 @@ func makePart(n int, chunk uint32) (Key, replica.Manifest, []byte) {
 	return Key{Cluster: m.Cluster, Era: 1, Job: m.Job, Epoch: 4, Part: m.Part, Generation: m.Generation, Root: m.Root, Rank: 1, Incarnation: 7}, m, b
 }
 
-// memStore serves one part; its hooks are nil or make it fail.
+// memStore serves one part; its hooks are nil or make it fail. It compares keys with the part, and leaves whose they are to the hooks.
 type memStore struct {
 	m     replica.Manifest
 	b     []byte
@@ -40,23 +43,36 @@ type memStore struct {
 	chunk func(i int) error // before chunk i is read
 	bend  func(i int, b []byte)
 
-	of *memSink // serves what that has got
+	of   *memSink // serves what that has got
+	lies bool     // serves its part by any key
 
 	mirror  *memSink // what a push goes into
 	accept  func() error
 	sealErr func(error) error
+
+	readers, filled atomic.Int32 // that were opened, and accepted, and have no end yet
 }
 
-func (s *memStore) Open(replica.NodeName, Key) (Reader, error) {
+func (s *memStore) Open(_ replica.NodeName, k Key) (Reader, error) {
 	if s.open != nil {
 		if err := s.open(); err != nil {
 			return nil, err
 		}
 	}
-	if s.of != nil {
-		return &receiving{memReader{&memStore{m: s.m, b: s.of.b, chunk: s.chunk, bend: s.bend}}, s.of}, nil
+	if !s.lies && !named(k, s.m) {
+		return nil, ErrUnknownPart
 	}
-	return &memReader{s}, nil
+	s.readers.Add(1)
+	if s.of != nil {
+		return &receiving{memReader{s, s.of.b}, s.of}, nil
+	}
+	return &memReader{s, s.b}, nil
+}
+
+// named is true where a key is that of a part. Frozen parts go by any generation.
+func named(k Key, m replica.Manifest) bool {
+	generation := k.Generation == m.Generation || k.Part.Kind == replica.FrozenPart
+	return generation && k.Cluster == m.Cluster && k.Job == m.Job && k.Part == m.Part && k.Root == m.Root
 }
 
 // receiving reads what a sink has got so far.
@@ -73,19 +89,58 @@ func (s *memStore) Accept(_ replica.NodeName, _ Key, m replica.Manifest) (Sink, 
 			return nil, nil, err
 		}
 	}
-	return s.mirror, func(err error) error {
+	if s.mirror == nil || m.Root != s.mirror.m.Root {
+		return nil, nil, ErrRefused
+	}
+	s.filled.Add(1)
+	sink := &endingSink{memSink: s.mirror}
+	return sink, func(err error) error {
+		defer s.filled.Add(-1)
+		sink.end()
 		s.mirror.ended = append(s.mirror.ended, err)
 		if err == nil && s.sealErr != nil {
-			return s.sealErr(err)
+			err = s.sealErr(err)
 		}
-		return err
+		return s.mirror.seal(err)
 	}, nil
 }
 
-type memReader struct{ s *memStore }
+// inUse names what has no end yet.
+func (s *memStore) inUse() []string {
+	return append(slices.Repeat([]string{"reader"}, int(s.readers.Load())), slices.Repeat([]string{"place"}, int(s.filled.Load()))...)
+}
+
+// endingSink is the sink of one push: it takes nothing once that has ended.
+type endingSink struct {
+	*memSink
+	over bool // guarded by its mu
+}
+
+func (s *endingSink) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+}
+
+func (s *endingSink) Put(i int, b []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return errors.New("the push has ended")
+	}
+	return s.put(i, b)
+}
+
+type memReader struct {
+	s *memStore
+	b []byte
+}
+
+// reads reads a part's bytes.
+func reads(s *memStore) *memReader { return &memReader{s, s.b} }
 
 func (r *memReader) Manifest() replica.Manifest { return r.s.m }
-func (r *memReader) Close()                     {}
+func (r *memReader) Close()                     { r.s.readers.Add(-1) }
 func (r *memReader) ReadChunk(i int, dst []byte) ([]byte, error) {
 	if r.s.chunk != nil {
 		if err := r.s.chunk(i); err != nil {
@@ -93,16 +148,16 @@ func (r *memReader) ReadChunk(i int, dst []byte) ([]byte, error) {
 		}
 	}
 	off, n := replica.ChunkSpan(i, r.s.m.Bytes, r.s.m.ChunkBytes)
-	copy(dst, r.s.b[off:off+n])
+	copy(dst, r.b[off:off+n])
 	if r.s.bend != nil {
 		r.s.bend(i, dst[:n])
 	}
 	return dst[:n], nil
 }
 
-// memSink takes chunks; it fails the test when one is put twice or wrong.
+// memSink takes chunks; it fails the test when one is put twice or wrong, or the part is sealed without one.
 type memSink struct {
-	t    testing.TB
+	t    testing.TB // nil: what is wrong is refused, and the test goes on
 	m    replica.Manifest
 	mu   sync.Mutex
 	b    []byte
@@ -112,7 +167,8 @@ type memSink struct {
 
 	twice bool // a chunk may come twice
 
-	ended []error // calls of a push's finish
+	ended  []error // calls of a push's finish
+	sealed bool
 }
 
 func newSink(t testing.TB, m replica.Manifest) *memSink {
@@ -128,22 +184,47 @@ func (s *memSink) Have(i int) bool {
 func (s *memSink) Put(i int, b []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.put(i, b)
+}
+
+// wrong is a breach of the transfer's.
+func (s *memSink) wrong(format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	if s.t != nil {
+		s.t.Error(err)
+	}
+	return err
+}
+
+// put is Put; mu is held.
+func (s *memSink) put(i int, b []byte) error {
 	if s.err != nil {
 		if err := s.err(i); err != nil {
 			return err
 		}
 	}
-	if s.have[i] && s.twice {
-		return nil
+	if i < 0 || i >= len(s.have) || hash(b) != s.m.Chunks[i] || s.have[i] && !s.twice {
+		return s.wrong("chunk %d was put twice or wrong", i)
 	}
-	if s.have[i] || hash(b) != s.m.Chunks[i] {
-		s.t.Errorf("chunk %d was put twice or wrong", i)
+	if s.have[i] {
+		return nil
 	}
 	off, _ := replica.ChunkSpan(i, s.m.Bytes, s.m.ChunkBytes)
 	copy(s.b[off:], b)
 	s.have[i] = true
 	s.puts++
 	return nil
+}
+
+// seal ends a push.
+func (s *memSink) seal(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.have, false); err == nil && i >= 0 {
+		err = s.wrong("sealed without chunk %d", i)
+	}
+	s.sealed = s.sealed || err == nil
+	return err
 }
 
 func (s *memSink) check(want []byte) {

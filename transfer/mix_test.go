@@ -198,13 +198,13 @@ func TestConnectionServesManyPushes(t *testing.T) {
 		var end error
 		served.Go(func() { end = ServeAll(t.Context(), "n2", there, into, nil); there.Close() })
 		for i := range 3 {
-			if err := Push(t.Context(), oneConn{conn}, k, &memReader{from}, Turns{}); err != nil || conn.kept != i+1 || conn.closed != 0 {
+			if err := Push(t.Context(), oneConn{conn}, k, reads(from), Turns{}); err != nil || conn.kept != i+1 || conn.closed != 0 {
 				t.Fatalf("push %d: %v; kept %d times, closed %d", i, err, conn.kept, conn.closed)
 			}
 			accepted[i].check(b)
 			time.Sleep(restAfter / 2)
 		}
-		if err := Push(t.Context(), oneConn{conn}, k, &memReader{from}, Turns{}); !errors.Is(err, ErrFenced) || conn.closed != 1 {
+		if err := Push(t.Context(), oneConn{conn}, k, reads(from), Turns{}); !errors.Is(err, ErrFenced) || conn.closed != 1 {
 			t.Fatalf("%v; closed %d times", err, conn.closed)
 		}
 		served.Wait()

@@ -40,7 +40,7 @@ func TestPush(t *testing.T) {
 				have++
 			}
 		}
-		if err := push1(t, mirror, k, &memReader{&memStore{m: m, b: b}}); err != nil {
+		if err := push1(t, mirror, k, reads(&memStore{m: m, b: b})); err != nil {
 			t.Fatalf("size %d: %v", size, err)
 		}
 		mirror.mirror.check(b)
@@ -72,7 +72,7 @@ func TestSmallPartsAreSentUnasked(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		err := push(t.Context(), oneStream{near}, k, &memReader{&memStore{m: m, b: b}}, Turns{})
+		err := push(t.Context(), oneStream{near}, k, reads(&memStore{m: m, b: b}), Turns{})
 		if (err == nil) != (want == kindPushWhole) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
@@ -123,7 +123,7 @@ func testPushFails(t *testing.T, size int) {
 			if c.key != nil {
 				c.key(&k)
 			}
-			err := push1(t, mirror, k, &memReader{from})
+			err := push1(t, mirror, k, reads(from))
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "to mirror") {
 				t.Errorf("got %v, want %v %q", err, c.want, c.text)
 			}
@@ -175,7 +175,7 @@ func TestPushOverSeveralStreams(t *testing.T) {
 				most = max(most, turns)
 				return func() { mu.Lock(); defer mu.Unlock(); turns-- }, true
 			}
-			if err := Push(t.Context(), l, k, &memReader{&memStore{m: m, b: b}}, Turns{Streams: 3, More: more}); err != nil {
+			if err := Push(t.Context(), l, k, reads(&memStore{m: m, b: b}), Turns{Streams: 3, More: more}); err != nil {
 				t.Error(err)
 			}
 			l.Close() // the mirror's ends have ended
@@ -298,7 +298,7 @@ func TestPushIsRetriedAndCancelled(t *testing.T) {
 			}
 			return nil
 		}}
-		if err := push1(t, mirror, k, &memReader{&memStore{m: m, b: b}}); err != nil || asked != 3 {
+		if err := push1(t, mirror, k, reads(&memStore{m: m, b: b})); err != nil || asked != 3 {
 			t.Fatalf("asked %d times, %v", asked, err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -307,7 +307,7 @@ func TestPushIsRetriedAndCancelled(t *testing.T) {
 		hung.mirror.err = func(int) error { cancel(why); return nil }
 		l := newPipeLane("mirror", hung, func(c net.Conn) net.Conn { return &hungConn{Conn: c, left: 2} }) // the answer never comes whole
 		defer l.Close()
-		if err := Push(ctx, l, k, &memReader{&memStore{m: m, b: b}}, Turns{}); !errors.Is(err, why) {
+		if err := Push(ctx, l, k, reads(&memStore{m: m, b: b}), Turns{}); !errors.Is(err, why) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -84,15 +86,13 @@ func (n *node) dial(to *node) func(ctx context.Context) (transfer.Lane, error) {
 	}
 }
 
-// part is a store that holds one part, and a sink for it.
+// part is a store that holds one part, and takes it.
 type part struct {
-	m     replica.Manifest
-	b     []byte
-	serve func(i int) error // before chunk i
-
-	mu     sync.Mutex
-	got    []byte
-	sealed chan error
+	m      replica.Manifest
+	b      []byte
+	serve  func(i int) error // before chunk i
+	got    []byte            // what was pushed and sealed
+	sealed chan error        // has room for the end of each push
 }
 
 func newPart(size int) (*part, transfer.Key) {
@@ -112,9 +112,14 @@ func newPart(size int) (*part, transfer.Key) {
 
 func (p *part) like() *part { return &part{m: p.m, b: p.b} }
 
-func (p *part) Open(replica.NodeName, transfer.Key) (transfer.Reader, error) { return p, nil }
-func (p *part) Manifest() replica.Manifest                                   { return p.m }
-func (p *part) Close()                                                       {}
+func (p *part) Open(_ replica.NodeName, k transfer.Key) (transfer.Reader, error) {
+	if k.Job != p.m.Job || k.Part != p.m.Part || k.Generation != p.m.Generation || k.Root != p.m.Root {
+		return nil, transfer.ErrUnknownPart
+	}
+	return p, nil
+}
+func (p *part) Manifest() replica.Manifest { return p.m }
+func (p *part) Close()                     {}
 func (p *part) ReadChunk(i int, dst []byte) ([]byte, error) {
 	if p.serve != nil {
 		if err := p.serve(i); err != nil {
@@ -125,17 +130,61 @@ func (p *part) ReadChunk(i int, dst []byte) ([]byte, error) {
 	return dst[:copy(dst, p.b[off:off+n])], nil
 }
 
+// Accept takes the part into a sink of its own.
 func (p *part) Accept(_ replica.NodeName, _ transfer.Key, m replica.Manifest) (transfer.Sink, func(error) error, error) {
-	p.got = make([]byte, m.Bytes)
-	return p, func(err error) error { p.sealed <- err; return err }, nil
+	if m.Root != p.m.Root {
+		return nil, nil, transfer.ErrRefused
+	}
+	s := p.sink()
+	return s, func(err error) error {
+		if err = s.end(err); err == nil {
+			p.got = s.got
+		}
+		p.sealed <- err
+		return err
+	}, nil
 }
-func (p *part) Have(int) bool { return false }
-func (p *part) Put(i int, b []byte) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	off, _ := replica.ChunkSpan(i, p.m.Bytes, p.m.ChunkBytes)
-	copy(p.got[off:], b)
+
+// sink takes a part.
+type sink struct {
+	m replica.Manifest
+
+	mu    sync.Mutex
+	got   []byte
+	have  []bool
+	ended bool
+}
+
+func (p *part) sink() *sink {
+	return &sink{m: p.m, got: make([]byte, p.m.Bytes), have: make([]bool, len(p.m.Chunks))}
+}
+
+func (s *sink) Have(i int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.have[i]
+}
+
+func (s *sink) Put(i int, b []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || i < 0 || i >= len(s.have) || xxh3.Hash128(b).Bytes() != s.m.Chunks[i] {
+		return fmt.Errorf("chunk %d of %d bytes, ended: %t", i, len(b), s.ended)
+	}
+	off, _ := replica.ChunkSpan(i, s.m.Bytes, s.m.ChunkBytes)
+	copy(s.got[off:], b)
+	s.have[i] = true
 	return nil
+}
+
+func (s *sink) end(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	if i := slices.Index(s.have, false); err == nil && i >= 0 {
+		return fmt.Errorf("sealed without chunk %d", i)
+	}
+	return err
 }
 
 func within(t *testing.T) context.Context {
@@ -183,9 +232,8 @@ func TestOverQUIC(t *testing.T) {
 		}
 		return lane{l}, nil
 	}}
-	sink := whole.like()
-	rep, err := transfer.Fetch(within(t), k, []transfer.Source{{Node: "b", Dial: a.dial(b)}, {Node: "c", Dial: a.dial(c)}, gone}, func(m replica.Manifest) (transfer.Sink, error) {
-		sink.got = make([]byte, m.Bytes)
+	sink := whole.sink()
+	rep, err := transfer.Fetch(within(t), k, []transfer.Source{{Node: "b", Dial: a.dial(b)}, {Node: "c", Dial: a.dial(c)}, gone}, func(replica.Manifest) (transfer.Sink, error) {
 		return sink, nil
 	})
 	if err != nil {

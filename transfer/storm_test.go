@@ -76,6 +76,7 @@ func TestStorm(t *testing.T) {
 			nodes := 1 + rnd.IntN(8)
 			well := rnd.IntN(nodes)
 			desc := ""
+			donor := &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(2 * time.Millisecond); return nil }}
 			for n := range nodes {
 				name := replica.NodeName(fmt.Sprint("n", n))
 				lanes, addrs, quic := 1+rnd.IntN(3), rnd.IntN(2) == 0, rnd.IntN(4) > 0
@@ -83,7 +84,7 @@ func TestStorm(t *testing.T) {
 				for i := range lanes {
 					var s Source
 					if n == well && i == good {
-						s = source(name, &memStore{m: m, b: b, chunk: func(int) error { time.Sleep(2 * time.Millisecond); return nil }})
+						s = source(name, donor)
 					} else {
 						s = sick(rnd, name, m, b)
 					}
@@ -108,6 +109,9 @@ func TestStorm(t *testing.T) {
 				t.Errorf("seed %d, %d bytes, %d chunks:%s: %v after %v: failed %v", seed, size, len(m.Chunks), desc, err, took, rep.Failed)
 			} else {
 				sink.check(b)
+				if n := donor.readers.Load(); n != 0 {
+					t.Errorf("seed %d:%s: %d readers are left open", seed, desc, n)
+				}
 				if took > 40*time.Second {
 					t.Logf("seed %d:%s took %v", seed, desc, took)
 				}
@@ -150,7 +154,7 @@ func TestPushStorm(t *testing.T) {
 				return c
 			}
 			began := time.Now()
-			from := &memReader{&memStore{m: m, b: b, chunk: func(int) error { time.Sleep(time.Millisecond); return nil }}}
+			from := reads(&memStore{m: m, b: b, chunk: func(int) error { time.Sleep(time.Millisecond); return nil }})
 			err := Push(t.Context(), l, k, from, Turns{Streams: streams, More: func() (func(), bool) { return func() {}, true }})
 			l.Close()
 			if err != nil {

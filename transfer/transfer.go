@@ -25,20 +25,21 @@ type Key struct {
 	Incarnation replica.Incarnation `cbor:"9,keyasint"` // for whom
 }
 
-// Reader reads one sealed part. One goroutine uses it.
+// Reader reads one sealed part. A push over several streams reads chunks from several goroutines; no call comes after Close.
 type Reader interface {
 	// Manifest is the part's; its root was checked when it was sealed or verified.
 	Manifest() replica.Manifest
-	// ReadChunk returns the bytes of chunk i, in dst where that is large enough: dst has the chunk's length. An error
-	// means that they can't be had any more; the stream ends with it.
+	// ReadChunk returns the bytes of chunk i, in dst where that is large enough: dst has the chunk's length. It writes nothing behind it.
+	// An error means that the bytes can't be had any more; the stream ends with it.
 	ReadChunk(i int, dst []byte) ([]byte, error)
+	// Close releases the part. It is called once.
 	Close()
 }
 
 // Receiving is a Reader of a part that is still on its way to this node. ReadChunk is asked for those that it has.
 type Receiving interface {
 	Reader
-	// Has tells whether chunk i is there.
+	// Has is true where chunk i is there. What has come stays.
 	Has(i int) bool
 }
 
@@ -52,19 +53,31 @@ type Paced interface {
 
 // Sink takes verified chunks.
 type Sink interface {
-	// Have tells whether chunk i is there already, rehashed by now. Called for each chunk before the first Put.
+	// Have is true where chunk i is there: it was put, or was found and rehashed by now. Called for each chunk before the first Put.
 	Have(i int) bool
-	// Put stores a chunk whose digest was checked. It does not keep b. Several goroutines may call it, each chunk once.
+	// Put stores a chunk whose digest was checked. It does not keep b, and refuses a number or length that the part does not have.
+	// Several goroutines may call it. A fetch puts each chunk once. A push over several streams may put a chunk again, also at the
+	// same time. It may end while other streams of it bring chunks: Put then fails, or drops the chunk, and changes nothing.
 	Put(i int, b []byte) error
 }
 
 // Store is what a daemon serves from and mirrors into. Both methods authorise: peer is the certificate's name, and the key
-// says for whom. Their errors reach the peer as one of this package's, by errors.Is.
+// says for whom. Their errors reach the peer as one of this package's, by errors.Is. Several goroutines call them. Package storetest has
+// this contract as a suite.
+//
+// A key of an older era, a closed epoch or a former incarnation is refused with ErrFenced, and one of a newer with ErrNotYet, as is an
+// unknown job. A part of another cluster is refused for good.
 type Store interface {
-	// Open opens a sealed part for reading.
+	// Open opens a sealed part for reading. One that is on its way may be opened as a Receiving. Any other is an ErrUnknownPart: the
+	// key's part, generation and root must all be what the store has. A peer that the key is not for gets an error. An error comes
+	// without a Reader.
 	Open(peer replica.NodeName, k Key) (Reader, error)
-	// Accept takes a mirror push. The function is called exactly once: with nil when every chunk was put (seal), or with
-	// what went wrong (abort); what it returns is answered to the producer.
+	// Accept takes a mirror push of a manifest that is what the key names. The function is called exactly once: with nil when every
+	// chunk was put (seal), or with what went wrong (abort); what it returns is answered to the producer.
+	//
+	// After nil is returned the store has the part. After an error it has not, unless it did before: the place is free, and the next
+	// push may find there what has arrived. A part that lacks chunks is not sealed, but aborted with an error. A part that is here is
+	// accepted all the same, with a Sink that has it. An error of Accept comes without Sink and function, and leaves nothing behind.
 	Accept(peer replica.NodeName, k Key, m replica.Manifest) (Sink, func(error) error, error)
 }
 

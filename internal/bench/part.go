@@ -36,7 +36,12 @@ func newPart(bytes uint64) (*part, error) {
 func (p *part) bytes() uint64 { return p.manifest.Bytes }
 
 // Open, Accept: a transfer.Store that has this part for everybody and takes none.
-func (p *part) Open(replica.NodeName, transfer.Key) (transfer.Reader, error) { return p, nil }
+func (p *part) Open(_ replica.NodeName, k transfer.Key) (transfer.Reader, error) {
+	if k != p.key {
+		return nil, transfer.ErrUnknownPart
+	}
+	return p, nil
+}
 
 func (p *part) Accept(replica.NodeName, transfer.Key, replica.Manifest) (transfer.Sink, func(error) error, error) {
 	return nil, nil, transfer.ErrRefused

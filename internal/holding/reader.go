@@ -10,7 +10,7 @@ import (
 )
 
 // Reader reads a copy for a transfer or the durable writer. Its place is held until Close, or until its owner drops it; a read behind that
-// fails, at the latest once something else lies in the place. One goroutine reads.
+// fails, at the latest once something else lies in the place. Several goroutines may read.
 type Reader struct {
 	of       Copy
 	manifest replica.Manifest

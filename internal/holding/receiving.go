@@ -10,10 +10,10 @@ import (
 // Receiving reads a part that is on its way here, into one or more arenas at once. What it can't read any more it refuses; nothing is held.
 type Receiving struct{ into []*shm.Staging }
 
-// Add looks for a part on its way into an arena. Its owner calls it.
+// Add looks for a part on its way into an arena, as Find does among those that are here. Its owner calls it.
 func (r *Receiving) Add(a *Arena, part replica.Part, g replica.Generation, root replica.Digest) {
 	for _, s := range a.staged {
-		if m := s.Manifest(); m.Part == part && m.Generation == g && m.Root == root {
+		if m := s.Manifest(); m.Part == part && m.Root == root && (part.Kind == replica.FrozenPart || m.Generation == g) {
 			r.into = append(r.into, s)
 		}
 	}

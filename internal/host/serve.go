@@ -35,6 +35,8 @@ func (s store) check(k transfer.Key, push bool) (*job.Job, error) {
 		return nil, transfer.ErrNotYet
 	case k.Era < s.h.era || j.Job.Phase == replica.Ended || k.Epoch <= j.Job.ClosedEpoch && !(push && j.Job.Phase == replica.Closed && k.Epoch == j.Job.Epoch):
 		return nil, fmt.Errorf("%w: epoch %d of job %s is closed", transfer.ErrFenced, k.Epoch, j.Job.Name)
+	case int(k.Rank) < len(j.Job.Ranks) && k.Incarnation > j.Job.NextIncarnation:
+		return nil, transfer.ErrNotYet // ranks are claimed within an opening's epoch: this node has read the epoch, and not the claim
 	case int(k.Rank) >= len(j.Job.Ranks) || k.Incarnation != j.Job.Ranks[k.Rank].Incarnation:
 		return nil, fmt.Errorf("%w: incarnation %d does not hold rank %d", transfer.ErrFenced, k.Incarnation, k.Rank)
 	}

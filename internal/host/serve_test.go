@@ -41,6 +41,9 @@ func keyFor(part replica.Part, g replica.Generation, root replica.Digest) transf
 	return transfer.Key{Cluster: fixture.Cluster, Era: 1, Job: fixture.JobID, Epoch: 3, Part: part, Generation: g, Root: root, Rank: 1, Incarnation: 5}
 }
 
+// handedOut6 is the claim of another rank.
+func handedOut6(j *replica.Job) { j.NextIncarnation = 6 }
+
 // What a stream names is checked against what this node knows: older is refused for good, newer is "not yet".
 func TestTransfersAreChecked(t *testing.T) {
 	foreign := errors.New("some error, of no kind that is tried again")
@@ -60,7 +63,8 @@ func TestTransfersAreChecked(t *testing.T) {
 		"its own, just closed":     {func(k *transfer.Key) {}, func(j *replica.Job) { j.ClosedEpoch = 3 }, transfer.ErrFenced},
 		"ended":                    {func(k *transfer.Key) {}, func(j *replica.Job) { j.Phase = replica.Ended }, transfer.ErrFenced},
 		"former incarnation":       {func(k *transfer.Key) { k.Incarnation = 4 }, nil, transfer.ErrFenced},
-		"incarnation to come":      {func(k *transfer.Key) { k.Incarnation = 6 }, nil, transfer.ErrFenced},
+		"incarnation to come":      {func(k *transfer.Key) { k.Incarnation = 6 }, nil, transfer.ErrNotYet},
+		"handed out to another":    {func(k *transfer.Key) { k.Incarnation = 6 }, handedOut6, transfer.ErrFenced},
 		"another rank's":           {func(k *transfer.Key) { k.Rank = 0 }, nil, transfer.ErrFenced},
 		"no such rank":             {func(k *transfer.Key) { k.Rank = 2 }, nil, transfer.ErrFenced},
 		"no such rank, wraps":      {func(k *transfer.Key) { k.Rank = 1<<32 - 1 }, nil, transfer.ErrFenced},

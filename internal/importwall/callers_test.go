@@ -46,6 +46,7 @@ var helpers = []string{
 	"libreplicad",
 	"internal/bubble", "internal/durable/durabletest", "internal/durable/formats/formatstest", "internal/durable/memory", "internal/durable/storetest", "internal/fixture",
 	"internal/host/room/roomtest", "internal/journal/journaltest", "internal/leader/leadertest", "internal/leakcheck", "internal/otheruser", "internal/racing", "internal/sim", "internal/transcript",
+	"transfer/storetest",
 }
 
 // TestNamesHaveACaller: what a package declares, the program uses. What tests alone use has no caller: nobody would miss it, and it is read as if it did something.

@@ -38,8 +38,8 @@ type part struct {
 	take  func(transfer.Key) (*place, error) // a push's place; nil: none is taken
 	busy  func(context.Context) bool         // before a stream is served; false: it is not served
 
-	mu     sync.Mutex
-	closed int
+	mu             sync.Mutex
+	opened, closed int
 }
 
 const chunk = 1 << 10
@@ -80,14 +80,27 @@ func (p *part) Close() {
 	p.closed++
 }
 
-func (p *part) Open(replica.NodeName, transfer.Key) (transfer.Reader, error) { return p, nil }
+func (p *part) Open(_ replica.NodeName, k transfer.Key) (transfer.Reader, error) {
+	if k != p.key() {
+		return nil, transfer.ErrUnknownPart
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.opened++
+	return p, nil
+}
 
-func (p *part) Accept(_ replica.NodeName, k transfer.Key, _ replica.Manifest) (transfer.Sink, func(error) error, error) {
+func (p *part) Accept(_ replica.NodeName, k transfer.Key, m replica.Manifest) (transfer.Sink, func(error) error, error) {
+	if p.take == nil {
+		return nil, nil, transfer.ErrRefused
+	}
 	s, err := p.take(k)
 	if err != nil {
 		return nil, nil, err
 	}
-	return s, func(err error) error {
+	in := s.takes(m)
+	return in, func(err error) error {
+		in.end()
 		if err == nil {
 			err = s.Seal()
 		}
@@ -98,6 +111,7 @@ func (p *part) Accept(_ replica.NodeName, k transfer.Key, _ replica.Manifest) (t
 // place takes a part.
 type place struct {
 	mu      sync.Mutex
+	man     *replica.Manifest // of the push that it takes; nil: nobody's
 	chunks  map[int][]byte
 	full    error // what Seal says
 	sealed  int
@@ -106,15 +120,62 @@ type place struct {
 
 func newPlace() *place { return &place{chunks: map[int][]byte{}} }
 
-func (p *place) Have(int) bool { return false }
+// takes begins a push into the place. What has come of the same part stays.
+func (p *place) takes(m replica.Manifest) *pushedInto {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.man == nil || p.man.Root != m.Root {
+		clear(p.chunks)
+	}
+	p.man = &m
+	return &pushedInto{place: p}
+}
+
+// pushedInto is the sink of one push.
+type pushedInto struct {
+	*place
+	over bool // guarded by its mu
+}
+
+func (s *pushedInto) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+}
+
+func (s *pushedInto) Put(i int, b []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || i < 0 || i >= len(s.man.Chunks) || digest(b) != s.man.Chunks[i] {
+		return fmt.Errorf("chunk %d of %d bytes, ended: %t", i, len(b), s.over)
+	}
+	s.chunks[i] = slices.Clone(b)
+	return nil
+}
+
+func (p *place) Have(i int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.chunks[i] != nil
+}
+
 func (p *place) Put(i int, b []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.chunks[i] = slices.Clone(b)
 	return nil
 }
-func (p *place) Seal() error { p.sealed++; return p.full }
-func (p *place) Abort()      { p.aborted++ }
+
+func (p *place) Seal() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.man != nil && len(p.chunks) != len(p.man.Chunks) {
+		return fmt.Errorf("sealed with %d chunks of %d", len(p.chunks), len(p.man.Chunks))
+	}
+	p.sealed++
+	return p.full
+}
+func (p *place) Abort() { p.aborted++ }
 func (p *place) begin(replica.Manifest) (Staging, error) {
 	return p, nil
 }
