@@ -21,11 +21,15 @@ type Node interface {
 	Return()
 }
 
+// Idler is a node in virtual time: it waits until its ranks wait for time to pass. So what happens next happens at a certain moment.
+type Idler interface{ Idle() }
+
 // Client is the program of a rank.
 type Client interface {
 	// Do has it carry out a command; "die" kills its process.
 	Do(command string) error
-	// Answers are what it gets, one for each command. An answer is a word, and may have a text behind a colon.
+	// Answers are what it gets, one for each command. An answer is a word, and may have a text behind a colon. nil: it goes by itself, and
+	// what the table has it get is passed over.
 	Answers() <-chan string
 }
 
@@ -56,13 +60,16 @@ type play struct {
 func (p *play) line() {
 	p.t.Helper()
 	text := p.at.Text
+	if idler, is := p.node.(Idler); is && (p.at.Verb == does || p.at.Verb == leader) {
+		idler.Idle()
+	}
 	switch p.at.Verb {
 	case does:
 		if p.client != nil {
 			p.check(p.client.Do(text))
 		}
 	case gets:
-		if p.client != nil {
+		if p.client != nil && p.client.Answers() != nil {
 			p.gets(text)
 		}
 	case sends:
@@ -144,7 +151,7 @@ func same(got, want string) bool {
 
 // pending is what the program has got meanwhile, for a person to read.
 func (p *play) pending() string {
-	if p.client == nil {
+	if p.client == nil || p.client.Answers() == nil {
 		return ""
 	}
 	select {

@@ -14,6 +14,11 @@ type Scenario struct {
 	Without map[string]string
 }
 
+// Does reports whether the rank's program carries out a command in the scenario.
+func (s Scenario) Does(command string) bool {
+	return slices.ContainsFunc(s.Lines, func(l Line) bool { return l.Verb == does && l.Text == command })
+}
+
 // Line is one line of a scenario.
 type Line struct {
 	Number int // in the table
