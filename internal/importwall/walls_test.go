@@ -152,6 +152,8 @@ var walls = map[string]wall{
 	"internal/sim":                 {side, []string{}, nil},
 	"internal/trouble":             {side, []string{}, nil},
 	"internal/importwall":          {side, []string{}, nil},
+
+	"internal/ranklife": {side, []string{"replica", "internal/holding", "internal/host/rank", "internal/session", "internal/shm", "internal/wire"}, nil},
 }
 
 // pkg is what the go command says of a package.

@@ -617,7 +617,7 @@ func (r *rank) fill(k shm.PlaceKind, g replica.Generation, part replica.Part, of
 		r.w.see(sight{moment: pinning, at: r.m, rank: r.process, on: func() bool { j := r.w.now(); return j != nil && j.Epoch == g.Epoch && j.Committed.Compare(g) < 0 }})
 	}
 	said := wire.Sealed{Kind: uint32(k), Index: uint32(at.Index), Word: r.arena.Word(at), Generation: g}
-	if r.peer == nil {
+	if r.peer == nil || r.peer.d.ctx.Err() != nil { // it may have died since the last look: the next one gets it, as from libreplicad
 		r.notices = append(r.notices, said)
 	} else {
 		r.say(session.Sealed{Peer: r.peer, Header: r.head(wire.MSealed, 0), Sealed: said})
@@ -654,12 +654,9 @@ func (r *rank) manifest(k shm.PlaceKind, g replica.Generation, part replica.Part
 func (r *rank) leave() bool {
 	g := replica.Generation{Epoch: r.epoch, Step: r.has}
 	last := time.Now().Add(5 * time.Second)
-	r.say(session.Pause{Peer: r.peer, Header: r.head(wire.MPause, r.next()), Most: 1})
-	asked := r.request
-	for r.paused != asked && time.Now().Before(last) && !r.fenced(r.epoch) {
-		r.look(20 * time.Millisecond)
-	}
-	for !r.sealed(g) && time.Now().Before(last) && !r.fenced(r.epoch) {
+	r.stands(last)
+	// A step without its private part, as one that was only loaded, can't be committed: libreplicad does not capture it either.
+	for r.sealed(shm.Ring, g) && !r.sealed(shm.Slot, g) && time.Now().Before(last) && !r.fenced(r.epoch) {
 		r.fill(shm.Slot, g, replica.OfGroup(r.group), r.has)
 		r.look(5 * time.Millisecond)
 	}
@@ -670,7 +667,12 @@ func (r *rank) leave() bool {
 			return false
 		}
 		if r.peer != nil && r.peer != told {
-			told = r.peer
+			if told != nil { // the next daemon is to know too that no later step is to be waited for
+				r.stands(time.Now().Add(5 * time.Second))
+			}
+			if told = r.peer; told == nil {
+				continue
+			}
 			r.say(session.Leave{Peer: r.peer, Header: r.head(wire.MLeave, r.next())})
 			r.w.leaves(r)
 			r.w.see(sight{moment: leaving, at: r.m, rank: r.process, on: r.w.phase(r.epoch, replica.Open)})
@@ -680,9 +682,18 @@ func (r *rank) leave() bool {
 	return true
 }
 
-func (r *rank) sealed(g replica.Generation) bool {
+// stands has the daemon know that the rank makes no further step, and waits for its answer.
+func (r *rank) stands(last time.Time) {
+	r.say(session.Pause{Peer: r.peer, Header: r.head(wire.MPause, r.next()), Most: 1})
+	asked := r.request
+	for r.paused != asked && time.Now().Before(last) && !r.fenced(r.epoch) {
+		r.look(20 * time.Millisecond)
+	}
+}
+
+func (r *rank) sealed(k shm.PlaceKind, g replica.Generation) bool {
 	for _, p := range r.arena.Places() {
-		if info, err := r.arena.Sealed(p); err == nil && p.Kind == shm.Slot && info.Generation == g {
+		if info, err := r.arena.Sealed(p); err == nil && p.Kind == k && info.Generation == g {
 			return true
 		}
 	}
