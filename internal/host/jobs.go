@@ -170,10 +170,10 @@ func (h jobNode) Recheck(id replica.JobID, c holding.Copy, lost replica.Held) {
 type jobMemory struct{ *Host }
 
 func (h jobMemory) Hold(a *shm.Arena, key string) *holding.Arena {
-	ref := h.hands.Hold(a, key)
-	h.hands.Custody.Put(key, ref.File())
-	return ref
+	return h.hands.Hold(a, key)
 }
+
+func (h jobMemory) Keep(a *holding.Arena) { h.hands.Custody.Put(a.Key(), a.File()) }
 
 func (h jobMemory) Reserve(a *holding.Arena) { h.hands.Reserve(a) }
 

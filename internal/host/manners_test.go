@@ -12,6 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/manners"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/transfer"
 )
 
 // What leaves is held back while ranks train here, and at no other time.
@@ -67,33 +68,57 @@ func TestClassesOfTransfers(t *testing.T) {
 	}
 }
 
-// What a push has read that is not made after all holds no place.
+// What a push has read that is not made after all holds no place, and is not under way: where it is sent at a pace too.
 func TestADroppedPushHoldsNothing(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
 	lr := d.attach(lj, 0)
+	lr.Arena = d.arena(shm.Spec{Rank: 0, Geometry: withLarge(t)})
 	d.seal(lr.Arena, slot(0), fixture.Gen(3, 5), 1)
-	r, err := d.hands.Open(lj.Job, lj.View().Copies()[0])
+	d.seal(lr.Arena, ring(0), fixture.Gen(3, 5), 1)
+	paced := 0
+	for _, c := range lj.View().Copies() {
+		r, err := d.hands.Open(lj.Job, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := d.hands.Pace(r, manners.Mirroring)
+		if at, is := p.(transfer.Paced); is {
+			paced++
+			at.Pace()(1)
+			if n := d.hands.Pacer.Holding().UnderWay; n != 1 {
+				t.Errorf("%v: %d under way", c.Held.Part, n)
+			}
+		}
+		hands.Drop(p)
+		if n := d.hands.Pacer.Holding().UnderWay; n != 0 || len(held(lr.Arena)) != 0 {
+			t.Errorf("%v is not sent after all, and holds its place, or %d are under way", c.Held.Part, n)
+		}
+	}
+	if paced != 1 {
+		t.Errorf("%d of the parts are sent at a pace, want the large one", paced)
+	}
+}
+
+// withLarge has a private part that is sent at a pace.
+func withLarge(t *testing.T) replica.Geometry {
+	t.Helper()
+	g, err := replica.NewGeometry([]replica.Region{
+		{Name: "weight", DType: replica.F32, Shape: []uint64{2500}, Bytes: 10000},
+		{Name: "loader", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile,
+			Shape: []uint64{hands.PacedFrom}, Bytes: hands.PacedFrom},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	hands.Drop(d.hands.Pace(r, manners.Mirroring))
-	if len(held(lr.Arena)) != 0 {
-		t.Error("a part that is not sent after all holds its place")
-	}
+	return g
 }
 
 // A push that this node takes in is under way, by the class of what waits for it, until it is sealed or given up.
 func TestAcceptIsPaced(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(fixture.Job())
-	g, err := replica.NewGeometry([]replica.Region{
-		{Name: "weight", DType: replica.F32, Shape: []uint64{2500}, Bytes: 10000},
-		{Name: "loader", DType: replica.U8, Kind: replica.Private, Class: replica.Volatile, Shape: []uint64{hands.PacedFrom}, Bytes: hands.PacedFrom},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := withLarge(t)
 	from := d.arena(shm.Spec{Rank: 1, Geometry: g})
 	for step, fails := range map[replica.Step]error{6: nil, 7: errors.New("a test")} {
 		man, chunks := manifestFor(from, ring(0), fixture.Gen(3, step), uint64(step))

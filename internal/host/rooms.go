@@ -183,8 +183,9 @@ func (h rooms) Coming(a *holding.Arena, part replica.Part, g replica.Generation,
 func (h *Host) answer(a hands.Answer) {
 	if ev, ok := a.Event.(act.Ended); ok {
 		if f, ok := ev.Of.(*scrub.Fetch); ok { // what is sealed again is reported first
-			h.hands.CameBack(f, ev.Err)
-			if j := h.jobs.of(f.Job); j != nil {
+			j := h.jobs.of(f.Job)
+			h.hands.CameBack(f, ev.Err, j != nil)
+			if j != nil {
 				j.Report()
 			}
 		}

@@ -134,11 +134,11 @@ func (h *Hands) Cancel(e act.Effect) {
 	}
 }
 
-// CameBack follows the end of such a fetch.
-func (h *Hands) CameBack(f *scrub.Fetch, err error) {
+// CameBack follows the end of such a fetch, whose job may not be known any more.
+func (h *Hands) CameBack(f *scrub.Fetch, err error, known bool) {
 	h.Cancel(f)
 	delete(h.back, f)
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if known && err != nil && !errors.Is(err, context.Canceled) {
 		what := fmt.Sprintf("%v of generation %v, whose copy here was given up", f.Source.Part, f.Generation)
 		h.Log.Retried("fetch", what, err.Error())
 	}

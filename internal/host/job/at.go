@@ -69,8 +69,10 @@ type Ending interface{ End(j *Job) }
 
 // Memory is that of the node. Its methods do not wait.
 type Memory interface {
-	// Hold makes an arena of the node of its memory, which the keeper is to have under this key.
+	// Hold makes an arena of the node of its memory, under this key.
 	Hold(a *shm.Arena, key string) *holding.Arena
+	// Keep gives an arena to the keeper. It has its owner by then: a daemon that died in between would leave one that is nobody's.
+	Keep(*holding.Arena)
 	// Reserve has the memory of an arena in use touched, beside the node.
 	Reserve(*holding.Arena)
 	// Forget gives an arena up: keeper, list, memory.

@@ -128,7 +128,6 @@ func accuse(j *Job, lr *rank.Rank, f replica.Fault) {
 
 // partFinished is the end of hashing a COPIED part in a dead rank's name.
 type partFinished struct {
-	at    *At
 	rank  replica.Rank
 	arena *holding.Arena
 	place shm.Place
@@ -140,7 +139,7 @@ func finish(j *Job, lr *rank.Rank, p shm.Place) {
 	lr.Finishing++
 	a := lr.Arena
 	a.Hold(p)
-	ev := partFinished{at: j.at, rank: lr.Rank, arena: a, place: p}
+	ev := partFinished{rank: lr.Rank, arena: a, place: p}
 	j.at.Node.Beside(j.Job.ID, func(context.Context) Ending {
 		ev.err = a.Finish(p)
 		return ev

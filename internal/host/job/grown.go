@@ -56,6 +56,7 @@ func (j *Job) HandOutGrown(e growth.HandOut) {
 		ref := j.at.Memory.Hold(e.Arena, holding.GrownKey(e.Job, e.Rank, lr.Incarnation, j.Job.Epoch))
 		ref.Process = holding.Process{PID: lr.PID, Start: lr.Start, Proven: !lr.Unproven}
 		ref.SetOwner(lr.Incarnation, uint64(lr.PID), lr.Start)
+		j.at.Memory.Keep(ref)
 		j.Keep(lr.Arena)
 		lr.Takes(ref)
 		inform(j, ref)
