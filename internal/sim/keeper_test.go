@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/replicad/replicad/internal/desk"
+	"github.com/replicad/replicad/internal/holding"
 	"github.com/replicad/replicad/internal/unixsock"
 	"github.com/replicad/replicad/replica"
 )
@@ -156,6 +158,9 @@ func (k *keeper) halfDone(restoring bool) (list []halfDone, err error) {
 	for _, key := range slices.Sorted(maps.Keys(k.files)) {
 		if !restoring && !strings.Contains(key, "-mirror-") {
 			continue
+		}
+		if desk.Records(key) || key == holding.PromiseKey {
+			continue // no arena
 		}
 		for i := range int64(mostSlots) {
 			h := halfDone{f: k.files[key], at: atSlots + i*slotStride}
