@@ -336,6 +336,39 @@ func TestPassedIsSaidOnce(t *testing.T) {
 	}
 }
 
+// A program may wait for commits, and announce nothing: a rank that has made no step for much longer than its steps take answers what it
+// holds, as one that stands on purpose does. Its commit waited for a step that waited for the commit, and all ranks were killed as hanging.
+func TestRestsBelowTheCandidate(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	lr.Life, lr.Loaded = rank.Training, 3
+	d.live(lr, 3, 7, replica.Idle)
+	d.both(lr.Arena, 0, fixture.Gen(3, 5)) // C
+	d.both(lr.Arena, 1, fixture.Gen(3, 7))
+	d.pulses(lj)
+	d.leaderSays(fixture.Candidate(1, 9))
+	later := func(by time.Duration, want int) {
+		t.Helper()
+		d.began = d.began.Add(-by)
+		d.pulses(lj)
+		d.answerCandidate(lj)
+		if said := fixture.Only[replica.Passed](d.says()); len(said) != want {
+			t.Errorf("%v later it reports %+v, want %d", by, said, want)
+		}
+	}
+	later(time.Second, 0)
+	later(2*time.Second, 1)
+	later(time.Minute, 0) // the leader knows
+	d.leaderSays(fixture.Candidate(2, 10))
+	if said := fixture.Only[replica.Passed](d.says()); len(said) != 1 || said[0].Live != fixture.Gen(3, 7) {
+		t.Errorf("of another candidate: %+v", said)
+	}
+	d.live(lr, 3, 8, replica.Idle)
+	d.leaderSays(fixture.Candidate(3, 11)) // before anybody has looked at the new word
+	later(time.Second, 0)
+}
+
 // A rank that stands still on purpose below the candidate says what it holds, once it holds something newer than C, and again when
 // that changes.
 func TestStandsBelowTheCandidate(t *testing.T) {

@@ -273,3 +273,32 @@ def test_commit_beside_durable_writes(daemon: Daemon) -> None:
     job = daemon.run(WRITTEN, flags=("--durable-every", "2"))
     assert "ENDED 400" in job.until("ENDED")
     job.done()
+
+
+WAITS = """
+import time
+import torch
+import replicad
+
+torch.manual_seed(1)
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with replicad.Session(model, optimizer) as session:
+    at = session.resume()
+    print("AT", session.rank.number, int(at), flush=True)
+    for step in range(at + 1, 13):
+        while 0 < session.at > session.committed:
+            time.sleep(0.001)
+        model(torch.ones(2, 4)).square().mean().backward()
+        with session.step():
+            optimizer.step()
+        optimizer.zero_grad()
+    session.leave()
+"""
+
+
+def test_a_program_may_wait_for_each_commit(daemon: Daemon) -> None:
+    """What is to be committed next was a step to come, which waited for the commit: after a minute all ranks were killed as hanging."""
+    text = daemon.run(WAITS, world=2).done()
+    assert sorted(re.findall(r"^AT (\d \d+)$", text, re.M)) == ["0 0", "1 0"], text

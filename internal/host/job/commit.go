@@ -109,7 +109,7 @@ func answerPassed(j *Job, lr *rank.Rank) {
 	if !j.at.Node.Linked() || !j.awaited(j.Job) || !lr.Alive() && !lr.Left() {
 		return
 	}
-	if p, due := j.passes(j.Job, j.at.Node.Self(), lr.Rank, lr.Arena, lr.Stands()); due {
+	if p, due := j.passes(j.Job, j.at.Node.Self(), lr.Rank, lr.Arena, lr.Stands() || lr.Rests(j.at.Node.Up())); due {
 		j.at.send(p)
 	}
 }
