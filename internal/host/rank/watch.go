@@ -50,8 +50,8 @@ func (lr *Rank) UnderWay(job *replica.Job) bool {
 	return job.Phase == replica.Open && lr.Alive() && lr.Loaded == job.Epoch && !lr.Left()
 }
 
-// Rests tells whether the rank has made no step for much longer than its steps take. It may wait for a commit, and the commit of a step to come
-// would wait for it: both would stand still, until the rank is killed for that.
+// Rests is true where the rank has made no step for much longer than its steps take. It may wait for a commit, and the commit of a step
+// to come would wait for it: both would stand still, until the rank is killed for that.
 func (lr *Rank) Rests(now time.Duration) bool {
 	return lr.Word == lr.Arena.Step() && lr.Pulse.Still(now) >= max(HaltedAfter, 2*lr.Pulse.Pace())
 }
