@@ -1259,7 +1259,8 @@ class Session:
 
     @property
     def committed(self) -> int:
-        """The step that the whole job would go back to now."""
+        """The step that the whole job would go back to now. Not each step is committed: to wait for the one that you are at, call
+        :meth:`commit`."""
         return self._rank.committed
 
     def explain(self) -> Explanation:
