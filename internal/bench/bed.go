@@ -23,6 +23,7 @@ type bed struct {
 	journal *cluster.Journal
 	spawn   *cluster.Spawner
 	trainer string
+	unwatch func() // ends the watch of the daemons' status, and waits for that: answering takes their time
 	stop    func() error
 }
 
@@ -56,12 +57,12 @@ func (r *runner) newBedWith(ctx context.Context, on cores, tier func(spawn *clus
 	b = &bed{journal: cluster.NewJournal(), spawn: spawn, trainer: r.trainer()}
 	watching, endWatch := context.WithCancel(ctx)
 	var wg sync.WaitGroup
+	b.unwatch = func() { endWatch(); wg.Wait() }
 	b.stop = func() error {
 		if b.Cluster != nil {
 			b.Stop(3 * time.Second)
 		}
-		endWatch()
-		wg.Wait()
+		b.unwatch()
 		if b.Cluster != nil {
 			b.Release()
 		}

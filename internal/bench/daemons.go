@@ -20,6 +20,7 @@ func idleJob(bool) job {
 			return err
 		}
 		defer func() { err = errors.Join(err, b.stop()) }()
+		b.unwatch()
 		r.say("idle/: %d seconds of three daemons ...", r.rounds)
 		var share, daemon, keeper []float64
 		for range r.rounds {
