@@ -665,6 +665,11 @@ func TestClockFollows(t *testing.T) {
 		}
 	}
 	want("without jobs", idleTick)
+	c.active = false
+	want("while another leads", restTick)
+	c.active = true
+	c.brought["n1"] = &nodeLink{} // as each node that has linked
+	want("with nodes", idleTick)
 	job := fixture.Job()
 	led := c.knows(job)
 	want("with a job", busyTick)

@@ -21,6 +21,7 @@ const (
 const (
 	busyTick = 20 * time.Millisecond  // while something is led that waits for a time
 	idleTick = 200 * time.Millisecond // for what no event announces otherwise
+	restTick = time.Second            // while another node leads, or none
 )
 
 // clock ticks as often as a leader has to look at what no event announces.
@@ -33,8 +34,11 @@ func newClock() *clock { return &clock{time.NewTicker(idleTick), idleTick} }
 
 // follow takes in what the leader waits for. One without jobs has nothing that waits for a time.
 func (c *clock) follow(l *Leader) {
-	every := idleTick
-	if len(l.leaving)+len(l.drains)+len(l.brought)+len(l.ahead)+len(l.waiting) > 0 {
+	every := restTick
+	if l.active {
+		every = idleTick
+	}
+	if len(l.leaving)+len(l.drains)+len(l.ahead)+len(l.waiting) > 0 {
 		every = busyTick
 	}
 	for _, led := range l.jobs {
