@@ -27,9 +27,10 @@ const (
 
 	shieldAt = 8 // the shield goes up when 1/shieldAt of the buffer is in use
 
-	shieldEvery = 50 * time.Millisecond
-	shieldQuiet = 2 * time.Second // without a flood, after which the shield goes down again
-	strangers   = 4000            // datagrams of strangers a second that are let in meanwhile
+	shieldLook  = 200 * time.Millisecond // between two looks at the buffer while it is down
+	shieldEvery = 50 * time.Millisecond  // and while it is up
+	shieldQuiet = 2 * time.Second        // without a flood, after which the shield goes down again
+	strangers   = 4000                   // datagrams of strangers a second that are let in meanwhile
 )
 
 // tagKey makes tags: who does not know it can't find one but by luck.
@@ -228,8 +229,8 @@ func (s *shield) next(now sample) {
 
 // guard watches the port until ctx ends, and raises and lowers its shield.
 func (e *Endpoint) guard(ctx context.Context) {
-	tick := time.NewTicker(shieldEvery)
-	defer tick.Stop()
+	look := time.NewTimer(shieldLook)
+	defer look.Stop()
 	var s shield
 	var said time.Time // when a flood was last logged
 	if now, err := sampleOf(e.udp); err == nil {
@@ -239,12 +240,15 @@ func (e *Endpoint) guard(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-look.C:
 		}
 		now, err := sampleOf(e.udp)
 		was := s.let
 		if err == nil {
 			s.next(now)
+		}
+		if look.Reset(shieldLook); s.let != 0 {
+			look.Reset(shieldEvery)
 		}
 		switch {
 		case err == nil && s.let == was:
