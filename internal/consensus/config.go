@@ -109,8 +109,8 @@ func (c Config) raft(notify chan<- bool) *raft.Config {
 	r := raft.DefaultConfig()
 	r.LocalID = raft.ServerID(c.ID)
 	r.HeartbeatTimeout, r.ElectionTimeout, r.LeaderLeaseTimeout = c.Heartbeat, c.Election, c.Lease
-	r.CommitTimeout = min(r.CommitTimeout, c.Heartbeat/10)
-	r.BatchApplyCh = false // it would break the timeout of proposals
+	r.CommitTimeout = c.Heartbeat / 2 // until followers hear of a commit that no further entry carries; each costs a call
+	r.BatchApplyCh = false            // it would break the timeout of proposals
 	r.ShutdownOnRemove = true
 	r.TrailingLogs, r.SnapshotThreshold = trailingLogs, snapshotThreshold
 	r.NotifyCh = notify

@@ -93,7 +93,8 @@ func open(cfg Config, wrap func(raft.LogStore) raft.LogStore) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, store: store, streams: newStreams(cfg.Layer),
-		began: time.Now(), pace: pace{heartbeat: cfg.Heartbeat, election: cfg.Election}, notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), news: newNews(), marks: make(chan *mark, 1),
+		began: time.Now(), pace: pace{heartbeat: cfg.Heartbeat, election: cfg.Election, lease: cfg.Lease},
+		notify: make(chan bool, 8), seen: make(chan raft.Observation, 8), news: newNews(), marks: make(chan *mark, 1),
 		life: rand.Uint64(), taken: make(chan struct{}, 1), wanted: make(chan struct{}, 1), changing: make(chan struct{}, 1),
 	}
 	n.kept, n.knows = recall(cfg.Memory, cfg.ID, cfg.Cluster)

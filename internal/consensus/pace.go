@@ -3,10 +3,14 @@ package consensus
 import (
 	"fmt"
 	"time"
+
+	"github.com/replicad/replicad/lock"
+	"github.com/replicad/replicad/replica"
 )
 
 const (
-	paceTick  = 25 * time.Millisecond // how often a voter looks how late it comes to run
+	paceTick  = 25 * time.Millisecond // how often a voter looks how late it comes to run, on a busy machine
+	calmTick  = 8 * paceTick          // and on a calm one, where each look costs more than it finds
 	paceSlots = 20                    // of a second each: a busy spell is over once none of them has it
 	paceMost  = 16                    // times the configured timeouts; beyond it a dead leader would be missed for too long
 	standSlot = 10                    // seconds in which who led last stands before the others
@@ -18,6 +22,7 @@ const (
 // reading of those words. It is the rule alone: the time is passed in.
 type pace struct {
 	heartbeat, election time.Duration // as configured: the least
+	lease               time.Duration // as configured
 	late                [paceSlots]time.Duration
 	second              int64 // of the newest slot
 	leads               bool  // its heartbeats go out as often as the lease needs
@@ -69,47 +74,72 @@ func (p *pace) lost(now time.Duration) {
 func (p *pace) led(self bool) { p.leads, p.stands = self, 0 }
 
 // timeouts are those to wait now. They are doubled as often as it takes to be four times what was late, so that they seldom change.
-func (p *pace) timeouts(now time.Duration) (heartbeat, election time.Duration) {
+// A leader sends heartbeats in a tenth to a fifth of its own. While no job is there, and the machine is calm, they come half as often.
+// They are most of what an idle daemon does. Of three that follow each other two may still be lost before the lease is.
+func (p *pace) timeouts(now time.Duration, idle bool) (heartbeat, election time.Duration) {
 	p.turn(now)
 	times := time.Duration(1)
 	for times < paceMost && p.worst() > p.heartbeat*times/4 {
 		times *= 2
 	}
-	if heartbeat = p.heartbeat * times; p.leads || seconds(now) < p.stands {
+	switch {
+	case p.leads && idle && p.calm():
+		heartbeat = max(p.heartbeat, min(2*p.heartbeat, 2*p.lease))
+	case p.leads || seconds(now) < p.stands:
 		heartbeat = p.heartbeat
+	default:
+		heartbeat = p.heartbeat * times
 	}
 	return heartbeat, max(p.election*times, heartbeat)
 }
 
+// calm reports whether this process came to run in time.
+func (p *pace) calm() bool { return p.worst() <= p.heartbeat/8 }
+
 // keepPace has raft wait as long as the rule says, until Close.
 func (n *Node) keepPace() {
+	tick := paceTick
 	for {
-		due := time.Now().Add(paceTick)
+		due := time.Now().Add(tick)
 		select {
 		case <-n.ctx.Done():
 			return
-		case <-time.After(paceTick):
+		case <-time.After(tick):
 		}
-		n.adjust(time.Since(due))
+		tick = n.adjust(time.Since(due))
 	}
 }
 
-// adjust notes how late a goroutine came to run, and tells raft where that changes how long to wait.
-func (n *Node) adjust(late time.Duration) {
+// idle reports whether no job is there, as far as this node knows.
+func idle(v lock.View) bool {
+	for _, j := range v.Jobs {
+		if j.Phase != replica.Ended {
+			return false
+		}
+	}
+	return true
+}
+
+// adjust notes how late a goroutine came to run, and tells raft where that changes how long to wait. It returns when to look again.
+func (n *Node) adjust(late time.Duration) (next time.Duration) {
 	now := time.Since(n.began)
 	n.paceMu.Lock()
 	defer n.paceMu.Unlock()
 	n.pace.ran(late, now)
 	n.late.Store(int64(n.pace.worst()))
-	heartbeat, election := n.pace.timeouts(now)
+	heartbeat, election := n.pace.timeouts(now, idle(n.State()))
+	if next = paceTick; n.pace.calm() {
+		next = calmTick
+	}
 	is := n.raft.ReloadableConfig()
 	if is.HeartbeatTimeout == heartbeat && is.ElectionTimeout == election {
-		return
+		return next
 	}
 	is.HeartbeatTimeout, is.ElectionTimeout = heartbeat, election
 	if err := n.raft.ReloadConfig(is); err != nil {
 		n.cfg.Logger.Error("raft's timeouts stay as they are", "heartbeat", heartbeat, "error", err)
 	}
+	return next
 }
 
 // Late is how late a goroutine of this process came to run at the worst, within the last 20 s.

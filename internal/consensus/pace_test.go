@@ -8,10 +8,11 @@ import (
 func TestPace(t *testing.T) {
 	const base = 400 * time.Millisecond
 	at := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-	p := pace{heartbeat: base, election: base}
+	p := pace{heartbeat: base, election: base, lease: base}
+	idle := false
 	want := func(when float64, heartbeat, election time.Duration) {
 		t.Helper()
-		if h, e := p.timeouts(at(when)); h != heartbeat || e != election {
+		if h, e := p.timeouts(at(when), idle); h != heartbeat || e != election {
 			t.Errorf("after %v s: heartbeat %v, election %v, want %v and %v", when, h, e, heartbeat, election)
 		}
 	}
@@ -37,4 +38,17 @@ func TestPace(t *testing.T) {
 	p.ran(time.Hour, at(24))
 	p.ran(time.Hour, at(25))
 	want(5000, base, base)
+
+	p.led(true)
+	want(5001, base, base)
+	idle = true // no job is there: a leader's heartbeats come half as often
+	want(5002, 2*base, 2*base)
+	p.lease = base / 4 // as often as the lease needs
+	want(5003, base, base)
+	p.lease = base
+	p.ran(60*time.Millisecond, at(5004)) // the cores are taken: one may come late
+	p.ran(60*time.Millisecond, at(5005))
+	want(5006, base, base)
+	p.led(false)
+	want(5007, base, base)
 }
