@@ -39,6 +39,7 @@ const (
 	noLeaderAgain = 10 * time.Minute     // and told again
 
 	idleTick    = 200 * time.Millisecond // reports and housekeeping
+	restTick    = time.Second            // while no job and no process is there
 	reportEvery = time.Second            // a report is sent at least so often, so that status is fresh anywhere
 )
 
@@ -256,7 +257,11 @@ func (h *Host) Run(ctx context.Context) {
 	timer := time.NewTimer(idleTick)
 	defer timer.Stop()
 	for {
-		if at, waits := h.asking.Next(); waits && at.Before(due) { // a recovery may wait for it
+		at, waits := h.asking.Next() // a recovery may wait for it
+		if soon := time.Now().Add(idleTick); due.After(soon) && !rests(h) && (!waits || at.After(soon)) {
+			at, waits = soon, true
+		}
+		if waits && at.Before(due) {
 			due = at
 			timer.Reset(time.Until(due))
 		}
@@ -323,7 +328,10 @@ func (h *Host) nextRequest() uint64 {
 
 // tick does what no event announces, and says when it wants to be called again.
 func (h *Host) tick() time.Duration {
-	next := idleTick
+	next := restTick
+	if !rests(h) {
+		next = idleTick
+	}
 	due := time.Since(h.lastReport) >= reportEvery
 	for _, j := range h.jobs.all {
 		if j.Tick(due) {
@@ -344,6 +352,11 @@ func (h *Host) tick() time.Duration {
 	h.launchers.KillStuck(time.Now())
 	h.leaderless(time.Now())
 	return next
+}
+
+// rests reports whether there is nothing here that time alone changes, besides what rooms have named a time for. An event brings something.
+func rests(h *Host) bool {
+	return h.informed && h.link != nil && h.jobs.ended() && h.admission.Empty() && h.launchers.Empty()
 }
 
 // Close gives back the memory that a host holds whose Run has returned: for a process that goes on. The keeper still has it.

@@ -33,6 +33,16 @@ func (t *jobs) named(name string) *job.Job {
 	return nil
 }
 
+// ended reports whether none is left that has not.
+func (t *jobs) ended() bool {
+	for _, j := range t.all {
+		if j.Job.Phase != replica.Ended {
+			return false
+		}
+	}
+	return true
+}
+
 // byPeer is the job, and the rank of it, that a session speaks for; nil: it speaks for none.
 func (t *jobs) byPeer(p session.Peer) (*job.Job, replica.Rank) {
 	for _, j := range t.all {

@@ -55,3 +55,21 @@ func TestWhatWaitsForThePaceGoesWithTheNextSpell(t *testing.T) {
 		}
 	})
 }
+
+// A daemon without jobs and processes looks about once a second, unless a room has named a time, and as often as ever once a job is there.
+func TestRestsWithoutJobs(t *testing.T) {
+	d := newRig(t)
+	ticks := func(what string, least, most time.Duration) {
+		t.Helper()
+		d.tick()
+		if next := d.tick(); next < least || next > most {
+			t.Errorf("%s the next tick is in %v, want %v to %v", what, next, least, most)
+		}
+	}
+	ticks("without jobs", restTick/2, restTick)
+	lj := d.put(fixture.Job())
+	ticks("with one", 0, idleTick)
+	lj.Job = fixture.Changed(lj.Job, func(j *replica.Job) { j.Phase = replica.Ended })
+	d.link = nil // that there is no leader has its time
+	ticks("without a leader", 0, idleTick)
+}

@@ -40,12 +40,12 @@ func (h *Host) turn(r act.Room, now time.Time) time.Duration {
 	if at, ok := r.Next(); ok {
 		return max(at.Sub(now), busyTick)
 	}
-	return idleTick
+	return restTick
 }
 
 // turnRooms gives each room its turn.
 func (h *Host) turnRooms(now time.Time) time.Duration {
-	next := idleTick
+	next := restTick
 	for _, r := range [...]act.Room{h.adoption, h.restores, h.mirrors, h.push, h.scrub, h.writer, h.agents} {
 		next = min(next, h.turn(r, now))
 	}

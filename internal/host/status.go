@@ -84,6 +84,7 @@ type Witness struct {
 	Nodes map[replica.NodeName]replica.Node // without this one
 	Live  map[replica.JobID]replica.Step    // the newest step that a live rank here has begun
 	Steps map[replica.JobID]control.StepMS
+	Idle  bool // no job is known that has not ended: nothing waits to hear that a node is silent
 }
 
 // Witness asks the host. False: it has ended, or ctx has.
@@ -94,6 +95,7 @@ func (h *Host) Witness(ctx context.Context) (w Witness, ok bool) {
 
 func (w *Witness) serve(h *Host) {
 	*w = Witness{Nodes: map[replica.NodeName]replica.Node{}, Live: map[replica.JobID]replica.Step{}, Steps: map[replica.JobID]control.StepMS{}}
+	w.Idle = h.jobs.ended()
 	for name, n := range h.nodes {
 		if name != h.self.Name {
 			w.Nodes[name] = n

@@ -18,6 +18,9 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// idleProbes is how much longer the interval is while no job is there, which alone asks who is silent.
+const idleProbes = 5
+
 // peerState is what this node has seen of another on the data path.
 type peerState struct {
 	silentSince time.Time // zero: the last probe was answered, or refused
@@ -52,6 +55,7 @@ type prober struct {
 	silent   time.Duration
 	grace    time.Duration // for which a host that answers speaks for its daemon
 	last     time.Time     // when the last round began
+	every    time.Duration // from that to the next
 	mu       sync.Mutex    // guards peers
 	peers    map[replica.NodeName]peerState
 }
@@ -59,14 +63,16 @@ type prober struct {
 // run probes until ctx ends. A node is suspected aloud when gossip gave it up and its data path has been silent for the
 // configured time; what follows from that is the leader's to decide (two witnesses, no step since).
 func (p *prober) run(ctx context.Context) {
-	ticker := time.NewTicker(p.interval)
-	defer ticker.Stop()
+	p.every = p.interval
+	next := time.NewTimer(p.every)
+	defer next.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case began := <-next.C:
 			p.round(ctx)
+			next.Reset(time.Until(began.Add(p.every)))
 		}
 	}
 }
@@ -80,6 +86,9 @@ func (p *prober) round(ctx context.Context) {
 	seen, ok := p.host.Witness(ctx)
 	if !ok {
 		return
+	}
+	if p.every = p.interval; seen.Idle {
+		p.every = idleProbes * p.interval
 	}
 	var probes sync.WaitGroup
 	for name, n := range seen.Nodes {
@@ -117,7 +126,7 @@ func (p *prober) round(ctx context.Context) {
 }
 
 // late is how long a round may take: what takes longer has been held up in this daemon itself.
-func (p *prober) late() time.Duration { return 2*p.interval + max(p.silent, time.Second) }
+func (p *prober) late() time.Duration { return 2*max(p.every, p.interval) + max(p.silent, time.Second) }
 
 // forget takes all silence for unheard.
 func (p *prober) forget() {

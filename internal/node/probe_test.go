@@ -72,11 +72,12 @@ func (h peerHost) patienceWith(addr string) time.Duration {
 
 // witnessed is a host that has its prober probe, and what it was told.
 type witnessed struct {
-	seen host.Witness
-	said []control.Suspect
+	seen  host.Witness
+	asked int
+	said  []control.Suspect
 }
 
-func (w *witnessed) Witness(context.Context) (host.Witness, bool) { return w.seen, true }
+func (w *witnessed) Witness(context.Context) (host.Witness, bool) { w.asked++; return w.seen, true }
 
 func (w *witnessed) Suspect(_ context.Context, s []control.Suspect) { w.said = append(w.said, s...) }
 
@@ -239,6 +240,31 @@ func TestSuspicionIsSpoken(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Without a job nobody waits to hear that a node is silent: five times as long passes between two rounds, and no round is late for that.
+func TestProbesAreRareWithoutJobs(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := &witnessed{seen: host.Witness{Nodes: map[replica.NodeName]replica.Node{"n2": {Name: "n2", Incarnation: 22, Addr: silence}}, Idle: true}}
+		p := newWasteProber(w, nil)
+		p.interval = time.Second
+		within := func(end time.Duration, least, most int) {
+			t.Helper()
+			before := w.asked
+			ctx, cancel := context.WithTimeout(t.Context(), end)
+			defer cancel()
+			p.run(ctx)
+			if n := w.asked - before; n < least || n > most {
+				t.Errorf("%d rounds within %v, want %d to %d", n, end, least, most)
+			}
+		}
+		within(31*time.Second, 6, 7)
+		if since := p.peers["n2"].silentSince; time.Since(since) < 25*time.Second {
+			t.Errorf("silent since %v: a round took the one before for late", since)
+		}
+		w.seen.Idle = false
+		within(31*time.Second, 30, 31)
+	})
 }
 
 // A daemon that stood still itself has heard nobody meanwhile, and is no witness of anybody's silence.

@@ -73,6 +73,9 @@ func (g *Gate) Gone(peer uint64) bool {
 	return was
 }
 
+// Empty reports whether nobody asks for a rank here.
+func (g *Gate) Empty() bool { return len(g.all)+len(g.claims) == 0 }
+
 // Serve tries again for all that wait, after anything that may have cleared the way.
 func (g *Gate) Serve(now time.Time) {
 	for _, p := range g.all {

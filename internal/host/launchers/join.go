@@ -78,6 +78,9 @@ func (p *Pool) Serve(now time.Time) {
 	}
 }
 
+// Empty reports whether no launcher is here, and none has left something under way.
+func (p *Pool) Empty() bool { return len(p.all)+len(p.creates) == 0 }
+
 // serve brings a launcher to its job: creates that, accepts the launcher, starts the ranks it prefers while the job opens.
 func (p *Pool) serve(l *launcher, now time.Time) {
 	if !p.owner.Informed() || l.done {

@@ -70,6 +70,7 @@ type Room struct {
 	self    replica.NodeName
 	jobs    map[replica.JobID]*Held
 	looked  time.Time
+	waits   bool         // a job has not ended, as of that look
 	effects []act.Effect // since the last Step
 }
 
@@ -120,7 +121,9 @@ func (r *Room) Learn(now time.Time, ev act.Event) {
 func (r *Room) Step(now time.Time) []act.Effect {
 	if now.Sub(r.looked) >= lookEvery {
 		r.looked = now
-		for _, v := range r.owner.Jobs() {
+		views := r.owner.Jobs()
+		r.waits = room.Waits(views)
+		for _, v := range views {
 			r.fetchAll(now, v)
 		}
 		r.forgetJobs()
@@ -131,8 +134,8 @@ func (r *Room) Step(now time.Time) []act.Effect {
 	return effects
 }
 
-// Next is when to call Step again, whatever happens.
-func (r *Room) Next() (at time.Time, ok bool) { return r.looked.Add(lookEvery), true }
+// Next is when to call Step again, whatever happens. False: no job is there that time could change.
+func (r *Room) Next() (at time.Time, ok bool) { return r.looked.Add(lookEvery), r.waits }
 
 // forgetJobs drops what is known of jobs that the node does not know any more.
 func (r *Room) forgetJobs() {

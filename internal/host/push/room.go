@@ -96,6 +96,7 @@ type Room struct {
 	self    replica.NodeName
 	jobs    map[replica.JobID]*job
 	looked  time.Time
+	waits   bool         // a job has not ended, as of that look
 	effects []act.Effect // since the last Step
 }
 
@@ -202,20 +203,21 @@ func (r *Room) Step(now time.Time) []act.Effect {
 	return effects
 }
 
-// Next is when to call Step again, whatever happens.
+// Next is when to call Step again, whatever happens. False: no job is there that time could change.
 func (r *Room) Next() (at time.Time, ok bool) {
-	at = r.looked.Add(lookEvery)
+	at, ok = r.looked.Add(lookEvery), r.waits
 	for _, j := range r.jobs {
 		if !j.scarce.at.IsZero() && j.scarce.at.Before(at) {
-			at = j.scarce.at
+			at, ok = j.scarce.at, true
 		}
 	}
-	return at, true
+	return at, ok
 }
 
 // look sends what no event announces: again, what is on its way to no mirror though it should be.
 func (r *Room) look(now time.Time, whole bool) {
 	views := r.owner.Jobs()
+	r.waits = room.Waits(views)
 	for _, v := range views {
 		r.sendScarce(now, v, false)
 		if whole && v.Job.Phase == replica.Open {

@@ -87,6 +87,7 @@ type Room struct {
 	log     Log
 	jobs    map[replica.JobID]*job
 	looked  time.Time
+	waits   bool         // a job has not ended, as of that look
 	effects []act.Effect // since the last Step
 }
 
@@ -186,7 +187,9 @@ func (r *Room) Learn(now time.Time, ev act.Event) {
 func (r *Room) Step(now time.Time) []act.Effect {
 	if now.Sub(r.looked) >= lookEvery {
 		r.looked = now
-		for _, v := range r.owner.Jobs() {
+		views := r.owner.Jobs()
+		r.waits = room.Waits(views)
+		for _, v := range views {
 			r.restoreAll(now, v)
 		}
 		for id := range r.jobs {
@@ -201,8 +204,8 @@ func (r *Room) Step(now time.Time) []act.Effect {
 	return effects
 }
 
-// Next is when to call Step again, whatever happens.
-func (r *Room) Next() (at time.Time, ok bool) { return r.looked.Add(lookEvery), true }
+// Next is when to call Step again, whatever happens. False: no job is there that time could change.
+func (r *Room) Next() (at time.Time, ok bool) { return r.looked.Add(lookEvery), r.waits }
 
 // cancel ends what is of a closed epoch, or of a process that has ended.
 func (r *Room) cancel(v room.JobView) {

@@ -3,12 +3,18 @@ package room
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/replicad/replicad/replica"
 )
 
 // Over reports whether a job has ended, or was stopped: its ranks are to end.
 func Over(job *replica.Job) bool { return job.Phase == replica.Ended || job.Stop != nil }
+
+// Waits reports whether time may change something of one of these jobs. What the others still hold is given back at the host's own pace.
+func Waits(jobs []JobView) bool {
+	return slices.ContainsFunc(jobs, func(v JobView) bool { return v.Job.Phase != replica.Ended })
+}
 
 // Adopted reports whether a job opens from a durable generation: nobody initialises anything then.
 func Adopted(job *replica.Job) bool { return job.Committed.IsZero() && !job.Durable.IsZero() }
