@@ -265,7 +265,7 @@ type Timing struct {
 	// StopGrace is how long a daemon that gets SIGTERM stays at most for what can't be written to the durable tier without it, as long as that write
 	// moves: 1s to 24h, default 60s. The service manager must wait for longer (TimeoutStopSec, terminationGracePeriodSeconds).
 	StopGrace time.Duration `yaml:"stop_grace"`
-	// ProbeInterval is the time between probes of a peer's data path: 10ms to 10s, default 200ms.
+	// ProbeInterval is the time between probes of a peer's data path: 10ms to 10s, default 200ms; at least a second while no job is there.
 	ProbeInterval time.Duration `yaml:"probe_interval"`
 	// SilentAfter is how long probes must go unanswered before a node counts as silent: 3 x ProbeInterval to 60s, default 1s. One whose host
 	// answers is unobserved, and one whose ranks train is dead only once their job has stood still for as long, and for one and a half steps.

@@ -18,8 +18,8 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// idleProbes is how much longer the interval is while no job is there, which alone asks who is silent.
-const idleProbes = 5
+// idleProbes is the interval while no job is there, which alone asks who is silent.
+const idleProbes = time.Second
 
 // peerState is what this node has seen of another on the data path.
 type peerState struct {
@@ -88,7 +88,7 @@ func (p *prober) round(ctx context.Context) {
 		return
 	}
 	if p.every = p.interval; seen.Idle {
-		p.every = idleProbes * p.interval
+		p.every = max(p.interval, idleProbes)
 	}
 	var probes sync.WaitGroup
 	for name, n := range seen.Nodes {
