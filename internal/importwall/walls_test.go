@@ -114,8 +114,12 @@ var walls = map[string]wall{
 	"internal/leader/reread": {3, []string{"replica"}, nil},
 	"internal/leader/voters": {3, []string{"replica", "internal/control"}, nil},
 
+	"internal/leader/operators": {4, []string{
+		"replica", "lock", "recovery", "internal/audit", "internal/consensus", "internal/control", "internal/pki",
+	}, nil},
+
 	"internal/leader/durable": {4, []string{"replica", "lock", "recovery", "internal/control"}, nil},
-	"internal/leader":         {5, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/consensus", "internal/control", "internal/durable/catalog", "internal/durable/format", "internal/durable/store", "internal/durable/tier", "internal/invariant", "internal/exposure", "internal/journal", "internal/leader/agents", "internal/leader/durable", "internal/leader/reread", "internal/leader/voters", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
+	"internal/leader":         {5, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/consensus", "internal/control", "internal/durable/catalog", "internal/durable/format", "internal/durable/store", "internal/durable/tier", "internal/invariant", "internal/exposure", "internal/journal", "internal/leader/agents", "internal/leader/durable", "internal/leader/operators", "internal/leader/reread", "internal/leader/voters", "internal/rendezvous", "internal/wire"}, nil},
 	"internal/host/rank":      {5, []string{"recovery", "replica", "internal/control", "internal/holding", "internal/host/room", "internal/invariant", "internal/session", "internal/shm", "internal/wire"}, nil},
 	"internal/host/hands":     {6, []string{"replica", "transfer", "internal/config", "internal/control", "internal/durable/kept", "internal/durable/tier", "internal/holding", "internal/host/act", "internal/host/fetch", "internal/host/mirrors", "internal/host/push", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/journal", "internal/manners", "internal/mover", "internal/shm", "internal/spool"}, nil},
 	"internal/host/job":       {6, []string{"lock", "recovery", "replica", "transfer", "internal/config", "internal/control", "internal/exposure", "internal/holding", "internal/host/act", "internal/host/admission", "internal/host/adoption", "internal/host/growth", "internal/host/lacks", "internal/host/launchers", "internal/host/mirrors", "internal/host/push", "internal/host/rank", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/planted", "internal/session", "internal/shm", "internal/wire"}, nil},

@@ -39,7 +39,7 @@ func (c *chair) applies() {
 func TestAUserHasAShareOfTheJobs(t *testing.T) {
 	for _, between := range []bool{false, true} { // the state has those before; or all are on their way into the log
 		c := newChair(t)
-		c.cfg.PerUser = config.PerUser{Jobs: 3, Ranks: 1000, Rendezvous: 1 << 20}
+		c.accounts.most = config.PerUser{Jobs: 3, Ranks: 1000, Rendezvous: 1 << 20}
 		n := c.node("n1", 11)
 		asks := func(user uint32, name string, ranks uint32) string {
 			t.Helper()
@@ -81,7 +81,7 @@ func TestAUserHasAShareOfTheJobs(t *testing.T) {
 		if text := asks(bob, "a0", 100); text != "" { // the job is there: its node tells bob whose it is
 			t.Errorf("a name that alice has: %s", text)
 		}
-		if got := c.accounts(); len(got) != 2 || got[0] != (control.AccountStatus{User: alice, Jobs: 3, MostJobs: 3, Ranks: 1000, MostRanks: 1000, MostRendezvous: 1 << 20}) || got[1].Ranks != 1000 {
+		if got := c.accounts.status(c.view, c.kv); len(got) != 2 || got[0] != (control.AccountStatus{User: alice, Jobs: 3, MostJobs: 3, Ranks: 1000, MostRanks: 1000, MostRendezvous: 1 << 20}) || got[1].Ranks != 1000 {
 			t.Errorf("accounts %+v", got)
 		}
 		for _, job := range c.view.Jobs {
@@ -100,22 +100,22 @@ func TestAJobThatNeverWasIsNotCharged(t *testing.T) {
 	c := newChair(t)
 	n := c.node("n1", 11)
 	c.create(t.Context(), n, asksFor(alice, "a", 10))
-	if len(c.minting) != 1 {
-		t.Fatalf("on its way: %v", c.minting)
+	if len(c.accounts.minting) != 1 {
+		t.Fatalf("on its way: %v", c.accounts.minting)
 	}
 	c.work.Wait()
 	for len(c.in) > 0 {
 		c.handle(t.Context(), <-c.in)
 	}
-	if len(c.minting) != 0 {
-		t.Errorf("charged for ever: %v", c.minting)
+	if len(c.accounts.minting) != 0 {
+		t.Errorf("charged for ever: %v", c.accounts.minting)
 	}
 }
 
 // The rendezvous of all of a user's jobs is one account. A job has something for itself besides, so that its recovery needs no room there.
 func TestAUserHasAShareOfTheRendezvous(t *testing.T) {
 	c := newChair(t)
-	c.cfg.PerUser = config.PerUser{Jobs: 8, Ranks: 1000, Rendezvous: 1 << 20}
+	c.accounts.most = config.PerUser{Jobs: 8, Ranks: 1000, Rendezvous: 1 << 20}
 	n := c.node("n1", 11)
 	job := func(id byte, owner uint32) *replica.Job {
 		j := fixture.Changed(fixture.Job(), func(j *replica.Job) {
@@ -189,7 +189,7 @@ func TestAUserHasAShareOfTheRendezvous(t *testing.T) {
 	if text := sets(closed, closed.ClosedEpoch+1, "addr", 1000); text != "" {
 		t.Errorf("the recovery has no room: %s", text)
 	}
-	if got := c.accounts(); len(got) != 2 || got[0].User != alice || got[0].Jobs != 2 || got[0].Rendezvous < n1 {
+	if got := c.accounts.status(c.view, c.kv); len(got) != 2 || got[0].User != alice || got[0].Jobs != 2 || got[0].Rendezvous < n1 {
 		t.Errorf("accounts %+v", got)
 	}
 }
@@ -213,7 +213,7 @@ func TestALargeJobMeetsBesideAFullAccount(t *testing.T) {
 		})).gathered = true
 	}
 	full, job := c.jobs[replica.JobID{0}].job, c.jobs[replica.JobID{1}].job
-	for i := 0; c.kv.Bytes(full.ID) < int(c.cfg.PerUser.Rendezvous)-rendezvous.MaxValueBytes; i++ {
+	for i := 0; c.kv.Bytes(full.ID) < int(c.accounts.most.Rendezvous)-rendezvous.MaxValueBytes; i++ {
 		if _, err := c.kv.Write(full.ID, full.ClosedEpoch+1, rendezvous.Write{Op: rendezvous.Set, Key: fmt.Sprint(i), Value: make([]byte, rendezvous.MaxValueBytes-100)}); err != nil {
 			t.Fatal(err)
 		}

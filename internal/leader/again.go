@@ -16,14 +16,6 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// RereadConfig says how durable generations are read, and which of a job's stay.
-type RereadConfig struct {
-	Back  uint64        // bytes a second, of what nobody has read since it was written; 0: nothing is read
-	Every time.Duration // is what was read read again; 0: it is not
-	Rate  uint64        // bytes a second, of that; 0: it is not
-	Keep  replica.Keep
-}
-
 // rereading is the room that says which durable generation is read again, and what this leader does for it. Run owns it.
 type rereading struct {
 	room   *reread.Room // nil: this node does not lead, or reads nothing again

@@ -17,6 +17,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/leader/operators"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 )
@@ -83,7 +84,7 @@ func TestUnsignedOrdersConcernTheirOwnNodeAlone(t *testing.T) {
 			if r := o.gives(tc.from, tc.order); !strings.Contains(r.Refused, "--operator FILE") || !strings.Contains(r.Refused, "REPLICAD_OPERATOR") {
 				t.Errorf("answered %+v", r)
 			}
-			if cmds := o.proposed(); len(cmds) != 0 || len(o.drains) != 0 || !slices.Equal(o.cons.Voters(), before) {
+			if cmds := o.proposed(); len(cmds) != 0 || o.operators.Busy() || !slices.Equal(o.cons.Voters(), before) {
 				t.Errorf("and yet it proposes %v", cmds)
 			}
 		})
@@ -110,11 +111,6 @@ func TestUnsignedOrdersConcernTheirOwnNodeAlone(t *testing.T) {
 		})
 	}
 	o := newOffice(t, nil)
-	for node, others := range map[replica.NodeName]bool{"n1": false, "n2": false, "n3": true} { // it created the job, holds a rank, does neither
-		if text := beyond(o.view, node, control.Order{Verb: control.EndJob, Job: "job"}); (text != "") != others {
-			t.Errorf("the end of a job by node %s: %q", node, text)
-		}
-	}
 	if r := o.gives("n3", control.Order{Verb: control.Voters}); !strings.Contains(r.Text, "VOTER") {
 		t.Errorf("the list of voters, which changes nothing: %+v", r)
 	}
@@ -139,6 +135,7 @@ func withOperators(t *testing.T, o *office) *pki.Operator {
 		t.Fatal(err)
 	}
 	o.cfg.Cluster, o.cfg.Operators = id.Cluster, id.CheckOperator
+	o.authority, o.operators = newOperators(o.Leader)
 	operator, err := pki.LoadOperator(at("operator.pem"))
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +182,7 @@ func TestSignedOrders(t *testing.T) {
 	refused("heard, and given once more", "n3", signed, "challenge")
 	refused("given through another node", "n2", o.sign(operator, "n3", order), "challenge")
 	late := o.sign(operator, "n3", order)
-	o.pass(challengeLife + time.Second)
+	o.pass(operators.ChallengeLife + time.Second)
 	refused("kept for long", "n3", late, "challenge")
 
 	kept := o.sign(operator, "n3", order)
@@ -201,17 +198,14 @@ func TestSignedOrders(t *testing.T) {
 	o.proposed()
 	refused("kept for the next leader", "n3", kept, "challenge")
 
-	for range maxChallenges {
+	for range operators.MaxChallenges {
 		kept = o.sign(operator, "n3", order)
 	}
 	first := kept
-	for range maxChallenges {
+	for range operators.MaxChallenges {
 		o.sign(operator, "n3", order)
 	}
 	refused("of too many challenges the first", "n3", first, "challenge")
-	if n := len(o.challenges.of["n3"]); n != maxChallenges {
-		t.Errorf("%d challenges are kept of a node", n)
-	}
 
 	stranger := withOperators(t, newOffice(t, nil))
 	refused("of another cluster's operator", "n3", o.sign(stranger, "n3", order), "node clear is refused")
@@ -465,6 +459,7 @@ func TestAuditOfTheLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Leader.audit = &journal.Auditor{Log: log}
+	o.authority, o.operators = newOperators(o.Leader)
 	for range 3 { // one that insists
 		o.gives("n3", control.Order{Verb: control.Drain, Node: "n1"})
 	}
@@ -518,44 +513,6 @@ func TestAuditOfTheLeader(t *testing.T) {
 	if r, err := audit.Verify(path); err != nil || len(r.Breaks) != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
-}
-
-// FuzzOrder: nothing that a link carries is taken for an order that an operator signed.
-func FuzzOrder(f *testing.F) {
-	dir := filepath.Join(f.TempDir(), "pki")
-	if err := pki.Init(dir, []replica.NodeName{"n1"}, time.Now()); err != nil {
-		f.Fatal(err)
-	}
-	at := func(name string) string { return filepath.Join(dir, name) }
-	id, err := pki.Load(at("ca.pem"), at("n1.pem"), at("n1-key.pem"), at("gossip.key"))
-	if err != nil {
-		f.Fatal(err)
-	}
-	operator, err := pki.LoadOperator(at("operator.pem"))
-	if err != nil {
-		f.Fatal(err)
-	}
-	given := make([]byte, 32)
-	want := control.Order{Verb: control.EndJob, Job: "job", Why: "enough"}
-	signed, err := want.SignedBy(operator.Cluster, given, operator.Sign)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(fixture.Body(f, control.KindOperator, signed))
-	cons := newThrone(f).cons
-	f.Fuzz(func(t *testing.T, b []byte) {
-		msg, err := control.Decode(control.ToLeader, control.KindOperator, b)
-		if err != nil || msg.(control.Order).Proof == nil {
-			return
-		}
-		m := msg.(control.Order)
-		l := &Leader{cons: cons, cfg: Config{Cluster: id.Cluster, Operators: id.CheckOperator}, start: time.Now(), challenges: challenges{of: map[replica.NodeName][]challenge{"n3": {{given, time.Hour}}}}}
-		who, err := l.authority("n3", m)
-		m.ID, m.UID, m.Proof = 0, 0, nil
-		if err == nil && (m != want || who != "operator operator") {
-			t.Errorf("%q ordered %+v", who, m)
-		}
-	})
 }
 
 // A node makes no job and claims no rank without the job's token, as the leader itself knows it; another job's is none.

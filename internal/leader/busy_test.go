@@ -142,7 +142,7 @@ func TestJobEndsThoughTheLeaderIsBusy(t *testing.T) {
 				t.Errorf("job %s is %v: %q", j.Name, j.Phase, j.EndReason)
 			}
 		}
-		for range operators {
+		for range operatorsMost {
 			th.ending <- struct{}{}
 		}
 		if answer := th.act(t.Context(), control.Order{Verb: control.EndJob, Job: "here"}); !strings.Contains(answer.Refused, "ask again") {

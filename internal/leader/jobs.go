@@ -64,7 +64,7 @@ func (l *Leader) create(ctx context.Context, from *nodeLink, m control.CreateReq
 		l.created(from, m, control.CreateReply{ID: m.ID, Refused: was})
 		return
 	}
-	if err := l.mayCreate(m); err != nil { // before anything is looked for
+	if err := l.accounts.mayCreate(l.view, l.kv, m); err != nil { // before anything is looked for
 		l.created(from, m, control.CreateReply{ID: m.ID, Refused: err.Error()})
 		return
 	}
@@ -404,7 +404,7 @@ func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateReque
 		c.Options.Slots = m.Layout.DefaultSlots(m.Options.MinCopies)
 	}
 	c.Limit = lock.MaxView
-	err := l.mayCreate(m)
+	err := l.accounts.mayCreate(l.view, l.kv, m)
 	if err == nil {
 		err = lock.Fits(l.view, c)
 	}
@@ -412,7 +412,7 @@ func (l *Leader) mint(ctx context.Context, from *nodeLink, m control.CreateReque
 		l.created(from, m, control.CreateReply{ID: m.ID, Refused: err.Error()})
 		return
 	}
-	charged := l.charge(m.Owner, world(m.Layout.World))
+	charged := l.accounts.charge(m.Owner, world(m.Layout.World))
 	c.Copies = max(1, min(m.Options.WithDefaults().MinCopies, len(l.view.Nodes)))
 	l.propose(ctx, c.ID, c, fromDriver, func(out lock.Outcome, err error) {
 		charged()

@@ -49,7 +49,7 @@ func (l *Leader) rendezvous(from *nodeLink, m control.KVRequest) {
 		return
 	case own:
 	}
-	err := l.mayMeet(led.job, m)
+	err := l.accounts.mayMeet(l.view, l.kv, led.job, m)
 	if err != nil {
 		l.audit.Refused("rendezvous", from.node.Name, audit.Fields{"job": led.job.Name, "rank": fmt.Sprint(m.Rank), "refused": err.Error()})
 		reply(control.KVReply{Refused: err.Error()})

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/replicad/replicad/internal/account"
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
@@ -18,6 +16,7 @@ import (
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/leader/agents"
 	"github.com/replicad/replicad/internal/leader/durable"
+	"github.com/replicad/replicad/internal/leader/operators"
 	"github.com/replicad/replicad/internal/leader/voters"
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/lock"
@@ -30,115 +29,33 @@ const (
 	proposals      = 64              // commands on their way at once; one more waits for its turn
 	maxWaiting     = 1024            // commands of nodes and operators that wait for it; one more is refused, and may be tried again
 	maxWaitingOwn  = 4 * maxWaiting  // the same for the leader's rules, which propose again what they still want
-	operators      = 16              // requests of operators that wait for the leader, and ends of jobs by them under way
+	operatorsMost  = 16              // requests of operators that wait for the leader, and ends of jobs by them under way
 	answers        = 4               // answers to status that are written at once; one more is dropped, and its asker says what it knows itself
 	ProposeTimeout = 5 * time.Second // after it the outcome is unknown, and is read from the state
 )
 
-// Config is what a leader needs of its daemon. The functions may be called from any goroutine; where one is missing, what it would
-// have known is not known.
-type Config struct {
-	Log     Log
-	Cluster replica.ClusterID
-	Node    replica.NodeName // this one, for people
-	Timing  config.Timing
-	Tier    Tier // nil: no durable tier on this node
-	// Encrypts: what is written to it is.
-	Encrypts bool
-	// DurableWriters is how many nodes write a durable generation at once; 0: config.DefaultDurableWriters.
-	DurableWriters int
-	Reread         RereadConfig
-	// PerUser is what one user may have; zero: the defaults of a configuration.
-	PerUser config.PerUser
-	Journal *journal.Journal
-	Audit   *journal.Auditor
-	Refused *control.NoLinks // the links that this node refused lately
-	// Answers tells whether a node's daemon answered this one's newest probe; missing: each does.
-	Answers func(replica.NodeName) bool
-	// Hears is likewise, and nothing less: not one of which nothing is known.
-	Hears func(replica.NodeName) bool
-	// Quiet tells whether a node and its host have been silent for silent_after; missing: none is.
-	Quiet func(replica.NodeName) bool
-	// Token is what processes of a job must show; empty: nothing.
-	Token func(job string) string
-	// Operators names who signed an order, of which the certificate, the bytes and the signature are given.
-	Operators func(certificate, message, signature []byte, now time.Time) (name string, epoch replica.CertEpoch, err error)
-	// Learn takes in what the log revokes.
-	Learn func([]replica.Revocation) (news []replica.Revocation)
-	// Standing is this daemon's own part in Raft.
-	Standing func() control.Standing
-	// Newest is the newest epoch that was seen of a name's certificates; 0: none.
-	Newest func(replica.Role, string) replica.CertEpoch
-}
-
-// recoveryTiming is what recovery needs of a configuration's delays.
-func recoveryTiming(t config.Timing) recovery.Timing {
-	return recovery.Timing{Collect: t.Collect, Settle: t.Settle, Ack: t.Ack, Claim: t.Claim, Start: t.Start,
-		HolderGrace: t.HolderGrace, ResumeGrace: t.ResumeGrace, DaemonGrace: t.DaemonGrace, Abandoned: t.Abandoned}
-}
-
-// withDefaults fills in what a lone leader does.
-func (c Config) withDefaults() Config {
-	everybody := func(replica.NodeName) bool { return true }
-	if c.Refused == nil {
-		c.Refused = new(control.NoLinks)
-	}
-	if c.PerUser == (config.PerUser{}) {
-		c.PerUser = config.Default().PerUser
-	}
-	if c.Answers == nil {
-		c.Answers = everybody
-	}
-	if c.Hears == nil {
-		c.Hears = everybody
-	}
-	if c.Quiet == nil {
-		c.Quiet = func(replica.NodeName) bool { return false }
-	}
-	if c.Token == nil {
-		c.Token = func(string) string { return "" }
-	}
-	if c.Operators == nil {
-		c.Operators = func([]byte, []byte, []byte, time.Time) (string, replica.CertEpoch, error) {
-			return "", 0, errors.New("this leader knows no operators")
-		}
-	}
-	if c.Learn == nil {
-		c.Learn = func([]replica.Revocation) []replica.Revocation { return nil }
-	}
-	if c.Standing == nil {
-		c.Standing = func() control.Standing { return control.Standing{State: control.Votes} }
-	}
-	if c.Newest == nil {
-		c.Newest = func(replica.Role, string) replica.CertEpoch { return 0 }
-	}
-	return c
-}
-
 // Leader is the Raft leader's side of every job. Its goroutine (run) owns all fields below the line; links and proposals
 // reach it through in.
 type Leader struct {
-	cfg        Config
-	cons       Log // cfg.Log; timing, store, log and audit are likewise what cfg has
-	timing     recovery.Timing
-	store      Tier
-	log        *journal.Journal
-	audit      *journal.Auditor
-	start      time.Time
-	in         chan any
-	first      chan any      // what goes before whatever jobs bring: an operator's word
-	ending     chan struct{} // operators' ends of jobs under way, beside run
-	answering  chan struct{} // answers to status that are being written, beside run
-	steps      steps
-	ended      chan struct{} // closed when run has returned: posts are dropped from then on
-	work       sync.WaitGroup
-	slots      chan struct{} // taken by run alone, given back by what it started
-	voting     atomic.Bool   // a change of voters is under way
-	revoking   atomic.Bool   // a revocation is under way
-	paces      paces         // of registrations
-	challenges challenges
-	reads      readings
-	spools     spools
+	cfg       Config
+	cons      Log // cfg.Log; timing, store, log and audit are likewise what cfg has
+	timing    recovery.Timing
+	store     Tier
+	log       *journal.Journal
+	audit     *journal.Auditor
+	start     time.Time
+	in        chan any
+	first     chan any      // what goes before whatever jobs bring: an operator's word
+	ending    chan struct{} // operators' ends of jobs under way, beside run
+	answering chan struct{} // answers to status that are being written, beside run
+	steps     steps
+	ended     chan struct{} // closed when run has returned: posts are dropped from then on
+	work      sync.WaitGroup
+	slots     chan struct{} // taken by run alone, given back by what it started
+	paces     paces         // of registrations
+	authority *operators.Authority
+	reads     readings
+	spools    spools
 
 	// Owned by run.
 	revoked    []replica.Revocation // learned
@@ -152,10 +69,10 @@ type Leader struct {
 	jobs       map[replica.JobID]*ledJob
 	suspicions map[replica.Holder]*suspicion
 	kv         *rendezvous.Store
-	minting    map[uint32]account.Use         // jobs on their way into the log, by user
+	accounts   accounts
 	brought    map[replica.NodeName]*nodeLink // on which a node has brought what its ranks contributed to rendezvous
 	since      time.Duration                  // it leads
-	drains     []*drain
+	operators  *operators.Room
 	again      rereading
 	leaving    map[replica.NodeName]*leaving // whose daemons were asked to end
 	strays     strays
@@ -285,9 +202,13 @@ const (
 
 func New(c Config) *Leader {
 	c = c.withDefaults()
-	return &Leader{cfg: c, cons: c.Log, timing: recoveryTiming(c.Timing), store: c.Tier, log: c.Journal, audit: c.Audit, start: time.Now(), strays: newStrays(), kv: rendezvous.New(0, 0),
-		in: make(chan any, leaderQueue), first: make(chan any, operators), ending: make(chan struct{}, operators), answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+	l := &Leader{cfg: c, cons: c.Log, timing: recoveryTiming(c.Timing), store: c.Tier, log: c.Journal, audit: c.Audit, start: time.Now(),
+		accounts: newAccounts(c.PerUser), strays: newStrays(), kv: rendezvous.New(0, 0),
+		in: make(chan any, leaderQueue), first: make(chan any, operatorsMost), ending: make(chan struct{}, operatorsMost),
+		answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}, leaving: map[replica.NodeName]*leaving{}}
+	l.authority, l.operators = newOperators(l)
+	return l
 }
 
 // Run owns the leader's state until ctx ends; then it closes every link and waits for what it started.
@@ -401,14 +322,14 @@ func (l *Leader) resign(why error) {
 	clear(l.suspicions)
 	clear(l.brought)
 	l.endReread()
-	l.challenges.forget()
+	l.authority.Forget()
 	l.strays = newStrays()
 	l.voters.Forget()
 	l.kv = rendezvous.New(0, 0)
 	l.view, l.told, l.whole, l.followed = lock.View{}, 0, wholeState{}, 0
 	l.active = false
 	clear(l.leaving)
-	l.drains = nil // who asked is told by the loss of the link
+	l.operators.Resign()
 }
 
 // follow tells rules and nodes what changed between two applied states, and how many bytes of views that took.
@@ -716,7 +637,7 @@ func (l *Leader) tick(ctx context.Context) {
 		return
 	}
 	now := l.now()
-	l.drained(ctx)
+	l.operators.Drained(ctx)
 	l.rereads()
 	again := now-l.looked >= commitLook
 	if again {

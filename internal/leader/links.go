@@ -67,7 +67,7 @@ func (l *Leader) Serve(ctx context.Context, peer replica.NodeName, conn net.Conn
 		switch m := msg.(type) {
 		case control.Order:
 			if m.Besides() {
-				beside.Go(func() { n.reply(m.ID, l.beside(ctx, peer, m)) })
+				beside.Go(func() { n.Reply(m.ID, l.beside(ctx, peer, m)) })
 				break
 			}
 			l.postFirst(nodeMessage{n, msg})
@@ -410,19 +410,8 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case control.EndRequest:
 		l.endedBy(ctx, from, m)
 	case control.Order:
-		l.ordered(ctx, from, m)
+		l.operators.Order(ctx, name, from, m)
 	case control.StatusRequest:
-		select {
-		case l.answering <- struct{}{}:
-		default:
-			return // the asker says what it knows itself
-		}
-		jobs, finish := l.status()
-		st := control.LeaderStatus{Jobs: jobs, Steps: l.steps.status(), Revoked: l.revokedNodes(), Accounts: l.accounts(), Voters: votersNow(l)}
-		l.work.Go(func() { // thousands of ranks take a while to be written
-			finish()
-			from.Send(control.StatusReply{ID: m.ID, Status: st.Fit()})
-			<-l.answering
-		})
+		l.answerStatus(from, m)
 	}
 }

@@ -19,7 +19,7 @@ func TestNodeThatIsGoneIsLostThoughItsLinkStands(t *testing.T) {
 	answering := true
 	c.cfg.Answers = func(n replica.NodeName) bool { return n != "n2" || answering }
 	ask := func() string {
-		c.operate(t.Context(), operator, control.Order{ID: 1, Verb: control.Lost, Node: "n2", Why: "burnt"}, "operator eve")
+		c.operators.Operate(t.Context(), operator, control.Order{ID: 1, Verb: control.Lost, Node: "n2", Why: "burnt"}, "operator eve")
 		if proved := proposalsOf[replica.ProveLost](c); len(proved) == 1 {
 			return "recorded"
 		}
@@ -63,7 +63,7 @@ func TestLostNodeGivesItsRanksBack(t *testing.T) {
 		delete(ch.links, "n2")
 		ch.knows(fixture.Changed(fixture.Job(), c.change))
 		ch.proposed()
-		ch.operate(t.Context(), operator, control.Order{ID: 1, Verb: control.Lost, Node: "n2", Why: "burnt"}, "operator eve")
+		ch.operators.Operate(t.Context(), operator, control.Order{ID: 1, Verb: control.Lost, Node: "n2", Why: "burnt"}, "operator eve")
 		proved, dead := 0, 0
 		for _, cmd := range ch.proposed() {
 			switch cmd := cmd.(type) {

@@ -220,7 +220,7 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 // What would not fit is refused before anything of its size lies in the log.
 func TestTooMuchIsNotProposed(t *testing.T) {
 	c := newChair(t)
-	c.cfg.PerUser.Ranks = replica.MaxRanks
+	c.accounts.most.Ranks = replica.MaxRanks
 	n := c.node("n2", 22)
 	c.knows(fixture.Job())
 	c.proposed()

@@ -3,7 +3,6 @@ package leader
 import (
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -85,43 +84,6 @@ func TestLeaderRefusesRevokedOperators(t *testing.T) {
 	}
 	if r := ask(control.Order{Verb: control.Clear, Node: "n1"}, "eve's next"); !strings.Contains(r.Refused, "no running job excludes") {
 		t.Errorf("the next certificate: %+v", r)
-	}
-}
-
-// No certificate that is good is beyond revocation: up to the newest that was seen without a word, further ahead with --force; the answer says
-// where one may be that this leader has not seen.
-func TestRevocationReachesWhatIsGood(t *testing.T) {
-	ahead := replica.CertEpoch(time.Now().Add(25 * time.Hour).Unix()) // as a CA's clock that is ahead issues one
-	seen := map[string]replica.CertEpoch{"n2": ahead, "mallory": 7}
-	l := &Leader{cfg: Config{Newest: func(_ replica.Role, name string) replica.CertEpoch { return seen[name] }}}
-	for name, tc := range map[string]struct {
-		of            string
-		until         replica.CertEpoch
-		refused, cost string
-	}{
-		"none":             {"eve", 0, "is a clock wrong", ""},
-		"below the newest": {"n2", ahead - 1, "--until " + fmt.Sprint(ahead), ""},
-		"the newest":       {"n2", ahead, "", ""},
-		"far ahead":        {"eve", 17_954_582_951, "", "is a clock wrong"},
-		"past the newest":  {"n2", ahead + 1, "", "is a clock wrong"},
-		"now":              {"mallory", 8, "", ""},
-	} {
-		err := l.mayRevoke(replica.OperatorRole, tc.of, tc.until)
-		if (err == nil) != (tc.refused == "") || err != nil && !strings.Contains(err.Error(), tc.refused) {
-			t.Errorf("%s: %v, want %q", name, err, tc.refused)
-		}
-		if err != nil {
-			continue
-		}
-		costs := strings.Join(l.revocationCosts(replica.OperatorRole, tc.of, tc.until, "operator x"), "; ")
-		if (costs == "") != (tc.cost == "") || !strings.Contains(costs, tc.cost) {
-			t.Errorf("%s: costs %q, want %q", name, costs, tc.cost)
-		}
-	}
-	for name, unseen := range map[string]bool{"eve": true, "mallory": false} {
-		if text := l.revokedText(replica.OperatorRole, name, 9); strings.Contains(text, "has seen none") != unseen || unseen && !strings.Contains(text, "--until") {
-			t.Errorf("%s: %s", name, text)
-		}
 	}
 }
 

@@ -13,6 +13,23 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// answerStatus answers a node's question, beside the leader: thousands of ranks take a while to be written.
+func (l *Leader) answerStatus(from *nodeLink, m control.StatusRequest) {
+	select {
+	case l.answering <- struct{}{}:
+	default:
+		return // the asker reports what it knows itself
+	}
+	jobs, finish := l.status()
+	st := control.LeaderStatus{Jobs: jobs, Steps: l.steps.status(), Revoked: l.revokedNodes(), Voters: votersNow(l),
+		Accounts: l.accounts.status(l.view, l.kv)}
+	l.work.Go(func() {
+		finish()
+		from.Send(control.StatusReply{ID: m.ID, Status: st.Fit()})
+		<-l.answering
+	})
+}
+
 // status is the leader's account of its jobs, with their holdings and what they wait for. finish adds who holds what is committed, and what losses
 // would come to: it asks nothing of the leader any more, and may take a while for thousands of ranks.
 func (l *Leader) status() (out []control.JobStatus, finish func()) {

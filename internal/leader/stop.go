@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/leader/durable"
+	"github.com/replicad/replicad/internal/leader/operators"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
 )
@@ -106,7 +107,7 @@ func (l *Leader) save(ctx context.Context, job *replica.Job, keep string) contro
 	select {
 	case l.first <- saveAsked{job.ID, keep}:
 	case <-ctx.Done():
-		return control.Refusal(unknown(ctx.Err()))
+		return control.Refusal(operators.Unknown(ctx.Err()))
 	case <-l.ended:
 		return control.Refusal("the leader ends: ask again")
 	}

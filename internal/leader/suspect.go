@@ -123,3 +123,10 @@ func (l *Leader) unreached(ctx context.Context, from replica.NodeName, m control
 		l.recoverStep(ctx, m.Job, led, recovery.Unreached{From: from, To: m.To, Part: m.Part, Fetch: m.Fetch, Epoch: m.Epoch, Rank: m.Rank, Took: time.Duration(min(m.TookMS, mostTookMS)) * time.Millisecond})
 	}
 }
+
+// here reports whether a node's daemon is known to run. Its link alone is no sign of that: where the daemon is gone, or its host is
+// silent, the link stays until its idle timeout.
+func (l *Leader) here(n replica.Node) bool {
+	link := l.links[n.Name]
+	return link != nil && link.node.Incarnation == n.Incarnation && !l.suspected(n.Holder()) && l.cfg.Answers(n.Name)
+}
