@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"sync"
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
-	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/invariant"
 	"github.com/replicad/replicad/internal/journal"
@@ -25,13 +23,9 @@ import (
 )
 
 const (
-	leaderQueue    = 4096            // events waiting for the leader; links block beyond it, which stops their readers
-	proposals      = 64              // commands on their way at once; one more waits for its turn
-	maxWaiting     = 1024            // commands of nodes and operators that wait for it; one more is refused, and may be tried again
-	maxWaitingOwn  = 4 * maxWaiting  // the same for the leader's rules, which propose again what they still want
-	operatorsMost  = 16              // requests of operators that wait for the leader, and ends of jobs by them under way
-	answers        = 4               // answers to status that are written at once; one more is dropped, and its asker says what it knows itself
-	ProposeTimeout = 5 * time.Second // after it the outcome is unknown, and is read from the state
+	leaderQueue   = 4096 // events waiting for the leader; links block beyond it, which stops their readers
+	operatorsMost = 16   // requests of operators that wait for the leader, and ends of jobs by them under way
+	answers       = 4    // answers to status that are written at once; one more is dropped, and its asker says what it knows itself
 )
 
 // Leader is the Raft leader's side of every job. Its goroutine (run) owns all fields below the line; links and proposals
@@ -51,8 +45,7 @@ type Leader struct {
 	steps     steps
 	ended     chan struct{} // closed when run has returned: posts are dropped from then on
 	work      sync.WaitGroup
-	slots     chan struct{} // taken by run alone, given back by what it started
-	paces     paces         // of registrations
+	paces     paces // of registrations
 	authority *operators.Authority
 	reads     readings
 	spools    spools
@@ -77,19 +70,9 @@ type Leader struct {
 	leaving    map[replica.NodeName]*leaving // whose daemons were asked to end
 	strays     strays
 	voters     voters.Book
-	waiting    []waitingProposal // for a slot, in order
-	ahead      []waitingProposal // operators': for a slot before these
-	turned     []proposalOutcome // refused for want of a place in waiting; told when the event at hand is over
-	told       uint64            // index of the state that the nodes were told of last, but for commits in short
-	whole      wholeState        // for links that come up
-}
-
-// waitingProposal is a command that waits for its turn.
-type waitingProposal struct {
-	job  replica.JobID
-	cmd  replica.Command
-	rule origin
-	done func(lock.Outcome, error)
+	proposals  proposals
+	told       uint64     // index of the state that the nodes were told of last, but for commits in short
+	whole      wholeState // for links that come up
 }
 
 // nodeLink is a registered node's link.
@@ -170,14 +153,6 @@ type (
 		from *nodeLink
 		msg  any
 	}
-	proposalOutcome struct {
-		job  replica.JobID
-		cmd  replica.Command
-		out  lock.Outcome
-		err  error
-		done func(lock.Outcome, error) // nil: nobody waits
-		rule origin
-	}
 	leadershipMoved struct {
 		term uint64
 		to   replica.NodeName
@@ -190,22 +165,12 @@ type (
 	}
 )
 
-// origin says which rule proposed a command, and so who learns its outcome.
-type origin uint8
-
-const (
-	fromDriver origin = iota
-	fromCommitter
-	fromRecovery
-	fromOperator
-)
-
 func New(c Config) *Leader {
 	c = c.withDefaults()
 	l := &Leader{cfg: c, cons: c.Log, timing: recoveryTiming(c.Timing), store: c.Tier, log: c.Journal, audit: c.Audit, start: time.Now(),
 		accounts: newAccounts(c.PerUser), strays: newStrays(), kv: rendezvous.New(0, 0),
 		in: make(chan any, leaderQueue), first: make(chan any, operatorsMost), ending: make(chan struct{}, operatorsMost),
-		answering: make(chan struct{}, answers), ended: make(chan struct{}), slots: make(chan struct{}, proposals),
+		answering: make(chan struct{}, answers), ended: make(chan struct{}), proposals: newProposals(c.Log),
 		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}, leaving: map[replica.NodeName]*leaving{}}
 	l.authority, l.operators = newOperators(l)
 	return l
@@ -448,52 +413,30 @@ func (l *Leader) handle(ctx context.Context, ev any) {
 	}
 }
 
-// propose hands a command to Raft in a goroutine of its own; the outcome comes back as an event, so rules see outcomes
-// and changes in the order of this goroutine. At most proposals are on their way, and further ones wait in order; what finds
-// that line full is refused with consensus.ErrBusy: nothing was proposed, try again.
+// propose hands a command to Raft beside the leader; the outcome comes back as an event. So rules see outcomes and changes in the order of
+// the leader's goroutine.
 func (l *Leader) propose(ctx context.Context, job replica.JobID, c replica.Command, rule origin, done func(lock.Outcome, error)) {
-	limit, line := maxWaiting, &l.waiting
-	switch {
-	case rule == fromOperator: // it is refused before that (maxDrains), or asks once a job
-		limit, line = maxWaitingOwn, &l.ahead
-	case rule != fromDriver || done == nil:
-		limit = maxWaitingOwn
-	}
-	if len(*line) >= limit {
-		l.turned = append(l.turned, proposalOutcome{job, c, lock.Outcome{}, fmt.Errorf("%w: %d commands wait: try again", consensus.ErrBusy, len(*line)), done, rule})
-		return
-	}
-	*line = append(*line, waitingProposal{job, c, rule, done})
+	l.proposals.add(proposal{job, c, rule, done})
 	l.nextProposals(ctx)
 }
 
-// nextProposals starts what waits while there are slots.
+// nextProposals starts what waits while there are slots. Outcomes of operators' orders go before everything else.
 func (l *Leader) nextProposals(ctx context.Context) {
-	for len(l.ahead)+len(l.waiting) > 0 {
-		select {
-		case l.slots <- struct{}{}:
-		default:
-			return // an outcome, or the next tick, comes back here
+	for {
+		p, ok := l.proposals.next()
+		if !ok {
+			return
 		}
-		line, post := &l.waiting, l.post
-		if len(l.ahead) > 0 {
-			line, post = &l.ahead, l.postFirst
+		post, entry := l.post, l.entry(p)
+		if p.rule == fromOperator {
+			post = l.postFirst
 		}
-		p := (*line)[0]
-		*line = (*line)[1:]
-		entry := l.entry(p)
-		l.work.Go(func() {
-			pctx, cancel := context.WithTimeout(ctx, ProposeTimeout)
-			_, out, err := l.cons.Propose(pctx, entry)
-			cancel()
-			<-l.slots
-			post(proposalOutcome{p.job, p.cmd, out, err, p.done, p.rule})
-		})
+		l.work.Go(func() { post(l.proposals.carry(ctx, p, entry)) })
 	}
 }
 
 // entry is the command as it goes into the log: a commit leaves out what is recorded, and texts are cut.
-func (l *Leader) entry(p waitingProposal) replica.Command {
+func (l *Leader) entry(p proposal) replica.Command {
 	if c, ok := p.cmd.(replica.Commit); ok {
 		if led := l.jobs[p.job]; led != nil && led.job != nil {
 			return lock.ShortCommit(led.job, c)
@@ -502,11 +445,9 @@ func (l *Leader) entry(p waitingProposal) replica.Command {
 	return lock.Short(p.cmd)
 }
 
-// turnAway tells who was refused since it was last called; what they propose meanwhile is told next time.
+// turnAway delivers the refusals since it was last called. What those who hear of one propose meanwhile has its refusal next time.
 func (l *Leader) turnAway(ctx context.Context) {
-	turned := l.turned
-	l.turned = nil
-	for _, o := range turned {
+	for _, o := range l.proposals.refused() {
 		l.outcome(ctx, o)
 	}
 }
@@ -577,7 +518,7 @@ func (l *Leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 		switch e := e.(type) {
 		case recovery.Propose:
 			if err := l.fits(e.Command); err != nil {
-				l.turned = append(l.turned, proposalOutcome{job: id, cmd: e.Command, out: lock.Outcome{Err: err}, rule: fromRecovery})
+				l.proposals.refuse(proposalOutcome{job: id, cmd: e.Command, out: lock.Outcome{Err: err}, rule: fromRecovery})
 				continue
 			}
 			l.propose(ctx, id, e.Command, fromRecovery, nil)

@@ -674,7 +674,7 @@ func TestClockFollows(t *testing.T) {
 	led := c.knows(job)
 	want("with a job", busyTick)
 	led.job = fixture.Changed(job, func(j *replica.Job) { j.Phase = replica.Ended })
-	c.ahead, c.waiting = nil, nil
+	c.proposals.ahead, c.proposals.waiting = nil, nil
 	want("with one that has ended", idleTick)
 	c.leaving["n1"] = &leaving{}
 	want("while a daemon is to end", busyTick)

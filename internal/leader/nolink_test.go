@@ -235,7 +235,7 @@ func TestTooMuchIsNotProposed(t *testing.T) {
 	if cmds := c.proposed(); len(cmds) != 0 {
 		t.Errorf("proposed %.200v", cmds)
 	}
-	short := c.entry(waitingProposal{cmd: replica.EndJob{Reason: strings.Repeat("x", 9<<20)}})
+	short := c.entry(proposal{cmd: replica.EndJob{Reason: strings.Repeat("x", 9<<20)}})
 	if r := short.(replica.EndJob).Reason; len(r) != lock.MaxReason {
 		t.Errorf("a reason of %d bytes goes into the log", len(r))
 	}

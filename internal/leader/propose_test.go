@@ -14,8 +14,8 @@ import (
 // after the event at hand. The leader's own rules have room when nodes have none.
 func TestProposalsWaitInABoundedLine(t *testing.T) {
 	c := newChair(t)
-	for range proposals {
-		c.slots <- struct{}{}
+	for range mostProposals {
+		c.proposals.slots <- struct{}{}
 	}
 	var busy, other int
 	done := func(_ lock.Outcome, err error) {
@@ -28,21 +28,21 @@ func TestProposalsWaitInABoundedLine(t *testing.T) {
 	for i := range maxWaiting + 5 {
 		c.propose(t.Context(), fixture.JobID, replica.Claim{Job: fixture.JobID, Nonce: uint64(i)}, fromDriver, done)
 	}
-	if len(c.waiting) != maxWaiting || busy != 0 {
-		t.Fatalf("%d wait, %d were refused inside the event", len(c.waiting), busy)
+	if len(c.proposals.waiting) != maxWaiting || busy != 0 {
+		t.Fatalf("%d wait, %d were refused inside the event", len(c.proposals.waiting), busy)
 	}
 	c.turnAway(t.Context())
-	if busy != 5 || len(c.turned) != 0 {
+	if busy != 5 || len(c.proposals.turned) != 0 {
 		t.Errorf("%d were refused, want 5", busy)
 	}
 	c.propose(t.Context(), fixture.JobID, replica.SetCopies{Job: fixture.JobID}, fromCommitter, nil)
-	if len(c.waiting) != maxWaiting+1 {
-		t.Errorf("a rule's proposal finds no place beside those of nodes: %d wait", len(c.waiting))
+	if len(c.proposals.waiting) != maxWaiting+1 {
+		t.Errorf("a rule's proposal finds no place beside those of nodes: %d wait", len(c.proposals.waiting))
 	}
-	for range proposals {
-		<-c.slots
+	for range mostProposals {
+		<-c.proposals.slots
 	}
-	for len(c.waiting) > 0 {
+	for len(c.proposals.waiting) > 0 {
 		c.nextProposals(t.Context())
 		c.work.Wait()
 		for len(c.in) > 0 {
@@ -53,7 +53,7 @@ func TestProposalsWaitInABoundedLine(t *testing.T) {
 	for len(c.in) > 0 {
 		c.handle(t.Context(), <-c.in)
 	}
-	if other != maxWaiting || len(c.slots) != 0 {
-		t.Errorf("%d of %d got an outcome, %d slots are taken", other, maxWaiting, len(c.slots))
+	if other != maxWaiting || len(c.proposals.slots) != 0 {
+		t.Errorf("%d of %d got an outcome, %d slots are taken", other, maxWaiting, len(c.proposals.slots))
 	}
 }

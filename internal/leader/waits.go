@@ -38,7 +38,7 @@ func (c *clock) follow(l *Leader) {
 	if l.active {
 		every = idleTick
 	}
-	if len(l.leaving)+len(l.ahead)+len(l.waiting) > 0 || l.operators.Busy() {
+	if len(l.leaving) > 0 || l.proposals.wait() || l.operators.Busy() {
 		every = busyTick
 	}
 	for _, led := range l.jobs {
