@@ -59,7 +59,7 @@ func (l *Leader) agentsTurn(led *ledJob) {
 		led.agents.Learn(l.now(), l.agentsHeld(led))
 	}
 	for _, t := range led.agents.Step(l.now()) {
-		if n := l.links[t.Node]; n != nil {
+		if n := l.links.of[t.Node]; n != nil {
 			n.Send(control.AgentRound{Job: led.job.ID, Round: t.Round})
 		}
 	}

@@ -75,7 +75,7 @@ func (l *Leader) standing(led *ledJob, from *nodeLink, r replica.Rank) standing 
 		return own
 	}
 	for n, rep := range led.reports {
-		if l.links[n] != nil && slices.Contains(rep.Starting, r) {
+		if l.links.of[n] != nil && slices.Contains(rep.Starting, r) {
 			return early
 		}
 	}

@@ -432,7 +432,7 @@ func TestStandingAtTheRendezvous(t *testing.T) {
 		"lost, starting on both":              {change: dead, before: starts("n3", "n2"), from: "n2", want: own},
 		"lost, was starting on a node that is gone": {change: dead, before: func(o *office) {
 			starts("n3")(o)
-			delete(o.links, "n3")
+			delete(o.links.of, "n3")
 		}, from: "n2", want: own},
 		"never held, any node":           {change: nobodys, from: "n3", want: own},
 		"never held, starting elsewhere": {change: nobodys, before: starts("n2"), from: "n3", want: early},

@@ -19,7 +19,7 @@ type shelf struct {
 	led *ledJob
 }
 
-func (s shelf) Linked(n replica.NodeName) bool { return s.links[n] != nil }
+func (s shelf) Linked(n replica.NodeName) bool { return s.links.of[n] != nil }
 
 func (s shelf) Clocks() *recovery.Clocks { return &s.led.recovery.Clocks }
 
@@ -45,11 +45,11 @@ func (l *Leader) durableTurn(ctx context.Context, led *ledJob) {
 		case durable.Propose:
 			l.propose(ctx, job.ID, e.Command, fromDriver, nil)
 		case durable.Mark:
-			if n := l.links[e.Node]; n != nil {
+			if n := l.links.of[e.Node]; n != nil {
 				n.Send(e.Order)
 			}
 		case durable.Turn:
-			if n := l.links[e.Node]; n != nil {
+			if n := l.links.of[e.Node]; n != nil {
 				n.Send(e.Order)
 			}
 		case durable.Pin:

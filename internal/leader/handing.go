@@ -16,7 +16,7 @@ func handOut(l *Leader, led *ledJob) {
 		return
 	}
 	if readings, ok := led.handing.Look(l.now(), l.since, &led.recovery.Clocks); ok {
-		l.toAll(led.job.ID, replica.Ledger{Job: led.job.ID, Era: l.view.Era, Term: l.term, Seq: uint64(l.now().Milliseconds()), Readings: readings})
+		l.links.all(led.job.ID, replica.Ledger{Job: led.job.ID, Era: l.view.Era, Term: l.term, Seq: uint64(l.now().Milliseconds()), Readings: readings})
 	}
 }
 

@@ -386,7 +386,7 @@ func notesNews(f tier.Found, notes []replica.Remark) string {
 
 // tell has the launchers of a job print something, on all nodes.
 func (l *Leader) tell(job replica.JobID, text string) {
-	for _, n := range l.links {
+	for _, n := range l.links.of {
 		n.Send(control.Tell{Job: job, Text: text})
 	}
 }

@@ -90,7 +90,7 @@ func (l *Leader) ungathered(led *ledJob) []replica.NodeName {
 
 // unbrought are the nodes that are waited for now.
 func (l *Leader) unbrought(led *ledJob) []replica.NodeName {
-	brought := func(n replica.NodeName) bool { link := l.links[n]; return link != nil && l.brought[n] == link }
+	brought := func(n replica.NodeName) bool { link := l.links.of[n]; return link != nil && l.brought[n] == link }
 	return recovery.Ungathered(led.job, l.view.Nodes, brought, l.suspected, l.now()-l.since >= kvGather)
 }
 

@@ -58,7 +58,7 @@ type Leader struct {
 	view       lock.View
 	looked     time.Duration // when the committers were last asked without an event
 	followed   time.Duration // until when the state is not followed again: it is large
-	links      map[replica.NodeName]*nodeLink
+	links      links
 	jobs       map[replica.JobID]*ledJob
 	suspicions map[replica.Holder]*suspicion
 	kv         *rendezvous.Store
@@ -71,16 +71,6 @@ type Leader struct {
 	strays     strays
 	voters     voters.Book
 	proposals  proposals
-	told       uint64     // index of the state that the nodes were told of last, but for commits in short
-	whole      wholeState // for links that come up
-}
-
-// nodeLink is a registered node's link.
-type nodeLink struct {
-	*control.Link
-	node   replica.Node
-	raft   control.Standing // as its hello said
-	orders sync.Map         // by id of an order under way, the func(OperatorReply) that is told what becomes of it
 }
 
 // ledJob is the soft state of one job.
@@ -171,7 +161,7 @@ func New(c Config) *Leader {
 		accounts: newAccounts(c.PerUser), strays: newStrays(), kv: rendezvous.New(0, 0),
 		in: make(chan any, leaderQueue), first: make(chan any, operatorsMost), ending: make(chan struct{}, operatorsMost),
 		answering: make(chan struct{}, answers), ended: make(chan struct{}), proposals: newProposals(c.Log),
-		links: map[replica.NodeName]*nodeLink{}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}, leaving: map[replica.NodeName]*leaving{}}
+		links: links{of: map[replica.NodeName]*nodeLink{}}, jobs: map[replica.JobID]*ledJob{}, suspicions: map[replica.Holder]*suspicion{}, brought: map[replica.NodeName]*nodeLink{}, leaving: map[replica.NodeName]*leaving{}}
 	l.authority, l.operators = newOperators(l)
 	return l
 }
@@ -276,13 +266,10 @@ func (l *Leader) refresh(ctx context.Context, must bool) {
 // resign forgets all soft state; nodes bring it again to whoever leads next.
 func (l *Leader) resign(why error) {
 	l.numbered.by(l)
-	for _, n := range l.links {
-		n.Close(why)
-	}
-	for n := range l.links {
+	for n := range l.links.of {
 		l.spools.down(n)
 	}
-	clear(l.links)
+	l.links.resign(why)
 	clear(l.jobs)
 	clear(l.suspicions)
 	clear(l.brought)
@@ -291,7 +278,7 @@ func (l *Leader) resign(why error) {
 	l.strays = newStrays()
 	l.voters.Forget()
 	l.kv = rendezvous.New(0, 0)
-	l.view, l.told, l.whole, l.followed = lock.View{}, 0, wholeState{}, 0
+	l.view, l.followed = lock.View{}, 0
 	l.active = false
 	clear(l.leaving)
 	l.operators.Resign()
@@ -301,7 +288,6 @@ func (l *Leader) resign(why error) {
 func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 	nodesChanged := !maps.EqualFunc(before.Nodes, l.view.Nodes, sameNode)
 	news := newsSince(before, l.view)
-	news.After = l.told // nothing happened in between that is worth telling
 	var short []control.Progress
 	for id, job := range l.view.Jobs {
 		led := l.jobs[id]
@@ -312,7 +298,7 @@ func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 		if led.recovery == nil || job.Phase != replica.Ended && led.job.Phase == replica.Ended {
 			// A new run under the UUID of one that ended: what that one waited for, and since when, is over. Candidates are numbered on.
 			led.recovery, led.disputing = recovery.NewLeader(id, l.timing), false
-			for _, n := range l.links {
+			for _, n := range l.links.of {
 				l.recoverStep(ctx, id, led, recovery.NodeUp{Holder: n.node.Holder(), Session: n.node.Session})
 			}
 		}
@@ -342,7 +328,7 @@ func (l *Leader) follow(ctx context.Context, before lock.View) (sent int) {
 			}
 		}
 	}
-	sent = l.tellNews(news, short) // nodes first: what the rules send afterwards must find them informed
+	sent = l.links.news(news, short) // nodes first: what the rules send afterwards must find them informed
 	for id, led := range l.jobs {
 		job, ok := l.view.Jobs[id]
 		if !ok {
@@ -367,14 +353,14 @@ func (l *Leader) handle(ctx context.Context, ev any) {
 	case leaderLinkUp:
 		l.linkUp(ctx, ev.nodeLink)
 	case leaderLinkDown:
-		if l.links[ev.node.Name] == ev.nodeLink {
-			delete(l.links, ev.node.Name)
+		if l.links.of[ev.node.Name] == ev.nodeLink {
+			delete(l.links.of, ev.node.Name)
 			l.spools.down(ev.node.Name)
 			l.agentsLinked(ev.node.Name)
 			l.lost(ctx, ev.node.Name)
 		}
 	case nodeMessage:
-		if l.active && l.links[ev.from.node.Name] == ev.from {
+		if l.active && l.links.of[ev.from.node.Name] == ev.from {
 			l.message(ctx, ev.from, ev.msg)
 		}
 	case proposalOutcome:
@@ -497,7 +483,7 @@ func (l *Leader) commitEffects(ctx context.Context, id replica.JobID, led *ledJo
 		case lock.Announce:
 			led.candidate = e.Candidate
 			l.log.Candidate(e.Candidate)
-			l.toAll(id, e.Candidate)
+			l.links.all(id, e.Candidate)
 		case lock.Propose:
 			if c, ok := e.Command.(replica.Commit); ok && c.Write && !led.durable.May(l.now()) {
 				c.Write = false // after a write that failed the next one waits
@@ -523,26 +509,26 @@ func (l *Leader) recoverStep(ctx context.Context, id replica.JobID, led *ledJob,
 			}
 			l.propose(ctx, id, e.Command, fromRecovery, nil)
 		case recovery.RefuseGrowth:
-			if n := l.links[e.Node]; n != nil { // one that links anew is told again
+			if n := l.links.of[e.Node]; n != nil { // one that links anew is told again
 				n.Send(control.GrowthRefused{Job: id, Rank: e.Rank, Ask: e.Ask, Why: e.Why})
 			}
 		case recovery.Offer:
 			offers.add(e)
 		case recovery.Capture:
-			for _, n := range l.links {
+			for _, n := range l.links.of {
 				n.Send(control.CaptureOrder{Job: id, Generation: e.Generation})
 			}
 		case recovery.Mirror:
-			for _, n := range l.links {
+			for _, n := range l.links.of {
 				n.Send(control.MirrorOrder{Job: id, Epoch: led.job.ClosedEpoch, Generation: e.Generation})
 			}
 		case recovery.Relay:
 			order := control.RelayOrder{Job: id, Epoch: e.Epoch, Part: e.Part, Rank: e.Rank, Node: l.view.Nodes[e.Node].Holder()}
-			for _, n := range l.links {
+			for _, n := range l.links.of {
 				n.Send(order)
 			}
 		case recovery.AskRegions:
-			if n := l.links[e.Node]; n != nil { // one that links anew is asked again
+			if n := l.links.of[e.Node]; n != nil { // one that links anew is asked again
 				n.Send(control.RegionsOrder{Job: id, Generation: e.Generation, Part: e.Part, Rank: e.Rank, Root: e.Root})
 			}
 		case recovery.ScanDurable:

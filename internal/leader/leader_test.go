@@ -80,7 +80,7 @@ func (c *chair) node(name replica.NodeName, inc replica.NodeIncarnation) *nodeLi
 	near, far := net.Pipe()
 	c.t.Cleanup(func() { near.Close(); far.Close() })
 	l := &nodeLink{Link: control.NewLink(near, control.ToNode), node: n}
-	c.links[name] = l
+	c.links.of[name] = l
 	return l
 }
 
@@ -341,7 +341,7 @@ func TestStepsOfOthersClearNothing(t *testing.T) {
 func TestLinkClearsASuspicion(t *testing.T) {
 	c := suspicious(t)
 	c.hears("n1", silentNode, 2*time.Second)
-	n := c.links["n2"]
+	n := c.links.of["n2"]
 	near, far := net.Pipe()
 	defer near.Close()
 	defer far.Close()
@@ -381,12 +381,12 @@ func TestLinkUp(t *testing.T) {
 		t.Errorf("it is told %+v", msgs)
 	}
 	c.handle(t.Context(), leaderLinkDown{nodeLink: old}) // late news
-	if c.links["n2"] != n {
+	if c.links.of["n2"] != n {
 		t.Error("the end of the old link takes the new one away")
 	}
 	c.active = false
 	c.handle(t.Context(), leaderLinkUp{&nodeLink{Link: control.NewLink(near, control.ToNode), node: old.node}})
-	if c.links["n2"] != n {
+	if c.links.of["n2"] != n {
 		t.Error("who does not lead takes a link")
 	}
 }

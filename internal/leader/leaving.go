@@ -41,7 +41,7 @@ func (l *Leader) leaves(ctx context.Context, from *nodeLink, m control.Leaving) 
 // tellLeaving tells the daemons that were asked to end whether they may.
 func (l *Leader) tellLeaving(ctx context.Context) {
 	for name, v := range l.leaving {
-		n := l.links[name]
+		n := l.links.of[name]
 		if n == nil {
 			delete(l.leaving, name)
 			continue
@@ -76,7 +76,7 @@ func (l *Leader) stays(ctx context.Context, node replica.NodeName, v *leaving) s
 	c := durable.Cluster{
 		Voters: voterNames(l.cons.Voters()),
 		Mute:   l.voters.Mute,
-		Linked: func(n replica.NodeName) bool { return l.links[n] != nil },
+		Linked: func(n replica.NodeName) bool { return l.links.of[n] != nil },
 		// The probes of a leader that is new may not have begun.
 		Answers: func(n replica.NodeName) bool { return l.now()-l.since < leaveLinks || l.cfg.Answers(n) },
 		Leaves:  func(n replica.NodeName) bool { o := l.leaving[n]; return o != nil && o.goes },
@@ -137,7 +137,7 @@ func (l *Leader) goesWithout(led *ledJob, node replica.NodeName, v *leaving, owe
 // leadsOthers says which daemon the leader's waits for: one that was asked to end as well needs a leader to hear that it may.
 func (l *Leader) leadsOthers(node replica.NodeName) string {
 	for other := range l.leaving {
-		if other != node && l.links[other] != nil {
+		if other != node && l.links.of[other] != nil {
 			return fmt.Sprintf("this daemon leads, and that of node %s ends first", other)
 		}
 	}

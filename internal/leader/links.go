@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -138,115 +136,6 @@ func (l *Leader) register(ctx context.Context, n replica.Node, running []replica
 	return fmt.Errorf("%w%s", out.Err, remedy), nil
 }
 
-// sameNode tells whether two registrations are of one life and session of a node, reached the same way.
-func sameNode(a, b replica.Node) bool {
-	return a.Incarnation == b.Incarnation && a.Session == b.Session && a.Addr == b.Addr && slices.Equal(a.Addrs, b.Addrs) && a.Boot == b.Boot && a.Voter == b.Voter && maps.Equal(a.Labels, b.Labels)
-}
-
-// nodesSince are the nodes that are new, or not what they were.
-func nodesSince(was, is map[replica.NodeName]replica.Node) map[replica.NodeName]replica.Node {
-	var out map[replica.NodeName]replica.Node
-	for name, n := range is {
-		if old, known := was[name]; !known || !sameNode(old, n) {
-			if out == nil {
-				out = map[replica.NodeName]replica.Node{}
-			}
-			out[name] = n
-		}
-	}
-	return out
-}
-
-// newsSince is what happened between two states, but for the jobs that changed.
-func newsSince(was, is lock.View) control.Change {
-	c := control.Change{After: was.Index, Index: is.Index, Era: is.Era, Nodes: nodesSince(was.Nodes, is.Nodes)}
-	for id := range was.Jobs {
-		if is.Jobs[id] == nil {
-			c.Gone = append(c.Gone, id)
-		}
-	}
-	if !sameRevoked(was.Revoked, is.Revoked) {
-		c.Revoked = is.Revoked
-	}
-	return c
-}
-
-// tellNews tells every node what changed since the last news, commits in short, and in how many bytes. All get the same frames.
-func (l *Leader) tellNews(news control.Change, short []control.Progress) (sent int) {
-	if len(news.Nodes)+len(news.Jobs)+len(news.Gone)+len(news.Revoked) > 0 {
-		l.told = news.Index
-		sent = l.toAll(nil, news)
-	}
-	for _, p := range short {
-		sent += l.toAll(nil, p) // nobody's, as the news are: they stay in order
-	}
-	return sent
-}
-
-// toAll tells every node something of a job or (nil) nobody's, which is encoded once.
-func (l *Leader) toAll(of, v any) (sent int) {
-	frames, err := control.Encode(control.ToNode, v)
-	for _, n := range l.links {
-		if err != nil {
-			n.Close(err)
-			continue
-		}
-		n.SendFrames(of, v, frames)
-		for _, f := range frames {
-			sent += len(f)
-		}
-	}
-	return sent
-}
-
-// wholeFor is for how long an encoded state serves links that come up; what happened since follows it as a change. To encode a large one
-// takes a good part of a second, and after an election every node links.
-const wholeFor = 5 * time.Second
-
-// wholeState is a state as it was encoded.
-type wholeState struct {
-	view   lock.View
-	frames [][]byte
-	at     time.Duration
-}
-
-// encode has the whole state ready, as it is or was lately.
-func (l *Leader) encode() error {
-	if l.whole.frames != nil && l.now()-l.whole.at < wholeFor {
-		return nil
-	}
-	f, err := control.Encode(control.ToNode, l.viewMessage())
-	if err == nil {
-		l.whole = wholeState{l.view, f, l.now()}
-	}
-	return err
-}
-
-// tellAll tells a node the whole state, as it was lately and then what happened since, though that be nothing: a node judges what it holds by the
-// second, or it would find a rank of its own that was claimed meanwhile superseded.
-func (l *Leader) tellAll(n *nodeLink) {
-	if err := l.encode(); err != nil {
-		n.Close(err)
-		return
-	}
-	n.SendFrames(nil, control.View{}, l.whole.frames)
-	news := newsSince(l.whole.view, l.view)
-	for id, job := range l.view.Jobs {
-		if was := l.whole.view.Jobs[id]; was != job {
-			news.Jobs = append(news.Jobs, control.JobChanged(was, job, false))
-		}
-	}
-	n.Send(news)
-}
-
-func (l *Leader) viewMessage() control.View {
-	v := control.View{Index: l.view.Index, Term: l.term, Era: l.view.Era, Nodes: l.view.Nodes, Revoked: l.view.Revoked}
-	for _, j := range l.view.Jobs {
-		v.Jobs = append(v.Jobs, j)
-	}
-	return v
-}
-
 // lost tells the rules that a node's link is gone, which is no evidence of its death.
 func (l *Leader) lost(ctx context.Context, name replica.NodeName) {
 	for id, led := range l.jobs {
@@ -260,25 +149,25 @@ func (l *Leader) linkUp(ctx context.Context, n *nodeLink) {
 		n.Close(errors.New("not the leader"))
 		return
 	}
-	if old := l.links[n.node.Name]; old != nil {
+	if old := l.links.of[n.node.Name]; old != nil {
 		if old.node.Incarnation != n.node.Incarnation {
 			l.log.Superseded(old.node, n.node)
 		}
 		old.Close(errors.New("superseded by a newer link of the node"))
 		l.lost(ctx, n.node.Name) // what was sent on it may not have arrived: an offer would be waited for until claim_timeout
 	}
-	l.links[n.node.Name] = n
+	l.links.of[n.node.Name] = n
 	l.voters.Heard(n.node.Name, n.raft)
 	delete(l.leaving, n.node.Name) // a daemon that ends says so on each link
 	l.spools.up(n.node.Name, n.Link)
 	l.agentsLinked(n.node.Name)
 	delete(l.suspicions, n.node.Holder())
-	if err := l.encode(); err != nil { // before the welcome: a node that is welcome hears something each second, or goes elsewhere
+	if err := l.links.encode(l.view, l.term, l.now()); err != nil { // before the welcome: a node that is welcome hears something each second, or goes elsewhere
 		n.Close(err)
 		return
 	}
 	n.Send(control.Welcome{OK: true, Term: l.term, Era: l.view.Era})
-	l.tellAll(n)
+	l.links.state(n, l.view, l.term, l.now())
 	close(n.Up)
 	for id, led := range l.jobs {
 		led.handing.Due = true
@@ -341,7 +230,7 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 		if led := l.jobs[m.Job]; led != nil {
 			l.recoverStep(ctx, m.Job, led, recovery.Corrupt{From: name, By: m.Node, Part: m.Part, Generation: m.Generation, Root: m.Root})
 		}
-		if to := l.links[m.Node]; to != nil {
+		if to := l.links.of[m.Node]; to != nil {
 			to.Send(m)
 		}
 	case control.CopyReport: // of its own copies alone
@@ -359,7 +248,7 @@ func (l *Leader) message(ctx context.Context, from *nodeLink, msg any) {
 	case control.UnheardAnswer:
 		l.unheard(name, m)
 	case control.AskView:
-		l.tellAll(from)
+		l.links.state(from, l.view, l.term, l.now())
 	case control.Suspect:
 		l.suspect(ctx, name, m)
 	case control.ClaimRequest:

@@ -60,7 +60,7 @@ func TestLostNodeGivesItsRanksBack(t *testing.T) {
 		ch.timing.Collect = 0
 		operator := ch.node("n1", 11)
 		ch.node("n2", 22)
-		delete(ch.links, "n2")
+		delete(ch.links.of, "n2")
 		ch.knows(fixture.Changed(fixture.Job(), c.change))
 		ch.proposed()
 		ch.operators.Operate(t.Context(), operator, control.Order{ID: 1, Verb: control.Lost, Node: "n2", Why: "burnt"}, "operator eve")

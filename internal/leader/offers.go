@@ -26,7 +26,7 @@ func (o *offering) add(e recovery.Offer) {
 // offer sends the offers of a step to the nodes that have a link.
 func (l *Leader) offer(led *ledJob, o offering) {
 	for _, node := range o.nodes {
-		n := l.links[node]
+		n := l.links.of[node]
 		if n == nil {
 			continue
 		}

@@ -4,29 +4,11 @@ import (
 	"context"
 	"time"
 
-	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/leader/operators"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
 )
-
-// Await has done called with the answer to an order; from any goroutine.
-func (n *nodeLink) Await(id uint64, done func(control.OperatorReply)) { n.orders.Store(id, done) }
-
-// Answer sends what became of an order to who gave it and to the audit log; from any goroutine.
-func (n *nodeLink) Answer(id uint64, r control.OperatorReply) {
-	if done, ok := n.orders.LoadAndDelete(id); ok {
-		done.(func(control.OperatorReply))(r)
-	}
-	n.Reply(id, r)
-}
-
-// Reply sends an operator's answer; from any goroutine.
-func (n *nodeLink) Reply(id uint64, r control.OperatorReply) {
-	r.ID, r.Refused, r.Text = id, control.Readable(r.Refused), control.Readable(r.Text)
-	n.Send(r)
-}
 
 // operatorsOwner is the leader as the room of operators' orders sees it.
 type operatorsOwner struct{ *Leader }

@@ -1,10 +1,8 @@
 package leader
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/replica"
@@ -24,9 +22,9 @@ func (l *Leader) revokedNodes() (names []replica.NodeName) {
 func (l *Leader) turnOut(ctx context.Context, news []replica.Revocation) {
 	for _, r := range news {
 		name := replica.NodeName(r.Name)
-		if n := l.links[name]; n != nil && r.Role == replica.NodeRole { // one with a later certificate links again
+		if n := l.links.of[name]; n != nil && r.Role == replica.NodeRole { // one with a later certificate links again
 			n.Close(fmt.Errorf("the certificate of node %s was revoked up to epoch %d", name, r.Epoch))
-			delete(l.links, name)
+			delete(l.links.of, name)
 			l.lost(ctx, name)
 		}
 	}
@@ -44,11 +42,4 @@ func deadByRevocation(v lock.View, n replica.Node) bool {
 		}
 	}
 	return false
-}
-
-// sameRevoked tells whether two lists of the state are one: the state machine replaces what it changes.
-func sameRevoked(a, b []replica.Revocation) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, func(x, y replica.Revocation) bool {
-		return x.Of(y.Role, y.Name) && x.Epoch == y.Epoch && bytes.Equal(x.Certificate, y.Certificate)
-	}))
 }

@@ -217,7 +217,7 @@ func (s *scale) commit(most int, each bool) {
 		if each {
 			at = processTime()
 		}
-		s.event(nodeMessage{s.lead.l.links[p.Holder.Node], p})
+		s.event(nodeMessage{s.lead.l.links.of[p.Holder.Node], p})
 		if each {
 			s.most = max(s.most, processTime()-at)
 		}

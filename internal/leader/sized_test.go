@@ -84,7 +84,7 @@ func TestEndedJobsStaySmall(t *testing.T) {
 		t.Errorf("%d jobs are left, the newest among them: %t; want 32", len(v.Jobs), ok)
 	}
 	l := &Leader{view: v}
-	frame, err := wire.Append(nil, control.KindView, l.viewMessage())
+	frame, err := wire.Append(nil, control.KindView, viewMessage(l.view, l.term))
 	if err != nil || len(frame) > 512<<10 {
 		t.Errorf("a view of %d bytes, %v", len(frame), err)
 	}
@@ -106,10 +106,10 @@ func TestALargeViewIsFrames(t *testing.T) {
 	c := newChair(t)
 	job := fixture.LargeJob(80_000)
 	c.view.Jobs[job.ID] = job
-	if err := c.encode(); err != nil {
+	if err := c.links.encode(c.view, c.term, c.now()); err != nil {
 		t.Fatal(err)
 	}
-	frames, total := c.whole.frames, 0
+	frames, total := c.links.whole.frames, 0
 	for _, f := range frames {
 		total += len(f)
 		if len(f) > control.PieceBytes+1<<10 {

@@ -39,7 +39,7 @@ func (s *Stepped) Link(ctx context.Context, node replica.Node, link *control.Lin
 
 // Unlink ends a node's link.
 func (s *Stepped) Unlink(ctx context.Context, name replica.NodeName, why error) {
-	if n := s.l.links[name]; n != nil {
+	if n := s.l.links.of[name]; n != nil {
 		s.l.handle(ctx, leaderLinkDown{n, why})
 		s.settle(ctx)
 	}
@@ -47,7 +47,7 @@ func (s *Stepped) Unlink(ctx context.Context, name replica.NodeName, why error) 
 
 // Message takes what a linked node says.
 func (s *Stepped) Message(ctx context.Context, from replica.NodeName, msg any) {
-	if n := s.l.links[from]; n != nil {
+	if n := s.l.links.of[from]; n != nil {
 		s.l.handle(ctx, nodeMessage{n, msg})
 		s.settle(ctx)
 	}

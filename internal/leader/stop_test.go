@@ -132,7 +132,7 @@ func TestDaemonsThatAreAskedToEnd(t *testing.T) {
 	if why := says(n1); !strings.Contains(why, "this daemon leads, and that of node n2 ends first") {
 		t.Errorf("what is committed is on disk, n2 is there yet, and the leader's daemon is told: %q", why)
 	}
-	delete(c.links, "n2")
+	delete(c.links.of, "n2")
 	c.tellLeaving(t.Context())
 	if why := says(n1); why != "" {
 		t.Errorf("n2 has gone, and the leader's daemon is told: %s", why)

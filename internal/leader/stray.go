@@ -33,7 +33,7 @@ func newStrays() strays { return strays{since: map[replica.NodeName]time.Duratio
 func (l *Leader) lookForStrays() {
 	s, now := &l.strays, l.now()
 	for name := range l.view.Nodes {
-		if name == l.cons.ID() || l.links[name] != nil || l.cfg.Hears(name) {
+		if name == l.cons.ID() || l.links.of[name] != nil || l.cfg.Hears(name) {
 			delete(s.since, name)
 		} else if _, known := s.since[name]; !known {
 			s.since[name] = now
@@ -49,7 +49,7 @@ func (l *Leader) lookForStrays() {
 	s.id++
 	s.next, s.pause = now+s.pause, min(2*s.pause, strayAskMost)
 	for _, v := range l.cons.Voters() {
-		if n := l.links[v.Name]; n != nil && v.Name != l.cons.ID() {
+		if n := l.links.of[v.Name]; n != nil && v.Name != l.cons.ID() {
 			n.Send(control.UnheardQuestion{ID: s.id})
 		}
 	}

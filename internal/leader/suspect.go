@@ -33,7 +33,7 @@ func (l *Leader) silenceLimits() recovery.SilenceLimits {
 // dead is no witness while there is another: back from behind a partition its first words are what it found there, all others silent.
 func (l *Leader) suspect(ctx context.Context, from replica.NodeName, m control.Suspect) {
 	n, ok := l.view.Nodes[m.Target.Node]
-	if !ok || l.heldForDead(l.view.Nodes[from]) && l.couldWitness(m.Target.Node) > 0 || n.Incarnation != m.Target.Incarnation || l.links[m.Target.Node] != nil && from == m.Target.Node {
+	if !ok || l.heldForDead(l.view.Nodes[from]) && l.couldWitness(m.Target.Node) > 0 || n.Incarnation != m.Target.Incarnation || l.links.of[m.Target.Node] != nil && from == m.Target.Node {
 		return
 	}
 	s := l.suspicions[m.Target]
@@ -127,6 +127,6 @@ func (l *Leader) unreached(ctx context.Context, from replica.NodeName, m control
 // here reports whether a node's daemon is known to run. Its link alone is no sign of that: where the daemon is gone, or its host is
 // silent, the link stays until its idle timeout.
 func (l *Leader) here(n replica.Node) bool {
-	link := l.links[n.Name]
+	link := l.links.of[n.Name]
 	return link != nil && link.node.Incarnation == n.Incarnation && !l.suspected(n.Holder()) && l.cfg.Answers(n.Name)
 }

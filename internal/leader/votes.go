@@ -19,7 +19,7 @@ func votersNow(l *Leader) []control.VoterStatus {
 	}
 	return l.voters.Table(seats, l.cons.ID(), func(n replica.NodeName) voters.Seen {
 		upTo, revoked := l.view.Revokes(replica.NodeRole, string(n))
-		return voters.Seen{Linked: l.links[n] != nil, Quiet: l.cfg.Quiet(n), Revoked: revoked && l.cfg.Newest(replica.NodeRole, string(n)) <= upTo}
+		return voters.Seen{Linked: l.links.of[n] != nil, Quiet: l.cfg.Quiet(n), Revoked: revoked && l.cfg.Newest(replica.NodeRole, string(n)) <= upTo}
 	})
 }
 

@@ -65,7 +65,7 @@ type waits struct {
 func (l *Leader) waitsFor(led *ledJob) []string {
 	out := led.committer.Waiting()
 	for _, n := range led.committer.Awaited() {
-		if _, known := l.view.Nodes[n]; known && l.links[n] == nil {
+		if _, known := l.view.Nodes[n]; known && l.links.of[n] == nil {
 			out = append(out, fmt.Sprintf("node %s: its daemon has no link to the leader", n))
 		}
 	}

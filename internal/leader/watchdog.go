@@ -23,7 +23,7 @@ type guard struct {
 func (g *guard) look(ctx context.Context, l *Leader, led *ledJob) {
 	job := led.job
 	news := g.dog.Look(l.now(), recovery.Commits{Clocks: &led.recovery.Clocks, Job: job, Cadence: lock.Cadence(job), Live: liveStep(led), Candidate: led.candidate.Position.Step,
-		Missing: led.committer.Missing(), Waiting: led.committer.Waiting(), Linked: func(n replica.NodeName) bool { return l.links[n] != nil }, Elsewhere: led.recovery.Elsewhere})
+		Missing: led.committer.Missing(), Waiting: led.committer.Waiting(), Linked: func(n replica.NodeName) bool { return l.links.of[n] != nil }, Elsewhere: led.recovery.Elsewhere})
 	g.stall = news.Stall
 	for _, m := range news.Moves {
 		l.recoverStep(ctx, job.ID, led, m)
