@@ -76,10 +76,6 @@ func (p *play) Do(verb string, args []string) (bool, error) {
 		p.moving = append(p.moving, mover.Moving{Line: mover.Line{Node: "n2"}, Part: roomtest.Part(args[0]), Bytes: roomtest.Number(args[1]), Why: why})
 	case "rests": // no push is under way
 		p.moving = nil
-	case "process": // INCARNATION: another one of the rank
-		p.View.Ranks[0].Incarnation = replica.Incarnation(roomtest.Number(args[0]))
-	case "leaves": // the rank
-		p.View.Ranks = nil
 	case "remembers":
 		for _, j := range p.room.jobs {
 			p.Say("%d ranks, %d pushes that fail", len(j.ranks), len(j.strains))

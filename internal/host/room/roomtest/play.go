@@ -178,6 +178,9 @@ func (n *Node) common(verb string, args []string) error {
 		n.Learn(act.Changed{Job: n.View.Job.ID})
 	case "linked":
 		n.Learn(act.Linked{})
+	case "rank": // RANK WORD ...: see rank
+		n.rank(replica.Rank(Number(args[0])), args[1:])
+		n.Learn(act.Changed{Job: n.View.Job.ID})
 	case "seals": // ARENA PLACE STEP [BINDS]: nobody reports it
 		n.Seal(args[0], args[1], args[2:]...)
 	case "frees": // ARENA PLACE
@@ -190,7 +193,7 @@ func (n *Node) common(verb string, args []string) error {
 	return nil
 }
 
-// change is one of open, opening, closed, fenced, planned, ended[=REASON], copies=N, previous=STEP, durable=STEP, or a word of the room's test.
+// change is one of open, opening, closed, fenced[=EPOCH], planned, ended[=REASON], copies=N, previous=STEP, durable=STEP, or a word of the room's test.
 // Or it is mirrors=NODE,NODE/NODE, of the ranks in order, or group-mirrors=NODE,NODE, of group 0.
 func (n *Node) change(j *replica.Job, arg string) {
 	key, value, _ := strings.Cut(arg, "=")
@@ -204,8 +207,10 @@ func (n *Node) change(j *replica.Job, arg string) {
 		j.Phase = replica.Opening
 	case "closed":
 		j.Phase, j.ClosedEpoch = replica.Closed, j.Epoch
-	case "fenced": // and the ranks here are
-		n.View.Fenced = j.ClosedEpoch
+	case "fenced": // and the ranks here are, or as of an EPOCH
+		if n.View.Fenced = j.ClosedEpoch; value != "" {
+			n.View.Fenced = replica.Epoch(Number(value))
+		}
 	case "planned":
 		j.Epoch, j.Phase = j.ClosedEpoch+1, replica.Planned
 		j.Plan = &replica.Plan{Epoch: j.Epoch, Generation: j.Committed, Layout: j.Layout, Ranks: j.Ranks, Mirrors: j.Mirrors}
@@ -226,6 +231,27 @@ func (n *Node) change(j *replica.Job, arg string) {
 		j.GroupMirrors = [][]replica.NodeName{Nodes(value)}
 	default:
 		panic(bad("no such word: " + arg))
+	}
+}
+
+// rank has a rank here be waits, runs, dead, gone or incarnation=N.
+func (n *Node) rank(r replica.Rank, words []string) {
+	i := slices.IndexFunc(n.View.Ranks, func(is room.Rank) bool { return is.Rank == r })
+	n.View.Ranks = slices.Clone(n.View.Ranks)
+	for _, word := range words {
+		key, value, _ := strings.Cut(word, "=")
+		switch is := &n.View.Ranks[i]; key {
+		case "waits", "runs":
+			is.Waits = key == "waits"
+		case "dead":
+			is.Alive, is.Waits = false, false
+		case "gone":
+			n.View.Ranks = slices.Delete(n.View.Ranks, i, i+1)
+		case "incarnation":
+			is.Incarnation = replica.Incarnation(Number(value))
+		default:
+			panic(bad("no such word: " + word))
+		}
 	}
 }
 
