@@ -43,7 +43,7 @@ type Node struct {
 	under []act.Effect // that take time, by number
 	texts []string     // of them
 	since time.Time    // when the command began
-	lines []line       // it prints
+	lines []printed    // it prints
 }
 
 // Transcripts plays testdata/*.txt. A story begins with the command node, and fresh makes the room that it is about.
@@ -51,20 +51,34 @@ func Transcripts(t *testing.T, fresh func(n *Node, args []string) (act.Room, Own
 	transcript.Lines(t, func() transcript.Do {
 		var n *Node
 		return func(line string, out *strings.Builder) error {
-			words := strings.Fields(line)
-			if words[0] == "node" {
-				began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-				n = &Node{T: t, View: room.JobView{Job: fixture.Job(), Fenced: 2}, Now: began, Arenas: map[string]*holding.Arena{}}
-				n.Room, n.own = fresh(n, words[1:])
+			if words := strings.Fields(line); words[0] == "node" {
+				n = NewNode(t)
+				n.Is(fresh(n, words[1:]))
 			}
-			n.since, n.lines = n.Now, nil
-			err := n.play(words[0], words[1:])
-			for _, l := range n.lines {
-				fmt.Fprintln(out, l)
-			}
+			printed, err := n.play(line)
+			out.WriteString(printed)
 			return err
 		}
 	})
+}
+
+// NewNode is a node without a room yet.
+func NewNode(t *testing.T) *Node {
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return &Node{T: t, View: room.JobView{Job: fixture.Job(), Fenced: 2}, Now: began, Arenas: map[string]*holding.Arena{}}
+}
+
+// Is gives the node its room.
+func (n *Node) Is(r act.Room, own Own) { n.Room, n.own = r, own }
+
+// Play carries out a command in a test in Go, and returns what it prints.
+func (n *Node) Play(line string) string {
+	n.T.Helper()
+	printed, err := n.play(line)
+	if err != nil {
+		n.T.Fatalf("%q: %v", line, err)
+	}
+	return printed
 }
 
 // Jobs is what the node has of its one job.
@@ -95,20 +109,20 @@ func (n *Node) Note2(_ *replica.Job, code, text string) { n.Say("log: %s: %s", c
 // Say prints a line. A line that comes again as time passes is printed once, with its times.
 func (n *Node) Say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	i := slices.IndexFunc(n.lines, func(l line) bool { return l.text == text })
+	i := slices.IndexFunc(n.lines, func(l printed) bool { return l.text == text })
 	if i < 0 || n.Now.Equal(n.since) {
-		i, n.lines = len(n.lines), append(n.lines, line{text: text})
+		i, n.lines = len(n.lines), append(n.lines, printed{text: text})
 	}
 	n.lines[i].after = append(n.lines[i].after, n.Now.Sub(n.since))
 }
 
-// line is a printed one.
-type line struct {
+// printed is a line.
+type printed struct {
 	text  string
 	after []time.Duration
 }
 
-func (l line) String() string {
+func (l printed) String() string {
 	const listed = 8
 	if l.after[0] == 0 {
 		return l.text
@@ -133,7 +147,7 @@ func (n *Node) Learn(ev act.Event) { n.Room.Learn(n.Now, ev) }
 // bad is why a word of a command means nothing.
 type bad string
 
-func (n *Node) play(verb string, args []string) (err error) {
+func (n *Node) play(line string) (text string, err error) {
 	defer func() {
 		if what := recover(); what != nil {
 			word, is := what.(bad)
@@ -143,7 +157,13 @@ func (n *Node) play(verb string, args []string) (err error) {
 			err = errors.New(string(word))
 		}
 	}()
-	return n.do(verb, args)
+	n.since, n.lines = n.Now, nil
+	words := strings.Fields(line)
+	err = n.do(words[0], words[1:])
+	for _, l := range n.lines {
+		text += l.String() + "\n"
+	}
+	return text, err
 }
 
 func (n *Node) do(verb string, args []string) error {
@@ -160,7 +180,7 @@ func (n *Node) do(verb string, args []string) error {
 
 func (n *Node) common(verb string, args []string) error {
 	switch verb {
-	case "node":
+	case "node", "steps":
 	case "job": // is another one: see change
 		was := n.View.Job
 		n.View.Job = fixture.Changed(was, func(j *replica.Job) {
@@ -193,8 +213,8 @@ func (n *Node) common(verb string, args []string) error {
 	return nil
 }
 
-// change is one of open, opening, closed, fenced[=EPOCH], planned, ended[=REASON], copies=N, previous=STEP, durable=STEP, or a word of the room's test.
-// Or it is mirrors=NODE,NODE/NODE, of the ranks in order, or group-mirrors=NODE,NODE, of group 0.
+// change is one of open, opening, closed, fenced[=EPOCH], planned, ended[=REASON], copies=N, previous=STEP, durable=STEP. It may be a word of the
+// room's test. Or it is mirrors=NODE,NODE/NODE, of the ranks in order, or group-mirrors=NODE,NODE, of group 0.
 func (n *Node) change(j *replica.Job, arg string) {
 	key, value, _ := strings.Cut(arg, "=")
 	if n.Word != nil && n.Word(j, key, value) {
