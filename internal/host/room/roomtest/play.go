@@ -213,8 +213,8 @@ func (n *Node) common(verb string, args []string) error {
 	return nil
 }
 
-// change is one of open, opening, closed, fenced[=EPOCH], planned, ended[=REASON], copies=N, previous=STEP, durable=STEP. It may be a word of the
-// room's test. Or it is mirrors=NODE,NODE/NODE, of the ranks in order, or group-mirrors=NODE,NODE, of group 0.
+// change is one of open, opening, closed, fenced[=EPOCH], planned, ended[=REASON], copies=N, previous=STEP, durable=STEP. It may be a word
+// of the room's test. Or it is mirrors=NODE,NODE/NODE, of the ranks in order, or group-mirrors=NODE,NODE, of group 0.
 func (n *Node) change(j *replica.Job, arg string) {
 	key, value, _ := strings.Cut(arg, "=")
 	if n.Word != nil && n.Word(j, key, value) {
