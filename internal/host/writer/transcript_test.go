@@ -144,9 +144,6 @@ func (n *node) Do(verb string, args []string) (bool, error) {
 		for _, j := range n.room.jobs {
 			n.Say("%d writes, %d discards", len(j.writes), len(j.discards))
 		}
-	case "sleeps":
-		_, due := n.room.Next()
-		n.Say("the room is to be called again: %v", due)
 	default:
 		return false, nil
 	}

@@ -205,6 +205,9 @@ func (n *Node) common(verb string, args []string) error {
 		n.Seal(args[0], args[1], args[2:]...)
 	case "frees": // ARENA PLACE
 		n.Arenas[args[0]].Free(Place(args[1]))
+	case "sleeps":
+		_, due := n.Room.Next()
+		n.Say("the room is to be called again: %v", due)
 	case "ends": // NUMBER [WHY]
 		n.Learn(act.Ended{Of: n.Under(args[0]), Err: n.Err(args[1:])})
 	default:
