@@ -93,6 +93,7 @@ func (p *play) Do(verb string, args []string) (bool, error) {
 	case "process": // PID [halted]
 		p.runs[int(roomtest.Number(args[0]))] = len(args) == 1
 	case "dies":
+		p.Quiet = true
 		delete(p.runs, int(roomtest.Number(args[0])))
 	case "arena": // NAME RANK INCARNATION PID
 		a := p.Hold(args[0], shm.Spec{Rank: rank(args[1]), Geometry: fixture.Geometry(p.T, false)})

@@ -27,7 +27,7 @@ type Own interface {
 	Text(v any) string
 }
 
-// Node is a node around one room, in a transcript. It has fixture.Job, and a clock of its own. A test's owner embeds it.
+// Node is a node around one room, in a transcript. It has fixture.Job, and a clock of its own. The owner in a room's test embeds it.
 type Node struct {
 	T      *testing.T
 	Room   act.Room
@@ -37,6 +37,7 @@ type Node struct {
 	Arenas map[string]*holding.Arena // by name
 	Errors map[string]error          // what a command names by one word
 	Again  bool                      // an effect that takes time has the number of an earlier one with its text
+	Quiet  bool                      // nobody reports the command: the room is not called for it
 	Word   func(j *replica.Job, key, value string) bool
 
 	own   Own
@@ -109,8 +110,8 @@ func (n *Node) Note2(_ *replica.Job, code, text string) { n.Say("log: %s: %s", c
 // Say prints a line. A line that comes again as time passes is printed once, with its times.
 func (n *Node) Say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	i := slices.IndexFunc(n.lines, func(l printed) bool { return l.text == text })
-	if i < 0 || n.Now.Equal(n.since) {
+	i := slices.IndexFunc(n.lines, func(l printed) bool { return l.text == text && l.after[0] > 0 })
+	if i < 0 {
 		i, n.lines = len(n.lines), append(n.lines, printed{text: text})
 	}
 	n.lines[i].after = append(n.lines[i].after, n.Now.Sub(n.since))
@@ -174,7 +175,10 @@ func (n *Node) do(verb string, args []string) error {
 	if err == nil && !is {
 		err = n.common(verb, args)
 	}
-	n.step()
+	if !n.Quiet {
+		n.step()
+	}
+	n.Quiet = false
 	return err
 }
 
