@@ -145,7 +145,7 @@ var walls = map[string]wall{
 	"internal/fixture":             {side, []string{"replica", "internal/wire"}, []string{"github.com/cespare/xxhash/v2"}},
 	"internal/journal/journaltest": {side, []string{"internal/config", "internal/journal"}, nil},
 	"internal/leader/leadertest":   {side, []string{"replica", "lock", "internal/config", "internal/consensus", "internal/control", "internal/fixture", "internal/journal/journaltest", "internal/leader", "internal/wire"}, nil},
-	"internal/host/room/roomtest":  {side, []string{"replica", "internal/fixture", "internal/holding", "internal/shm"}, nil},
+	"internal/host/room/roomtest":  {side, []string{"replica", "internal/control", "internal/fixture", "internal/holding", "internal/host/act", "internal/host/room", "internal/shm", "internal/transcript", "internal/wire"}, nil},
 	"internal/durable/storetest":   {side, []string{"replica", "internal/durable/catalog", "internal/durable/durabletest", "internal/durable/format", "internal/durable/store"}, []string{"github.com/minio/minio-go/v7"}},
 	"transfer/storetest":           {side, []string{"replica", "transfer"}, []string{"github.com/zeebo/xxh3"}},
 	"internal/leakcheck":           {side, []string{}, nil},

@@ -43,7 +43,7 @@ func TestUnregistrableRegionIsRefused(t *testing.T) {
 	d := newRig(t)
 	d.put(opening())
 	p := d.hello(nil)
-	p.reads() // the welcome
+	p.Reads() // the welcome
 	d.attach(p, func(r []replica.Region) { r[1].Class = replica.Window })
 	if code, text := p.refused(); code != wire.CodeInvalid || !strings.Contains(text, `"rng": private and of class window`) {
 		t.Errorf("refused with %d %q", code, text)
@@ -59,11 +59,11 @@ func TestLostToAnotherBeforeAttach(t *testing.T) {
 	d := newRig(t)
 	lj := d.put(opening())
 	p := d.hello(nil)
-	p.reads() // the welcome
+	p.Reads() // the welcome
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Ranks[0] = fixture.Job().Ranks[1] })
 	d.Serve(d.at)
 	d.attach(p, nil)
-	h, body := p.reads()
+	h, body := p.Reads()
 	v, err := wire.ParseRefused(body)
 	if err != nil || h.Type != wire.MRefused || h.Request != 2 || v.Code != wire.CodeRefused ||
 		!strings.Contains(v.Text, "on node n2: it is not free") {
@@ -106,7 +106,7 @@ func TestALoopOfProcessesHasFewClaimsUnderWay(t *testing.T) {
 		return p
 	}
 	for range loops {
-		d.Gone(comes().id)
+		d.Gone(comes().Session)
 	}
 	comes()
 	claims := fixture.Only[control.ClaimRequest](d.taken())
@@ -134,7 +134,7 @@ func TestGroupIsNamedWithTheClaim(t *testing.T) {
 		d := newRig(t)
 		d.put(fixture.Changed(opening(), func(j *replica.Job) { j.Naming = []replica.GroupID{replica.NoGroup, replica.NoGroup} }))
 		p := d.hello(func(h *wire.Hello) { h.Group = replica.NoGroup })
-		p.reads() // the welcome
+		p.Reads() // the welcome
 		regions := fixture.Geometry(t, false).Regions
 		d.Attach(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions, Group: named}, d.at)
 		claims := fixture.Only[control.ClaimRequest](d.taken())
@@ -168,7 +168,7 @@ func TestOtherStateIsRefused(t *testing.T) {
 		lj.ranks[0] = &Rank{Incarnation: 4, Arena: old}
 		lj.job.GroupGeometry = []replica.Digest{shm.GeometryDigest(old.Geometry(), replica.ReplicatedPart)}
 		p := d.hello(nil)
-		p.reads() // the welcome
+		p.Reads() // the welcome
 		d.attach(p, change)
 		if claims := fixture.Only[control.ClaimRequest](d.taken()); len(claims) != 0 {
 			t.Errorf("%s: claimed %+v", what, claims)
@@ -192,11 +192,11 @@ func TestListedWhileItIsParked(t *testing.T) {
 	}
 	d.Claimed(control.ClaimReply{ID: 1, Incarnation: 4})
 	list := d.Listed()
-	want := holding.Entry{Key: old.Key(), Job: fixture.JobID, PID: p.pid, Start: p.start, For: "job"}
+	want := holding.Entry{Key: old.Key(), Job: fixture.JobID, PID: p.Process, Start: p.Began, For: "job"}
 	if len(list) != 1 || list[0] != want {
 		t.Errorf("listed is %+v", list)
 	}
-	if inc, pid, _ := old.Owner(); inc != 4 || int(pid) != p.pid || !old.Process.Proven {
+	if inc, pid, _ := old.Owner(); inc != 4 || int(pid) != p.Process || !old.Process.Proven {
 		t.Errorf("the arena is of incarnation %d, process %d", inc, pid)
 	}
 	if !slices.Contains(d.Arenas(), old) || !d.Claiming("job", 0) {
@@ -224,7 +224,7 @@ func TestAnswerThatFindsNoDescriptor(t *testing.T) {
 		d := newRig(t)
 		lj := d.put(fixture.Job())
 		p := d.session()
-		p.short = c.err
+		p.Short = c.err
 		lj.ranks[0] = &Rank{Incarnation: 4, Arena: roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, false)}), Peer: p, Alive: true}
 		d.Attach(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}}, d.at)
 		if d.log.Count(`"event":"failed"`) == 0 {
@@ -234,8 +234,8 @@ func TestAnswerThatFindsNoDescriptor(t *testing.T) {
 			t.Errorf("%v: the owner %q, want %q", c.err, got, c.did)
 		}
 		if c.code == 0 {
-			if len(p.got) != 0 {
-				t.Errorf("%v: the process is sent %+v", c.err, p.got)
+			if len(p.Got) != 0 {
+				t.Errorf("%v: the process is sent %+v", c.err, p.Got)
 			}
 		} else if code, text := p.refused(); code != c.code || text != c.err.Error() {
 			t.Errorf("%v: refused with %d %q", c.err, code, text)
@@ -251,7 +251,7 @@ func TestHandedOutAgain(t *testing.T) {
 		lj := d.put(fixture.Job())
 		arena := roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, false)})
 		p := d.session()
-		lj.ranks[0] = &Rank{Incarnation: 4, Arena: arena, PID: p.pid, Start: p.start, Alive: true, Initial: initial}
+		lj.ranks[0] = &Rank{Incarnation: 4, Arena: arena, PID: p.Process, Start: p.Began, Alive: true, Initial: initial}
 		hello := wire.Hello{ABI: wire.RankABI, World: 2, Nonce: 77, Job: "job"}
 		d.Hello(session.Hello{Peer: p, Header: wire.RankHeader{Request: 1}, Hello: hello}, d.at)
 		if !again {
@@ -260,11 +260,11 @@ func TestHandedOutAgain(t *testing.T) {
 			}
 			continue
 		}
-		if h, _ := p.reads(); h.Type != wire.MWelcome || !d.speaks[p.id] {
+		if h, _ := p.Reads(); h.Type != wire.MWelcome || !d.speaks[p.Session] {
 			t.Errorf("the hello is answered by %d", h.Type)
 		}
 		d.attach(p, nil)
-		h, _ := p.reads()
+		h, _ := p.Reads()
 		if h.Type != wire.MAttached || h.Incarnation != 4 || lj.ranks[0].Peer != p || len(d.all) != 0 || len(d.taken()) != 0 {
 			t.Errorf("the attach is answered by %d", h.Type)
 		}

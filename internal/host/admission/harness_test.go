@@ -256,48 +256,13 @@ func opening() *replica.Job {
 	})
 }
 
-// peer is a session, and what its process was sent and has not read.
-type peer struct {
-	t     *testing.T
-	id    uint64
-	pid   int
-	start uint64
-	uid   int
-	short error // why no descriptor reaches it
-	got   []message
-}
-
-type message struct {
-	head wire.RankHeader
-	body []byte
-}
-
-func (p *peer) ID() uint64        { return p.id }
-func (p *peer) PID() int          { return p.pid }
-func (p *peer) StartTime() uint64 { return p.start }
-func (p *peer) UID() int          { return p.uid }
-func (p *peer) Close()            {}
-
-func (p *peer) Send(h wire.RankHeader, body []byte) error {
-	p.got = append(p.got, message{h, body})
-	return nil
-}
-
-func (p *peer) SendFile(h wire.RankHeader, body []byte, _ *os.File) error {
-	if p.short != nil {
-		return p.short
-	}
-	return p.Send(h, body)
-}
-
-func (p *peer) Refuse(req uint32, code int32, text string) {
-	p.got = append(p.got, message{wire.RankHeader{Type: wire.MRefused, Request: req}, wire.Refused{Code: code, Text: text}.Append(nil)})
-}
+// peer is a session.
+type peer struct{ roomtest.Peer }
 
 // session is a session of this user's.
 func (d *rig) session() *peer {
 	d.peers++
-	return &peer{t: d.t, id: d.peers, pid: 1<<22 + int(d.peers), start: 10 * d.peers, uid: os.Geteuid()}
+	return &peer{roomtest.Peer{T: d.t, Session: d.peers, Process: 1<<22 + int(d.peers), Began: 10 * d.peers, User: os.Geteuid()}}
 }
 
 // hello brings a process that asks for rank 0.
@@ -320,24 +285,13 @@ func (d *rig) attach(p *peer, change func([]replica.Region)) {
 	d.Attach(session.Attach{Peer: p, Header: wire.RankHeader{Request: 2}, Regions: regions}, d.at)
 }
 
-// reads takes the next message.
-func (p *peer) reads() (wire.RankHeader, []byte) {
-	p.t.Helper()
-	if len(p.got) == 0 {
-		p.t.Fatal("the process was sent nothing more")
-	}
-	m := p.got[0]
-	p.got = p.got[1:]
-	return m.head, m.body
-}
-
 // refused reads a refusal and its reason.
 func (p *peer) refused() (int32, string) {
-	p.t.Helper()
-	h, body := p.reads()
+	p.T.Helper()
+	h, body := p.Reads()
 	v, err := wire.ParseRefused(body)
 	if h.Type != wire.MRefused || err != nil {
-		p.t.Fatalf("the process reads message %d (%v), want a refusal", h.Type, err)
+		p.T.Fatalf("the process reads message %d (%v), want a refusal", h.Type, err)
 	}
 	return v.Code, v.Text
 }

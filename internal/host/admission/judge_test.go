@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -38,18 +39,18 @@ func TestJudge(t *testing.T) {
 		{"no leader was reached", func(a *asked) { free(a); a.informed = false }, waits, 0, ""},
 		{"no job", func(a *asked) { a.job = nil }, refused, wire.CodeRefused, "start it with `replicad run --job "},
 		{"a launcher creates the job", func(a *asked) { a.job, a.launching = nil, true }, waits, 0, ""},
-		{"another user", func(a *asked) { free(a); a.peer.uid, a.job.Owner = 12345, 54321 }, refused, wire.CodeRefused, "user 12345's"},
-		{"the job's user", func(a *asked) { free(a); a.peer.uid, a.job.Owner = 12345, 12345 }, welcomed, 0, ""},
+		{"another user", func(a *asked) { free(a); a.peer.User, a.job.Owner = 12345, 54321 }, refused, wire.CodeRefused, "user 12345's"},
+		{"the job's user", func(a *asked) { free(a); a.peer.User, a.job.Owner = 12345, 12345 }, welcomed, 0, ""},
 		{"another world", func(a *asked) { free(a); a.hello.World++ }, refused, wire.CodeRefused, "that rank's group is"},
 		{"its rank lives on another node", func(*asked) {}, refused, wire.CodeRefused, "held by incarnation 5 on node n2"},
 		{"its rank lives here", held, refused, wire.CodeRefused, "held by live process 99"},
-		{"it holds the rank itself", func(a *asked) { held(a); a.peer.pid, a.peer.start = 99, 9 }, attachedAlready, wire.CodeRefused, "use one handle"},
-		{"its pid is that of the rank's, and it is another process", func(a *asked) { held(a); a.peer.pid = 99 }, refused, wire.CodeRefused, "held by live process 99"},
+		{"it holds the rank itself", func(a *asked) { held(a); a.peer.Process, a.peer.Began = 99, 9 }, attachedAlready, wire.CodeRefused, "use one handle"},
+		{"its pid is that of the rank's, and it is another process", func(a *asked) { held(a); a.peer.Process = 99 }, refused, wire.CodeRefused, "held by live process 99"},
 		{"its predecessor here was superseded", func(a *asked) { held(a); a.here.Incarnation = 4; a.job.Ranks[rank].Incarnation = 5 }, waits, 0, ""},
 		{"its predecessor here is dead", func(a *asked) { held(a); a.here.Alive = false }, welcomed, 0, ""},
 	} {
 		job := fixture.Job()
-		a := &asked{peer: &peer{pid: 7, start: 70}, informed: true, job: job}
+		a := &asked{peer: &peer{roomtest.Peer{Process: 7, Began: 70}}, informed: true, job: job}
 		a.helloReq = 1
 		a.hello = wire.Hello{ABI: wire.RankABI, Job: job.Name, Rank: rank, World: job.Layout.World, Group: job.Layout.Groups[rank]}
 		c.change(a)

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/transcript"
@@ -51,44 +51,35 @@ func (p *play) do(line string, out *strings.Builder) error {
 		}
 	}
 	for _, name := range p.names {
-		for _, m := range p.named[name].got {
+		for _, m := range p.named[name].Got {
 			fmt.Fprintf(out, "%s: %s\n", name, p.described(m))
 		}
-		p.named[name].got = nil
+		p.named[name].Got = nil
 	}
 	p.Check()
 	return nil
 }
 
 // described is a message to a process.
-func (p *play) described(m message) string {
-	switch m.head.Type {
+func (p *play) described(m roomtest.Message) string {
+	switch m.Head.Type {
 	case wire.MWelcome:
-		return fmt.Sprintf("%d is welcome", m.head.Request)
+		return fmt.Sprintf("%d is welcome", m.Head.Request)
 	case wire.MAttached:
-		a, err := wire.ParseAttached(m.body)
+		a, err := wire.ParseAttached(m.Body)
 		if err != nil {
 			p.t.Error(err)
 		}
 		return fmt.Sprintf("%d has the arena of incarnation %d, fenced at %d, in epoch %d",
-			m.head.Request, a.Incarnation, a.Fence, m.head.Epoch)
+			m.Head.Request, a.Incarnation, a.Fence, m.Head.Epoch)
 	case wire.MRefused:
-		r, err := wire.ParseRefused(m.body)
+		r, err := wire.ParseRefused(m.Body)
 		if err != nil {
 			p.t.Error(err)
 		}
-		return fmt.Sprintf("%d refused %d %q", m.head.Request, r.Code, r.Text)
+		return fmt.Sprintf("%d refused %d %q", m.Head.Request, r.Code, r.Text)
 	}
-	return fmt.Sprint("message ", m.head.Type)
-}
-
-// number reads a word that is a number.
-func number(word string) uint64 {
-	n, err := strconv.ParseUint(word, 10, 64)
-	if err != nil {
-		panic(err)
-	}
-	return n
+	return fmt.Sprint("message ", m.Head.Type)
 }
 
 func (p *play) one(verb string, args []string) error {
@@ -103,21 +94,21 @@ func (p *play) one(verb string, args []string) error {
 	case "attach":
 		return p.attaches(p.named[args[0]], args[1:])
 	case "goes":
-		p.Gone(p.named[args[0]].id)
+		p.Gone(p.named[args[0]].Session)
 	case "grants": // ID INCARNATION
-		p.Claimed(control.ClaimReply{ID: number(args[0]), Incarnation: replica.Incarnation(number(args[1]))})
+		p.Claimed(control.ClaimReply{ID: roomtest.Number(args[0]), Incarnation: replica.Incarnation(roomtest.Number(args[1]))})
 	case "denies": // ID TEXT
-		p.Claimed(control.ClaimReply{ID: number(args[0]), Refused: strings.Join(args[1:], " ")})
+		p.Claimed(control.ClaimReply{ID: roomtest.Number(args[0]), Refused: strings.Join(args[1:], " ")})
 	case "stumbles": // ID
-		p.Claimed(control.ClaimReply{ID: number(args[0]), Refused: "leadership lost", Retry: true})
+		p.Claimed(control.ClaimReply{ID: roomtest.Number(args[0]), Refused: "leadership lost", Retry: true})
 	case "end":
 		return p.end()
 	case "dies": // RANK
-		held := lj.ranks[replica.Rank(number(args[0]))]
+		held := lj.ranks[replica.Rank(roomtest.Number(args[0]))]
 		held.Peer, held.Alive = nil, false
 		p.Serve(p.at)
 	case "retire": // RANK
-		lj.Retire(replica.Rank(number(args[0])))
+		lj.Retire(replica.Rank(roomtest.Number(args[0])))
 	case "tick":
 		p.at = p.at.Add(200 * time.Millisecond)
 		p.Tick(p.at)
@@ -137,7 +128,7 @@ func (p *play) is(args []string) error {
 		key, value, _ := strings.Cut(arg, "=")
 		switch key {
 		case "pace":
-			p.pace = int(number(value))
+			p.pace = int(roomtest.Number(value))
 		case "short", "roomy":
 			if p.lacks = nil; key == "short" {
 				p.lacks = &shm.TooLittleMemory{Need: 3 << 20, Have: 2 << 20, Limit: "memory.max"}
@@ -157,7 +148,7 @@ func (p *play) is(args []string) error {
 			p.informed = key == "informed"
 			p.Serve(p.at)
 		case "runs", "ended":
-			p.runs[p.named[value].pid] = key == "runs"
+			p.runs[p.named[value].Process] = key == "runs"
 		default:
 			return fmt.Errorf("no such word: %s", key)
 		}
@@ -169,14 +160,14 @@ func (p *play) is(args []string) error {
 func (p *play) comes(args []string) error {
 	peer := p.session()
 	p.names, p.named[args[0]] = append(p.names, args[0]), peer
-	hello := wire.Hello{ABI: wire.RankABI, World: 2, Nonce: 100 + peer.id, Job: "job"}
+	hello := wire.Hello{ABI: wire.RankABI, World: 2, Nonce: 100 + peer.Session, Job: "job"}
 	for _, arg := range args[1:] {
 		key, value, _ := strings.Cut(arg, "=")
 		switch key {
 		case "rank":
-			hello.Rank = replica.Rank(number(value))
+			hello.Rank = replica.Rank(roomtest.Number(value))
 		case "world":
-			hello.World = uint32(number(value))
+			hello.World = uint32(roomtest.Number(value))
 		case "job":
 			hello.Job = value
 		default:
@@ -194,7 +185,7 @@ func (p *play) attaches(peer *peer, args []string) error {
 		key, value, _ := strings.Cut(arg, "=")
 		switch key {
 		case "request":
-			ev.Header.Request = uint32(number(value))
+			ev.Header.Request = uint32(roomtest.Number(value))
 		case "again":
 			ev.Again, ev.Regions = true, nil
 		case "wider":
@@ -227,13 +218,13 @@ func (p *play) knows(lj *localJob, args []string) {
 			case "ended":
 				j.Phase = replica.Ended
 			case "lost":
-				r := replica.Rank(number(value))
+				r := replica.Rank(roomtest.Number(value))
 				of := j.Ranks[r].Incarnation
 				j.Faults = append(j.Faults, replica.Fault{Epoch: j.Epoch, Kind: replica.ProcessDead, Rank: r, Incarnation: of})
 			case "claimed":
 				of := strings.Split(value+":n1", ":")
-				inc := replica.Incarnation(number(of[1]))
-				j.Ranks[number(of[0])] = replica.Claimed{Incarnation: inc, Node: replica.NodeName(of[2]), NodeIncarnation: 11}
+				inc := replica.Incarnation(roomtest.Number(of[1]))
+				j.Ranks[roomtest.Number(of[0])] = replica.Claimed{Incarnation: inc, Node: replica.NodeName(of[2]), NodeIncarnation: 11}
 			case "durable":
 				j.Committed, j.Durable = replica.Generation{}, fixture.Gen(1, 4)
 				j.Lineage = replica.Lineage{{Epoch: 1, Start: 0}}

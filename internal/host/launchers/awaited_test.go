@@ -17,10 +17,10 @@ func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
 	peer, end := d.session()
 	lj := d.put(fixture.Closed(fixture.Job()))
 	d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 2}}, time.Now())
-	end.reads() // accepted
+	end.Reads() // accepted
 	l := d.all[peer.ID()]
 	l.start(lj.job, 1, time.Now())
-	end.reads() // the start
+	end.Reads() // the start
 	d.running(peer, 1, 19951)
 	l.starts.hello(1) // it makes its session
 	d.Of(lj).Await(time.Now())
@@ -30,7 +30,7 @@ func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
 		if i == 1 || i == 4 {
 			continue // it has been said
 		}
-		h, body := end.reads()
+		h, body := end.Reads()
 		if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote {
 			t.Fatalf("message %d, %q, %v", h.Type, note.Text, err)
 		} else {
@@ -46,7 +46,7 @@ func TestLauncherIsToldWhoIsAwaited(t *testing.T) {
 	l.starts.quiet()
 	lj.closedAt = time.Now().Add(-40 * time.Second)
 	d.Of(lj).Await(time.Now())
-	_, body := end.reads()
+	_, body := end.Reads()
 	note, _ := wire.ParseRefused(body)
 	lasts(t, note.Text, "rank 1: process 19951 has not called resume() again, {so long} after the epoch was closed; the others wait for it", 40*time.Second)
 }

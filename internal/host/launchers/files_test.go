@@ -89,19 +89,19 @@ func TestFilesThatComeToNothing(t *testing.T) {
 	lj := d.put(fixture.Job())
 	tar := tarOf(t, "files")
 	_, end := d.launches(tar, 0)
-	h, body := end.reads()
+	h, body := end.Reads()
 	if r, err := wire.ParseRefused(body); h.Type != wire.MRefused || err != nil || !strings.Contains(r.Text, "no durable tier to keep files in") || !closed(tar) {
 		t.Errorf("message %d: %q", h.Type, r.Text)
 	}
 	d.store = true
 	tar = tarOf(t, "files")
 	_, end = d.launches(tar, 0) // nobody has asked for the tier
-	if h, _ := end.reads(); h.Type != wire.MRefused || !closed(tar) {
+	if h, _ := end.Reads(); h.Type != wire.MRefused || !closed(tar) {
 		t.Errorf("message %d", h.Type)
 	}
 	tar = tarOf(t, "files")
 	peer, end := d.launches(tar, 5)
-	if h, _ := end.reads(); h.Type != wire.MRunOK {
+	if h, _ := end.Reads(); h.Type != wire.MRunOK {
 		t.Fatalf("message %d", h.Type)
 	}
 	if lj.book.carried.Tar() != tar || closed(tar) {
@@ -112,7 +112,7 @@ func TestFilesThatComeToNothing(t *testing.T) {
 	lj.job = fixture.Changed(lj.job, func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, "a test" })
 	d.serve(l, time.Now())
 	for text := ""; !strings.Contains(text, "--keep-file: this daemon has written no part"); {
-		h, body := end.reads()
+		h, body := end.Reads()
 		if h.Type == wire.MRunDone {
 			t.Fatal("it was told that the job is over, and not that its files are not kept")
 		}

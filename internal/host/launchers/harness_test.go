@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/journal/journaltest"
 	"github.com/replicad/replicad/internal/session"
@@ -159,40 +160,17 @@ func (lj *localJob) attach(r replica.Rank) *Rank {
 	return lj.ranks[r]
 }
 
-// peer is a session, and what its process was sent and has not read.
-type peer struct {
-	t   *testing.T
-	id  uint64
-	uid int
-	got []message
-}
+// peer is a session.
+type peer struct{ roomtest.Peer }
 
-type message struct {
-	head wire.RankHeader
-	body []byte
-}
-
-func (p *peer) ID() uint64        { return p.id }
-func (p *peer) PID() int          { return 1<<22 + int(p.id) }
-func (p *peer) StartTime() uint64 { return p.id }
-func (p *peer) UID() int          { return p.uid }
-func (p *peer) Close()            {}
-
-func (p *peer) Send(h wire.RankHeader, body []byte) error {
-	p.got = append(p.got, message{h, body})
-	return nil
-}
-
-func (p *peer) SendFile(h wire.RankHeader, body []byte, _ *os.File) error { return p.Send(h, body) }
-
-func (p *peer) Refuse(req uint32, code int32, text string) {
-	p.got = append(p.got, message{wire.RankHeader{Type: wire.MRefused, Request: req}, wire.Refused{Code: code, Text: text}.Append(nil)})
+func newPeer(t *testing.T, id uint64, uid int) *peer {
+	return &peer{roomtest.Peer{T: t, Session: id, Process: 1<<22 + int(id), Began: id, User: uid}}
 }
 
 // session is a session of this user's, from both ends.
 func (d *rig) session() (session.Peer, *peer) {
 	d.peers++
-	p := &peer{t: d.t, id: d.peers, uid: os.Geteuid()}
+	p := newPeer(d.t, d.peers, os.Geteuid())
 	return p, p
 }
 
@@ -203,31 +181,20 @@ func (d *rig) listener() (session.Peer, *peer) {
 	return p, end
 }
 
-// reads takes the next message.
-func (p *peer) reads() (wire.RankHeader, []byte) {
-	p.t.Helper()
-	if len(p.got) == 0 {
-		p.t.Fatal("the process was sent nothing more")
-	}
-	m := p.got[0]
-	p.got = p.got[1:]
-	return m.head, m.body
-}
-
 // quiet fails if anything was sent to the process that it has not read.
 func (p *peer) quiet() {
-	p.t.Helper()
-	if len(p.got) != 0 {
-		p.t.Errorf("the process was sent message %d, want nothing", p.got[0].head.Type)
+	p.T.Helper()
+	if len(p.Got) != 0 {
+		p.T.Errorf("the process was sent message %d, want nothing", p.Got[0].Head.Type)
 	}
 }
 
 func (p *peer) note() string {
-	p.t.Helper()
-	h, body := p.reads()
+	p.T.Helper()
+	h, body := p.Reads()
 	v, err := wire.ParseRefused(body)
 	if h.Type != wire.MRunNote || err != nil {
-		p.t.Fatalf("the launcher reads message %d (%v), want a note", h.Type, err)
+		p.T.Fatalf("the launcher reads message %d (%v), want a note", h.Type, err)
 	}
 	return v.Text
 }
@@ -235,7 +202,7 @@ func (p *peer) note() string {
 // gets is the next message to a launcher: its type, and what a start or a note says.
 func (p *peer) gets(t *testing.T) (typ uint16, rank replica.Rank, text string) {
 	t.Helper()
-	h, body := p.reads()
+	h, body := p.Reads()
 	switch h.Type {
 	case wire.MRunStart:
 		s, err := wire.ParseRunStart(body)

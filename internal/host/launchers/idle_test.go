@@ -48,13 +48,13 @@ func TestIdleLauncherIsTold(t *testing.T) {
 		lj := d.put(job)
 		peer, end := d.session()
 		d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 2}}, time.Now())
-		if h, _ := end.reads(); h.Type != wire.MRunOK {
+		if h, _ := end.Reads(); h.Type != wire.MRunOK {
 			t.Fatalf("message %d", h.Type)
 		}
 		l := d.all[peer.ID()]
 		if c.asked {
 			l.start(lj.job, 1, time.Now())
-			end.reads()
+			end.Reads()
 		}
 		at := l.idle.Add(c.after)
 		l.idles(job, at)

@@ -31,7 +31,7 @@ func TestLauncherLearnsHowItsJobEnded(t *testing.T) {
 		l := &launcher{peer: peer, hello: wire.RunHello{Job: "job"}, accepted: true, job: fixture.JobID, starts: starts{}}
 		d.put(fixture.Changed(fixture.Job(), func(j *replica.Job) { j.Phase, j.EndReason = replica.Ended, reason }))
 		d.serve(l, time.Now())
-		h, body := end.reads()
+		h, body := end.Reads()
 		done, err := wire.ParseRefused(body)
 		if err != nil || h.Type != wire.MRunDone || done.Code != want || done.Text != reason || !l.done {
 			t.Errorf("%q: message %d, code %d, %q, %v; want code %d", reason, h.Type, done.Code, done.Text, err, want)
@@ -64,10 +64,10 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 		if said := d.says(); len(said) != 0 {
 			t.Errorf("%s: it asks for %+v", what, said)
 		}
-		if h, body := end.reads(); h.Type != wire.MRunOK {
+		if h, body := end.Reads(); h.Type != wire.MRunOK {
 			t.Errorf("%s: message %d %q", what, h.Type, body)
 		}
-		h, body := end.reads()
+		h, body := end.Reads()
 		done, err := wire.ParseRefused(body)
 		if err != nil || h.Type != wire.MRunDone || done.Code != c.code || !strings.Contains(done.Text, c.text) || !d.all[peer.ID()].done {
 			t.Errorf("%s: message %d, code %d, %q, %v", what, h.Type, done.Code, done.Text, err)
@@ -77,7 +77,7 @@ func TestLauncherComesBackAfterTheEnd(t *testing.T) {
 	peer, end := d.session()
 	d.put(fixture.Job())
 	d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1, Joined: fixture.JobID}}, time.Now())
-	if h, _ := end.reads(); h.Type != wire.MRunOK || d.all[peer.ID()].done {
+	if h, _ := end.Reads(); h.Type != wire.MRunOK || d.all[peer.ID()].done {
 		t.Errorf("of a job that runs: message %d", h.Type)
 	}
 }
@@ -98,8 +98,8 @@ func TestLeftoversOfAFinishedJobAreStopped(t *testing.T) {
 	lj.ranks[1] = &Rank{Alive: true} // superseded by one elsewhere; 2 never attached, 3 has ended
 	d.serve(l, time.Now())
 	stopped := map[replica.Rank]bool{}
-	h, body := end.reads()
-	for ; h.Type == wire.MRunStop; h, body = end.reads() {
+	h, body := end.Reads()
+	for ; h.Type == wire.MRunStop; h, body = end.Reads() {
 		s, err := wire.ParseRunStop(body)
 		if err != nil {
 			t.Fatal(err)
@@ -210,7 +210,7 @@ func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
 	d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: lj.job.Layout.World, Capacity: 1}}, time.Now())
 	l := d.all[peer.ID()]
 	l.start(lj.job, 0, time.Now())
-	for h, _ := end.reads(); h.Type != wire.MRunStart; h, _ = end.reads() {
+	for h, _ := end.Reads(); h.Type != wire.MRunStart; h, _ = end.Reads() {
 	}
 	d.running(peer, 0, 4711)
 	ago := func(since time.Duration) { l.starts.entry(0).running, l.starts[0].since = true, time.Now().Add(-since) }
@@ -235,11 +235,11 @@ func TestProcessThatHangsBeforeItAttaches(t *testing.T) {
 
 	l.starts[0].attached = false
 	d.KillStuck(time.Now())
-	h, body := end.reads()
+	h, body := end.Reads()
 	if note, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunNote || !strings.Contains(note.Text, "rank 0: killed, since it had not attached after 10m0s") {
 		t.Errorf("message %d, %q, %v; want a note", h.Type, note.Text, err)
 	}
-	h, body = end.reads()
+	h, body = end.Reads()
 	if stop, err := wire.ParseRunStop(body); err != nil || h.Type != wire.MRunStop || stop != (wire.RunStop{Rank: 0, Signal: uint32(syscall.SIGKILL)}) {
 		t.Errorf("message %d, %+v, %v; want the stop of rank 0", h.Type, stop, err)
 	}
@@ -290,7 +290,7 @@ func TestLauncherGroups(t *testing.T) {
 		peer, end := d.session()
 		l := &launcher{peer: peer, starts: starts{1: {tries: 2}}}
 		l.start(job, 1, time.Now())
-		_, body := end.reads()
+		_, body := end.Reads()
 		start, err := wire.ParseRunStart(body)
 		want := wire.RunStart{Rank: 1, World: 2, Group: 1, Early: 2, Groups: []replica.GroupID{0, 1}}
 		if job == naming {
@@ -394,9 +394,9 @@ func TestLaunchersOfAStoppedJob(t *testing.T) {
 		if c.asks {
 			continue
 		}
-		h, body := end.reads()
+		h, body := end.Reads()
 		if h.Type == wire.MRunOK {
-			h, body = end.reads()
+			h, body = end.Reads()
 		}
 		if said, err := wire.ParseRefused(body); err != nil || said.Code != c.code || !strings.Contains(said.Text, c.text) {
 			t.Errorf("%s: message %d, code %d, %q, %v", what, h.Type, said.Code, said.Text, err)

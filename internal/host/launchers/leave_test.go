@@ -48,7 +48,7 @@ func TestLaunchersLeaveWithAStepCommitted(t *testing.T) {
 			t.Errorf("%s: step %d is committed, and it may not end", what, c.wants)
 			continue
 		}
-		if h, _ := end.reads(); h.Type != wire.MRunLeave {
+		if h, _ := end.Reads(); h.Type != wire.MRunLeave {
 			t.Errorf("%s: it is told %d", what, h.Type)
 		}
 	}

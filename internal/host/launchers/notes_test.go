@@ -66,13 +66,13 @@ func TestLaunchersSayWhatTheirJobBeganWith(t *testing.T) {
 		peer, end := d.session()
 		c.hello.Job, c.hello.World, c.hello.Spare = "job", 2, true
 		d.serve(&launcher{peer: peer, user: peer.UID(), hello: c.hello, starts: starts{}}, time.Now())
-		h, body := end.reads()
+		h, body := end.Reads()
 		v, err := wire.ParseRefused(body)
 		if h.Type != c.kind || err != nil {
 			t.Errorf("%s: it reads message %d (%v)", name, h.Type, err)
 		}
 		if c.kind == wire.MRunNote { // who only waits to be accepted has it by then
-			if h, _ := end.reads(); h.Type != wire.MRunOK {
+			if h, _ := end.Reads(); h.Type != wire.MRunOK {
 				t.Errorf("%s: then it reads message %d", name, h.Type)
 			}
 		}
@@ -101,7 +101,7 @@ func TestLaunchersHearThatTheirJobHasBegun(t *testing.T) {
 	peer, end := d.session()
 	l := &launcher{peer: peer, user: peer.UID(), hello: wire.RunHello{Job: "job", World: 2, Spare: true, From: &wire.From{Origin: *origin()}}, starts: starts{}}
 	reads := func() (types []uint16) {
-		h, _ := end.reads()
+		h, _ := end.Reads()
 		return append(types, h.Type)
 	}
 	d.serve(l, time.Now())

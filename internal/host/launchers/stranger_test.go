@@ -44,7 +44,7 @@ func TestProgramWithoutASessionIsNotStartedAgain(t *testing.T) {
 		peer, end := d.listener()
 		l := d.all[peer.ID()]
 		l.start(lj.job, 0, time.Now())
-		end.reads() // the start
+		end.Reads() // the start
 		d.running(peer, 0, 4711)
 		d.says()
 		if tc.before != nil {
@@ -68,7 +68,7 @@ func TestProgramWithoutASessionIsNotStartedAgain(t *testing.T) {
 		case tc.committed == 0 && (len(ended) != 1 || !strings.HasPrefix(ended[0].Reason, recovery.DoNotRequeue+never)):
 			t.Errorf("%s: the job ends with %+v", tc.name, ended)
 		case tc.committed > 0:
-			h, body := end.reads()
+			h, body := end.Reads()
 			if done, err := wire.ParseRefused(body); err != nil || h.Type != wire.MRunDone || done.Code != wire.ExitRefused || !strings.HasPrefix(done.Text, never) || len(ended) > 0 {
 				t.Errorf("%s: message %d, %d %q, %v; the job ends with %+v", tc.name, h.Type, done.Code, done.Text, err, ended)
 			}
@@ -90,7 +90,7 @@ func TestProcessThatEndsWellBesideOthers(t *testing.T) {
 		l.hello.Ranks, l.hello.Capacity = []replica.Rank{0, 1}, 2
 		for r := range replica.Rank(2) {
 			l.start(lj.job, r, time.Now())
-			end.reads() // the start
+			end.Reads() // the start
 			d.running(peer, r, 4711+uint64(r))
 		}
 		d.says()
@@ -126,7 +126,7 @@ func TestProcessThatNobodyWaitsForIsNotKilled(t *testing.T) {
 	peer, end := d.listener()
 	l := d.all[peer.ID()]
 	l.start(lj.job, 0, time.Now())
-	end.reads() // the start
+	end.Reads() // the start
 	d.running(peer, 0, 4711)
 	ago := func(since time.Duration) { l.starts[0].since = time.Now().Add(-since) }
 

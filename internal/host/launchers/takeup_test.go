@@ -23,7 +23,7 @@ func twoLaunchers(t *testing.T) (d *rig, lj *localJob, first, second *launcher, 
 		var peer session.Peer
 		peer, ends[i] = d.session()
 		d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: 2, Capacity: 1}}, time.Now())
-		ends[i].reads() // accepted
+		ends[i].Reads() // accepted
 		l[i] = d.all[peer.ID()]
 	}
 	lj.attach(0).Alive = false
@@ -81,7 +81,7 @@ func TestAnotherLauncherIsAsked(t *testing.T) {
 	} else if typ, rank, _ = ends[1].gets(t); typ != wire.MRunStart || rank != 0 {
 		t.Fatalf("message %d for rank %d", typ, rank)
 	}
-	h, body := ends[0].reads()
+	h, body := ends[0].Reads()
 	if s, err := wire.ParseRunStop(body); err != nil || h.Type != wire.MRunStop || s.Rank != 0 || syscall.Signal(s.Signal) != syscall.SIGKILL {
 		t.Errorf("the first one gets message %d, %+v, %v", h.Type, s, err)
 	}
@@ -161,7 +161,7 @@ func TestManyOffersAreTakenUpBitByBit(t *testing.T) {
 	lj := d.put(job)
 	peer, end := d.session()
 	d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: "job", World: world, Capacity: world}}, time.Now())
-	end.reads() // accepted
+	end.Reads() // accepted
 	l := d.all[peer.ID()]
 	if n, _ := d.offers(job); n != maxSeats {
 		t.Errorf("%d processes are offered, want %d", n, maxSeats)
@@ -194,7 +194,7 @@ func TestNoMoreSeatsAreOfferedThanSessions(t *testing.T) {
 		t.Helper()
 		peer, end := d.session()
 		d.Handle(session.RunHello{Peer: peer, RunHello: wire.RunHello{Job: name, World: job.Layout.World, Capacity: 8000}}, time.Now())
-		end.reads() // accepted
+		end.Reads() // accepted
 		return d.all[peer.ID()]
 	}
 	offered := func(j *replica.Job, want int) {

@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/fixture"
+	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/session"
 	"github.com/replicad/replicad/internal/transcript"
 	"github.com/replicad/replicad/internal/want"
@@ -55,36 +56,36 @@ func (p *play) do(line string, out *strings.Builder) error {
 	}
 	for _, name := range p.names {
 		peer := p.peers[name]
-		for _, m := range peer.got {
+		for _, m := range peer.Got {
 			fmt.Fprintf(out, "%s: %s\n", name, described(p.t, m))
 		}
-		peer.got = nil
+		peer.Got = nil
 	}
 	return nil
 }
 
 // described is a message to a launcher.
-func described(t *testing.T, m message) string {
+func described(t *testing.T, m roomtest.Message) string {
 	t.Helper()
 	var err error
-	text := fmt.Sprint("message ", m.head.Type)
-	switch m.head.Type {
+	text := fmt.Sprint("message ", m.Head.Type)
+	switch m.Head.Type {
 	case wire.MRunOK:
 		text = "accepted"
 	case wire.MRunStart:
 		var s wire.RunStart
-		s, err = wire.ParseRunStart(m.body)
+		s, err = wire.ParseRunStart(m.Body)
 		text = fmt.Sprintf("start rank %d of %d, %d before it", s.Rank, s.World, s.Early)
 	case wire.MRunStop:
 		var s wire.RunStop
-		s, err = wire.ParseRunStop(m.body)
+		s, err = wire.ParseRunStop(m.Body)
 		text = fmt.Sprintf("stop rank %d with signal %d", s.Rank, s.Signal)
 	case wire.MRunLeave:
 		text = "leave"
 	case wire.MRunNote, wire.MRunDone, wire.MRefused:
 		var r wire.Refused
-		r, err = wire.ParseRefused(m.body)
-		text = fmt.Sprintf("%s%q", map[uint16]string{wire.MRunDone: fmt.Sprint("done ", r.Code, " "), wire.MRefused: fmt.Sprint("refused ", r.Code, " ")}[m.head.Type], r.Text)
+		r, err = wire.ParseRefused(m.Body)
+		text = fmt.Sprintf("%s%q", map[uint16]string{wire.MRunDone: fmt.Sprint("done ", r.Code, " "), wire.MRefused: fmt.Sprint("refused ", r.Code, " ")}[m.Head.Type], r.Text)
 	}
 	if err != nil {
 		t.Error(err)
@@ -92,46 +93,37 @@ func described(t *testing.T, m message) string {
 	return text
 }
 
-// number reads a word that is a number.
-func number(word string) uint64 {
-	n, err := strconv.ParseUint(word, 10, 64)
-	if err != nil {
-		panic(err)
-	}
-	return n
-}
-
 func (p *play) one(verb string, args []string) error {
 	lj := p.jobs[fixture.JobID]
-	rank := func() replica.Rank { return replica.Rank(number(args[0])) }
+	rank := func() replica.Rank { return replica.Rank(roomtest.Number(args[0])) }
 	switch verb {
 	case "job":
 		p.knows(lj, args)
 	case "comes":
 		return p.comes(args)
 	case "runs":
-		p.running(p.peers[args[0]], replica.Rank(number(args[1])), number(args[2]))
+		p.running(p.peers[args[0]], replica.Rank(roomtest.Number(args[1])), roomtest.Number(args[2]))
 	case "exits":
 		status, err := strconv.Atoi(args[3])
 		if err != nil {
 			return err
 		}
-		p.Handle(session.RunExited{Peer: p.peers[args[0]], RunExited: wire.RunExited{Rank: replica.Rank(number(args[1])), PID: number(args[2]), Status: int32(status)}}, p.at)
+		p.Handle(session.RunExited{Peer: p.peers[args[0]], RunExited: wire.RunExited{Rank: replica.Rank(roomtest.Number(args[1])), PID: roomtest.Number(args[2]), Status: int32(status)}}, p.at)
 	case "connects":
 		p.Connected("job", rank())
 	case "attaches": // as process ...
-		lj.ranks[rank()] = &Rank{PID: number(args[1]), Alive: true, Loaded: 3}
+		lj.ranks[rank()] = &Rank{PID: roomtest.Number(args[1]), Alive: true, Loaded: 3}
 		p.Attached("job", rank())
 	case "dies":
 		lj.ranks[rank()].Alive = false
 	case "trains": // in step ...
-		lj.ranks[rank()].Trains, lj.ranks[rank()].Word = true, replica.PackWord(lj.job.Epoch, replica.Step(number(args[1])), replica.Updating)
+		lj.ranks[rank()].Trains, lj.ranks[rank()].Word = true, replica.PackWord(lj.job.Epoch, replica.Step(roomtest.Number(args[1])), replica.Updating)
 	case "refuses":
 		p.Refused("job", rank(), strings.Join(args[1:], " "))
 	case "offer": // expecting incarnation ...
-		p.Of(lj).Offered(control.Offers{Job: lj.job.ID, Ranges: []control.OfferRange{{First: rank(), Count: 1, Expect: replica.Incarnation(number(args[1]))}}}, p.at)
+		p.Of(lj).Offered(control.Offers{Job: lj.job.ID, Ranges: []control.OfferRange{{First: rank(), Count: 1, Expect: replica.Incarnation(roomtest.Number(args[1]))}}}, p.at)
 	case "fails": // in epoch, step, with
-		p.Of(lj).Failed(rank(), replica.Epoch(number(args[1])), replica.Step(number(args[2])), strings.Join(args[3:], " "))
+		p.Of(lj).Failed(rank(), replica.Epoch(roomtest.Number(args[1])), replica.Step(roomtest.Number(args[2])), strings.Join(args[3:], " "))
 	case "short":
 		p.Of(lj).Short(rank(), want.Memory, "a test", p.at)
 	case "all-short":
@@ -139,7 +131,7 @@ func (p *play) one(verb string, args []string) error {
 	case "found":
 		p.Of(lj).Found()
 	case "kills": // process ...
-		if !p.Of(lj).Kill(rank(), number(args[1])) {
+		if !p.Of(lj).Kill(rank(), roomtest.Number(args[1])) {
 			p.Of(lj).Note("no launcher here runs process " + args[1])
 		}
 	case "notes":
@@ -155,7 +147,7 @@ func (p *play) one(verb string, args []string) error {
 	case "goes-on":
 		delete(p.halted, p.peers[args[0]].PID())
 	case "halts-process":
-		p.halted[int(number(args[0]))] = true
+		p.halted[int(roomtest.Number(args[0]))] = true
 	case "ending":
 		lj.ranks[rank()].Ending = true
 	case "leaves":
@@ -163,7 +155,7 @@ func (p *play) one(verb string, args []string) error {
 	case "gone":
 		p.Gone(p.peers[args[0]].ID())
 	case "created":
-		reply := control.CreateReply{ID: number(args[0])}
+		reply := control.CreateReply{ID: roomtest.Number(args[0])}
 		switch text := strings.Join(args[2:], " "); args[1] {
 		case "retry":
 			reply.Retry = true
@@ -187,7 +179,7 @@ func (p *play) one(verb string, args []string) error {
 
 // comes NAME [ranks=0,1] [capacity=N] [spare] [joined] [world=N] [files=TEXT]
 func (p *play) comes(args []string) error {
-	peer := &peer{t: p.t, id: uint64(len(p.names)) + 1, uid: 1002}
+	peer := newPeer(p.t, uint64(len(p.names))+1, 1002)
 	p.names, p.peers[args[0]] = append(p.names, args[0]), peer
 	hello, kept := wire.RunHello{Job: "job", World: 2, Capacity: 1}, (*kept.Tar)(nil)
 	for _, arg := range args[1:] {
@@ -195,10 +187,10 @@ func (p *play) comes(args []string) error {
 		switch key {
 		case "ranks":
 			for r := range strings.SplitSeq(value, ",") {
-				hello.Ranks = append(hello.Ranks, replica.Rank(number(r)))
+				hello.Ranks = append(hello.Ranks, replica.Rank(roomtest.Number(r)))
 			}
 		case "capacity":
-			hello.Capacity = uint32(number(value))
+			hello.Capacity = uint32(roomtest.Number(value))
 		case "spare":
 			hello.Spare = true
 		case "files":
@@ -207,7 +199,7 @@ func (p *play) comes(args []string) error {
 		case "joined":
 			hello.Joined = fixture.JobID
 		case "world":
-			hello.World = uint32(number(value))
+			hello.World = uint32(roomtest.Number(value))
 		default:
 			return fmt.Errorf("no such word: %s", key)
 		}
@@ -243,13 +235,13 @@ func (p *play) knows(lj *localJob, args []string) {
 			case "ended":
 				j.Phase = replica.Ended
 			case "lost":
-				r := replica.Rank(number(value))
+				r := replica.Rank(roomtest.Number(value))
 				j.Faults = append(j.Faults, replica.Fault{Epoch: j.Epoch, Kind: replica.ProcessDead, Rank: r, Incarnation: j.Ranks[r].Incarnation})
 			case "claimed":
 				r, inc, _ := strings.Cut(value, ":")
-				j.Ranks[number(r)] = replica.Claimed{Incarnation: replica.Incarnation(number(inc)), Node: "n1", NodeIncarnation: 11}
+				j.Ranks[roomtest.Number(r)] = replica.Claimed{Incarnation: replica.Incarnation(roomtest.Number(inc)), Node: "n1", NodeIncarnation: 11}
 			case "step":
-				j.Position = replica.Position{Epoch: j.Epoch, Step: replica.Step(number(value))}
+				j.Position = replica.Position{Epoch: j.Epoch, Step: replica.Step(roomtest.Number(value))}
 				j.Committed = fixture.Gen(j.Epoch, j.Position.Step)
 			case "stop":
 				j.Stop = &replica.Stop{Reason: cmp.Or(value, "an operator")}

@@ -56,7 +56,7 @@ func TestProgramThatGetsNoRank(t *testing.T) {
 					if !kept {
 						continue
 					}
-					h, body := end.reads()
+					h, body := end.Reads()
 					done, err := wire.ParseRefused(body)
 					if err != nil || h.Type != wire.MRunDone || done.Code != wire.ExitRefused || !strings.Contains(done.Text, "Job job is kept in memory at step 5") || turned != strings.Contains(done.Text, "another geometry") {
 						t.Errorf("the launcher reads message %d, code %d, %q, %v", h.Type, done.Code, done.Text, err)

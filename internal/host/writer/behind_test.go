@@ -21,10 +21,10 @@ import (
 // owes is a node that holds group 0 and the private part of rank 0 of generation 5, which is committed and not in the store.
 func owes(t *testing.T) *node {
 	n := newNode(t, 2)
-	group := n.seals(0, gen5).Root
+	group := n.Seal("rank-0", "slot:0", "5").Root
 	n.private = roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, false)})
 	private := roomtest.Seal(t, n.private, shm.Place{Kind: shm.Ring}, gen5, replica.Digest{}).Root
-	n.job = fixture.Changed(n.job, func(j *replica.Job) {
+	n.View.Job = fixture.Changed(n.View.Job, func(j *replica.Job) {
 		j.Options.DurableEvery, j.Committed, j.Position, j.Writes = 100, gen5, replica.Position(gen5), 4
 		here, there := []replica.Holder{n.Self()}, []replica.Holder{{Node: "n2", Incarnation: 22}}
 		j.Parts = []replica.PartRoot{{Part: replica.OfGroup(0), Root: group, Holders: there}, {Part: replica.OfRank(0), Root: private, Holders: here}, {Part: replica.OfRank(1), Root: replica.Digest{7}, Holders: there}}
@@ -47,7 +47,7 @@ func spoolIn(t *testing.T, dir string, epoch uint64) *spool.Spool {
 // with all roots, and writes them.
 func TestWhatADaemonLeavesBehind(t *testing.T) {
 	n := owes(t)
-	b := n.room.Behind(n.now, n.view(), unknown)
+	b := n.room.Behind(n.Now, n.view(), unknown)
 	var parts []string
 	for _, w := range b.Writes {
 		parts = append(parts, fmt.Sprintf("%v of %v, number %d", w.Parts, w.Generation, w.Number))
@@ -64,7 +64,7 @@ func TestWhatADaemonLeavesBehind(t *testing.T) {
 		}
 		known[w.Is()] = true
 	}
-	if again := n.room.Behind(n.now, n.view(), func(l Laid) bool { return known[l] }); len(again.Writes) != 0 {
+	if again := n.room.Behind(n.Now, n.view(), func(l Laid) bool { return known[l] }); len(again.Writes) != 0 {
 		t.Errorf("%d are to be laid down again", len(again.Writes))
 	}
 	for what, free := range map[string]func(){"group": func() { n.arena.Free(shm.Place{}) }, "private": func() { n.private.Free(shm.Place{Kind: shm.Ring}) }} {
@@ -81,16 +81,16 @@ func TestWhatADaemonLeavesBehind(t *testing.T) {
 	for range 1000 {
 		to.goOn <- struct{}{}
 	}
-	for _, p := range n.job.Parts[:2] {
-		at, ok := PickOf(left, n.job.ID, gen5, p)
-		if !ok || !at.Note.Loose || len(at.Note.Roots) != 2 || at.Note.Said.Position != n.job.Position {
+	for _, p := range n.View.Job.Parts[:2] {
+		at, ok := PickOf(left, n.View.Job.ID, gen5, p)
+		if !ok || !at.Note.Loose || len(at.Note.Roots) != 2 || at.Note.Said.Position != n.View.Job.Position {
 			t.Fatalf("%v: %v, %+v", p.Part, ok, at.Note)
 		}
-		if _, err := Finish(t.Context(), Tier{Store: to, Spool: next}, tier.Attempt{Job: n.job.ID, Generation: gen5, Number: 77}, "x", nil, []Pick{at}); err != nil {
+		if _, err := Finish(t.Context(), Tier{Store: to, Spool: next}, tier.Attempt{Job: n.View.Job.ID, Generation: gen5, Number: 77}, "x", nil, []Pick{at}); err != nil {
 			t.Error(err)
 		}
 	}
-	if _, ok := PickOf(left, n.job.ID, gen5, replica.PartRoot{Part: replica.OfRank(0), Root: replica.Digest{9}}); ok {
+	if _, ok := PickOf(left, n.View.Job.ID, gen5, replica.PartRoot{Part: replica.OfRank(0), Root: replica.Digest{9}}); ok {
 		t.Error("a part with another root is found")
 	}
 	for _, w := range b.Writes {
@@ -108,13 +108,13 @@ func TestAFrozenPartIsLeftBehind(t *testing.T) {
 		n.arena = roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, true), Slots: 2})
 		frozen := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Frozen}, fixture.Gen(1, 0), replica.Digest{})
 		info := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Slot}, gen5, frozen.Root)
-		n.job = fixture.Changed(n.job, func(j *replica.Job) {
+		n.View.Job = fixture.Changed(n.View.Job, func(j *replica.Job) {
 			j.Options.DurableEvery, j.Committed, j.Position = 100, gen5, replica.Position(gen5)
 			if written {
 				j.Durable = fixture.Gen(3, 4)
 			}
 		})
-		b := n.room.Behind(n.now, n.view(), unknown)
+		b := n.room.Behind(n.Now, n.view(), unknown)
 		if want := map[bool]int{false: 2, true: 1}[written]; len(b.Writes) != want || len(b.Failed) != 0 {
 			t.Fatalf("something was written: %v; to be laid down are %d, failed %v", written, len(b.Writes), b.Failed)
 		}
@@ -127,8 +127,8 @@ func TestAFrozenPartIsLeftBehind(t *testing.T) {
 		}
 		next := spoolIn(t, dir, 99)
 		left, passed := LeftBehind(t.Context(), next, "n1", fixture.Cluster)
-		group, ok := PickOf(left, n.job.ID, gen5, replica.PartRoot{Part: replica.OfGroup(0), Root: info.Root})
-		ice, has := PickOf(left, n.job.ID, gen5, replica.PartRoot{Part: replica.Part{Kind: replica.FrozenPart}, Root: frozen.Root})
+		group, ok := PickOf(left, n.View.Job.ID, gen5, replica.PartRoot{Part: replica.OfGroup(0), Root: info.Root})
+		ice, has := PickOf(left, n.View.Job.ID, gen5, replica.PartRoot{Part: replica.Part{Kind: replica.FrozenPart}, Root: frozen.Root})
 		if !ok || has == written || len(passed) != 0 || len(group.Note.Frozen) != 1 {
 			t.Fatalf("something was written: %v; found are %v, %v, passed over %q", written, ok, has, passed)
 		}
@@ -139,7 +139,7 @@ func TestAFrozenPartIsLeftBehind(t *testing.T) {
 		for range 1000 {
 			to.goOn <- struct{}{}
 		}
-		if _, err := Finish(t.Context(), Tier{Store: to, Spool: next}, tier.Attempt{Job: n.job.ID, Generation: gen5, Number: 77}, "group-0", &ice, []Pick{group}); err != nil || uint64(len(to.got)) != frozen.Bytes+info.Bytes {
+		if _, err := Finish(t.Context(), Tier{Store: to, Spool: next}, tier.Attempt{Job: n.View.Job.ID, Generation: gen5, Number: 77}, "group-0", &ice, []Pick{group}); err != nil || uint64(len(to.got)) != frozen.Bytes+info.Bytes {
 			t.Errorf("it is written with %v, %d bytes", err, len(to.got))
 		}
 	}
@@ -148,15 +148,15 @@ func TestAFrozenPartIsLeftBehind(t *testing.T) {
 // Of a candidate that is whole here it lays down what it has, since it may be committed; by itself that binds nothing.
 func TestACandidateIsLeftBehindToo(t *testing.T) {
 	n := owes(t)
-	root := n.seals(1, gen9).Root
-	n.awaits(9)
-	b := n.room.Behind(n.now, n.view(), unknown)
+	root := n.Seal("rank-0", "slot:1", "9").Root
+	n.Play("awaits 9")
+	b := n.room.Behind(n.Now, n.view(), unknown)
 	i := slices.IndexFunc(b.Writes, func(w *Write) bool { return w.Generation == gen9 })
 	if len(b.Writes) != 3 || i < 0 || !b.Writes[i].note.Candidate || len(b.Writes[i].note.Roots) != 1 || b.Writes[i].note.Roots[0].Root != root || b.Writes[i].note.Said.Position.Step != 9 {
 		t.Errorf("%d are to be laid down, the candidate is of them: %d", len(b.Writes), i)
 	}
 	for _, w := range b.Writes {
-		w.end(n.now)
+		w.end(n.Now)
 	}
 }
 
@@ -165,15 +165,14 @@ func TestRootsThatANodeKnows(t *testing.T) {
 	for _, named := range []bool{false, true} {
 		n := owes(t)
 		if named {
-			n.named(gen5, n.job.Parts[0].Root)
-			n.room.Step(n.now)
+			n.Play("named 5 slot:0")
 		}
-		b := n.room.Behind(n.now, n.view(), unknown)
+		b := n.room.Behind(n.Now, n.view(), unknown)
 		for _, w := range b.Writes {
 			if w.note.Loose == named || w.note.Candidate || len(w.note.Roots) != 2 {
 				t.Errorf("a write is named: %v; %v: loose %v, candidate %v, roots %v", named, w.Parts, w.note.Loose, w.note.Candidate, w.note.Roots)
 			}
-			w.end(n.now)
+			w.end(n.Now)
 		}
 		if want := map[bool]int{false: 2, true: 1}[named]; len(b.Writes) != want { // of the write named, the group alone
 			t.Errorf("a write is named: %v; to be laid down are %d", named, len(b.Writes))
@@ -188,14 +187,14 @@ func TestWhatCannotBeLeftBehind(t *testing.T) {
 		want   string
 	}{
 		"no durable tier":       {func(n *node) { n.undurable = errors.New("no disk") }, "no disk, no disk"},
-		"durable":               {func(n *node) { n.job.Durable = gen5 }, ""},
-		"it writes nothing":     {func(n *node) { n.job.Options.DurableEvery = 0 }, ""},
-		"it holds nothing more": {func(n *node) { n.job.Committed = gen9 }, ""},
+		"durable":               {func(n *node) { n.View.Job.Durable = gen5 }, ""},
+		"it writes nothing":     {func(n *node) { n.View.Job.Options.DurableEvery = 0 }, ""},
+		"it holds nothing more": {func(n *node) { n.View.Job.Committed = gen9 }, ""},
 	} {
 		n := owes(t)
-		n.job = fixture.Changed(n.job, func(*replica.Job) {})
+		n.View.Job = fixture.Changed(n.View.Job, func(*replica.Job) {})
 		x.change(n)
-		b := n.room.Behind(n.now, n.view(), unknown)
+		b := n.room.Behind(n.Now, n.view(), unknown)
 		var why []string
 		for _, err := range b.Failed {
 			why = append(why, err.Error())
@@ -206,7 +205,7 @@ func TestWhatCannotBeLeftBehind(t *testing.T) {
 	}
 	for what, sp := range map[string]*spool.Spool{"this daemon has no spool": nil, "spool_dir has no room": spoolIn(t, "", 1)} {
 		n := owes(t)
-		for _, w := range n.room.Behind(n.now, n.view(), unknown).Writes {
+		for _, w := range n.room.Behind(n.Now, n.view(), unknown).Writes {
 			if err := w.Lay(t.Context(), sp); err == nil || !strings.Contains(err.Error(), strings.Fields(what)[len(strings.Fields(what))-1]) {
 				t.Errorf("%s: %v", what, err)
 			}
@@ -218,44 +217,39 @@ func TestWhatCannotBeLeftBehind(t *testing.T) {
 func TestAWriteUnderWayIsLeftBehind(t *testing.T) {
 	for _, durable := range []bool{false, true} {
 		n := owes(t)
-		root := n.job.Parts[0].Root
-		n.named(gen5, root)
-		n.room.Step(n.now)
-		for _, w := range n.room.jobs[n.job.ID].writes {
-			n.write = w
-		}
+		n.Play("named 5 slot:0")
 		r := runs(t, n, spool.Config{Dir: t.TempDir()})
 		soon(t, "the slot", r.freed)
 		var b Behind
 		for end := time.Now().Add(fixture.Patience); time.Now().Before(end); runtime.Gosched() { // it is whole a moment after the slot is free
-			if b = n.room.Behind(n.now, n.view(), unknown); len(b.There) > 0 {
+			if b = n.room.Behind(n.Now, n.view(), unknown); len(b.There) > 0 {
 				break
 			}
 			for _, w := range b.Writes {
-				w.end(n.now)
+				w.end(n.Now)
 			}
 		}
 		if len(b.There) != 1 || b.There[0].Part != replica.OfGroup(0) {
 			t.Fatalf("there is %v", b.There)
 		}
 		for _, w := range b.Writes {
-			w.end(n.now)
+			w.end(n.Now)
 		}
 		if durable {
 			r.goesOn(len(n.write.pieces[0].slot.Manifest().Chunks))
 			if err := soon(t, "the end", r.ended); err != nil {
 				t.Fatal(err)
 			}
-			n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Durable, j.Writer = gen5, nil })
+			n.View.Job = fixture.Changed(n.View.Job, func(j *replica.Job) { j.Durable, j.Writer = gen5, nil })
 		} else {
 			r.store.fail = errors.New("no space left")
 			r.goesOn(1)
 			if err := soon(t, "the end", r.ended); err == nil {
 				t.Fatal("it ended without an error")
 			}
-			n.job = fixture.Changed(n.job, func(j *replica.Job) { j.Writer = nil })
+			n.View.Job = fixture.Changed(n.View.Job, func(j *replica.Job) { j.Writer = nil })
 		}
-		n.room.Learn(n.now, act.Changed{Job: n.job.ID})
+		n.room.Learn(n.Now, act.Changed{Job: n.View.Job.ID})
 		soon(t, "the end of the write", r.gone)
 		if left, _ := LeftBehind(t.Context(), spoolIn(t, r.dir, 99), "n1", fixture.Cluster); (len(left) == 0) != durable {
 			t.Errorf("durable %v: left are %d", durable, len(left))
@@ -270,16 +264,16 @@ func TestWhatIsFrozenAnewIsLeftToo(t *testing.T) {
 		n.arena = roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, true), Slots: 2})
 		frozen := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Frozen}, fixture.Gen(1, 0), replica.Digest{})
 		info := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Slot}, gen5, frozen.Root)
-		n.job = fixture.Changed(n.job, func(j *replica.Job) {
+		n.View.Job = fixture.Changed(n.View.Job, func(j *replica.Job) {
 			j.Parts[0].Root, j.Grown = info.Root, grown
 			j.Durable = fixture.Gen(gen5.Epoch-1, 3)
 		})
 		laid := false
-		for _, w := range n.room.Behind(n.now, n.view(), unknown).Writes {
+		for _, w := range n.room.Behind(n.Now, n.view(), unknown).Writes {
 			laid = laid || w.Parts[0].Kind == replica.FrozenPart
 		}
 		if laid != want {
-			t.Errorf("grown in epoch %d, durable %v: the frozen part is laid down: %v", grown, n.job.Durable, laid)
+			t.Errorf("grown in epoch %d, durable %v: the frozen part is laid down: %v", grown, n.View.Job.Durable, laid)
 		}
 	}
 }

@@ -10,12 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/internal/control"
 	durablestore "github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/holding"
-	"github.com/replicad/replicad/internal/host/act"
 	"github.com/replicad/replicad/internal/host/room/roomtest"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/spool"
@@ -136,8 +134,9 @@ func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 		if n.arena.Free(shm.Place{}); n.arena.Word(shm.Place{}).State() != replica.SlotFree || r.spool.Empty() {
 			t.Errorf("%s: the slot is not free, or the spool empty", what)
 		}
-		n.now = n.now.Add(growsEvery)
-		n.wants(0, grown5)
+		if got := n.Play("passes 10s"); got != grown {
+			t.Errorf("%s: reported %q", what, got)
+		}
 		man := n.write.pieces[0].slot.Manifest()
 		r.goesOn(len(man.Chunks))
 		if err := soon(t, "the end", r.ended); err != nil || !bytes.Equal(r.store.got, make([]byte, man.Bytes)) || what == "a file" && r.spool.Empty() {
@@ -147,7 +146,7 @@ func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 			t.Errorf("%s: %d bytes moved, of %d", what, moved, man.Bytes)
 		}
 		if what == "a file" {
-			n.write.end(n.now)
+			n.write.end(n.Now)
 		}
 		if soon(t, "its removal", r.gone); !r.spool.Empty() {
 			t.Errorf("%s: something is left", what)
@@ -158,50 +157,28 @@ func TestASlotIsFreeOnceItIsSpooled(t *testing.T) {
 // A node that waits for its turn has copied its part into the spool, and is not silent. It gives the store something once it is told.
 func TestAWriteWaitsForItsTurn(t *testing.T) {
 	n := newNode(t, 2)
-	named := func(g replica.Generation, root replica.Digest) {
-		n.writes++
-		n.job = fixture.Changed(n.job, func(j *replica.Job) {
-			j.Writer = &replica.DurableWrite{Generation: g, Number: n.writes, Turns: true, Shards: []replica.Shard{{Part: replica.OfGroup(0), Node: "n1", Root: root}}}
-		})
-		n.room.Learn(n.now, act.Changed{Job: n.job.ID})
-	}
-	named(gen5, n.seals(0, gen5).Root)
-	n.wants(0, write5)
+	n.Play("seals rank-0 slot:0 5")
+	n.Play("named 5 slot:0 turns")
 	r := runs(t, n, spool.Config{Dir: t.TempDir()})
 	r.goesOn(100)
 	soon(t, "the slot", r.freed)
-	n.wants(2*silent, grown5)
-	if n.write.over || len(r.ended) > 0 {
-		t.Error("it has ended before its turn")
+	if got := n.Play("passes 1m"); got != grown || n.write.over || len(r.ended) > 0 {
+		t.Errorf("it has ended before its turn: %s", got)
 	}
-	turn := func(number uint64) {
-		n.room.Learn(n.now, Turned{control.WriteTurn{Job: n.job.ID, Number: number}})
-	}
-	turn(n.writes + 1)
-	if n.write.turned {
+	if n.Play("turn 2"); n.write.turned {
 		t.Error("it is another write's turn")
 	}
-	turn(n.writes)
+	n.Play("turn 1")
 	if err := soon(t, "the end", r.ended); err != nil || len(r.store.got) == 0 {
 		t.Errorf("it ends with %v, %d bytes", err, len(r.store.got))
 	}
-	turn(n.writes) // it is said again
-	// The word may come before the node knows of the write.
-	turn(n.writes + 1)
+	n.Play("turn 1") // again
+	n.Play("turn 2") // the word may come before the node knows of the write
 	first := n.write
-	named(gen9, n.seals(1, gen9).Root)
-	n.step()
-	if n.write == first || !n.write.turned {
+	n.Play("seals rank-0 slot:1 9")
+	if n.Play("named 9 slot:1 turns"); n.write == first || !n.write.turned {
 		t.Error("it was its turn before it began")
 	}
-}
-
-// Without a spool a write that waits for its turn gives its slot up as any other.
-func TestAWriteThatWaitsForItsTurnGivesItsSlotUp(t *testing.T) {
-	n := crowded(t)
-	n.write.turned = false
-	n.awaits(9)
-	n.wants(2*time.Second+lookEvery, skipped5(9, "2s", 0, "Other nodes wrote first (durable_writers of the leader's node). "+more), "freed")
 }
 
 // The frozen part is read where it lies, also once the slot is free.
@@ -210,12 +187,10 @@ func TestAFrozenPartIsWrittenAlong(t *testing.T) {
 	n.arena = roomtest.Arena(t, shm.Spec{Geometry: fixture.Geometry(t, true), Slots: 2})
 	frozen := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Frozen}, gen5, replica.Digest{})
 	info := roomtest.Seal(t, n.arena, shm.Place{Kind: shm.Slot}, gen5, frozen.Root)
-	n.named(gen5, info.Root)
-	n.wants(0, write5)
+	n.Play("named 5 slot:0")
 	r := runs(t, n, spool.Config{Dir: t.TempDir()})
 	soon(t, "the slot", r.freed)
-	n.now = n.now.Add(lookEvery)
-	n.wants(0)
+	n.Play("passes 200ms")
 	if n.held() || n.arena.Readers(shm.Place{Kind: shm.Frozen}) != 1 {
 		t.Error("the slot is held, or the frozen part is not")
 	}
@@ -268,8 +243,7 @@ func TestAnObjectThatIsWrittenIsKept(t *testing.T) {
 	if list, passed := LeftBehind(t.Context(), next, "n1", fixture.Cluster); len(list) != 1 || len(passed) != 0 {
 		t.Errorf("told are %d, passed over %q", len(list), passed)
 	}
-	n.named(replica.Generation{}, replica.Digest{})
-	n.step()
+	n.Play("named")
 	soon(t, "its removal", r.gone)
 	if list, passed := LeftBehind(t.Context(), next, "n1", fixture.Cluster); len(list) != 0 || len(passed) != 0 {
 		t.Errorf("once the write is over told are %d, passed over %q", len(list), passed)
@@ -290,7 +264,7 @@ func (r *running) dies(t *testing.T) *spool.Spool {
 			t.Fatal(err)
 		}
 	}
-	r.write.end(r.now)
+	r.write.end(r.Now)
 	if err := soonError(t, r); !errors.Is(err, holding.ErrDropped) {
 		t.Fatal(err)
 	}
@@ -345,7 +319,7 @@ func TestAWriteThatDiedIsFinished(t *testing.T) {
 				}
 				return
 			}
-			if len(list) != 1 || len(passed) != 0 || list[0].Generation != gen5 || list[0].Job != n.job.Name || len(list[0].Roots) != 2 || list[0].Said.Lacks[0].Text != "buffer" {
+			if len(list) != 1 || len(passed) != 0 || list[0].Generation != gen5 || list[0].Job != n.View.Job.Name || len(list[0].Roots) != 2 || list[0].Said.Lacks[0].Text != "buffer" {
 				t.Fatalf("told are %+v; passed over %q", list, passed)
 			}
 			to := &store{goOn: make(chan struct{}, 1000)}
@@ -388,14 +362,14 @@ func TestASpoolWithoutRoom(t *testing.T) {
 	first := n.write
 
 	n.arena.Free(shm.Place{Index: 1})
-	n.named(gen9, n.seals(1, gen9).Root)
-	n.step()
+	n.Play("seals rank-0 slot:1 9")
+	n.Play("named 9 slot:1")
 	n.released = make(chan struct{}, 1)
 	if _, err := n.write.Run(t.Context(), Tier{Store: r.store, Spool: r.spool}, nil); !errors.Is(err, spool.ErrFull) {
 		t.Errorf("beside the first it ends with %v", err)
 	}
 	soon(t, "its slot", n.released)
-	if first.end(n.now); !errors.Is(soonError(t, r), holding.ErrDropped) || !r.spool.Empty() {
+	if first.end(n.Now); !errors.Is(soonError(t, r), holding.ErrDropped) || !r.spool.Empty() {
 		t.Error("the first does not end")
 	}
 
@@ -405,10 +379,13 @@ func TestASpoolWithoutRoom(t *testing.T) {
 	if err := soon(t, "the end", r.ended); err != nil || uint64(len(r.store.got)) != bytes {
 		t.Errorf("without room: %v, %d bytes", err, len(r.store.got))
 	}
-	if why := n.write.ails(n.now); !strings.Contains(why, "no room") {
+	if why := n.write.ails(n.Now); !strings.Contains(why, "no room") {
 		t.Errorf("of its slot it says %q", why)
 	}
 }
+
+// grown is what the leader is told of a part that is read whole.
+const grown = "after 10s: leader: group 0 of (3,5), write 1, has 10048 bytes, late 0 ms\n"
 
 // soonError is how a run ends whose store goes on.
 func soonError(t *testing.T, r *running) error {

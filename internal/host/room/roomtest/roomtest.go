@@ -1,4 +1,4 @@
-// Package roomtest makes arenas, and what lies sealed in them, for the tests of rooms.
+// Package roomtest is for the tests of rooms: it plays their transcripts, and makes arenas, what lies sealed in them, and sessions.
 package roomtest
 
 import (
@@ -60,8 +60,9 @@ func Seal(t *testing.T, a *holding.Arena, p shm.Place, g replica.Generation, bin
 // Manifest describes zeros as a part of a generation that its arena's rank made.
 func Manifest(a *holding.Arena, p shm.Place, g replica.Generation) replica.Manifest {
 	h, rank := a.Header(), a.Spec().Rank
-	man := replica.Manifest{Cluster: fixture.Cluster, Era: 1, Job: fixture.JobID, Part: holding.PartIn(p.Kind, 0, rank), Generation: g, Rank: rank, Incarnation: 4,
-		Geometry: h.Geometry[p.PartKind()], Bytes: [...]uint64{h.ReplicatedBytes, h.PrivateBytes, h.FrozenBytes}[p.PartKind()], ChunkBytes: h.ChunkBytes}
+	bytes := [...]uint64{h.ReplicatedBytes, h.PrivateBytes, h.FrozenBytes}[p.PartKind()]
+	man := replica.Manifest{Cluster: fixture.Cluster, Era: 1, Job: fixture.JobID, Part: holding.PartIn(p.Kind, 0, rank), Generation: g,
+		Rank: rank, Incarnation: 4, Geometry: h.Geometry[p.PartKind()], Bytes: bytes, ChunkBytes: h.ChunkBytes}
 	for i := range replica.ChunkCount(man.Bytes, man.ChunkBytes) {
 		_, size := replica.ChunkSpan(i, man.Bytes, man.ChunkBytes)
 		man.Chunks = append(man.Chunks, shm.Hash(make([]byte, size)))
