@@ -268,6 +268,7 @@ func TestCommitterVotes(t *testing.T) {
 	})
 }
 
+// The lead doubles with each failure and is forgotten with a commit: it went on to 2^21 steps.
 func TestCommitterPassed(t *testing.T) {
 	b := newBench(t, "0,0,0", "min=2")
 	c := b.start()

@@ -7,6 +7,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// Nothing but the loss of the leader moved leadership. A node that the leader alone could not reach held commits up (D70).
 func TestHearsMore(t *testing.T) {
 	names := func(s string) (out []replica.NodeName) {
 		for _, n := range strings.Fields(s) {

@@ -40,6 +40,7 @@ func await(t *testing.T, w *world, d time.Duration) {
 
 // TestMirrorOfAbsentDaemonMoves: a mirror whose daemon is away keeps its part for daemon_grace, which is a restart; then another takes it
 // and commits go on. Where nobody else can, it stays, and so do the copies that a commit needs.
+// Mirrors left only nodes with a fault, and a daemon that is down on a live host never has one.
 func TestMirrorOfAbsentDaemonMoves(t *testing.T) {
 	w := opened(t, []replica.GroupID{0}, map[replica.NodeName]int{"a": 1, "b": 0, "c": 0})
 	was := w.state().Mirrors[0][0]

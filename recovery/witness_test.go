@@ -8,6 +8,8 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
+// A daemon that stopped for 1.5 s counted as a dead node. Its silence was taken for that of the host, and steps before the suspicion
+// for none.
 func TestSilence(t *testing.T) {
 	limits := SilenceLimits{Fresh: 1500 * time.Millisecond, After: time.Second, Grace: 10 * time.Second, Beyond: 10 * time.Minute}
 	of := replica.Holder{Node: "n2", Incarnation: 22}

@@ -49,6 +49,7 @@ func TestGeometry(t *testing.T) {
 	}
 }
 
+// A region called __metadata__ committed durable generations that nobody could read: a safetensors header has that key itself.
 func TestGeometryRefuses(t *testing.T) {
 	ok := region("ok", Replicated, Window, 1)
 	bad := func(change func(*Region)) []Region {

@@ -359,6 +359,7 @@ func (e *endless) Read(b []byte) (int, error) {
 }
 
 // Requests cost nothing before they are let in: a fetch is short, and a push that finds no room is not kept.
+// 1 GiB of pushes took a daemon from 31 MB to 1.6 GB: bodies were read before their kind, permission or limit.
 func TestRequestsAreLetInBeforeTheyAreRead(t *testing.T) {
 	_, m, b := makePart(16*kib, 4*kib)
 	st := &memStore{m: m, b: b}

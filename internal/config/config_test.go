@@ -232,6 +232,7 @@ func TestDefaultsLeaveTheCallersValue(t *testing.T) {
 	}
 }
 
+// A daemon advertised what it bound, so nothing could be put between two of them: no NAT, no container, no test that cuts a pair.
 func TestListen(t *testing.T) {
 	c := good()
 	if c.ListenAddr() != c.Addr || c.GossipListenAddr() != c.GossipAddr {

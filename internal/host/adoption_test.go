@@ -374,6 +374,7 @@ func (d *rig) tell(job *replica.Job) {
 
 // What a rank says between its daemon's restart and the first word of a leader was dropped, and the rank waited for an answer until
 // its own deadline. It counts once the job is known.
+// Case "unloadable": a failed load counted as a process that died, so a job ended for a generation that no process could load.
 func TestOrphanIsHeard(t *testing.T) {
 	planned := func() *replica.Job {
 		return fixture.Changed(fixture.Closed(fixture.Job()), func(j *replica.Job) {

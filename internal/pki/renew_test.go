@@ -10,6 +10,7 @@ import (
 )
 
 // A renewed certificate is presented from the next handshake on, by a server and by a client; one of another node is not taken.
+// A renewal that was killed leaves .new files; they blocked every later one.
 func TestRenewAndReload(t *testing.T) {
 	dir := t.TempDir()
 	if err := Init(dir, []replica.NodeName{"a", "b"}, time.Now()); err != nil {

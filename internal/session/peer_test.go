@@ -535,6 +535,7 @@ func TestRegionsOfAUserAreBounded(t *testing.T) {
 	begin()
 }
 
+// 40 sessions that sent 65,536 regions each, and never attached, held 422 MiB.
 func TestRegionsWithoutAnAttach(t *testing.T) {
 	s := listening(t, Config{HelloWait: 20 * time.Millisecond}) // six times that for all regions
 	without, with := dial(t, s), dial(t, s)

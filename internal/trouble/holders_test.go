@@ -15,6 +15,7 @@ import (
 
 // TestDrainedNodeServes: a node is drained, and while the program that takes its rank over still starts, the other holder's memory is
 // lost for good: the job goes on from the drained node's memory, at the committed step or a newer one.
+// The planner passed over quarantined nodes, and the job ended beside the memory that it needed.
 func TestDrainedNodeServes(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "n1", "n2", "n3")

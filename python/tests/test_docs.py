@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is missing: the documentation's programs are PyTorch programs")
 
 import cluster
+import replicad
 from conftest import PATIENCE, ROOT, Daemon, Job, environment, installed, launched
 
 DOCS = ROOT / "docs"
@@ -67,6 +69,25 @@ def test_programs_and_commands(page: str, own_daemon: Daemon, tmp_path: Path) ->
             status, said = done.returncode, done.stdout
         assert status == 0, f"{command}:\n{said}"
         assert want in said, f"{command}:\n{said}"
+
+
+def test_the_program_of_session_leaves_its_job(daemon: Daemon) -> None:
+    """One that does not leave is started again for ever."""
+    shown = re.search(r"::\n\n(        with .*?)\n\n", replicad.Session.__doc__ or "", re.S)
+    assert shown is not None
+    program = textwrap.dedent(shown[1])
+    assert program.count("...  # forward, backward") == 1
+    before = """
+import torch, replicad
+from replicad.data import Loader
+print("STARTED", flush=True)
+model, last = torch.nn.Linear(2, 1), 3
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+loader = Loader(torch.utils.data.TensorDataset(torch.ones(8, 2)), 2)
+"""
+    job = daemon.run(before + program.replace("...  #", "model(torch.ones(2, 2)).sum().backward()  #") + "\nprint('LEFT', session.at)\n")
+    assert re.findall(r"^(?:STARTED|LEFT).*", job.done(), re.M) == ["STARTED", "LEFT 3"]
 
 
 def test_several_nodes_on_one_machine(tmp_path: Path) -> None:

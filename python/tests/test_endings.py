@@ -63,6 +63,7 @@ session.close()
 
 
 def test_close_without_leave_is_said(daemon: Daemon) -> None:
+    """A finished program was started again for ever: its end was a loss to the daemon."""
     out = daemon.run(
         BEGIN
         + """

@@ -60,6 +60,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("whose", ["replicad", "program"])
 def test_a_blocked_survivor_comes_back(whose: str, daemon: Daemon) -> None:
+    """Without an in-process block nobody aborted its groups: it hung in a collective, and was killed after 40 s."""
     job = daemon.run(PROGRAM, whose, world=2)
     job.done()
     said = [json.loads(line) for line in job.out.seen if line.startswith("{")]

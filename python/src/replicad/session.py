@@ -1,14 +1,4 @@
-"""replicad under a PyTorch training loop.
-
-Three lines::
-
-    session = replicad.Session(model=model, optimizer=optimizer, scheduler=scheduler, data=loader)
-    session.resume()
-    for step in session.steps(last):
-        ...forward, backward...
-        with session.step():
-            optimizer.step(); scheduler.step()
-"""
+"""replicad under a PyTorch training loop: :class:`Session` shows the program."""
 
 from __future__ import annotations
 
@@ -133,7 +123,16 @@ ending.say_before_the_end(_ended_by)
 
 
 class Session:
-    """The training state of one rank, kept by the daemons from step to step.
+    """The training state of one rank, kept by the daemons from step to step::
+
+        with replicad.Session(model, optimizer, scheduler=scheduler, data=loader) as session:
+            session.resume()
+            for step in session.steps(last):
+                ...  # forward, backward
+                with session.step():
+                    optimizer.step(); scheduler.step()
+
+    The block leaves the job when it ends; without it, call :meth:`leave` and :meth:`close`. A rank that ends otherwise is started again.
 
     ``model``, ``optimizer``, ``scheduler`` and ``scaler`` may each be one object, a list or a dict by name. ``data`` is
     what says which samples come next (a sampler or loader with ``state_dict``). ``extra`` holds further objects with
