@@ -53,7 +53,11 @@ func (d *driver) inject(ctx context.Context, kind string) (Fault, error) {
 	case FleetLoss:
 		return d.killFleet(ctx)
 	}
-	return d.killNodes(ctx, GroupLoss, d.groupHolders())
+	names, err := d.steadyHolders(ctx)
+	if err != nil {
+		return Fault{}, fmt.Errorf("fault %s: %w", kind, err)
+	}
+	return d.killNodes(ctx, GroupLoss, names)
 }
 
 // breakRank has a rank stop itself at the wanted place, and kills it there unless it breaks by itself.
@@ -432,6 +436,25 @@ func (d *driver) rankNodes() (names []string) {
 
 func (d *driver) hostsRanks(names []string) bool {
 	return slices.ContainsFunc(d.rankNodes(), func(n string) bool { return slices.Contains(names, n) })
+}
+
+// holdersSteady is longer than what a status has of other nodes may be old: they report each second, and the status is asked for each 150 ms.
+const holdersSteady = 1500 * time.Millisecond
+
+// steadyHolders are the group's holders once they have not changed for that long. A mirror that has just moved would be left out, and
+// the group would live on there.
+func (d *driver) steadyHolders(ctx context.Context) (names []string, err error) {
+	began := time.Now()
+	for names = d.groupHolders(); ; {
+		if err := d.pause(ctx, holdersSteady); err != nil {
+			return nil, err
+		}
+		now := d.groupHolders()
+		if slices.Equal(now, names) || time.Since(began) > patienceRecover {
+			return now, nil
+		}
+		names = now
+	}
 }
 
 // groupHolders are all nodes that hold parts of one group: where its ranks run, and who mirrors it. Of the two groups the
