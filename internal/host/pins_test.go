@@ -369,6 +369,34 @@ func TestRestsBelowTheCandidate(t *testing.T) {
 	later(time.Second, 0)
 }
 
+// A rank that waits for commits again and again rests as soon each time: what it waited before is no step of its program.
+func TestRestsAsSoonTheNextTime(t *testing.T) {
+	d := newRig(t)
+	lj := d.put(fixture.Job())
+	lr := d.attach(lj, 0)
+	lr.Life, lr.Loaded = rank.Training, 3
+	step := replica.Step(7)
+	goesOn := func() {
+		for range 4 { // steps of a tenth of a second
+			step++
+			d.began = d.began.Add(-100 * time.Millisecond)
+			d.live(lr, 3, step, replica.Idle)
+			d.pulses(lj)
+		}
+	}
+	for wait := range 5 {
+		goesOn()
+		took := time.Duration(0)
+		for ; !lr.Rests(time.Since(d.began)) && took < time.Minute; took += 100 * time.Millisecond {
+			d.began = d.began.Add(-100 * time.Millisecond)
+			d.pulses(lj)
+		}
+		if took > 3*time.Second {
+			t.Errorf("wait %d: it rests after %v, and its steps take 100 ms", wait, took)
+		}
+	}
+}
+
 // A rank that stands still on purpose below the candidate says what it holds, once it holds something newer than C, and again when
 // that changes.
 func TestStandsBelowTheCandidate(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// HaltedAfter is for how long a rank stands still before its node looks whether a signal has stopped it.
+// HaltedAfter is for how long a rank stands still before its node takes it to rest, and looks whether a signal has stopped it.
 const HaltedAfter = 2 * time.Second
 
 // Watch follows one rank by its step word. It reads neither the clock nor the kernel: the node passes in what they say, and the time since
@@ -50,10 +50,11 @@ func (lr *Rank) UnderWay(job *replica.Job) bool {
 	return job.Phase == replica.Open && lr.Alive() && lr.Loaded == job.Epoch && !lr.Left()
 }
 
-// Rests is true where the rank has made no step for much longer than its steps take. It may wait for a commit, and the commit of a step
-// to come would wait for it: both would stand still, until the rank is killed for that.
+// Rests is true where the rank has made no step for a while. It may wait for a commit, and the commit of a step to come would wait for it.
+// Both would stand still, until the rank is killed for that. How long its steps take does not count: a program that waits for each commit
+// would wait twice as long each time. A rank in a long step has by this only what it holds already committed sooner.
 func (lr *Rank) Rests(now time.Duration) bool {
-	return lr.Word == lr.Arena.Step() && lr.Pulse.Still(now) >= max(HaltedAfter, 2*lr.Pulse.Pace())
+	return lr.Word == lr.Arena.Step() && lr.Pulse.Still(now) >= HaltedAfter
 }
 
 // Beats looks at the rank's step word, and tells whether a report is due for what was found. halted asks the kernel.
