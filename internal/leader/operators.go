@@ -2,6 +2,7 @@ package leader
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/replicad/replicad/internal/leader/operators"
@@ -39,6 +40,12 @@ func (l operatorsOwner) Job(id replica.JobID) *replica.Job {
 
 func (l operatorsOwner) Without(id replica.JobID, node replica.NodeName) recovery.Survival {
 	return l.jobs[id].loss(node)
+}
+
+func (l operatorsOwner) Begins(id replica.JobID, node replica.NodeName) bool {
+	led := l.jobs[id]
+	fresh := slices.ContainsFunc(led.job.Ranks, func(c replica.Claimed) bool { return c.Incarnation == 0 })
+	return led.job.Phase == replica.Opening && led.reports[node].Launchers > 0 && fresh
 }
 
 func (l operatorsOwner) Propose(ctx context.Context, id replica.JobID, c replica.Command, done func(lock.Outcome, error)) {

@@ -47,6 +47,11 @@ func (r *Room) drain(ctx context.Context, from Asker, m control.Order) {
 	d := &drain{from: from, id: m.ID, node: m.Node, ranks: map[replica.JobID][]replica.Rank{}, tried: map[replica.JobID]time.Duration{}, again: map[replica.JobID]bool{}, within: m.Patience(), until: r.owner.Now() + m.Patience()}
 	for _, job := range r.owner.Running() {
 		d.ranks[job.ID], d.again[job.ID] = recovery.RanksOn(job, m.Node), slices.Contains(job.Quarantined, m.Node)
+		if r.owner.Begins(job.ID, m.Node) { // its launcher would start what may not attach, until the job is given up
+			text := "node %s is not drained: job %s opens, and a launcher on that node starts ranks of it: ask again once the job is open"
+			from.Answer(m.ID, control.Refusal(fmt.Sprintf(text+", or end it (replicad job end %s)", m.Node, job.Name, job.Name)))
+			return
+		}
 		without := r.owner.Without(job.ID, m.Node)
 		if text := without.Unseated(); text != "" {
 			from.Answer(m.ID, control.Refusal(fmt.Sprintf("node %s can't be drained: job %s: %s: start replicad run --spare, or with a larger --capacity, on another node first", m.Node, job.Name, text)))

@@ -33,6 +33,8 @@ type Owner interface {
 	Job(replica.JobID) *replica.Job
 	// Without is what would become of a running job without a node.
 	Without(replica.JobID, replica.NodeName) recovery.Survival
+	// Begins reports whether a launcher on a node may be about to start ranks of a running job that nobody has run yet.
+	Begins(replica.JobID, replica.NodeName) bool
 	// Here reports whether the daemon of that life of a node is known to run.
 	Here(replica.Node) bool
 	// Propose brings a command about a job into the log. done is called with the outcome, later and on the leader's goroutine; nil: nobody waits.

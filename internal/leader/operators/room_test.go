@@ -19,6 +19,7 @@ type cluster struct {
 	now      time.Duration
 	job      *replica.Job
 	view     lock.View
+	begins   map[replica.NodeName]bool
 	proposed []replica.Command
 	got      []control.OperatorReply
 }
@@ -40,6 +41,8 @@ func (c *cluster) Here(replica.Node) bool         { return true }
 func (c *cluster) Beside(fn func())               { fn() }
 func (c *cluster) VotersText() string             { return "VOTER" }
 func (c *cluster) VotersChanged(string)           {}
+
+func (c *cluster) Begins(_ replica.JobID, n replica.NodeName) bool { return c.begins[n] }
 
 func (c *cluster) Running() []*replica.Job {
 	if c.job == nil {
@@ -107,6 +110,23 @@ func TestADrainThatHasNotEndedIsRefused(t *testing.T) {
 	moved(func(j *replica.Job) *replica.Job { return j })
 	if a := answer(); len(a) != 1 || a[0].Refused != "" || !strings.Contains(a[0].Text, "node n2 is drained") || r.Busy() {
 		t.Fatalf("the rank runs elsewhere: %+v", a)
+	}
+}
+
+// A launcher that starts ranks of a job which opens would start them on a drained node, where none may attach, until the job was given up.
+func TestNodeIsNotDrainedWhileItsRanksBegin(t *testing.T) {
+	c := newCluster()
+	c.begins = map[replica.NodeName]bool{"n3": true}
+	r := New(c, Config{})
+	r.Operate(t.Context(), c, control.Order{ID: 1, Verb: control.Drain, Node: "n3", Degrade: true}, "operator eve")
+	a := c.answers()
+	if len(a) != 1 || !strings.Contains(a[0].Refused, "ask again once the job is open") || len(c.proposed) != 0 || r.Busy() {
+		t.Fatalf("%+v, and proposes %v", a, c.proposed)
+	}
+	c.begins = nil
+	r.Operate(t.Context(), c, control.Order{ID: 2, Verb: control.Drain, Node: "n3", Degrade: true}, "operator eve")
+	if a := c.answers(); len(a) != 0 || len(c.proposed) != 1 {
+		t.Fatalf("once it is open: %+v, and proposes %v", a, c.proposed)
 	}
 }
 
