@@ -237,7 +237,7 @@ func parseRegionTable(records []byte) (replica.Geometry, error) {
 			return replica.Geometry{}, err
 		}
 	}
-	g, err := replica.NewGeometry(regions)
+	g, err := laidOut(regions)
 	if err != nil {
 		return replica.Geometry{}, err
 	}

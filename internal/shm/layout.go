@@ -165,7 +165,8 @@ func parseHeader(b []byte) (s Spec, regions uint32, err error) {
 	s.ChunkBytes = le.Uint32(b[72:])
 	slots, ring, flags := le.Uint32(b[76:]), le.Uint32(b[80:]), le.Uint32(b[260:])
 	regions = le.Uint32(b[256:])
-	if slots > MaxSlots || ring > MaxRing || flags > flagMirror || regions == 0 || regions > replica.MaxRegions || le.Uint64(b[248:]) != pageBytes {
+	none := regions == 0 && flags&flagMirror == 0
+	if slots > MaxSlots || ring > MaxRing || flags > flagMirror || none || regions > replica.MaxRegions || le.Uint64(b[248:]) != pageBytes {
 		return Spec{}, 0, fmt.Errorf("arena header: %d slots, ring of %d, flags %d, %d regions at %d: out of range", slots, ring, flags, regions, le.Uint64(b[248:]))
 	}
 	s.Slots, s.Ring, s.Mirror = int(slots), int(ring), flags == flagMirror

@@ -31,13 +31,22 @@ type Spec struct {
 // MirrorOf is the arena that mirrors a part of the one that s describes, on another node, from the regions that the part's manifest names.
 func (s Spec) MirrorOf(part replica.PartKind, regions []replica.Region) (Spec, error) {
 	var err error
-	if s.Geometry, err = replica.NewGeometry(regions); err != nil {
+	if s.Geometry, err = laidOut(regions); err != nil {
 		return s, err
 	}
 	if s.Mirror, s.Ring = true, -1; part == replica.PrivatePart {
 		s.Slots, s.Ring = 0, 0
 	}
 	return s, nil
+}
+
+// laidOut lays regions out. The mirror of a private part has none where its rank has no private regions: that part is empty, and yet each
+// copy of it counts.
+func laidOut(regions []replica.Region) (replica.Geometry, error) {
+	if len(regions) == 0 {
+		return replica.Geometry{}, nil
+	}
+	return replica.NewGeometry(regions)
 }
 
 func (s Spec) withDefaults() Spec {
@@ -81,7 +90,7 @@ func (s Spec) check() error {
 	if s.Ring < 0 || s.Ring > MaxRing || s.Ring == 0 && !s.Mirror {
 		fault("a private ring of %d places, want 1 to %d", s.Ring, MaxRing)
 	}
-	if n := len(s.Geometry.Regions); n == 0 || n > replica.MaxRegions {
+	if n := len(s.Geometry.Regions); n == 0 && !s.Mirror || n > replica.MaxRegions {
 		fault("%d regions, want 1 to %d", n, replica.MaxRegions)
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -29,6 +29,41 @@ func chunkOf(m replica.Manifest, b []byte, i int) []byte {
 	return b[off : off+n]
 }
 
+// A rank need not have private regions. The mirror of its private part is empty, and yet seals, serves and outlives its daemon. No step of
+// such a rank was ever committed on several nodes.
+func TestMirrorOfAPartWithoutRegions(t *testing.T) {
+	spec, err := testSpec(t).MirrorOf(replica.PrivatePart, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newArena(t, spec)
+	p := Place{Ring, 0}
+	_, m := part(a, p, 3)
+	s, err := a.Stage(p, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Seal(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := Adopt(dup(t, a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if is, err := b.Sealed(p); err != nil || is.Root != m.Root {
+		t.Errorf("adopted: %+v, %v", is, err)
+	}
+	if err := b.Verify(p); err != nil {
+		t.Error(err)
+	}
+	spec.Mirror = false
+	if none, err := Create(spec); err == nil {
+		none.Close()
+		t.Error("a rank's arena without regions")
+	}
+}
+
 func TestStage(t *testing.T) {
 	mirror := testSpec(t)
 	mirror.Mirror, mirror.Slots = true, 2
