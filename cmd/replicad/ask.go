@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
@@ -62,7 +63,7 @@ func (v *ask) command(std stdio) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err = write(std.out, "%s", paragraph(body)); err != nil || v.follow == nil || before.ID == (replica.JobID{}) {
+		if err = console.Write(std.out, "%s", console.Paragraph(body)); err != nil || v.follow == nil || before.ID == (replica.JobID{}) {
 			return err
 		}
 		return v.follow(cmd.Context(), &a, std, before)

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -334,12 +334,6 @@ func (w *where) hinted(ctx context.Context, job string, list []catalog.Listed) (
 	return list[i], nil
 }
 
-// maxLine bounds what is printed of a text that others wrote.
-const maxLine = 1000
-
-// line is such a text as it is printed.
-func line(s string) string { return replica.Line(s, maxLine) }
-
 // common are the flags of every verb.
 type common struct {
 	json bool
@@ -354,28 +348,11 @@ func (f *common) add(cmd *cobra.Command, writes bool) *cobra.Command {
 	return cmd
 }
 
-// age is for people.
-func age(since time.Time) string {
-	if since.IsZero() || since.Unix() <= 0 {
-		return "-"
-	}
-	switch d := time.Since(since); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%.0f s", max(d.Seconds(), 0))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%.0f h", d.Hours())
-	default:
-		return fmt.Sprintf("%.0f d", d.Hours()/24)
-	}
-}
-
 // metrics are for people.
 func metrics(m map[string]format.Metric) string {
 	var out []string
 	for _, k := range sortedKeys(m) {
-		out = append(out, fmt.Sprintf("%s=%.5g", line(k), float64(m[k])))
+		out = append(out, fmt.Sprintf("%s=%.5g", console.Line(k), float64(m[k])))
 	}
-	return dash(strings.Join(out, " "))
+	return console.Dash(strings.Join(out, " "))
 }

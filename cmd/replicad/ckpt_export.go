@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/formats/convert"
 	"github.com/spf13/cobra"
@@ -54,7 +55,8 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 			}
 			defer w.close()
 			want.Dir, want.Refused = args[1], func(err error) {
-				printf(c.std.err, "read without a lease, so that retention may delete it meanwhile: %s\n", line(err.Error()))
+				console.Printf(c.std.err, "read without a lease, so that retention may delete it meanwhile: %s\n",
+					console.Line(err.Error()))
 			}
 			want.Moved = c.slow("export").moved
 			found, done, err := c.exported(ctx, w, want)
@@ -63,9 +65,11 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 			}
 			c.notes(done.Notes)
 			if f.json {
-				return writeJSON(c.std.out, exported{found.Job, found.Run.Run, uint64(found.Generation.Step), uint64(found.Generation.Epoch), want.Format, want.Dir, done})
+				return console.JSON(c.std.out, exported{found.Job, found.Run.Run, uint64(found.Generation.Step),
+					uint64(found.Generation.Epoch), want.Format, want.Dir, done})
 			}
-			printf(c.std.out, "exported step %d of %s as %s to %s: %d tensors, %s%s\n", found.Generation.Step, found.Job, want.Format, want.Dir, done.Tensors, size(done.Bytes), alongside(done.Kept))
+			console.Printf(c.std.out, "exported step %d of %s as %s to %s: %d tensors, %s%s\n", found.Generation.Step, found.Job,
+				want.Format, want.Dir, done.Tensors, console.Size(done.Bytes), alongside(done.Kept))
 			return nil
 		},
 	}, true)
@@ -104,17 +108,17 @@ func alongside(names []string) string {
 	case n == 0:
 		return ""
 	case n == 1:
-		return ", and the kept file " + line(names[0])
+		return ", and the kept file " + console.Line(names[0])
 	case n > most:
-		return fmt.Sprintf(", and %d kept files (%s, ...)", n, line(strings.Join(names[:most], ", ")))
+		return fmt.Sprintf(", and %d kept files (%s, ...)", n, console.Line(strings.Join(names[:most], ", ")))
 	default:
-		return fmt.Sprintf(", and %d kept files (%s)", n, line(strings.Join(names, ", ")))
+		return fmt.Sprintf(", and %d kept files (%s)", n, console.Line(strings.Join(names, ", ")))
 	}
 }
 
 // notes prints what is to be known of a conversion.
 func (c ckpt) notes(list []string) {
 	for _, n := range list {
-		printf(c.std.err, "note: %s\n", line(n))
+		console.Printf(c.std.err, "note: %s\n", console.Line(n))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/formats/convert"
 	"github.com/replicad/replicad/replica"
@@ -48,15 +49,17 @@ tensors' is left out, and so is a tensor that no generation can hold. Each is na
 			}
 			defer st.Close()
 			into.Moved = c.slow("import").moved
-			done, err := convert.Import(cmd.Context(), args[0], catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: func(err error) { printf(c.std.err, "note: %s\n", line(err.Error())) }}), into)
+			done, err := convert.Import(cmd.Context(), args[0], catalog.New(st, catalog.Options{Who: f.name(), Keys: keys,
+				Note: func(err error) { console.Printf(c.std.err, "note: %s\n", console.Line(err.Error())) }}), into)
 			if err != nil {
 				return err
 			}
 			c.notes(done.Notes)
 			if f.json {
-				return writeJSON(c.std.out, done)
+				return console.JSON(c.std.out, done)
 			}
-			printf(c.std.out, "imported %s (%s) into %s as step %d of job %s: %d tensors, %s%s\n", args[0], done.Format, st.URL(), step, into.Job, done.Tensors, size(done.Bytes), alongside(done.Kept))
+			console.Printf(c.std.out, "imported %s (%s) into %s as step %d of job %s: %d tensors, %s%s\n", args[0], done.Format, st.URL(),
+				step, into.Job, done.Tensors, console.Size(done.Bytes), alongside(done.Kept))
 			return nil
 		},
 	}, true)

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/replica"
@@ -92,7 +93,7 @@ whole. ` + "`ckpt verify`" + ` reads one.`,
 				rows = append(rows, rowOf(l))
 			}
 			if f.json {
-				return writeJSON(c.std.out, rows)
+				return console.JSON(c.std.out, rows)
 			}
 			return c.printRows(rows)
 		},
@@ -113,18 +114,18 @@ func (w *where) known(ctx context.Context, list []catalog.Listed) error {
 
 func (c ckpt) printRows(rows []lsRow) error {
 	if len(rows) == 0 {
-		err := write(c.std.out, "no generations\n")
+		err := console.Write(c.std.out, "no generations\n")
 		return err
 	}
 	t := tabwriter.NewWriter(c.std.out, 0, 0, 2, ' ', 0)
-	printf(t, "JOB\tSTEP\tEPOCH\tAGE\tSIZE\tSTATE\tREAD\tMETRICS\tPINNED\tRUN\n")
+	console.Printf(t, "JOB\tSTEP\tEPOCH\tAGE\tSIZE\tSTATE\tREAD\tMETRICS\tPINNED\tRUN\n")
 	for _, r := range rows {
 		written, read := "-", "-"
 		if r.Written != nil {
-			written = age(*r.Written)
+			written = console.Age(*r.Written)
 		}
 		if r.Read != nil {
-			read = age(*r.Read) + " ago"
+			read = console.Age(*r.Read) + " ago"
 		}
 		state := string(r.State)
 		if r.Stripped {
@@ -134,16 +135,17 @@ func (c ckpt) printRows(rows []lsRow) error {
 			state += ", encrypted"
 		}
 		if r.Keep != "" {
-			r.Pinned = append(r.Pinned, line(r.Keep))
+			r.Pinned = append(r.Pinned, console.Line(r.Keep))
 		}
-		printf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Job, r.Step, r.Epoch, written, size(r.Bytes), state, read, metrics(r.Metrics), dash(strings.Join(r.Pinned, ", ")), r.Run)
+		console.Printf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Job, r.Step, r.Epoch, written, console.Size(r.Bytes), state, read,
+			metrics(r.Metrics), console.Dash(strings.Join(r.Pinned, ", ")), r.Run)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	for _, r := range rows {
 		if r.Why != "" {
-			printf(c.std.out, "%s step %d: %s\n", r.Job, r.Step, line(r.Why))
+			console.Printf(c.std.out, "%s step %d: %s\n", r.Job, r.Step, console.Line(r.Why))
 		}
 	}
 	return nil
@@ -177,11 +179,11 @@ func (c ckpt) log() *cobra.Command {
 				}
 				all[job] = append([]format.Log{}, lines...)
 				if unreadable > 0 {
-					printf(c.std.err, "job %s: %d lines of the log cannot be read\n", job, unreadable)
+					console.Printf(c.std.err, "job %s: %d lines of the log cannot be read\n", job, unreadable)
 				}
 			}
 			if f.json {
-				return writeJSON(c.std.out, all)
+				return console.JSON(c.std.out, all)
 			}
 			for _, job := range jobs {
 				for _, l := range all[job] {
@@ -189,7 +191,9 @@ func (c ckpt) log() *cobra.Command {
 					for _, g := range l.Generations {
 						steps = append(steps, fmt.Sprint(g.Step))
 					}
-					printf(c.std.out, "%s  %s  %s@%s  %s %s  %s\n", time.UnixMilli(l.At).UTC().Format(time.RFC3339), job, replica.Line(l.Who, 80), replica.Line(l.Host, 80), replica.Line(l.Verb, 80), strings.Join(steps, ","), replica.Line(l.Why, 200))
+					console.Printf(c.std.out, "%s  %s  %s@%s  %s %s  %s\n", time.UnixMilli(l.At).UTC().Format(time.RFC3339), job,
+						replica.Line(l.Who, 80), replica.Line(l.Host, 80), replica.Line(l.Verb, 80), strings.Join(steps,
+							","), replica.Line(l.Why, 200))
 				}
 			}
 			return nil
@@ -226,7 +230,7 @@ func (c ckpt) wait() *cobra.Command {
 				}
 				if err == nil {
 					if f.json {
-						return writeJSON(c.std.out, rowOf(l))
+						return console.JSON(c.std.out, rowOf(l))
 					}
 					return c.printRows([]lsRow{rowOf(l)})
 				}

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable"
 	"github.com/replicad/replicad/internal/durable/remote"
 	"github.com/replicad/replicad/internal/durable/sealed"
@@ -138,7 +139,7 @@ func (n *notices) print(s remote.Notice) {
 	defer n.mu.Unlock()
 	if now := n.now(); now.Sub(n.last) >= noticeEvery {
 		n.last = now
-		printf(n.to, "%s\n", noticeText(s))
+		console.Printf(n.to, "%s\n", noticeText(s))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/pipe"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -36,7 +37,7 @@ func (c ckpt) pipe() *cobra.Command {
 					if err != nil {
 						return nil, 0, nil, err
 					}
-					note := func(err error) { printf(c.std.err, "replicad: %v\n", err) }
+					note := func(err error) { console.Printf(c.std.err, "replicad: %v\n", err) }
 					return catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: note}), uint32(os.Getuid()), func() { st.Close() }, nil
 				},
 			})
@@ -70,7 +71,7 @@ func (c ckpt) piped(ctx context.Context, where, job, at, who string, read func(p
 	}
 	refused := func(err error) {
 		if errors.Is(err, store.ErrRefused) {
-			printf(c.std.err, "replicad: it is read without a pin, so nobody who deletes it waits: %v\n", err)
+			console.Printf(c.std.err, "replicad: it is read without a pin, so nobody who deletes it waits: %v\n", err)
 		}
 	}
 	return c.leased(ctx, w, "replicad.dcp", refused, func(f catalog.Found) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 )
 
@@ -14,7 +15,7 @@ func (c ckpt) one(ctx context.Context, w *where) (f catalog.Found, err error) {
 	}
 	f, passed, err := w.newest(ctx)
 	for _, s := range passed {
-		printf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, line(s.Reason))
+		console.Printf(c.std.err, "passed over step %d: %s\n", s.Generation.Step, console.Line(s.Reason))
 	}
 	return f, err
 }
@@ -64,9 +65,10 @@ func (c ckpt) remembers(ctx context.Context, w *where, f catalog.Found, met erro
 		w.bad = make(map[string]bool)
 	}
 	w.bad[f.Where()] = true
-	printf(c.std.err, "step %d of %s is damaged, and counts for nothing: %s\n", f.Generation.Step, f.Job, line(catalog.Plain(bad)))
+	console.Printf(c.std.err, "step %d of %s is damaged, and counts for nothing: %s\n", f.Generation.Step, f.Job,
+		console.Line(catalog.Plain(bad)))
 	if unrecorded != nil {
-		printf(c.std.err, "not recorded: %s\n", line(unrecorded.Error()))
+		console.Printf(c.std.err, "not recorded: %s\n", console.Line(unrecorded.Error()))
 	}
 	return true
 }

@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
@@ -50,10 +51,10 @@ func (c ckpt) show() *cobra.Command {
 				return err
 			}
 			if s.Locked != nil {
-				printf(c.std.err, "tensors, generators and loaders are not shown: %v\n", s.Locked)
+				console.Printf(c.std.err, "tensors, generators and loaders are not shown: %v\n", s.Locked)
 			}
 			if f.json {
-				return writeJSON(c.std.out, s)
+				return console.JSON(c.std.out, s)
 			}
 			return c.printShown(s, tensors)
 		},
@@ -133,69 +134,70 @@ func (s *shown) carried(ctx context.Context, cat *catalog.Catalog, f catalog.Fou
 func (c ckpt) printShown(s shown, tensors bool) error {
 	com := s.Commit
 	t := tabwriter.NewWriter(c.std.out, 0, 0, 2, ' ', 0)
-	printf(t, "job\t%s, run %v\n", com.Job, com.Run)
-	printf(t, "generation\tstep %d of epoch %d, at position %v\n", com.Generation.Step, com.Generation.Epoch, com.Position)
-	printf(t, "written\t%s (%s ago), write %d of cluster %v\n", time.UnixMilli(com.At).UTC().Format(time.RFC3339), age(time.UnixMilli(com.At)), com.Write, com.Cluster)
-	printf(t, "size\t%s in %d files\n", size(com.Bytes), com.Files)
+	console.Printf(t, "job\t%s, run %v\n", com.Job, com.Run)
+	console.Printf(t, "generation\tstep %d of epoch %d, at position %v\n", com.Generation.Step, com.Generation.Epoch, com.Position)
+	console.Printf(t, "written\t%s (%s ago), write %d of cluster %v\n", time.UnixMilli(com.At).UTC().Format(time.RFC3339),
+		console.Age(time.UnixMilli(com.At)), com.Write, com.Cluster)
+	console.Printf(t, "size\t%s in %d files\n", console.Size(com.Bytes), com.Files)
 	if com.Stripped {
-		printf(t, "stripped\tof its optimizer state (ckpt prune --strip-optimizer): nothing resumes from it\n")
+		console.Printf(t, "stripped\tof its optimizer state (ckpt prune --strip-optimizer): nothing resumes from it\n")
 	}
 	if com.Sealed != nil {
-		printf(t, "encrypted\tto %s\n", strings.Join(com.Sealed.Recipients, ", "))
+		console.Printf(t, "encrypted\tto %s\n", strings.Join(com.Sealed.Recipients, ", "))
 	}
-	printf(t, "ranks\t%d in %d groups\n", com.Layout.World, com.Layout.NumGroups())
+	console.Printf(t, "ranks\t%d in %d groups\n", com.Layout.World, com.Layout.NumGroups())
 	for _, o := range com.Lineage[max(0, len(com.Lineage)-maxEpochs):] {
-		printf(t, "epoch %d\tfrom step %d\n", o.Epoch, o.Start)
+		console.Printf(t, "epoch %d\tfrom step %d\n", o.Epoch, o.Start)
 	}
 	if com.From != nil {
-		printf(t, "from\t%s (world %d)\n", line(com.From.String()), com.From.World)
+		console.Printf(t, "from\t%s (world %d)\n", console.Line(com.From.String()), com.From.World)
 	}
 	if len(com.Metrics) > 0 {
-		printf(t, "metrics\t%s\n", metrics(com.Metrics))
+		console.Printf(t, "metrics\t%s\n", metrics(com.Metrics))
 	}
 	for _, m := range []struct {
 		what string
 		of   map[string]string
 	}{{"note", com.Notes}, {"from", com.Provenance}} {
 		for _, k := range sortedKeys(m.of) {
-			printf(t, "%s\t%s = %s\n", m.what, replica.Line(k, 127), replica.Line(m.of[k], 300))
+			console.Printf(t, "%s\t%s = %s\n", m.what, replica.Line(k, 127), replica.Line(m.of[k], 300))
 		}
 	}
 	for _, l := range com.Lacks {
-		printf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), replica.Line(l.Text, 300))
+		console.Printf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), replica.Line(l.Text, 300))
 	}
 	if com.Loader != nil {
-		printf(t, "loader\tepoch %d\n", *com.Loader)
+		console.Printf(t, "loader\tepoch %d\n", *com.Loader)
 	}
 	if com.Keep != "" {
-		printf(t, "kept\t%s\n", replica.Line(com.Keep, 300))
+		console.Printf(t, "kept\t%s\n", replica.Line(com.Keep, 300))
 	}
 	for _, p := range s.Pins {
 		until := ""
 		if p.Until > 0 {
 			until = ", until " + time.Unix(p.Until, 0).UTC().Format(time.RFC3339)
 		}
-		printf(t, "pinned\tby %s: %s%s\n", line(p.Who), replica.Line(p.Why, 300), until)
+		console.Printf(t, "pinned\tby %s: %s%s\n", console.Line(p.Who), replica.Line(p.Why, 300), until)
 	}
 	for _, k := range s.Kept {
-		printf(t, "kept file\t%s, %s\n", replica.Line(k.Name, 255), size(uint64(k.Bytes)))
+		console.Printf(t, "kept file\t%s, %s\n", replica.Line(k.Name, 255), console.Size(uint64(k.Bytes)))
 	}
 	if s.KeptError != "" {
-		printf(t, "kept files\t%s\n", replica.Line(s.KeptError, 300))
+		console.Printf(t, "kept files\t%s\n", replica.Line(s.KeptError, 300))
 	}
 	for _, rank := range sortedKeys(s.Generators) {
-		printf(t, "generators\trank %s: %s\n", rank, replica.Line(fmt.Sprint(s.Generators[rank]), 300))
+		console.Printf(t, "generators\trank %s: %s\n", rank, replica.Line(fmt.Sprint(s.Generators[rank]), 300))
 	}
 	for _, rank := range sortedKeys(s.Loaders) {
-		printf(t, "loaders\trank %s: %s\n", rank, replica.Line(string(s.Loaders[rank]), 300))
+		console.Printf(t, "loaders\trank %s: %s\n", rank, replica.Line(string(s.Loaders[rank]), 300))
 	}
 	if s.Locked == nil {
-		printf(t, "tensors\t%s\n", tensorTotals(s.Tensors))
+		console.Printf(t, "tensors\t%s\n", tensorTotals(s.Tensors))
 	}
 	if err := t.Flush(); err != nil || !tensors {
 		return err
 	}
-	printf(t, "\nTENSOR\tTYPE\tSHAPE\tCLASS\tPLACEMENTS\tPIECES\n")
+	console.Printf(t, "\nTENSOR\tTYPE\tSHAPE\tCLASS\tPLACEMENTS\tPIECES\n")
 	for _, x := range s.Tensors {
 		shape := "?"
 		if x.Shape != nil || len(x.Pieces) > 0 && len(x.Pieces[0].Shape) == 0 { // what has no dimensions has none as a whole either
@@ -205,7 +207,8 @@ func (c ckpt) printShown(s shown, tensors bool) error {
 		if len(x.Placements) > 0 {
 			place = fmt.Sprintf("%v over %v", x.Placements, x.Mesh)
 		}
-		printf(t, "%s\t%s\t%s\t%s\t%s\t%d\n", replica.Line(x.Name, 127), line(x.DType), shape, line(x.Class), replica.Line(place, 120), len(x.Pieces))
+		console.Printf(t, "%s\t%s\t%s\t%s\t%s\t%d\n", replica.Line(x.Name, 127), console.Line(x.DType), shape, console.Line(x.Class),
+			replica.Line(place, 120), len(x.Pieces))
 	}
 	return t.Flush()
 }
@@ -224,7 +227,7 @@ func tensorTotals(list []format.Tensor) string {
 		if text != "" {
 			text += ", "
 		}
-		text += fmt.Sprintf("%d %s (%s)", count[k], line(k), size(bytes[k]))
+		text += fmt.Sprintf("%d %s (%s)", count[k], console.Line(k), console.Size(bytes[k]))
 	}
-	return dash(text)
+	return console.Dash(text)
 }

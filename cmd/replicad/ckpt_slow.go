@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
@@ -38,7 +39,8 @@ func (s *slow) moved(bytes int, of uint64) {
 		return
 	}
 	s.last = now
-	printf(s.to, "%s: %d %% of %s, %s/s\n", s.what, min(100, s.done*100/max(of, 1)), size(of), size(uint64(float64(s.done)/now.Sub(s.began).Seconds())))
+	console.Printf(s.to, "%s: %d %% of %s, %s/s\n", s.what, min(100, s.done*100/max(of, 1)), console.Size(of),
+		console.Size(uint64(float64(s.done)/now.Sub(s.began).Seconds())))
 }
 
 // at is moved with all that was moved.

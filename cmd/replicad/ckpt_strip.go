@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/retain"
 )
@@ -30,7 +31,7 @@ func (c ckpt) ended(ctx context.Context, w *where, jobs []string, idle time.Dura
 			}
 			if sign.What != "" && (sign.At.IsZero() || time.Since(sign.At) < idle) {
 				return fmt.Errorf("run %s of job %s may be live: %s is %s old, and a run counts as finished after %v without one. Nothing was changed. Name a run that has ended (%s/%s/RUN), or, where this one has, say so with --idle 0s",
-					r.Run, job, sign.What, age(sign.At), idle, w.cat.URL(), job)
+					r.Run, job, sign.What, console.Age(sign.At), idle, w.cat.URL(), job)
 			}
 		}
 	}
@@ -75,5 +76,5 @@ func (r stripRow) String() string {
 	if r.Freed == 0 {
 		return r.What
 	}
-	return fmt.Sprintf("%s, %s of optimizer state", r.What, size(r.Freed))
+	return fmt.Sprintf("%s, %s of optimizer state", r.What, console.Size(r.Freed))
 }

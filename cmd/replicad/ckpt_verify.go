@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -127,7 +128,7 @@ func (c ckpt) markSeen(ctx context.Context, w *where, r catalog.Run, g replica.G
 		return
 	}
 	if err := w.cat.MarkSeen(ctx, r, g); err != nil {
-		printf(c.std.err, "not recorded: %v\n", err)
+		console.Printf(c.std.err, "not recorded: %v\n", err)
 	}
 }
 
@@ -173,7 +174,7 @@ func (c ckpt) verify1(ctx context.Context, w *where, found catalog.Found, h how)
 	err = w.cat.Leased(ctx, found, "ckpt verify", func(err error) {
 		if errors.Is(err, store.ErrRefused) {
 			h.record = false // read alone is allowed here
-			printf(c.std.err, "not recorded: %v\n", err)
+			console.Printf(c.std.err, "not recorded: %v\n", err)
 		}
 	}, read)
 	return v, err
@@ -211,7 +212,8 @@ func (c ckpt) progress(what string) func(read, of uint64) {
 		defer mu.Unlock()
 		if tenth := read * 10 / max(of, 1); tenth > told {
 			told = tenth
-			printf(c.std.err, "%s: %d %% of %s, %s/s\n", what, 10*tenth, size(of), size(uint64(float64(read)/max(time.Since(began).Seconds(), 0.001))))
+			console.Printf(c.std.err, "%s: %d %% of %s, %s/s\n", what, 10*tenth, console.Size(of),
+				console.Size(uint64(float64(read)/max(time.Since(began).Seconds(), 0.001))))
 		}
 	}
 }
@@ -227,7 +229,7 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 		}
 	}
 	if asJSON {
-		if err := writeJSON(c.std.out, list); err != nil {
+		if err := console.JSON(c.std.out, list); err != nil {
 			return err
 		}
 	} else {
@@ -239,7 +241,7 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 			case !v.Good:
 				state = "DAMAGED"
 			}
-			printf(c.std.out, "%s step %d of %s: %s, %s\n", v.Job, v.Step, v.Run, state, size(v.Bytes))
+			console.Printf(c.std.out, "%s step %d of %s: %s, %s\n", v.Job, v.Step, v.Run, state, console.Size(v.Bytes))
 			for _, f := range v.Faults {
 				remedy := ""
 				switch {
@@ -248,10 +250,10 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 				case f.Beside:
 					remedy = " (the state does not need it. Remove it if it is there, and start the run with --resume and the same --keep-file, or copy it from another root)"
 				}
-				printf(c.std.out, "  %s%s\n", line(f.What), remedy)
+				console.Printf(c.std.out, "  %s%s\n", console.Line(f.What), remedy)
 			}
 			if len(v.Faults) == 0 && v.Error != "" {
-				printf(c.std.out, "  %s\n", line(v.Error))
+				console.Printf(c.std.out, "  %s\n", console.Line(v.Error))
 			}
 		}
 	}
@@ -295,19 +297,19 @@ func (c ckpt) diff() *cobra.Command {
 				return err
 			}
 			if f.json {
-				if err := writeJSON(c.std.out, append([]catalog.Difference{}, list...)); err != nil {
+				if err := console.JSON(c.std.out, append([]catalog.Difference{}, list...)); err != nil {
 					return err
 				}
 			} else {
 				for _, d := range list {
-					printf(c.std.out, "%s (%d)\n", replica.Line(d.String(), 400), d.Index)
+					console.Printf(c.std.out, "%s (%d)\n", replica.Line(d.String(), 400), d.Index)
 				}
 			}
 			if len(list) > 0 {
 				return fmt.Errorf("%d differences between step %d and step %d", len(list), fs[0].Generation.Step, fs[1].Generation.Step)
 			}
 			if !f.json {
-				printf(c.std.out, "equal: %d tensors, %s\n", len(fs[0].Index.Tensors), size(fs[0].Bytes))
+				console.Printf(c.std.out, "equal: %d tensors, %s\n", len(fs[0].Index.Tensors), console.Size(fs[0].Bytes))
 			}
 			return nil
 		},
@@ -381,8 +383,9 @@ func (c ckpt) changePin(ctx context.Context, arg string, f *common, verb, why st
 		return err
 	}
 	if f.json {
-		return writeJSON(c.std.out, rowOf(l))
+		return console.JSON(c.std.out, rowOf(l))
 	}
-	err = write(c.std.out, "%sned step %d of %s, run %s, as %s\n", verb, l.Generation.Step, l.Run.Job, l.Run.Run, format.Who(f.name()))
+	err = console.Write(c.std.out, "%sned step %d of %s, run %s, as %s\n", verb, l.Generation.Step, l.Run.Job, l.Run.Run,
+		format.Who(f.name()))
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"syscall"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/spf13/cobra"
 )
@@ -28,7 +29,7 @@ func newExec(std stdio) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			opt.Logf = func(format string, args ...any) { printf(std.err, "replicad exec: "+format+"\n", args...) }
+			opt.Logf = func(format string, args ...any) { console.Printf(std.err, "replicad exec: "+format+"\n", args...) }
 			program, err := exec.LookPath(args[0])
 			if err != nil {
 				return coded(exitUsage, fmt.Errorf("command %q: %w", args[0], err))

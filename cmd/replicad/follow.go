@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/status"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -52,10 +54,12 @@ func (a *admin) followed(ctx context.Context, std stdio, id replica.JobID, is fu
 		}
 		if j.DurableError != "" && !j.DurableEnded && j.DurableError != said && time.Since(saidAt) >= followSaid {
 			if said == "" {
-				printf(std.err, "%s\n", "the daemons write it; Ctrl-C ends this command alone, and `replicad status` shows what becomes of the write. A job that was stopped or is to end waits for it for timing.abandoned, then its memory is freed")
+				console.Printf(std.err, "%s\n",
+					"the daemons write it; Ctrl-C ends this command alone, and `replicad status` shows what becomes of the write. A job "+
+						"that was stopped or is to end waits for it for timing.abandoned, then its memory is freed")
 			}
 			said, saidAt = j.DurableError, time.Now()
-			printf(std.err, "not on disk yet, and tried again: %s\n", said)
+			console.Printf(std.err, "not on disk yet, and tried again: %s\n", said)
 		}
 		select {
 		case <-ctx.Done():
@@ -69,7 +73,7 @@ func (a *admin) followed(ctx context.Context, std stdio, id replica.JobID, is fu
 func followWrite(ctx context.Context, a *admin, std stdio, before control.JobStatus) error {
 	j, err := a.followed(ctx, std, before.ID, func(j control.JobStatus) bool { return !j.Undurable && !j.Ending })
 	if err == nil && j != nil && (j.Phase == replica.Ended.String() || j.Durable.Step > 0) {
-		printf(std.out, "on disk: %s\n", onDisk(*j))
+		console.Printf(std.out, "on disk: %s\n", status.OnDisk(*j))
 	}
 	return err
 }
@@ -81,16 +85,9 @@ func followSave(ctx context.Context, a *admin, std stdio, before control.JobStat
 	case err != nil || j == nil:
 		return err
 	case j.Durable.Compare(before.Committed) < 0:
-		return fmt.Errorf("job %s has ended (%s), and step %d of it is not on disk, where the newest is: %s", j.Name, j.EndReason, before.Committed.Step, onDisk(*j))
+		return fmt.Errorf("job %s has ended (%s), and step %d of it is not on disk, where the newest is: %s", j.Name, j.EndReason,
+			before.Committed.Step, status.OnDisk(*j))
 	}
-	printf(std.out, "on disk: %s\n", onDisk(*j))
+	console.Printf(std.out, "on disk: %s\n", status.OnDisk(*j))
 	return nil
-}
-
-// onDisk names the newest durable step.
-func onDisk(j control.JobStatus) string {
-	if j.Durable.IsZero() {
-		return "nothing"
-	}
-	return fmt.Sprintf("step %d", j.Durable.Step)
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/internal/owner"
 )
@@ -64,8 +65,8 @@ func leaveTerminal(o *launch.Options, std stdio) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("--nohup: %w", err), out.Close())
 	}
 	signal.Ignore(syscall.SIGHUP) // its processes inherit that
-	printf(std.err, "replicad run: what is printed from now on is in %s\n", name)
+	console.Printf(std.err, "replicad run: what is printed from now on is in %s\n", name)
 	o.Stdout, o.Stderr = out, out
-	o.Logf = func(format string, args ...any) { printf(out, "replicad run: "+format+"\n", args...) }
+	o.Logf = func(format string, args ...any) { console.Printf(out, "replicad run: "+format+"\n", args...) }
 	return out, nil
 }

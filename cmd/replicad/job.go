@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
@@ -79,7 +80,7 @@ func newJobToken(std stdio) *cobra.Command {
 			if token == "" {
 				return coded(exitConfig, errors.New("the configuration has no job_secret: jobs have no tokens; set one on all nodes (16 to 256 printable characters) and start their daemons again"))
 			}
-			printf(std.out, "%s\n", token)
+			console.Printf(std.out, "%s\n", token)
 			return nil
 		},
 	}

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -42,7 +43,7 @@ func newKeeper(std stdio) *cobra.Command {
 			if detach {
 				pid, err := detachKeeper(cmd.Context(), socket, logFile)
 				if err == nil {
-					err = write(std.out, "%d\n", pid)
+					err = console.Write(std.out, "%d\n", pid)
 				}
 				return err
 			}

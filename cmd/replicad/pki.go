@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
@@ -51,7 +52,8 @@ func newGossipKey(std stdio) *cobra.Command {
 				if err != nil {
 					return coded(exitConfig, err)
 				}
-				err = write(std.out, "gossip keys in %s, the first is for sending: %s\nnow %s\n", dir, pki.Fingerprints(keys), s.next)
+				err = console.Write(std.out, "gossip keys in %s, the first is for sending: %s\nnow %s\n", dir, pki.Fingerprints(keys),
+					s.next)
 				return err
 			},
 		}
@@ -78,7 +80,7 @@ func newPKIOperator(std stdio) *cobra.Command {
 			if err := pki.AddOperator(dir, args[0], time.Now(), replica.CertEpoch(after)); err != nil {
 				return coded(exitConfig, err)
 			}
-			err := write(std.out, "operator: operator-%s.pem and its key are in %s\n", args[0], dir)
+			err := console.Write(std.out, "operator: operator-%s.pem and its key are in %s\n", args[0], dir)
 			return err
 		},
 	}
@@ -108,7 +110,7 @@ func newPKIVerb(std stdio, verb, short string, flags func(*cobra.Command), do fu
 			if err := do(dir, nodes, time.Now()); err != nil {
 				return coded(exitConfig, err)
 			}
-			err := write(std.out, "%s: certificates of %d node(s) for the cluster in %s\n", verb, len(nodes), dir)
+			err := console.Write(std.out, "%s: certificates of %d node(s) for the cluster in %s\n", verb, len(nodes), dir)
 			return err
 		},
 	}

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/memplan"
 	"github.com/replicad/replicad/replica"
@@ -55,7 +56,7 @@ func newPlanMemory(std stdio) *cobra.Command {
 				return coded(exitUsage, err)
 			}
 			if asJSON {
-				err = writeJSON(std.out, p)
+				err = console.JSON(std.out, p)
 			} else {
 				err = printMemory(std.out, p)
 			}
@@ -226,15 +227,16 @@ func wholeNumber(text string) (uint64, error) {
 // printMemory writes a plan for people.
 func printMemory(w io.Writer, p memplan.Plan) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	printf(t, "job\t%d ranks on %d nodes, %d a node; each part on %d nodes\n", p.World, p.Nodes, min(p.Job.RanksPerNode, p.World), p.Job.Copies)
-	printf(t, "state\t%s a rank at each step, %d slots: an arena of %s\n", size(p.Shard), p.Slots, size(p.Arena))
-	printf(t, "\nTHE FULLEST NODE\tCOUNT\tEACH\tBYTES\n")
+	console.Printf(t, "job\t%d ranks on %d nodes, %d a node; each part on %d nodes\n", p.World, p.Nodes, min(p.Job.RanksPerNode, p.World),
+		p.Job.Copies)
+	console.Printf(t, "state\t%s a rank at each step, %d slots: an arena of %s\n", console.Size(p.Shard), p.Slots, console.Size(p.Arena))
+	console.Printf(t, "\nTHE FULLEST NODE\tCOUNT\tEACH\tBYTES\n")
 	for _, n := range p.Needs {
-		printf(t, "%s\t%d\t%s\t%s\n", n.What, n.Count, size(n.Each), size(n.Bytes))
+		console.Printf(t, "%s\t%d\t%s\t%s\n", n.What, n.Count, console.Size(n.Each), console.Size(n.Bytes))
 	}
-	printf(t, "in all\t\t\t%s\n", size(p.Node))
-	printf(t, "\ndurable writes\treplicad plan durable says what they take\n")
-	printf(t, "\nONE CHANGE\tDIFFERENCE\tIN ALL\tBESIDES\n")
+	console.Printf(t, "in all\t\t\t%s\n", console.Size(p.Node))
+	console.Printf(t, "\ndurable writes\treplicad plan durable says what they take\n")
+	console.Printf(t, "\nONE CHANGE\tDIFFERENCE\tIN ALL\tBESIDES\n")
 	for _, c := range p.Changes {
 		sign, diff := "+", c.Diff
 		if diff < 0 {
@@ -244,34 +246,19 @@ func printMemory(w io.Writer, p memplan.Plan) error {
 		if c.Fits != nil && *c.Fits != *p.Fits {
 			besides += map[bool]string{true: "; fits", false: "; does not fit"}[*c.Fits]
 		}
-		printf(t, "%s\t%s%s\t%s\t%s\n", c.Flag, sign, size(uint64(diff)), size(c.Node), besides)
+		console.Printf(t, "%s\t%s%s\t%s\t%s\n", c.Flag, sign, console.Size(uint64(diff)), console.Size(c.Node), besides)
 	}
 	if p.Fits != nil && *p.Fits {
-		printf(t, "\nfits\t%s of %s for copies; %s left\n", size(p.Node), size(p.Room), size(p.Room-p.Node))
+		console.Printf(t, "\nfits\t%s of %s for copies; %s left\n", console.Size(p.Node), console.Size(p.Room), console.Size(p.Room-p.Node))
 	}
 	return t.Flush()
 }
 
 // tooMuch says that a plan does not fit, and what would.
 func tooMuch(p memplan.Plan) string {
-	text := fmt.Sprintf("does not fit: a node needs %s and has %s for copies", size(p.Node), size(p.Room))
+	text := fmt.Sprintf("does not fit: a node needs %s and has %s for copies", console.Size(p.Node), console.Size(p.Room))
 	if r := p.Remedy(); r != "" {
 		return text + ": fits with " + r
 	}
 	return text + ": use more shards, fewer ranks on a node, or nodes with more memory"
-}
-
-// size is a number of bytes for people.
-func size(n uint64) string {
-	v, unit := float64(n), "B"
-	for _, u := range strings.Fields("KiB MiB GiB TiB PiB") {
-		if v < 1024 {
-			break
-		}
-		v, unit = v/1024, u
-	}
-	if unit == "B" {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", v, unit)
 }

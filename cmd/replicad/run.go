@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/internal/unixsock"
@@ -221,7 +222,7 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 	}
 	o.Program, _ = os.Executable() // without it ranks look for one on the path
 	o.Command, o.Env, o.Stdout, o.Stderr = args, os.Environ(), std.out, std.err
-	o.Logf = func(format string, args ...any) { printf(std.err, "replicad run: "+format+"\n", args...) }
+	o.Logf = func(format string, args ...any) { console.Printf(std.err, "replicad run: "+format+"\n", args...) }
 	return o, coded(exitUsage, o.Validate())
 }
 

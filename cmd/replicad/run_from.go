@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -104,7 +105,7 @@ func (c ckpt) begins(ctx context.Context, w *where, f catalog.Found, o *replica.
 		return nil, fmt.Errorf("step %d of %s/%s: %s", f.Generation.Step, w.cat.URL(), f.Job, catalog.Plain(err))
 	}
 	if refused != nil {
-		printf(c.std.err, "--from is kept by no lease, so that it may be deleted before the ranks have read it: %v\n", refused)
+		console.Printf(c.std.err, "--from is kept by no lease, so that it may be deleted before the ranks have read it: %v\n", refused)
 		return nil, nil
 	}
 	return holdLease(ctx, l, w.close), nil

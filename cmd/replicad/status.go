@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/status"
 	"github.com/spf13/cobra"
 )
 
@@ -29,7 +31,7 @@ func newStatus(std stdio) *cobra.Command {
 				return err
 			}
 			if asJSON {
-				if err := writeJSON(std.out, json.RawMessage(body)); err != nil {
+				if err := console.JSON(std.out, json.RawMessage(body)); err != nil {
 					return fmt.Errorf("status: %w", err)
 				}
 				return nil
@@ -39,9 +41,9 @@ func newStatus(std stdio) *cobra.Command {
 				return err
 			}
 			if network {
-				return printNetwork(std.out, s)
+				return status.PrintNetwork(std.out, s)
 			}
-			return printStatus(std.out, s)
+			return status.Print(std.out, s)
 		},
 	}
 	a.addFlags(cmd)

@@ -40,6 +40,7 @@ var walls = map[string]wall{
 	"internal/unixsock":      {1, []string{"internal/owner"}, []string{"golang.org/x/sys/unix"}},
 	"internal/exposure":      {1, []string{"replica"}, nil},
 	"internal/threads":       {1, []string{}, []string{"golang.org/x/sys/unix"}},
+	"internal/console":       {1, []string{"replica"}, nil},
 	"internal/want":          {1, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/audit":         {1, []string{"replica"}, nil},
 	"internal/atomicfile":    {1, []string{}, nil},
@@ -85,6 +86,7 @@ var walls = map[string]wall{
 	"internal/durable/s3":    {3, []string{"internal/durable/remote", "internal/durable/store"}, []string{"github.com/minio/minio-go/v7"}},
 	"internal/desk":          {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
 	"internal/mover":         {3, []string{"replica", "internal/durable/store", "internal/shm", "transfer"}, nil},
+	"internal/status":        {3, []string{"replica", "internal/console", "internal/control", "internal/pki"}, nil},
 	"internal/memplan":       {3, []string{"replica", "recovery", "internal/shm"}, nil},
 	"internal/holding":       {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
