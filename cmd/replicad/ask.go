@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -38,12 +39,12 @@ func (v *ask) command(std stdio) *cobra.Command {
 	cmd := &cobra.Command{Use: v.use, Short: v.short, Long: v.long, Args: cobra.ExactArgs(v.args), RunE: func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			if err := replica.CheckJobName(args[0]); err != nil { // of a node or a job: which names nodes have the leader says
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 		}
 		if v.check != nil {
 			if err := v.check(); err != nil {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 		}
 		c, err := a.find()

@@ -17,6 +17,7 @@ import (
 	"github.com/replicad/replicad/chaos"
 	"github.com/replicad/replicad/chaos/cluster"
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -43,7 +44,7 @@ func newChaosRun(std stdio) *cobra.Command {
 			o.Again = chaosAgain
 			err := chaos.Run(cmd.Context(), o, std.out)
 			if errors.As(err, new(*chaos.UsageError)) {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 			return err
 		},
@@ -196,7 +197,7 @@ func serveCluster(ctx context.Context, plan cluster.Plan, std stdio) (err error)
 		verb, name, _ := strings.Cut(lines.Text(), " ")
 		n := c.Node(name)
 		if verb != "kill" || n == nil {
-			return coded(exitUsage, fmt.Errorf("%q: say kill and one of the nodes %v", lines.Text(), c.Names()))
+			return usage.Wrong(fmt.Errorf("%q: say kill and one of the nodes %v", lines.Text(), c.Names()))
 		}
 		if err := c.Kill(n); err != nil {
 			return err

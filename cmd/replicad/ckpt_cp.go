@@ -4,28 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
-	"os/user"
-	"path/filepath"
 	"slices"
 
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/replicad/replicad/internal/durable/sealed"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
-
-// defaultWho is the user's name.
-func defaultWho() string {
-	if u, err := user.Current(); err == nil && u.Username != "" {
-		return u.Username
-	}
-	return "somebody"
-}
 
 func (c ckpt) cp() *cobra.Command {
 	var f common
@@ -38,24 +29,24 @@ func (c ckpt) cp() *cobra.Command {
 
 The copy keeps job and run; its commit comes last. What is there already is not copied again; what is damaged there is written anew.
 
-A copy is encrypted as its source is, whatever ` + recipientsEnv + ` says, and needs no key. --decrypt makes a plain copy, and
+A copy is encrypted as its source is, whatever ` + place.RecipientsVariable + ` says, and needs no key. --decrypt makes a plain copy, and
 --recipient one that is encrypted to others; both read with --identity.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			keys, err := anew.keys(c.keyring)
+			keys, err := anew.keys(c.Keyring)
 			if err != nil {
 				return err
 			}
-			w, err := c.find(ctx, args[0], f.name())
+			w, err := c.Find(ctx, args[0], f.name())
 			if err != nil {
 				return err
 			}
-			defer w.close()
-			if err := isNoPart(ctx, args[1]); err != nil {
+			defer w.Close()
+			if err := place.CheckTarget(ctx, args[1]); err != nil {
 				return err
 			}
-			st, err := openStore(ctx, args[1], c.std.err)
+			st, err := place.OpenStore(ctx, args[1], c.std.err)
 			if err != nil {
 				return err
 			}
@@ -64,10 +55,10 @@ A copy is encrypted as its source is, whatever ` + recipientsEnv + ` says, and n
 				Note: func(err error) { console.Printf(c.std.err, "note: %s\n", console.Line(err.Error())) }})
 			rows, told := []verdict{}, false
 			one := func(found catalog.Found) error {
-				if found.Sealed == nil && len(anew.recipients) == 0 && !anew.decrypt && !told && os.Getenv(recipientsEnv) != "" {
+				if found.Sealed == nil && len(anew.recipients) == 0 && !anew.decrypt && !told && os.Getenv(place.RecipientsVariable) != "" {
 					told = true
 					console.Printf(c.std.err,
-						"note: step %d of %s is not encrypted, nor is its copy: cp does not read %s; --recipient encrypts a copy\n", found.Generation.Step, found.Job, recipientsEnv)
+						"note: step %d of %s is not encrypted, nor is its copy: cp does not read %s; --recipient encrypts a copy\n", found.Generation.Step, found.Job, place.RecipientsVariable)
 				}
 				mended, err := c.copy(ctx, w, found, to, anew, c.slow(fmt.Sprintf("copy of step %d of %s", found.Generation.Step, found.Job)))
 				if err != nil {
@@ -85,7 +76,7 @@ A copy is encrypted as its source is, whatever ` + recipientsEnv + ` says, and n
 				return nil
 			}
 			if !all {
-				err = c.read(ctx, w, one)
+				err = w.Read(ctx, one)
 			} else {
 				err = c.oldestFirst(ctx, w, func(found catalog.Found) error {
 					err := one(found)
@@ -114,43 +105,17 @@ A copy is encrypted as its source is, whatever ` + recipientsEnv + ` says, and n
 	return cmd
 }
 
-// isNoPart refuses a target that is a job or a run of a root: the copy would be a root inside of it.
-func isNoPart(ctx context.Context, url string) error {
-	at := url
-	if dir, local := directoryOf(url); local {
-		if abs, err := filepath.Abs(dir); err == nil {
-			at = abs
-		}
-	}
-	for range 2 {
-		above, _, ok := parent(at)
-		if !ok {
-			return nil
-		}
-		st, err := openStore(ctx, above, io.Discard)
-		if err != nil {
-			return nil //nolint:nilerr // it is no root then
-		}
-		marked, err := catalog.New(st, catalog.Options{}).Marked(ctx)
-		if cerr := st.Close(); err == nil && cerr == nil && marked {
-			return coded(exitUsage, fmt.Errorf("%s lies in the root %s: name that one, where the copy keeps its job and run, or a place outside of it", url, above))
-		}
-		at = above
-	}
-	return nil
-}
-
 // oldestFirst calls each with every generation that is whole. The newest is the last: until it is there, what is there is older and whole. Of one that was
 // deleted meanwhile each returns catalog.ErrNone; where that is the newest of a job there is a newer one, with which newest is called.
-func (c ckpt) oldestFirst(ctx context.Context, w *where, each, newest func(f catalog.Found) error) error {
+func (c ckpt) oldestFirst(ctx context.Context, w *place.Place, each, newest func(f catalog.Found) error) error {
 	gone := make(map[string]bool) // of a job's newest
-	found, _, err := w.every(ctx)
+	found, _, err := w.Every(ctx)
 	if err != nil {
 		return err
 	}
 	for _, f := range slices.Backward(found) {
 		err := each(f)
-		if err != nil && c.remembers(ctx, w, f, err) {
+		if err != nil && w.Remembers(ctx, f, err) {
 			continue
 		}
 		if gone[f.Job] = errors.Is(err, catalog.ErrNone); err != nil && !gone[f.Job] {
@@ -159,8 +124,8 @@ func (c ckpt) oldestFirst(ctx context.Context, w *where, each, newest func(f cat
 	}
 	for _, job := range slices.Sorted(maps.Keys(gone)) {
 		if of := *w; gone[job] {
-			of.job, of.at = job, nil
-			if err := c.read(ctx, &of, newest); err != nil {
+			of.Job, of.At = job, nil
+			if err := of.Read(ctx, newest); err != nil {
 				return err
 			}
 		}
@@ -175,36 +140,37 @@ type rewriting struct {
 }
 
 // keys are to whom the copy is encrypted, and what reads a former one that is there; nil: the copy is as what it is of, or plain.
-func (r rewriting) keys(ring *keyring) (*sealed.Keys, error) {
+func (r rewriting) keys(ring *place.Keyring) (*sealed.Keys, error) {
 	if r.decrypt && len(r.recipients) > 0 {
-		return nil, coded(exitUsage, errors.New("--decrypt makes a plain copy, --recipient an encrypted one: give one of them"))
+		return nil, usage.Wrong(errors.New("--decrypt makes a plain copy, --recipient an encrypted one: give one of them"))
 	}
 	if len(r.recipients) == 0 {
 		return nil, nil
 	}
-	ids, err := ring.identities()
+	ids, err := ring.Identities()
 	if err != nil {
 		return nil, err
 	}
 	k, err := sealed.New(r.recipients, ids)
 	if err != nil {
-		return nil, coded(exitUsage, fmt.Errorf("--recipient: %w", err))
+		return nil, usage.Wrong(fmt.Errorf("--recipient: %w", err))
 	}
 	return k, nil
 }
 
-func (c ckpt) copy(ctx context.Context, w *where, f catalog.Found, to *catalog.Catalog, anew rewriting, far *slow) (mended bool, err error) {
+func (c ckpt) copy(ctx context.Context, w *place.Place, f catalog.Found, to *catalog.Catalog, anew rewriting, far *slow) (mended bool,
+	err error) {
 	how, moving := "", far.written(ctx, f.Bytes)
 	if f.Sealed != nil && anew.decrypt || len(anew.recipients) > 0 {
 		how = map[bool]string{true: ", decrypted", false: ", encrypted to others"}[anew.decrypt]
-		err = w.cat.CopyAnew(moving, f, to)
+		err = w.Cat.CopyAnew(moving, f, to)
 	} else {
-		mended, err = w.cat.Copy(moving, f, to)
+		mended, err = w.Cat.Copy(moving, f, to)
 	}
 	if err != nil {
 		return mended, err
 	}
-	why := "from " + w.cat.URL() + how
+	why := "from " + w.Cat.URL() + how
 	if mended {
 		why += "; what was damaged here was written anew"
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/formats/convert"
+	"github.com/replicad/replicad/internal/durable/place"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 )
 
@@ -44,16 +46,16 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			ctx := cmd.Context()
 			if !slices.Contains(convert.Formats, want.Format) {
-				return coded(exitUsage, fmt.Errorf("--to %.40q: want one of %s", want.Format, strings.Join(convert.Formats, ", ")))
+				return usage.Wrong(fmt.Errorf("--to %.40q: want one of %s", want.Format, strings.Join(convert.Formats, ", ")))
 			}
 			if want.Map, err = parseRenames(renames); err != nil {
 				return err
 			}
-			w, err := c.find(ctx, args[0], f.name())
+			w, err := c.Find(ctx, args[0], f.name())
 			if err != nil {
 				return err
 			}
-			defer w.close()
+			defer w.Close()
 			want.Dir, want.Refused = args[1], func(err error) {
 				console.Printf(c.std.err, "read without a lease, so that retention may delete it meanwhile: %s\n",
 					console.Line(err.Error()))
@@ -84,7 +86,7 @@ func parseRenames(list []string) (out []convert.Rename, err error) {
 	for _, s := range list {
 		r, err := convert.ParseRename(s)
 		if err != nil {
-			return nil, coded(exitUsage, err)
+			return nil, usage.Wrong(err)
 		}
 		out = append(out, r)
 	}
@@ -92,10 +94,10 @@ func parseRenames(list []string) (out []convert.Rename, err error) {
 }
 
 // exported writes the generation that is meant.
-func (c ckpt) exported(ctx context.Context, w *where, want convert.Want) (found catalog.Found, done convert.Done, err error) {
-	err = c.read(ctx, w, func(f catalog.Found) (err error) {
+func (c ckpt) exported(ctx context.Context, w *place.Place, want convert.Want) (found catalog.Found, done convert.Done, err error) {
+	err = w.Read(ctx, func(f catalog.Found) (err error) {
 		found = f
-		done, err = convert.Export(ctx, w.cat, f, want)
+		done, err = convert.Export(ctx, w.Cat, f, want)
 		return err
 	})
 	return found, done, err

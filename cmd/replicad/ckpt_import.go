@@ -8,6 +8,8 @@ import (
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/formats/convert"
+	"github.com/replicad/replicad/internal/durable/place"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -31,19 +33,19 @@ tensors' is left out, and so is a tensor that no generation can hold. Each is na
 				return err
 			}
 			if root == "" {
-				return coded(exitUsage, errors.New("say where to: --to ROOT, a directory or the URL of a store"))
+				return usage.Wrong(errors.New("say where to: --to ROOT, a directory or the URL of a store"))
 			}
 			if err := replica.CheckJobName(into.Job); err != nil {
-				return coded(exitUsage, fmt.Errorf("--job: %w", err))
+				return usage.Wrong(fmt.Errorf("--job: %w", err))
 			}
 			if into.Step = replica.Step(step); into.Step > replica.MaxStep {
-				return coded(exitUsage, fmt.Errorf("--step %d: want 0 to %d", step, uint64(replica.MaxStep)))
+				return usage.Wrong(fmt.Errorf("--step %d: want 0 to %d", step, uint64(replica.MaxStep)))
 			}
-			keys, err := c.keyring.sealing(recipients, false)
+			keys, err := c.Keyring.Sealing(recipients, false)
 			if err != nil {
 				return err
 			}
-			st, err := openStore(cmd.Context(), root, c.std.err)
+			st, err := place.OpenStore(cmd.Context(), root, c.std.err)
 			if err != nil {
 				return err
 			}
@@ -67,7 +69,8 @@ tensors' is left out, and so is a tensor that no generation can hold. Each is na
 	fl.StringVar(&root, "to", "", "the root: a directory, or the URL of a store")
 	fl.StringVar(&into.Job, "job", "", "the job's name")
 	fl.Uint64Var(&step, "step", 0, "the step that it is called by")
-	fl.StringArrayVar(&recipients, "recipient", nil, "encrypt it to this recipient of age; several: to each (default: "+recipientsEnv+")")
+	fl.StringArrayVar(&recipients, "recipient", nil,
+		"encrypt it to this recipient of age; several: to each (default: "+place.RecipientsVariable+")")
 	fl.StringArrayVar(&into.Only, "only", nil, "a `PATTERN` of names, in the file or as they become ('state_dict.*'; behind ! those that do not fit); given again, all must fit")
 	fl.StringArrayVar(&renames, "map", nil, "FROM=TO: names that begin with FROM begin with TO; the first that fits (of models alone: =model.)")
 	return cmd

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -69,23 +69,23 @@ nothing resumes from it. READ says when a generation was last read
 whole. ` + "`ckpt verify`" + ` reads one.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], "")
+			w, err := c.Find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}
-			defer w.close()
-			list, err := w.list(cmd.Context())
+			defer w.Close()
+			list, err := w.List(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if w.at != nil {
-				l, err := w.listed(cmd.Context())
+			if w.At != nil {
+				l, err := w.Listed(cmd.Context())
 				if err != nil {
 					return err
 				}
 				list = []catalog.Listed{l}
 			}
-			if err := w.known(cmd.Context(), list); err != nil {
+			if err := w.Known(cmd.Context(), list); err != nil {
 				return err
 			}
 			rows := []lsRow{}
@@ -98,18 +98,6 @@ whole. ` + "`ckpt verify`" + ` reads one.`,
 			return c.printRows(rows)
 		},
 	}, false)
-}
-
-// known refuses the name of a job that is not there. One that has written nothing yet is.
-func (w *where) known(ctx context.Context, list []catalog.Listed) error {
-	if len(list) > 0 || w.job == "" {
-		return nil
-	}
-	all, err := w.cat.Jobs(ctx)
-	if err != nil || slices.Contains(all, w.job) {
-		return err
-	}
-	return fmt.Errorf("%s has no job %q: it has %s", w.cat.URL(), w.job, cmp.Or(strings.Join(all, ", "), "none"))
 }
 
 func (c ckpt) printRows(rows []lsRow) error {
@@ -160,20 +148,20 @@ func (c ckpt) log() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if most < 1 {
-				return coded(exitUsage, fmt.Errorf("--lines %d: want 1 or more", most))
+				return usage.Wrong(fmt.Errorf("--lines %d: want 1 or more", most))
 			}
-			w, err := c.find(cmd.Context(), args[0], "")
+			w, err := c.Find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}
-			defer w.close()
-			jobs, err := w.jobs(cmd.Context())
+			defer w.Close()
+			jobs, err := w.Jobs(cmd.Context())
 			if err != nil {
 				return err
 			}
 			all := make(map[string][]format.Log)
 			for _, job := range jobs {
-				lines, unreadable, err := w.cat.Logs(cmd.Context(), job, most)
+				lines, unreadable, err := w.Cat.Logs(cmd.Context(), job, most)
 				if err != nil {
 					return err
 				}
@@ -216,7 +204,8 @@ func (c ckpt) wait() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			if every <= 0 || most < 0 {
-				return coded(exitUsage, fmt.Errorf("--every %v --timeout %v: want some time between two looks, as 5s, and none or some to give up after", every, most))
+				return usage.Wrong(fmt.Errorf("--every %v --timeout %v: want some time between two looks, as 5s, and none or some to "+
+					"give up after", every, most))
 			}
 			if most > 0 {
 				var cancel context.CancelFunc
@@ -252,12 +241,12 @@ func (c ckpt) wait() *cobra.Command {
 
 // beyond finds the newest generation beyond a step; ErrNone: there is none yet.
 func (c ckpt) beyond(ctx context.Context, arg string, step replica.Step) (l catalog.Listed, err error) {
-	w, err := c.find(ctx, arg, "")
+	w, err := c.Find(ctx, arg, "")
 	if err != nil {
 		return l, err
 	}
-	defer w.close()
-	list, err := w.list(ctx)
+	defer w.Close()
+	list, err := w.List(ctx)
 	if err != nil {
 		return l, err
 	}
@@ -265,7 +254,7 @@ func (c ckpt) beyond(ctx context.Context, arg string, step replica.Step) (l cata
 		if l.Generation.Step <= step || l.State != catalog.Good && l.State != catalog.Unread {
 			continue
 		}
-		if _, err := w.cat.Get(ctx, l.Run, l.Generation); err == nil {
+		if _, err := w.Cat.Get(ctx, l.Run, l.Generation); err == nil {
 			return l, nil
 		}
 	}

@@ -11,7 +11,9 @@ import (
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/pipe"
+	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -26,14 +28,14 @@ func (c ckpt) pipe() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return pipe.Serve(cmd.Context(), c.std.in, c.std.out, pipe.Stores{
 				Read: func(ctx context.Context, job, at string, read func(pipe.Generation) error) error {
-					return usageIf(c.piped(ctx, args[0], job, at, f.name(), read))
+					return c.piped(ctx, args[0], job, at, f.name(), read)
 				},
 				Write: func(ctx context.Context) (*catalog.Catalog, uint32, func(), error) {
-					keys, err := c.keyring.sealing(recipients, true)
+					keys, err := c.Keyring.Sealing(recipients, true)
 					if err != nil {
-						return nil, 0, nil, usageIf(err)
+						return nil, 0, nil, err
 					}
-					st, err := openStore(ctx, args[0], c.std.err)
+					st, err := place.OpenStore(ctx, args[0], c.std.err)
 					if err != nil {
 						return nil, 0, nil, err
 					}
@@ -43,7 +45,8 @@ func (c ckpt) pipe() *cobra.Command {
 			})
 		},
 	}, true)
-	cmd.Flags().StringArrayVar(&recipients, "recipient", nil, "encrypt what is written to this recipient of age (default: "+recipientsEnv+")")
+	cmd.Flags().StringArrayVar(&recipients, "recipient", nil,
+		"encrypt what is written to this recipient of age (default: "+place.RecipientsVariable+")")
 	return cmd
 }
 
@@ -55,18 +58,18 @@ func (c ckpt) piped(ctx context.Context, where, job, at, who string, read func(p
 	}
 	switch {
 	case named && at != "":
-		return pipe.Usage(fmt.Errorf("%s names a generation, and so does %s: give one of them", where, at))
+		return usage.Wrong(fmt.Errorf("%s names a generation, and so does %s: give one of them", where, at))
 	case named:
 		root += "@" + tail
 	case at != "":
 		root += "@" + at
 	}
-	w, err := c.find(ctx, root, who)
+	w, err := c.Find(ctx, root, who)
 	if err != nil {
 		return err
 	}
-	defer w.close()
-	if job != "" && w.job != job {
+	defer w.Close()
+	if job != "" && w.Job != job {
 		return fmt.Errorf("%s: there is no job %s: %w", where, job, catalog.ErrNone)
 	}
 	refused := func(err error) {
@@ -74,7 +77,7 @@ func (c ckpt) piped(ctx context.Context, where, job, at, who string, read func(p
 			console.Printf(c.std.err, "replicad: it is read without a pin, so nobody who deletes it waits: %v\n", err)
 		}
 	}
-	return c.leased(ctx, w, "replicad.dcp", refused, func(f catalog.Found) error {
+	return w.Leased(ctx, "replicad.dcp", refused, func(f catalog.Found) error {
 		if err := f.Readable(); err != nil {
 			return err
 		}
@@ -82,22 +85,14 @@ func (c ckpt) piped(ctx context.Context, where, job, at, who string, read func(p
 		met := func(err error) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if c.remembers(ctx, w, f, err) {
+			if w.Remembers(ctx, f, err) {
 				err = fmt.Errorf("%w: it counts for nothing from now on, and the newest that is whole is an older one", err)
 			}
 			return err
 		}
-		return read(pipe.Generation{Found: f, Root: w.cat.URL(), Met: met, Shard: func(ctx context.Context, p replica.Part) (catalog.ShardReader, error) {
-			return w.cat.OpenShard(ctx, f, p)
-		}})
+		return read(pipe.Generation{Found: f, Root: w.Cat.URL(), Met: met,
+			Shard: func(ctx context.Context, p replica.Part) (catalog.ShardReader, error) {
+				return w.Cat.OpenShard(ctx, f, p)
+			}})
 	})
-}
-
-// usageIf tells the pipe which errors are of wrong arguments.
-func usageIf(err error) error {
-	var code *codedError
-	if errors.As(err, &code) && code.code == exitUsage {
-		return pipe.Usage(err)
-	}
-	return err
 }

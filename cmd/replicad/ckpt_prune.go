@@ -11,7 +11,9 @@ import (
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/replicad/replicad/internal/durable/retain"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -44,11 +46,11 @@ whose names begin with optim.). Nothing can resume from such a generation. Pinne
 is refused: its newest commit or claim is younger than --idle.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], f.name())
+			w, err := c.Find(cmd.Context(), args[0], f.name())
 			if err != nil {
 				return err
 			}
-			defer w.close()
+			defer w.Close()
 			if err := p.complete(); err != nil {
 				return err
 			}
@@ -82,16 +84,17 @@ func (p *policy) complete() error {
 	}
 	for _, f := range p.Faults() {
 		flag := map[string]string{"": "keep", "last": "keep", "best.n": "best", "best.metric": "metric"}[f.Field]
-		return coded(exitUsage, fmt.Errorf("--%s %s: want %s", cmp.Or(flag, f.Field), f.Value, f.Want))
+		return usage.Wrong(fmt.Errorf("--%s %s: want %s", cmp.Or(flag, f.Field), f.Value, f.Want))
 	}
 	if p.grace < 0 || p.grace < catalog.LeastGrace && !p.alone {
-		return coded(exitUsage, fmt.Errorf("--grace %v: want %v or more: what is younger may belong to a write that is under way, and deleting it would break that", p.grace, catalog.LeastGrace))
+		return usage.Wrong(fmt.Errorf("--grace %v: want %v or more: what is younger may belong to a write that is under way, and "+
+			"deleting it would break that", p.grace, catalog.LeastGrace))
 	}
 	if p.idle < 0 {
-		return coded(exitUsage, fmt.Errorf("--idle %v: want 0s or more", p.idle))
+		return usage.Wrong(fmt.Errorf("--idle %v: want 0s or more", p.idle))
 	}
 	if p.runs < 0 {
-		return coded(exitUsage, fmt.Errorf("--keep-runs %d: want 0 or more", p.runs))
+		return usage.Wrong(fmt.Errorf("--keep-runs %d: want 0 or more", p.runs))
 	}
 	return nil
 }
@@ -129,12 +132,12 @@ func measures(list []catalog.Listed, job string, best replica.Best) error {
 	if best.N == 0 || len(list) == 0 || all[best.Metric] {
 		return nil
 	}
-	return coded(exitUsage, fmt.Errorf("--best %d --metric %s: no generation of job %s has that metric: they have %s", best.N, best.Metric,
+	return usage.Wrong(fmt.Errorf("--best %d --metric %s: no generation of job %s has that metric: they have %s", best.N, best.Metric,
 		job, cmp.Or(replica.Line(strings.Join(sortedKeys(all), ", "), console.MaxLine), "none")))
 }
 
-func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) error {
-	jobs, err := w.jobs(ctx)
+func (c ckpt) pruned(ctx context.Context, w *place.Place, p policy, dry, asJSON bool) error {
+	jobs, err := w.Jobs(ctx)
 	if err != nil {
 		return err
 	}
@@ -146,11 +149,11 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 	rows := []pruneRow{}
 	var failed error
 	for _, job := range jobs {
-		list, err := w.cat.List(ctx, job)
+		list, err := w.Cat.List(ctx, job)
 		if err != nil {
 			return err
 		}
-		gens, err := judged(ctx, w.cat, list, p.Best.Metric)
+		gens, err := judged(ctx, w.Cat, list, p.Best.Metric)
 		if err != nil {
 			return err
 		}
@@ -166,12 +169,12 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 		}
 		for i, v := range verdicts {
 			l := list[i]
-			if w.run != "" && l.Run.Run != w.run || l.State == catalog.Unfinished || l.State == catalog.Deleting {
+			if w.Run != "" && l.Run.Run != w.Run || l.State == catalog.Unfinished || l.State == catalog.Deleting {
 				continue // the sweep's
 			}
 			row := pruneRow{lsRow: rowOf(l), Kept: v.Keep, Reason: v.Why}
 			if !v.Keep && !dry {
-				failed = errors.Join(failed, row.goes(ctx, w.cat, l))
+				failed = errors.Join(failed, row.goes(ctx, w.Cat, l))
 			}
 			if v.Keep && p.strip {
 				s, err := c.stripped(ctx, w, l, gens[i], "ckpt prune --strip-optimizer", dry)
@@ -191,23 +194,23 @@ func (c ckpt) pruned(ctx context.Context, w *where, p policy, dry, asJSON bool) 
 }
 
 // lookAt looks at a generation that stays, of which so much is known, and marks one that is damaged.
-func (c ckpt) lookAt(ctx context.Context, w *where, l *catalog.Listed, is retain.State, dry bool) (retain.State, error) {
-	_, err := w.cat.Get(ctx, l.Run, l.Generation)
+func (c ckpt) lookAt(ctx context.Context, w *place.Place, l *catalog.Listed, is retain.State, dry bool) (retain.State, error) {
+	_, err := w.Cat.Get(ctx, l.Run, l.Generation)
 	state, err := c.found(l, is, err)
 	if state != retain.Damaged || dry || err != nil {
 		return state, err
 	}
-	return state, w.cat.MarkSeen(ctx, l.Run, l.Generation)
+	return state, w.Cat.MarkSeen(ctx, l.Run, l.Generation)
 }
 
 // readAt reads one whole that others are to go for, and records what that found. A dry run goes by what is known.
-func (c ckpt) readAt(ctx context.Context, w *where, l *catalog.Listed, is retain.State, dry bool) (retain.State, error) {
+func (c ckpt) readAt(ctx context.Context, w *place.Place, l *catalog.Listed, is retain.State, dry bool) (retain.State, error) {
 	if dry {
 		console.Printf(c.std.err, "step %d of %s would be read whole first\n", l.Generation.Step, l.Run.Run)
 		return is, nil
 	}
 	far := c.slow(fmt.Sprintf("step %d is read before others go for it", l.Generation.Step))
-	return c.found(l, retain.Good, w.cat.ReadBack(ctx, l.Run, l.Generation, catalog.How{}, far.at))
+	return c.found(l, retain.Good, w.Cat.ReadBack(ctx, l.Run, l.Generation, catalog.How{}, far.at))
 }
 
 // found is the state of a generation that was looked at or read; good: where that found no fault.
@@ -271,16 +274,16 @@ func judged(ctx context.Context, cat *catalog.Catalog, list []catalog.Listed, me
 }
 
 // swept removes what nobody needs from the runs of a job.
-func (c ckpt) swept(ctx context.Context, w *where, job string, grace time.Duration) error {
-	runs, err := w.cat.Runs(ctx, job)
+func (c ckpt) swept(ctx context.Context, w *place.Place, job string, grace time.Duration) error {
+	runs, err := w.Cat.Runs(ctx, job)
 	if err != nil {
 		return err
 	}
 	for _, r := range runs {
-		if w.run != "" && r.Run != w.run {
+		if w.Run != "" && r.Run != w.Run {
 			continue
 		}
-		s, err := w.cat.Sweep(ctx, r, grace)
+		s, err := w.Cat.Sweep(ctx, r, grace)
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
+	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -41,11 +42,11 @@ func (c ckpt) show() *cobra.Command {
 		Short: "Show a generation: sizes, tensors, provenance, metrics, notes, kept files, generators, the loader's place",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], "")
+			w, err := c.Find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}
-			defer w.close()
+			defer w.Close()
 			s, err := c.look(cmd.Context(), w)
 			if err != nil {
 				return err
@@ -64,20 +65,21 @@ func (c ckpt) show() *cobra.Command {
 }
 
 // look reads what is shown of the generation that is meant. It takes a moment, and a lease would be a pin among those that are shown.
-func (c ckpt) look(ctx context.Context, w *where) (s shown, err error) {
-	err = c.read(ctx, w, func(f catalog.Found) error {
-		s = shown{URL: w.cat.URL(), Commit: f.Commit, Files: f.Index.Files, Tensors: f.Index.Tensors, Beyond: f.Index.Beyond, Locked: f.Readable()}
-		return w.cat.Unleased(ctx, f, func() (err error) {
+func (c ckpt) look(ctx context.Context, w *place.Place) (s shown, err error) {
+	err = w.Read(ctx, func(f catalog.Found) error {
+		s = shown{URL: w.Cat.URL(), Commit: f.Commit, Files: f.Index.Files, Tensors: f.Index.Tensors, Beyond: f.Index.Beyond,
+			Locked: f.Readable()}
+		return w.Cat.Unleased(ctx, f, func() (err error) {
 			if s.Locked == nil {
-				err = s.own(ctx, w.cat, f)
+				err = s.own(ctx, w.Cat, f)
 			}
 			if err != nil {
 				return err
 			}
-			if s.Pins, err = w.cat.Pinned(ctx, f.Run, f.Generation); err != nil {
+			if s.Pins, err = w.Cat.Pinned(ctx, f.Run, f.Generation); err != nil {
 				return err
 			}
-			return s.carried(ctx, w.cat, f)
+			return s.carried(ctx, w.Cat, f)
 		})
 	})
 	return s, err

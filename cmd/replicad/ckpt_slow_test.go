@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalogtest"
+	"github.com/replicad/replicad/internal/durable/place"
 )
 
 // A command that takes long says how far it is, a line each ten seconds. One that is done sooner says nothing.
@@ -27,24 +29,24 @@ func TestSlowCommandsSayHowFarTheyAre(t *testing.T) {
 // A copy tells what the store takes.
 func TestACopyTellsWhatItMoves(t *testing.T) {
 	dir := t.TempDir()
-	writeGeneration(t, dir, 10, 1)
+	catalogtest.Write(t, dir, 10, 1)
 	var out bytes.Buffer
-	c := ckpt{stdio{err: &out}, new(keyring)}
+	c := ckpt{stdio{err: &out}, place.Finder{Notes: &out, Keyring: new(place.Keyring)}}
 	at := time.Unix(0, 0)
 	clock := func(s *slow) *slow {
 		s.began, s.last, s.now = at, at, func() time.Time { at = at.Add(slowEvery); return at }
 		return s
 	}
-	w, err := c.find(t.Context(), dir, "me")
+	w, err := c.Find(t.Context(), dir, "me")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
-	found, err := c.one(t.Context(), w)
+	defer w.Close()
+	found, err := w.One(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := openStore(t.Context(), t.TempDir(), io.Discard)
+	st, err := place.OpenStore(t.Context(), t.TempDir(), io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,30 +8,31 @@ import (
 
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/replicad/replicad/internal/durable/retain"
 )
 
 // ended refuses runs that a fleet may still write: by the age of what it wrote last, since the store knows nothing of fleets.
-func (c ckpt) ended(ctx context.Context, w *where, jobs []string, idle time.Duration) error {
+func (c ckpt) ended(ctx context.Context, w *place.Place, jobs []string, idle time.Duration) error {
 	if idle <= 0 {
 		return nil // somebody knows that they have ended
 	}
 	for _, job := range jobs {
-		runs, err := w.cat.Runs(ctx, job)
+		runs, err := w.Cat.Runs(ctx, job)
 		if err != nil {
 			return err
 		}
 		for _, r := range runs {
-			if w.run != "" && r.Run != w.run {
+			if w.Run != "" && r.Run != w.Run {
 				continue
 			}
-			sign, err := w.cat.Sign(ctx, r)
+			sign, err := w.Cat.Sign(ctx, r)
 			if err != nil {
 				return err
 			}
 			if sign.What != "" && (sign.At.IsZero() || time.Since(sign.At) < idle) {
 				return fmt.Errorf("run %s of job %s may be live: %s is %s old, and a run counts as finished after %v without one. Nothing was changed. Name a run that has ended (%s/%s/RUN), or, where this one has, say so with --idle 0s",
-					r.Run, job, sign.What, console.Age(sign.At), idle, w.cat.URL(), job)
+					r.Run, job, sign.What, console.Age(sign.At), idle, w.Cat.URL(), job)
 			}
 		}
 	}
@@ -39,7 +40,8 @@ func (c ckpt) ended(ctx context.Context, w *where, jobs []string, idle time.Dura
 }
 
 // stripped strips a generation that stays, and says what became of it.
-func (c ckpt) stripped(ctx context.Context, w *where, l catalog.Listed, g retain.Generation, why string, dry bool) (row stripRow, err error) {
+func (c ckpt) stripped(ctx context.Context, w *place.Place, l catalog.Listed, g retain.Generation, why string, dry bool) (row stripRow,
+	err error) {
 	switch {
 	case l.Row.Stripped:
 		return stripRow{What: "stripped before"}, nil
@@ -48,11 +50,11 @@ func (c ckpt) stripped(ctx context.Context, w *where, l catalog.Listed, g retain
 	case l.State == catalog.Damaged:
 		return stripRow{What: "not stripped: it failed a read"}, nil
 	}
-	f, err := w.cat.Get(ctx, l.Run, l.Generation)
+	f, err := w.Cat.Get(ctx, l.Run, l.Generation)
 	if err != nil {
 		return stripRow{What: "NOT stripped"}, err
 	}
-	freed, err := w.cat.Strip(ctx, f, why, dry)
+	freed, err := w.Cat.Strip(ctx, f, why, dry)
 	switch {
 	case errors.Is(err, catalog.ErrPinned):
 		return stripRow{What: "not stripped: it is pinned"}, nil

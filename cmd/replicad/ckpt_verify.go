@@ -11,7 +11,9 @@ import (
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -44,14 +46,14 @@ it may have been mended. Ends with 1 where a generation is damaged, or such file
 and --all goes on.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], f.name())
+			w, err := c.Find(cmd.Context(), args[0], f.name())
 			if err != nil {
 				return err
 			}
-			defer w.close()
+			defer w.Close()
 			h := how{all: all, repair: repair, record: !unmarked, tell: !quiet && !f.json}
 			var out []verdict
-			err = w.again(func() error {
+			err = w.Again(func() error {
 				out, err = c.verified(cmd.Context(), w, h)
 				return err
 			})
@@ -72,7 +74,7 @@ and --all goes on.`,
 type how struct{ all, repair, record, tell bool }
 
 // verified reads what is meant, and says what came of each.
-func (c ckpt) verified(ctx context.Context, w *where, h how) (out []verdict, err error) {
+func (c ckpt) verified(ctx context.Context, w *place.Place, h how) (out []verdict, err error) {
 	var todo []catalog.Found
 	out = []verdict{}
 	take := func(skipped []catalog.Skipped) {
@@ -87,15 +89,15 @@ func (c ckpt) verified(ctx context.Context, w *where, h how) (out []verdict, err
 	}
 	switch {
 	case h.all:
-		found, skipped, err := w.every(ctx)
+		found, skipped, err := w.Every(ctx)
 		if err != nil {
 			return nil, err
 		}
 		todo = found
 		take(skipped)
-	case w.at != nil:
-		found, err := w.named(ctx)
-		if l, lerr := w.listed(ctx); lerr == nil && catalog.IsDamage(err) {
+	case w.At != nil:
+		found, err := w.Named(ctx)
+		if l, lerr := w.Listed(ctx); lerr == nil && catalog.IsDamage(err) {
 			c.markSeen(ctx, w, l.Run, l.Generation, h.record)
 		}
 		if err != nil {
@@ -103,7 +105,7 @@ func (c ckpt) verified(ctx context.Context, w *where, h how) (out []verdict, err
 		}
 		todo = append(todo, found)
 	default:
-		found, passed, err := w.newest(ctx)
+		found, passed, err := w.Newest(ctx)
 		if take(passed); err == nil {
 			todo = append(todo, found)
 		} else if len(todo) == 0 {
@@ -123,42 +125,17 @@ func (c ckpt) verified(ctx context.Context, w *where, h how) (out []verdict, err
 }
 
 // markSeen records damage that was seen without a read.
-func (c ckpt) markSeen(ctx context.Context, w *where, r catalog.Run, g replica.Generation, record bool) {
+func (c ckpt) markSeen(ctx context.Context, w *place.Place, r catalog.Run, g replica.Generation, record bool) {
 	if !record {
 		return
 	}
-	if err := w.cat.MarkSeen(ctx, r, g); err != nil {
+	if err := w.Cat.MarkSeen(ctx, r, g); err != nil {
 		console.Printf(c.std.err, "not recorded: %v\n", err)
 	}
 }
 
-// every finds all generations that an argument means.
-func (w *where) every(ctx context.Context) (found []catalog.Found, skipped []catalog.Skipped, err error) {
-	jobs, err := w.jobs(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, job := range jobs {
-		f, s, err := w.cat.Find(ctx, job, replica.JobID{})
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, x := range f {
-			if w.run == "" || x.Run.Run == w.run {
-				found = append(found, x)
-			}
-		}
-		for _, x := range s {
-			if w.run == "" || x.Run.Run == w.run {
-				skipped = append(skipped, x)
-			}
-		}
-	}
-	return found, skipped, nil
-}
-
 // verify1 reads one generation, and records what came of it where the store takes that.
-func (c ckpt) verify1(ctx context.Context, w *where, found catalog.Found, h how) (v verdict, err error) {
+func (c ckpt) verify1(ctx context.Context, w *place.Place, found catalog.Found, h how) (v verdict, err error) {
 	v = verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Bytes: found.Bytes}
 	var progress func(read, of uint64)
 	if h.tell {
@@ -171,7 +148,7 @@ func (c ckpt) verify1(ctx context.Context, w *where, found catalog.Found, h how)
 	if !h.record {
 		return v, read()
 	}
-	err = w.cat.Leased(ctx, found, "ckpt verify", func(err error) {
+	err = w.Cat.Leased(ctx, found, "ckpt verify", func(err error) {
 		if errors.Is(err, store.ErrRefused) {
 			h.record = false // read alone is allowed here
 			console.Printf(c.std.err, "not recorded: %v\n", err)
@@ -180,8 +157,9 @@ func (c ckpt) verify1(ctx context.Context, w *where, found catalog.Found, h how)
 	return v, err
 }
 
-func (c ckpt) reads(ctx context.Context, w *where, found catalog.Found, v verdict, progress func(read, of uint64), h how) (verdict, error) {
-	faults, bad := w.cat.Verify(ctx, found, progress)
+func (c ckpt) reads(ctx context.Context, w *place.Place, found catalog.Found, v verdict, progress func(read, of uint64), h how) (verdict,
+	error) {
+	faults, bad := w.Cat.Verify(ctx, found, progress)
 	if ctx.Err() != nil {
 		return v, context.Cause(ctx)
 	}
@@ -193,12 +171,12 @@ func (c ckpt) reads(ctx context.Context, w *where, found catalog.Found, v verdic
 		v.Error = bad.Error()
 	}
 	if h.repair && len(faults) > 0 {
-		if err := w.cat.Repair(ctx, found, faults); err != nil {
+		if err := w.Cat.Repair(ctx, found, faults); err != nil {
 			return v, err
 		}
 	}
 	if h.record {
-		return v, w.cat.MarkRead(ctx, found, bad)
+		return v, w.Cat.MarkRead(ctx, found, bad)
 	}
 	return v, nil
 }
@@ -277,19 +255,19 @@ func (c ckpt) diff() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var fs [2]catalog.Found
 			var list []catalog.Difference
-			var ws [2]*where
+			var ws [2]*place.Place
 			for i, arg := range args {
-				w, err := c.find(cmd.Context(), arg, "")
+				w, err := c.Find(cmd.Context(), arg, "")
 				if err != nil {
 					return err
 				}
-				defer w.close()
+				defer w.Close()
 				ws[i] = w
 			}
-			err := c.leased(cmd.Context(), ws[0], "ckpt diff", nil, func(f0 catalog.Found) error {
-				return c.leased(cmd.Context(), ws[1], "ckpt diff", nil, func(f1 catalog.Found) (err error) {
+			err := ws[0].Leased(cmd.Context(), "ckpt diff", nil, func(f0 catalog.Found) error {
+				return ws[1].Leased(cmd.Context(), "ckpt diff", nil, func(f1 catalog.Found) (err error) {
 					fs = [2]catalog.Found{f0, f1}
-					list, err = catalog.Diff(cmd.Context(), ws[0].cat, f0, ws[1].cat, f1)
+					list, err = catalog.Diff(cmd.Context(), ws[0].Cat, f0, ws[1].Cat, f1)
 					return err
 				})
 			})
@@ -327,14 +305,14 @@ func (c ckpt) pin() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if long < 0 || long == 0 && cmd.Flags().Changed("for") {
-				return coded(exitUsage, fmt.Errorf("--for %v: want some time, as 36h; left out, the pin is for good", long))
+				return usage.Wrong(fmt.Errorf("--for %v: want some time, as 36h; left out, the pin is for good", long))
 			}
-			return c.changePin(cmd.Context(), args[0], &f, "pin", why, func(w *where, l catalog.Listed) error {
+			return c.changePin(cmd.Context(), args[0], &f, "pin", why, func(w *place.Place, l catalog.Listed) error {
 				var until time.Time
 				if long > 0 {
 					until = time.Now().Add(long)
 				}
-				return w.cat.Pin(cmd.Context(), l.Run, l.Generation, f.name(), why, until)
+				return w.Cat.Pin(cmd.Context(), l.Run, l.Generation, f.name(), why, until)
 			})
 		},
 	}, true)
@@ -350,8 +328,8 @@ func (c ckpt) unpin() *cobra.Command {
 		Short: "Let a pinned generation go by the rules of retention",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.changePin(cmd.Context(), args[0], &f, "unpin", "", func(w *where, l catalog.Listed) error {
-				return w.cat.Unpin(cmd.Context(), l.Run, l.Generation, f.name())
+			return c.changePin(cmd.Context(), args[0], &f, "unpin", "", func(w *place.Place, l catalog.Listed) error {
+				return w.Cat.Unpin(cmd.Context(), l.Run, l.Generation, f.name())
 			})
 		},
 	}, true)
@@ -362,24 +340,26 @@ func (f *common) name() string {
 	if f.who != "" {
 		return f.who
 	}
-	return defaultWho()
+	return place.DefaultWho()
 }
 
 // changePin carries out a change of a pin, and leaves a line in the log.
-func (c ckpt) changePin(ctx context.Context, arg string, f *common, verb, why string, change func(w *where, l catalog.Listed) error) error {
-	w, err := c.find(ctx, arg, f.name())
+func (c ckpt) changePin(ctx context.Context, arg string, f *common, verb, why string,
+	change func(w *place.Place, l catalog.Listed) error) error {
+	w, err := c.Find(ctx, arg, f.name())
 	if err != nil {
 		return err
 	}
-	defer w.close()
-	l, err := w.listed(ctx)
+	defer w.Close()
+	l, err := w.Listed(ctx)
 	if err != nil {
 		return err
 	}
 	if err := change(w, l); err != nil {
 		return err
 	}
-	if err := w.cat.Log(ctx, l.Run.Job, format.Log{Verb: verb, Run: l.Run.Run, Generations: []replica.Generation{l.Generation}, Why: why}); err != nil {
+	if err := w.Cat.Log(ctx, l.Run.Job,
+		format.Log{Verb: verb, Run: l.Run.Run, Generations: []replica.Generation{l.Generation}, Why: why}); err != nil {
 		return err
 	}
 	if f.json {

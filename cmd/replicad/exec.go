@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 )
 
@@ -32,7 +33,7 @@ func newExec(std stdio) *cobra.Command {
 			opt.Logf = func(format string, args ...any) { console.Printf(std.err, "replicad exec: "+format+"\n", args...) }
 			program, err := exec.LookPath(args[0])
 			if err != nil {
-				return coded(exitUsage, fmt.Errorf("command %q: %w", args[0], err))
+				return usage.Wrong(fmt.Errorf("command %q: %w", args[0], err))
 			}
 			if err := launch.Create(cmd.Context(), opt); errors.Is(err, launch.ErrNoDaemon) {
 				return coded(exitNobody, err)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/replicad/replicad/internal/console"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -32,7 +33,7 @@ func fewFlags(cmd *cobra.Command) {
 	})
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if *all {
-			return coded(exitUsage, errors.New("--all goes with --help"))
+			return usage.Wrong(errors.New("--all goes with --help"))
 		}
 		return nil
 	}

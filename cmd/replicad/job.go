@@ -7,6 +7,7 @@ import (
 
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -74,7 +75,7 @@ func newJobToken(std stdio) *cobra.Command {
 				return err
 			}
 			if err := replica.CheckJobName(args[0]); err != nil {
-				return coded(exitUsage, fmt.Errorf("job %w", err))
+				return usage.Wrong(fmt.Errorf("job %w", err))
 			}
 			token := c.JobToken(args[0])
 			if token == "" {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/shm"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -38,7 +39,7 @@ func newKeeper(std stdio) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if socket == "" {
-				return coded(exitUsage, fmt.Errorf("no socket: give --socket PATH, the daemon's keeper_socket"))
+				return usage.Wrong(fmt.Errorf("no socket: give --socket PATH, the daemon's keeper_socket"))
 			}
 			if detach {
 				pid, err := detachKeeper(cmd.Context(), socket, logFile)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -75,7 +76,7 @@ func newPKIOperator(std stdio) *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := replica.CheckName(args[0]); err != nil {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 			if err := pki.AddOperator(dir, args[0], time.Now(), replica.CertEpoch(after)); err != nil {
 				return coded(exitConfig, err)
@@ -103,7 +104,7 @@ func newPKIVerb(std stdio, verb, short string, flags func(*cobra.Command), do fu
 			nodes := make([]replica.NodeName, 0, len(args))
 			for _, a := range args {
 				if err := replica.CheckName(a); err != nil {
-					return coded(exitUsage, err)
+					return usage.Wrong(err)
 				}
 				nodes = append(nodes, replica.NodeName(a))
 			}

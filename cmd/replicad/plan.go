@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/memplan"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -53,7 +54,7 @@ func newPlanMemory(std stdio) *cobra.Command {
 			}
 			p, err := memplan.New(j)
 			if err != nil {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 			if asJSON {
 				err = console.JSON(std.out, p)
@@ -130,7 +131,7 @@ func (f memoryFlags) read(cmd *cobra.Command) (j memplan.Job, err error) {
 		err = j.Check()
 	}
 	if err != nil {
-		err = coded(exitUsage, err)
+		err = usage.Wrong(err)
 	}
 	return j, err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/memplan"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 )
 
@@ -33,7 +34,7 @@ func newPlanDurable(std stdio) *cobra.Command {
 			s.Rate = uint64(rate)
 			d, err := memplan.NewDurable(j, s)
 			if err != nil {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 			if asJSON {
 				err = console.JSON(std.out, d)

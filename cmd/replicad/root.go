@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/replicad/replicad/internal/console"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 )
 
@@ -25,7 +26,7 @@ func run(ctx context.Context, args []string, std stdio) int {
 		}
 	}
 	if err != nil && !began {
-		err = coded(exitUsage, fmt.Errorf("%w (see `%s --help`)", err, cmd.CommandPath()))
+		err = usage.Wrong(fmt.Errorf("%w (see `%s --help`)", err, cmd.CommandPath()))
 	}
 	if err != nil && err.Error() != "" {
 		console.Printf(std.err, "replicad: %v\n", console.Paragraph(err.Error()))

@@ -14,6 +14,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/internal/unixsock"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -60,10 +61,10 @@ func newRun(std stdio) *cobra.Command {
 				return err
 			}
 			if opt.Preloaded, err = preloaded(); err != nil {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 			if opt.Kept, err = keptFiles(f.keep); err != nil {
-				return coded(exitUsage, fmt.Errorf("--keep-file: %w", err))
+				return usage.Wrong(fmt.Errorf("--keep-file: %w", err))
 			}
 			if opt.Kept != nil {
 				defer opt.Kept.Close()
@@ -74,7 +75,7 @@ func newRun(std stdio) *cobra.Command {
 			if f.nohup {
 				away, err := leaveTerminal(&opt, std)
 				if err != nil {
-					return coded(exitUsage, err)
+					return usage.Wrong(err)
 				}
 				defer away.Close()
 			}
@@ -185,7 +186,7 @@ func (f *runFlags) job(ctx context.Context, args []string, std stdio) (launch.Op
 		return o, err
 	}
 	o.Begun = f.lease.begun
-	return o, coded(exitUsage, o.Validate())
+	return o, usage.Wrong(o.Validate())
 }
 
 // options are those of the flags, with the socket, token and host of the configuration where no flag says otherwise.
@@ -196,12 +197,12 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 	o.Groups, o.Named, badGroups = launch.ParseGroups(f.groups)
 	o.Nondeterministic, badLoose = launch.ParseList[replica.GroupID](f.loose)
 	if err := errors.Join(badRanks, badGroups, badLoose); err != nil {
-		return o, coded(exitUsage, err)
+		return o, usage.Wrong(err)
 	}
 	judged := o // before the identity, whose lack would hide what is wrong with the flags
 	judged.Command, judged.Socket = args, "of the configuration"
 	if err := judged.Validate(); err != nil {
-		return o, coded(exitUsage, err)
+		return o, usage.Wrong(err)
 	}
 	if o.Socket == "" {
 		c, err := f.load(nil)
@@ -223,7 +224,7 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 	o.Program, _ = os.Executable() // without it ranks look for one on the path
 	o.Command, o.Env, o.Stdout, o.Stderr = args, os.Environ(), std.out, std.err
 	o.Logf = func(format string, args ...any) { console.Printf(std.err, "replicad run: "+format+"\n", args...) }
-	return o, coded(exitUsage, o.Validate())
+	return o, usage.Wrong(o.Validate())
 }
 
 // preloaded is the connection to a process that was prepared for this launcher (replicad_preload.py says how); nil: there is none.
@@ -266,15 +267,16 @@ func (f *runFlags) showToken(o *launch.Options) error {
 	}
 	file, err := os.Open(f.tokenFile)
 	if err != nil {
-		return coded(exitUsage, fmt.Errorf("--token-file: %w", err))
+		return usage.Wrong(fmt.Errorf("--token-file: %w", err))
 	}
 	defer file.Close()
 	b, err := io.ReadAll(io.LimitReader(file, maxTokenFile))
 	if err != nil {
-		return coded(exitUsage, fmt.Errorf("--token-file %s: %w", f.tokenFile, err))
+		return usage.Wrong(fmt.Errorf("--token-file %s: %w", f.tokenFile, err))
 	}
 	if o.Token = strings.TrimSpace(string(b)); o.Token == "" {
-		return coded(exitUsage, fmt.Errorf("--token-file %s is empty: put there what `replicad job token %s` prints on a node", f.tokenFile, o.Job))
+		return usage.Wrong(fmt.Errorf("--token-file %s is empty: put there what `replicad job token %s` prints on a node", f.tokenFile,
+			o.Job))
 	}
 	return nil
 }

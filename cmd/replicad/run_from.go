@@ -11,6 +11,8 @@ import (
 
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/place"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -23,18 +25,18 @@ const fromPatience = time.Minute
 func (f *runFlags) origin(ctx context.Context, std stdio) (from *wire.From, err error) {
 	if f.from == "" {
 		if f.fromJob != "" {
-			return nil, coded(exitUsage, errors.New("--from-job names a job of the place that --from names: give both"))
+			return nil, usage.Wrong(errors.New("--from-job names a job of the place that --from names: give both"))
 		}
 		return nil, nil
 	}
 	asked, err := fromName(f.from, f.fromJob)
 	if err != nil {
-		return nil, coded(exitUsage, fmt.Errorf("--from: %w", err))
+		return nil, usage.Wrong(fmt.Errorf("--from: %w", err))
 	}
 	from = &wire.From{Origin: replica.Origin{Asked: asked}}
 	ctx, cancel := context.WithTimeoutCause(ctx, fromPatience, fmt.Errorf("no answer for %v", fromPatience))
 	defer cancel()
-	if f.lease, err = (ckpt{std, new(keyring)}).origin(ctx, &from.Origin); err != nil {
+	if f.lease, err = (ckpt{std, place.Finder{Notes: std.err, Keyring: new(place.Keyring)}}).origin(ctx, &from.Origin); err != nil {
 		from.Failed = replica.Line(err.Error(), wire.MaxRefusedText)
 	}
 	return from, nil
@@ -42,7 +44,7 @@ func (f *runFlags) origin(ctx context.Context, std stdio) (from *wire.From, err 
 
 // fromName is the argument of --from with its job, and with the whole path of a directory: ranks may run elsewhere.
 func fromName(arg, job string) (string, error) {
-	root, _, err := parseWhere(arg)
+	root, _, err := place.Parse(arg)
 	if err != nil {
 		return "", err
 	}
@@ -69,16 +71,16 @@ func fromName(arg, job string) (string, error) {
 
 // origin fills in what Asked names, which is kept until the lease ends.
 func (c ckpt) origin(ctx context.Context, o *replica.Origin) (lease *originLease, err error) {
-	w, err := c.find(ctx, o.Asked, defaultWho())
+	w, err := c.Find(ctx, o.Asked, place.DefaultWho())
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if lease == nil {
-			w.close()
+			w.Close()
 		}
 	}()
-	err = c.read(ctx, w, func(f catalog.Found) (err error) {
+	err = w.Read(ctx, func(f catalog.Found) (err error) {
 		lease, err = c.begins(ctx, w, f, o)
 		return err
 	})
@@ -86,29 +88,29 @@ func (c ckpt) origin(ctx context.Context, o *replica.Origin) (lease *originLease
 }
 
 // begins fills in a generation that a job begins with.
-func (c ckpt) begins(ctx context.Context, w *where, f catalog.Found, o *replica.Origin) (*originLease, error) {
+func (c ckpt) begins(ctx context.Context, w *place.Place, f catalog.Found, o *replica.Origin) (*originLease, error) {
 	if err := f.Readable(); err != nil {
 		return nil, err
 	}
-	o.URL, o.Job, o.Run, o.Place, o.Generation, o.World = w.cat.URL(), f.Job, f.Commit.Run, f.Where(), f.Generation, f.Layout.World
+	o.URL, o.Job, o.Run, o.Place, o.Generation, o.World = w.Cat.URL(), f.Job, f.Commit.Run, f.Where(), f.Generation, f.Layout.World
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	l, refused := w.cat.Lease(ctx, f.Run, f.Generation, "a job begins with it")
+	l, refused := w.Cat.Lease(ctx, f.Run, f.Generation, "a job begins with it")
 	if errors.Is(refused, catalog.ErrNone) {
-		return nil, fmt.Errorf("step %d of %s/%s: %w", f.Generation.Step, w.cat.URL(), f.Job, refused)
+		return nil, fmt.Errorf("step %d of %s/%s: %w", f.Generation.Step, w.Cat.URL(), f.Job, refused)
 	}
-	if _, err := w.cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation); err != nil { // it is kept now: another look would find the same
+	if _, err := w.Cat.Holds(ctx, f.Job, f.Commit.Run, f.Generation); err != nil { // it is kept now: another look would find the same
 		if refused == nil {
 			err = errors.Join(err, l.End(ctx))
 		}
-		return nil, fmt.Errorf("step %d of %s/%s: %s", f.Generation.Step, w.cat.URL(), f.Job, catalog.Plain(err))
+		return nil, fmt.Errorf("step %d of %s/%s: %s", f.Generation.Step, w.Cat.URL(), f.Job, catalog.Plain(err))
 	}
 	if refused != nil {
 		console.Printf(c.std.err, "--from is kept by no lease, so that it may be deleted before the ranks have read it: %v\n", refused)
 		return nil, nil
 	}
-	return holdLease(ctx, l, w.close), nil
+	return holdLease(ctx, l, w.Close), nil
 }
 
 // originEnd is how long the end of a launcher waits for that of its lease. One that is not ended ends by itself.

@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalogtest"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -18,7 +20,7 @@ import (
 func TestOriginOfARun(t *testing.T) {
 	dir := t.TempDir()
 	for _, step := range []replica.Step{10, 20, 30} {
-		writeGeneration(t, dir, step, 1)
+		catalogtest.Write(t, dir, step, 1)
 	}
 	t.Chdir(dir)
 	url := "file://" + dir
@@ -59,7 +61,7 @@ func TestOriginOfARun(t *testing.T) {
 			}
 		}
 	}
-	bend(t, dir, ckptJob, "*", "step-00000030.e1", "group-0.*.safetensors")
+	catalogtest.Bend(t, dir, ckptJob, "*", "step-00000030.e1", "group-0.*.safetensors")
 	expect(t, exitFailed, []string{"verify", dir}, "step 30")
 	f := runFlags{from: dir + "@30"}
 	if got, err := f.origin(t.Context(), stdio{err: &bytes.Buffer{}}); err != nil || !strings.Contains(got.Failed, "step 30 of "+url+"/"+ckptJob) {
@@ -82,7 +84,7 @@ func TestOriginIsKeptUntilTheJobHasBegun(t *testing.T) {
 	for name, ends := range map[string]func(o *originLease){"the ranks have read it": (*originLease).begun, "the launcher ends": (*originLease).end} {
 		dir := t.TempDir()
 		for _, step := range []replica.Step{10, 20} {
-			writeGeneration(t, dir, step, 1)
+			catalogtest.Write(t, dir, step, 1)
 		}
 		expect(t, 0, []string{"verify", dir + "@20"}) // one that nobody has read pushes nothing out
 		f := runFlags{from: dir + "@10"}
@@ -105,9 +107,9 @@ func TestOriginIsKeptUntilTheJobHasBegun(t *testing.T) {
 func TestOriginByHint(t *testing.T) {
 	dir := t.TempDir()
 	for _, step := range []replica.Step{10, 20} {
-		writeGeneration(t, dir, step, 1)
+		catalogtest.Write(t, dir, step, 1)
 	}
-	st, err := openStore(t.Context(), dir, io.Discard)
+	st, err := place.OpenStore(t.Context(), dir, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +132,7 @@ func TestOriginByHint(t *testing.T) {
 		t.Errorf("%v, %q, %v", got, got.Failed, err)
 	}
 	f.lease.end()
-	deleteGeneration(t, dir, 10)
+	catalogtest.Delete(t, dir, 10)
 	if got, err := f.origin(t.Context(), stdio{}); err != nil || !strings.Contains(got.Failed, "names step 10") || !strings.Contains(got.Failed, "@best:loss") {
 		t.Errorf("of one that is gone: %v, %q, %v", got, got.Failed, err)
 	}

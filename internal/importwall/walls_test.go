@@ -30,6 +30,7 @@ const side = 9
 var walls = map[string]wall{
 	"replica":            {0, []string{}, nil},
 	"internal/invariant": {0, []string{}, nil},
+	"internal/usage":     {0, []string{}, nil},
 	"internal/owner":     {0, []string{}, []string{"golang.org/x/sys/unix"}},
 
 	"lock":                   {1, []string{"replica", "internal/planted"}, nil},
@@ -91,8 +92,11 @@ var walls = map[string]wall{
 	"internal/holding":       {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
 	"internal/durable":      {4, []string{"internal/durable/azure", "internal/durable/directory", "internal/durable/gcs", "internal/durable/remote", "internal/durable/s3", "internal/durable/store"}, nil},
-	"internal/durable/pipe": {4, []string{"replica", "internal/durable/catalog", "internal/durable/format", "internal/durable/safetensors"}, nil},
+	"internal/durable/pipe": {4, []string{"replica", "internal/durable/catalog", "internal/durable/format", "internal/durable/safetensors", "internal/usage"}, nil},
 	"internal/durable/tier": {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/kept", "internal/durable/retain", "internal/durable/sealed", "internal/durable/store"}, nil},
+
+	"internal/durable/place": {5, []string{"replica", "internal/console", "internal/durable", "internal/durable/catalog", "internal/durable/format",
+		"internal/durable/remote", "internal/durable/sealed", "internal/durable/store", "internal/usage"}, nil},
 
 	"internal/host/act":     {4, []string{"replica", "internal/holding", "internal/session", "internal/shm"}, nil},
 	"internal/host/carried": {4, []string{"internal/durable/kept"}, nil},
@@ -123,7 +127,7 @@ var walls = map[string]wall{
 	"internal/host/job":       {6, []string{"lock", "recovery", "replica", "transfer", "internal/config", "internal/control", "internal/exposure", "internal/holding", "internal/host/act", "internal/host/admission", "internal/host/adoption", "internal/host/growth", "internal/host/lacks", "internal/host/launchers", "internal/host/mirrors", "internal/host/push", "internal/host/rank", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/planted", "internal/session", "internal/shm", "internal/wire"}, nil},
 	"internal/host":           {7, []string{"replica", "transfer", "internal/account", "internal/audit", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/host/act", "internal/host/admission", "internal/host/adoption", "internal/host/agents", "internal/host/fetch", "internal/host/growth", "internal/host/hands", "internal/host/job", "internal/host/launchers", "internal/host/mirrors", "internal/host/push", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":           {8, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
-	"internal/launch":         {4, []string{"replica", "internal/preload", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
+	"internal/launch":         {4, []string{"replica", "internal/durable/sealed", "internal/preload", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
 	"chaos/cluster":           {4, []string{"replica", "internal/config", "internal/pace", "internal/pki"}, []string{"golang.org/x/sys/unix"}},
 	"chaos":                   {5, []string{"replica", "internal/config", "internal/pace", "internal/shm", "chaos/cluster", "chaos/netfault"}, []string{"golang.org/x/sys/unix"}},
 	"chaos/hostile":           {5, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki", "internal/unixsock", "internal/wire"}, []string{"github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
@@ -138,6 +142,7 @@ var walls = map[string]wall{
 	"examples/textlm/data":         {side, []string{}, nil},
 	"examples/textlm/model":        {side, []string{}, []string{"golang.org/x/sys/unix"}},
 	"internal/planted":             {0, []string{}, nil},
+	"internal/durable/catalogtest": {side, []string{"replica", "internal/durable", "internal/durable/catalog", "internal/durable/durabletest", "internal/durable/format", "internal/durable/sealed"}, []string{"filippo.io/age"}},
 	"internal/durable/durabletest": {side, []string{"replica", "rng", "internal/durable/safetensors"}, nil},
 	"internal/durable/memory":      {side, []string{"internal/durable/store"}, nil},
 	"internal/fixture":             {side, []string{"replica", "internal/wire"}, []string{"github.com/cespare/xxhash/v2"}},
