@@ -19,7 +19,7 @@ and with @last, the command takes the newest generation that is whole, and the n
 
 // newCkpt has the verbs on generations in stores. One more is a line here.
 func newCkpt(std stdio) *cobra.Command {
-	c := ckpt{std, place.Finder{Notes: std.err, Keyring: new(place.Keyring)}}
+	c := ckptVerbs{std, place.Finder{Notes: std.err, Keyring: new(place.Keyring)}}
 	g := group("ckpt", "List, verify, compare, keep, copy and delete durable checkpoints",
 		c.ls(), c.show(), c.verify(), c.diff(), c.pin(), c.unpin(), c.prune(), c.cp(), c.export(), c.imports(), c.log(), c.wait(), c.pipe(), ckptSave(std))
 	g.Long = ckptLong
@@ -28,7 +28,7 @@ func newCkpt(std stdio) *cobra.Command {
 	return g
 }
 
-type ckpt struct {
+type ckptVerbs struct {
 	std stdio
 	place.Finder
 }

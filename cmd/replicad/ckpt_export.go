@@ -1,15 +1,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/replicad/replicad/internal/console"
-	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/durable/formats/convert"
-	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 )
@@ -25,7 +23,7 @@ type exported struct {
 	convert.Done
 }
 
-func (c ckpt) export() *cobra.Command {
+func (c ckptVerbs) export() *cobra.Command {
 	var f common
 	var want convert.Want
 	var renames []string
@@ -48,7 +46,7 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 			if !slices.Contains(convert.Formats, want.Format) {
 				return usage.Wrong(fmt.Errorf("--to %.40q: want one of %s", want.Format, strings.Join(convert.Formats, ", ")))
 			}
-			if want.Map, err = parseRenames(renames); err != nil {
+			if want.Map, err = ckpt.Renames(renames); err != nil {
 				return err
 			}
 			w, err := c.Find(ctx, args[0], f.name())
@@ -56,12 +54,8 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 				return err
 			}
 			defer w.Close()
-			want.Dir, want.Refused = args[1], func(err error) {
-				console.Printf(c.std.err, "read without a lease, so that retention may delete it meanwhile: %s\n",
-					console.Line(err.Error()))
-			}
-			want.Moved = c.slow("export").moved
-			found, done, err := c.exported(ctx, w, want)
+			want.Dir = args[1]
+			found, done, err := ckpt.Export(ctx, w, want)
 			if err != nil {
 				return err
 			}
@@ -82,27 +76,6 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 	return cmd
 }
 
-func parseRenames(list []string) (out []convert.Rename, err error) {
-	for _, s := range list {
-		r, err := convert.ParseRename(s)
-		if err != nil {
-			return nil, usage.Wrong(err)
-		}
-		out = append(out, r)
-	}
-	return out, nil
-}
-
-// exported writes the generation that is meant.
-func (c ckpt) exported(ctx context.Context, w *place.Place, want convert.Want) (found catalog.Found, done convert.Done, err error) {
-	err = w.Read(ctx, func(f catalog.Found) (err error) {
-		found = f
-		done, err = convert.Export(ctx, w.Cat, f, want)
-		return err
-	})
-	return found, done, err
-}
-
 // alongside names the kept files of a conversion, the first ones.
 func alongside(names []string) string {
 	const most = 4
@@ -119,7 +92,7 @@ func alongside(names []string) string {
 }
 
 // notes prints what is to be known of a conversion.
-func (c ckpt) notes(list []string) {
+func (c ckptVerbs) notes(list []string) {
 	for _, n := range list {
 		console.Printf(c.std.err, "note: %s\n", console.Line(n))
 	}

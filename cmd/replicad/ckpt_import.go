@@ -7,6 +7,7 @@ import (
 
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/durable/formats/convert"
 	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/replicad/replicad/internal/usage"
@@ -14,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (c ckpt) imports() *cobra.Command {
+func (c ckptVerbs) imports() *cobra.Command {
 	var f common
 	var renames, recipients []string
 	var step uint64
@@ -29,7 +30,7 @@ tells them by their content. The run carries a Hugging Face folder's small files
 tensors' is left out, and so is a tensor that no generation can hold. Each is named.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if into.Map, err = parseRenames(renames); err != nil {
+			if into.Map, err = ckpt.Renames(renames); err != nil {
 				return err
 			}
 			if root == "" {
@@ -50,7 +51,7 @@ tensors' is left out, and so is a tensor that no generation can hold. Each is na
 				return err
 			}
 			defer st.Close()
-			into.Moved = c.slow("import").moved
+			into.Moved = ckpt.NewMeter(c.std.err, "import").Moved
 			done, err := convert.Import(cmd.Context(), args[0], catalog.New(st, catalog.Options{Who: f.name(), Keys: keys,
 				Note: func(err error) { console.Printf(c.std.err, "note: %s\n", console.Line(err.Error())) }}), into)
 			if err != nil {

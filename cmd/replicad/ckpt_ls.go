@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,8 +10,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/console"
-	"github.com/replicad/replicad/internal/durable/catalog"
-	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
@@ -20,43 +18,7 @@ import (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// lsRow is a line of `ckpt ls --json`.
-type lsRow struct {
-	Job       string                   `json:"job"`
-	Run       string                   `json:"run"`
-	Step      replica.Step             `json:"step"`
-	Epoch     replica.Epoch            `json:"epoch"`
-	Position  replica.Position         `json:"position"`
-	State     catalog.State            `json:"state"`
-	Why       string                   `json:"why,omitempty"`
-	Bytes     uint64                   `json:"bytes"`
-	Written   *time.Time               `json:"written,omitempty"`
-	Read      *time.Time               `json:"read,omitempty"`
-	Metrics   map[string]format.Metric `json:"metrics,omitempty"`
-	Loader    *uint64                  `json:"loader_epoch,omitempty"`
-	Pinned    []string                 `json:"pinned,omitempty"`
-	Keep      string                   `json:"keep,omitempty"`
-	Stripped  bool                     `json:"stripped,omitempty"`
-	Encrypted bool                     `json:"encrypted,omitempty"`
-}
-
-func rowOf(l catalog.Listed) lsRow {
-	r := lsRow{Job: l.Run.Job, Run: l.Run.Run, Step: l.Generation.Step, Epoch: l.Generation.Epoch, Position: l.Row.Position, State: l.State, Why: l.Why,
-		Bytes: l.Row.Bytes, Metrics: l.Row.Metrics, Loader: l.Row.Loader, Keep: l.Row.Keep, Stripped: l.Row.Stripped, Encrypted: l.Row.Sealed}
-	if l.Row.At > 0 {
-		at := time.UnixMilli(l.Row.At)
-		r.Written = &at
-	}
-	if !l.Read.IsZero() {
-		r.Read = &l.Read
-	}
-	for _, p := range l.Pins {
-		r.Pinned = append(r.Pinned, p.Who)
-	}
-	return r
-}
-
-func (c ckpt) ls() *cobra.Command {
+func (c ckptVerbs) ls() *cobra.Command {
 	var f common
 	return f.add(&cobra.Command{
 		Use:   "ls WHERE",
@@ -74,23 +36,9 @@ whole. ` + "`ckpt verify`" + ` reads one.`,
 				return err
 			}
 			defer w.Close()
-			list, err := w.List(cmd.Context())
+			rows, err := ckpt.List(cmd.Context(), w)
 			if err != nil {
 				return err
-			}
-			if w.At != nil {
-				l, err := w.Listed(cmd.Context())
-				if err != nil {
-					return err
-				}
-				list = []catalog.Listed{l}
-			}
-			if err := w.Known(cmd.Context(), list); err != nil {
-				return err
-			}
-			rows := []lsRow{}
-			for _, l := range list {
-				rows = append(rows, rowOf(l))
 			}
 			if f.json {
 				return console.JSON(c.std.out, rows)
@@ -100,7 +48,7 @@ whole. ` + "`ckpt verify`" + ` reads one.`,
 	}, false)
 }
 
-func (c ckpt) printRows(rows []lsRow) error {
+func (c ckptVerbs) printRows(rows []ckpt.Row) error {
 	if len(rows) == 0 {
 		err := console.Write(c.std.out, "no generations\n")
 		return err
@@ -139,7 +87,7 @@ func (c ckpt) printRows(rows []lsRow) error {
 	return nil
 }
 
-func (c ckpt) log() *cobra.Command {
+func (c ckptVerbs) log() *cobra.Command {
 	var f common
 	most := 100
 	cmd := f.add(&cobra.Command{
@@ -155,20 +103,9 @@ func (c ckpt) log() *cobra.Command {
 				return err
 			}
 			defer w.Close()
-			jobs, err := w.Jobs(cmd.Context())
+			all, jobs, err := ckpt.Logs(cmd.Context(), w, most)
 			if err != nil {
 				return err
-			}
-			all := make(map[string][]format.Log)
-			for _, job := range jobs {
-				lines, unreadable, err := w.Cat.Logs(cmd.Context(), job, most)
-				if err != nil {
-					return err
-				}
-				all[job] = append([]format.Log{}, lines...)
-				if unreadable > 0 {
-					console.Printf(c.std.err, "job %s: %d lines of the log cannot be read\n", job, unreadable)
-				}
 			}
 			if f.json {
 				return console.JSON(c.std.out, all)
@@ -191,7 +128,7 @@ func (c ckpt) log() *cobra.Command {
 	return cmd
 }
 
-func (c ckpt) wait() *cobra.Command {
+func (c ckptVerbs) wait() *cobra.Command {
 	var f common
 	var newer uint64
 	every, most := 5*time.Second, time.Duration(0)
@@ -212,51 +149,18 @@ func (c ckpt) wait() *cobra.Command {
 				ctx, cancel = context.WithTimeoutCause(ctx, most, fmt.Errorf("no generation beyond step %d within %v", newer, most))
 				defer cancel()
 			}
-			for {
-				l, err := c.beyond(ctx, args[0], replica.Step(newer))
-				if err != nil && !errors.Is(err, catalog.ErrNone) {
-					return err
-				}
-				if err == nil {
-					if f.json {
-						return console.JSON(c.std.out, rowOf(l))
-					}
-					return c.printRows([]lsRow{rowOf(l)})
-				}
-				t := time.NewTimer(every)
-				select {
-				case <-t.C:
-				case <-ctx.Done():
-					t.Stop()
-					return context.Cause(ctx)
-				}
+			row, err := ckpt.Wait(ctx, c.Finder, args[0], replica.Step(newer), every)
+			if err != nil {
+				return err
 			}
+			if f.json {
+				return console.JSON(c.std.out, row)
+			}
+			return c.printRows([]ckpt.Row{row})
 		},
 	}, false)
 	cmd.Flags().Uint64Var(&newer, "newer", 0, "the step that is known already")
 	cmd.Flags().DurationVar(&every, "every", every, "how often to look")
 	cmd.Flags().DurationVar(&most, "timeout", 0, "give up after this long (0: never)")
 	return cmd
-}
-
-// beyond finds the newest generation beyond a step; ErrNone: there is none yet.
-func (c ckpt) beyond(ctx context.Context, arg string, step replica.Step) (l catalog.Listed, err error) {
-	w, err := c.Find(ctx, arg, "")
-	if err != nil {
-		return l, err
-	}
-	defer w.Close()
-	list, err := w.List(ctx)
-	if err != nil {
-		return l, err
-	}
-	for _, l := range list {
-		if l.Generation.Step <= step || l.State != catalog.Good && l.State != catalog.Unread {
-			continue
-		}
-		if _, err := w.Cat.Get(ctx, l.Run, l.Generation); err == nil {
-			return l, nil
-		}
-	}
-	return l, catalog.ErrNone
 }

@@ -74,7 +74,7 @@ func TestCommandsWithoutAnObject(t *testing.T) {
 			}
 			f := runFlags{from: at}
 			from, err := f.origin(t.Context(), stdio{err: &bytes.Buffer{}})
-			f.lease.end()
+			f.lease.End()
 			if err != nil || from.Failed != "" || from.Generation.Step != want {
 				t.Errorf("%s %s: --from: %+v, %v", key, harm, from, err)
 			}

@@ -63,7 +63,7 @@ func TestCommandsWithoutAKey(t *testing.T) {
 	if got, err := f.origin(t.Context(), stdio{err: &bytes.Buffer{}}); err != nil || got.Failed != "" || got.Generation.Step != 30 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	f.lease.end()
+	f.lease.End()
 	answer.Reset()
 	if code := run(t.Context(), []string{"ckpt", "pipe", dir}, stdio{strings.NewReader(`{"op":"open"}` + "\n"), &answer, &bytes.Buffer{}}); code != exitOK || !strings.Contains(answer.String(), `"tensors"`) {
 		t.Errorf("the pipe: %d, %.300s", code, answer.String())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/catalogtest"
+	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/place"
@@ -22,7 +23,7 @@ import (
 const ckptJob = durabletest.JobName
 
 // ckptRows runs `ckpt ls --json`.
-func ckptRows(t *testing.T, args ...string) (rows []lsRow) {
+func ckptRows(t *testing.T, args ...string) (rows []ckpt.Row) {
 	t.Helper()
 	code, out, errout := try(t, append([]string{"ckpt", "ls", "--json"}, args...)...)
 	if code != exitOK {

@@ -26,7 +26,7 @@ func newExec(std stdio) *cobra.Command {
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt, err := f.job(cmd.Context(), args, std)
-			defer func() { f.lease.end() }() // not behind the exec: it ends by itself, when the ranks have long read
+			defer func() { f.lease.End() }() // not behind the exec: it ends by itself, when the ranks have long read
 			if err != nil {
 				return err
 			}

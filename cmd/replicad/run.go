@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/replicad/replicad/internal/console"
+	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/internal/unixsock"
@@ -26,7 +27,7 @@ type runFlags struct {
 	ranks, groups string
 	loose         string // groups whose ranks may differ
 	from, fromJob string // what a new job begins with
-	lease         *originLease
+	lease         *ckpt.Lease
 	tokenFile     string
 	keep          []string // files and folders that the run is to carry
 	nohup         bool
@@ -56,7 +57,7 @@ func newRun(std stdio) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt, err := f.job(cmd.Context(), args, std)
-			defer func() { f.lease.end() }()
+			defer func() { f.lease.End() }()
 			if err != nil {
 				return err
 			}
@@ -185,7 +186,7 @@ func (f *runFlags) job(ctx context.Context, args []string, std stdio) (launch.Op
 	if o.From, err = f.origin(ctx, std); err != nil {
 		return o, err
 	}
-	o.Begun = f.lease.begun
+	o.Begun = f.lease.Begun
 	return o, usage.Wrong(o.Validate())
 }
 

@@ -98,6 +98,10 @@ var walls = map[string]wall{
 	"internal/durable/place": {5, []string{"replica", "internal/console", "internal/durable", "internal/durable/catalog", "internal/durable/format",
 		"internal/durable/remote", "internal/durable/sealed", "internal/durable/store", "internal/usage"}, nil},
 
+	"internal/durable/ckpt": {6, []string{"replica", "internal/console", "internal/durable/catalog", "internal/durable/format", "internal/durable/formats/convert",
+		"internal/durable/kept", "internal/durable/pipe", "internal/durable/place", "internal/durable/retain", "internal/durable/sealed", "internal/durable/store",
+		"internal/usage", "internal/wire"}, nil},
+
 	"internal/host/act":     {4, []string{"replica", "internal/holding", "internal/session", "internal/shm"}, nil},
 	"internal/host/carried": {4, []string{"internal/durable/kept"}, nil},
 	"internal/host/room":    {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},

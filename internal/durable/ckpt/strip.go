@@ -1,4 +1,4 @@
-package main
+package ckpt
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 )
 
 // ended refuses runs that a fleet may still write: by the age of what it wrote last, since the store knows nothing of fleets.
-func (c ckpt) ended(ctx context.Context, w *place.Place, jobs []string, idle time.Duration) error {
+func ended(ctx context.Context, w *place.Place, jobs []string, idle time.Duration) error {
 	if idle <= 0 {
 		return nil // somebody knows that they have ended
 	}
@@ -31,7 +31,8 @@ func (c ckpt) ended(ctx context.Context, w *place.Place, jobs []string, idle tim
 				return err
 			}
 			if sign.What != "" && (sign.At.IsZero() || time.Since(sign.At) < idle) {
-				return fmt.Errorf("run %s of job %s may be live: %s is %s old, and a run counts as finished after %v without one. Nothing was changed. Name a run that has ended (%s/%s/RUN), or, where this one has, say so with --idle 0s",
+				return fmt.Errorf("run %s of job %s may be live: %s is %s old, and a run counts as finished after %v without one. "+
+					"Nothing was changed. Name a run that has ended (%s/%s/RUN), or, where this one has, say so with --idle 0s",
 					r.Run, job, sign.What, console.Age(sign.At), idle, w.Cat.URL(), job)
 			}
 		}
@@ -40,41 +41,41 @@ func (c ckpt) ended(ctx context.Context, w *place.Place, jobs []string, idle tim
 }
 
 // stripped strips a generation that stays, and says what became of it.
-func (c ckpt) stripped(ctx context.Context, w *place.Place, l catalog.Listed, g retain.Generation, why string, dry bool) (row stripRow,
+func stripped(ctx context.Context, w *place.Place, l catalog.Listed, g retain.Generation, why string, dry bool) (row StripRow,
 	err error) {
 	switch {
 	case l.Row.Stripped:
-		return stripRow{What: "stripped before"}, nil
+		return StripRow{What: "stripped before"}, nil
 	case g.Pinned || g.Open:
-		return stripRow{What: "not stripped: it is pinned"}, nil
+		return StripRow{What: "not stripped: it is pinned"}, nil
 	case l.State == catalog.Damaged:
-		return stripRow{What: "not stripped: it failed a read"}, nil
+		return StripRow{What: "not stripped: it failed a read"}, nil
 	}
 	f, err := w.Cat.Get(ctx, l.Run, l.Generation)
 	if err != nil {
-		return stripRow{What: "NOT stripped"}, err
+		return StripRow{What: "NOT stripped"}, err
 	}
 	freed, err := w.Cat.Strip(ctx, f, why, dry)
 	switch {
 	case errors.Is(err, catalog.ErrPinned):
-		return stripRow{What: "not stripped: it is pinned"}, nil
+		return StripRow{What: "not stripped: it is pinned"}, nil
 	case errors.Is(err, catalog.ErrNothing):
-		return stripRow{What: "not stripped: " + catalog.ErrNothing.Error()}, nil
+		return StripRow{What: "not stripped: " + catalog.ErrNothing.Error()}, nil
 	case err != nil:
-		return stripRow{What: "NOT stripped"}, err
+		return StripRow{What: "NOT stripped"}, err
 	case dry:
-		return stripRow{"would strip", freed}, nil
+		return StripRow{"would strip", freed}, nil
 	}
-	return stripRow{"stripped", freed}, nil
+	return StripRow{"stripped", freed}, nil
 }
 
-// stripRow is what became of the optimizer's state of a generation.
-type stripRow struct {
+// StripRow is what became of the optimizer's state of a generation.
+type StripRow struct {
 	What  string `json:"what"`
 	Freed uint64 `json:"freed_bytes,omitempty"`
 }
 
-func (r stripRow) String() string {
+func (r StripRow) String() string {
 	if r.Freed == 0 {
 		return r.What
 	}

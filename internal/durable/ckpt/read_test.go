@@ -1,4 +1,4 @@
-package main
+package ckpt
 
 import (
 	"errors"
@@ -23,21 +23,21 @@ func TestCkptReadsBesideADeletion(t *testing.T) {
 	for _, step := range []replica.Step{10, 20} {
 		catalogtest.WriteInto(t, by, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), 0)
 	}
-	runs, err := by.Runs(t.Context(), ckptJob)
+	runs, err := by.Runs(t.Context(), durabletest.JobName)
 	if err != nil || len(runs) != 1 {
 		t.Fatal(runs, err)
 	}
 	step := func(to *replica.Step) func(catalog.Found) error {
 		return func(f catalog.Found) error { *to = f.Generation.Step; return nil }
 	}
-	for name, read := range map[string]func(t *testing.T, c ckpt, w *place.Place) (replica.Step, error){
-		"show": func(t *testing.T, c ckpt, w *place.Place) (replica.Step, error) {
-			s, err := c.look(t.Context(), w)
+	for name, read := range map[string]func(t *testing.T, w *place.Place) (replica.Step, error){
+		"show": func(t *testing.T, w *place.Place) (replica.Step, error) {
+			s, err := Look(t.Context(), w)
 			return s.Commit.Generation.Step, err
 		},
-		"verify": func(t *testing.T, c ckpt, w *place.Place) (at replica.Step, err error) {
+		"verify": func(t *testing.T, w *place.Place) (at replica.Step, err error) {
 			err = w.Again(func() error {
-				out, err := c.verified(t.Context(), w, how{record: true})
+				out, err := verified(t.Context(), w, Reading{Record: true})
 				if err == nil {
 					at = out[0].Step
 				}
@@ -50,18 +50,18 @@ func TestCkptReadsBesideADeletion(t *testing.T) {
 			})
 			return at, err
 		},
-		"export": func(t *testing.T, c ckpt, w *place.Place) (replica.Step, error) {
-			f, _, err := c.exported(t.Context(), w, convert.Want{Dir: t.TempDir() + "/out", Format: convert.Safetensors})
+		"export": func(t *testing.T, w *place.Place) (replica.Step, error) {
+			f, _, err := Export(t.Context(), w, convert.Want{Dir: t.TempDir() + "/out", Format: convert.Safetensors})
 			return f.Generation.Step, err
 		},
-		"cp": func(t *testing.T, c ckpt, w *place.Place) (at replica.Step, err error) {
+		"cp": func(t *testing.T, w *place.Place) (at replica.Step, err error) {
 			to := catalog.New(memory.New(), catalog.Options{Who: "me"})
 			return at, w.Read(t.Context(), func(f catalog.Found) error {
-				_, err := c.copy(t.Context(), w, f, to, rewriting{}, c.slow("copy"))
+				_, err := copy1(t.Context(), w, f, to, Copying{}, NewMeter(w.Notes, "copy"))
 				return errors.Join(err, step(&at)(f))
 			})
 		},
-		"pipe, diff": func(t *testing.T, c ckpt, w *place.Place) (at replica.Step, err error) {
+		"pipe, diff": func(t *testing.T, w *place.Place) (at replica.Step, err error) {
 			return at, w.Leased(t.Context(), "test", nil, func(f catalog.Found) error {
 				sh, err := w.Cat.OpenShard(t.Context(), f, replica.OfRank(0))
 				if err == nil {
@@ -70,12 +70,12 @@ func TestCkptReadsBesideADeletion(t *testing.T) {
 				return errors.Join(err, step(&at)(f))
 			})
 		},
-		"--from": func(t *testing.T, c ckpt, w *place.Place) (replica.Step, error) {
+		"--from": func(t *testing.T, w *place.Place) (replica.Step, error) {
 			var o replica.Origin
 			err := w.Read(t.Context(), func(f catalog.Found) error {
 				o = replica.Origin{Asked: "there"}
-				l, err := c.begins(t.Context(), w, f, &o)
-				l.end()
+				l, err := begins(t.Context(), w, f, &o)
+				l.End()
 				return err
 			})
 			return o.Generation.Step, err
@@ -96,7 +96,7 @@ func TestCkptReadsBesideADeletion(t *testing.T) {
 					return nil
 				}
 				w := &place.Place{Cat: catalog.New(m, catalog.Options{Who: "me"}), At: at, Close: func() {}, Notes: io.Discard}
-				got, err := read(t, ckpt{stdio{err: io.Discard}, place.Finder{Notes: io.Discard, Keyring: new(place.Keyring)}}, w)
+				got, err := read(t, w)
 				if err != nil || got != 10 && got != 20 {
 					t.Errorf("%s %v, deleted before call %d: step %d, %v", name, at, n, got, err)
 				}
