@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/admin"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
@@ -127,7 +128,7 @@ func TestWritesThatHaveEnded(t *testing.T) {
 		t.Errorf("code %d: %s%s", code, out, errout)
 	}
 	var b strings.Builder
-	err := followSave(t.Context(), &admin{socket: socket}, stdio{out: &b, err: &b}, s.Jobs[0])
+	err := followSave(t.Context(), admin.Client{Socket: socket}, stdio{out: &b, err: &b}, s.Jobs[0])
 	if err == nil || err.Error() != "not on disk, and not tried again: "+why || b.Len() > 0 {
 		t.Errorf("a write is followed with %v: %s", err, b.String())
 	}
@@ -173,7 +174,7 @@ func ordered(t *testing.T, challenge, answer string) (socket string, orders chan
 }
 
 func TestJobEnd(t *testing.T) {
-	t.Setenv(operatorVariable, "")
+	t.Setenv(admin.OperatorVariable, "")
 	socket, orders := ordered(t, "", "job lm had ended already, at step 7: finished")
 	code, out, errout := try(t, "job", "end", "lm", "--reason", "that's it & all", "--socket", socket)
 	if code != exitOK || out != "job lm had ended already, at step 7: finished\n" {
@@ -222,7 +223,7 @@ func TestOrdersAreSigned(t *testing.T) {
 		{"operator", "", []string{"job", "end", "lm", "--reason", ""}, control.Order{Verb: control.EndJob, Job: "lm", Why: "ended by an operator"}},
 		{"", "", []string{"voter", "list"}, control.Order{Verb: control.Voters}},
 	} {
-		t.Setenv(operatorVariable, tc.env)
+		t.Setenv(admin.OperatorVariable, tc.env)
 		if code, _, errout := try(t, append(tc.args, "--config", file)...); code != exitOK {
 			t.Fatalf("%v: code %d: %s", tc.args, code, errout)
 		}
@@ -249,11 +250,11 @@ func TestOrdersAreSigned(t *testing.T) {
 			t.Errorf("%v: signed by %q, want %q: %v", tc.args, who, tc.who, err)
 		}
 	}
-	t.Setenv(operatorVariable, at("operator-none.pem"))
+	t.Setenv(admin.OperatorVariable, at("operator-none.pem"))
 	if code, _, errout := try(t, "node", "clear", "b", "--config", file); code != exitConfig || !strings.Contains(errout, "operator-none.pem") {
 		t.Errorf("an operator that is not there: code %d: %s", code, errout)
 	}
-	t.Setenv(operatorVariable, "")
+	t.Setenv(admin.OperatorVariable, "")
 	if err := os.Remove(at("operator-key.pem")); err != nil {
 		t.Fatal(err)
 	}

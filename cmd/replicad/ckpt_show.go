@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -87,25 +88,7 @@ func (c ckptVerbs) printShown(s ckpt.Shown, tensors bool) error {
 	if com.Keep != "" {
 		console.Printf(t, "kept\t%s\n", replica.Line(com.Keep, 300))
 	}
-	for _, p := range s.Pins {
-		until := ""
-		if p.Until > 0 {
-			until = ", until " + time.Unix(p.Until, 0).UTC().Format(time.RFC3339)
-		}
-		console.Printf(t, "pinned\tby %s: %s%s\n", console.Line(p.Who), replica.Line(p.Why, 300), until)
-	}
-	for _, k := range s.Kept {
-		console.Printf(t, "kept file\t%s, %s\n", replica.Line(k.Name, 255), console.Size(uint64(k.Bytes)))
-	}
-	if s.KeptError != "" {
-		console.Printf(t, "kept files\t%s\n", replica.Line(s.KeptError, 300))
-	}
-	for _, rank := range sortedKeys(s.Generators) {
-		console.Printf(t, "generators\trank %s: %s\n", rank, replica.Line(fmt.Sprint(s.Generators[rank]), 300))
-	}
-	for _, rank := range sortedKeys(s.Loaders) {
-		console.Printf(t, "loaders\trank %s: %s\n", rank, replica.Line(string(s.Loaders[rank]), 300))
-	}
+	printBeside(t, s)
 	if s.Locked == nil {
 		console.Printf(t, "tensors\t%s\n", tensorTotals(s.Tensors))
 	}
@@ -126,6 +109,29 @@ func (c ckptVerbs) printShown(s ckpt.Shown, tensors bool) error {
 			replica.Line(place, 120), len(x.Pieces))
 	}
 	return t.Flush()
+}
+
+// printBeside shows what keeps a generation, which files its run carries, and what its first ranks have for themselves.
+func printBeside(t io.Writer, s ckpt.Shown) {
+	for _, p := range s.Pins {
+		until := ""
+		if p.Until > 0 {
+			until = ", until " + time.Unix(p.Until, 0).UTC().Format(time.RFC3339)
+		}
+		console.Printf(t, "pinned\tby %s: %s%s\n", console.Line(p.Who), replica.Line(p.Why, 300), until)
+	}
+	for _, k := range s.Kept {
+		console.Printf(t, "kept file\t%s, %s\n", replica.Line(k.Name, 255), console.Size(uint64(k.Bytes)))
+	}
+	if s.KeptError != "" {
+		console.Printf(t, "kept files\t%s\n", replica.Line(s.KeptError, 300))
+	}
+	for _, rank := range sortedKeys(s.Generators) {
+		console.Printf(t, "generators\trank %s: %s\n", rank, replica.Line(fmt.Sprint(s.Generators[rank]), 300))
+	}
+	for _, rank := range sortedKeys(s.Loaders) {
+		console.Printf(t, "loaders\trank %s: %s\n", rank, replica.Line(string(s.Loaders[rank]), 300))
+	}
 }
 
 // tensorTotals says how many there are, and how large, by class.

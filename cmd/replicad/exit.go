@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/replicad/replicad/internal/admin"
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/internal/wire"
@@ -77,6 +78,8 @@ func exitCode(ctx context.Context, err error) int {
 		return c.code
 	case usage.Is(err):
 		return exitUsage
+	case admin.IsNobody(err):
+		return exitNobody
 	}
 	if s, ok := endedBySignal(ctx, err); ok {
 		return 128 + int(s.Signal)

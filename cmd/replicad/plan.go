@@ -33,7 +33,7 @@ type memoryFlags struct {
 	spool                          config.Bytes
 	job                            memplan.Job
 	running                        string // the name of a job that runs
-	daemon                         admin
+	daemon                         adminFlags
 }
 
 func newPlanMemory(std stdio) *cobra.Command {
@@ -108,7 +108,10 @@ func (f memoryFlags) read(cmd *cobra.Command) (j memplan.Job, err error) {
 	j = f.job
 	if f.running != "" {
 		var s control.Status
-		if s, err = f.daemon.status(cmd.Context()); err == nil {
+		if _, err = f.daemon.find(); err == nil {
+			s, err = f.daemon.Status(cmd.Context())
+		}
+		if err == nil {
 			j, err = runningJob(s, f.running)
 		}
 		if err != nil {

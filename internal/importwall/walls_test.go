@@ -102,6 +102,7 @@ var walls = map[string]wall{
 		"internal/durable/kept", "internal/durable/pipe", "internal/durable/place", "internal/durable/retain", "internal/durable/sealed", "internal/durable/store",
 		"internal/usage", "internal/wire"}, nil},
 
+	"internal/admin":        {4, []string{"replica", "internal/config", "internal/console", "internal/control", "internal/pki", "internal/status", "internal/unixsock"}, nil},
 	"internal/host/act":     {4, []string{"replica", "internal/holding", "internal/session", "internal/shm"}, nil},
 	"internal/host/carried": {4, []string{"internal/durable/kept"}, nil},
 	"internal/host/room":    {4, []string{"replica", "internal/control", "internal/holding", "internal/shm"}, nil},
