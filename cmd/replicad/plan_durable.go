@@ -43,7 +43,7 @@ func newPlanDurable(std stdio) *cobra.Command {
 			}
 			if err == nil && !d.Fits {
 				err = fmt.Errorf("timing.stop_grace %v is too short: a daemon may have to write %s when all nodes go down, %v at %s a second: set it to %v, and TimeoutStopSec of the service beyond it",
-					s.Grace, console.Size(d.StopBytes), brief(d.Stop), console.Size(s.Rate), graceFor(d.Stop))
+					s.Grace, console.Size(d.StopBytes), brief(d.Stop), console.Size(s.Rate), memplan.GraceFor(d.Stop))
 			}
 			return err
 		},
@@ -56,11 +56,6 @@ func newPlanDurable(std stdio) *cobra.Command {
 	v.IntVar(&s.Keep, "keep", s.Keep, "generations that are kept (durable_keep of the configuration)")
 	v.BoolVar(&asJSON, "json", false, "print JSON, for programs")
 	return cmd
-}
-
-// graceFor leaves a fifth beyond what a write takes.
-func graceFor(write time.Duration) time.Duration {
-	return (write + write/5).Truncate(time.Minute) + time.Minute
 }
 
 // brief rounds a time to what people read.

@@ -88,7 +88,8 @@ var walls = map[string]wall{
 	"internal/desk":          {3, []string{"replica", "internal/control", "internal/shm", "internal/wire"}, nil},
 	"internal/mover":         {3, []string{"replica", "internal/durable/store", "internal/shm", "transfer"}, nil},
 	"internal/status":        {3, []string{"replica", "internal/console", "internal/control", "internal/pki"}, nil},
-	"internal/memplan":       {3, []string{"replica", "recovery", "internal/shm"}, nil},
+	"internal/keeper":        {3, []string{"internal/config", "internal/journal"}, []string{"github.com/rs/zerolog", "golang.org/x/sys/unix"}},
+	"internal/memplan":       {3, []string{"replica", "recovery", "internal/control", "internal/shm"}, nil},
 	"internal/holding":       {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
 	"internal/durable":      {4, []string{"internal/durable/azure", "internal/durable/directory", "internal/durable/gcs", "internal/durable/remote", "internal/durable/s3", "internal/durable/store"}, nil},
@@ -133,7 +134,7 @@ var walls = map[string]wall{
 	"internal/host":           {7, []string{"replica", "transfer", "internal/account", "internal/audit", "internal/config", "internal/control", "internal/desk", "internal/holding", "internal/host/act", "internal/host/admission", "internal/host/adoption", "internal/host/agents", "internal/host/fetch", "internal/host/growth", "internal/host/hands", "internal/host/job", "internal/host/launchers", "internal/host/mirrors", "internal/host/push", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/mover", "internal/session", "internal/shm", "internal/spool", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
 	"internal/node":           {8, nil, []string{"github.com/rs/zerolog", "github.com/hashicorp/go-hclog", "golang.org/x/sys/unix"}},
 	"internal/launch":         {4, []string{"replica", "internal/durable/sealed", "internal/preload", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
-	"chaos/cluster":           {4, []string{"replica", "internal/config", "internal/pace", "internal/pki"}, []string{"golang.org/x/sys/unix"}},
+	"chaos/cluster":           {4, []string{"replica", "internal/config", "internal/pace", "internal/pki", "internal/usage"}, []string{"golang.org/x/sys/unix"}},
 	"chaos":                   {5, []string{"replica", "internal/config", "internal/pace", "internal/shm", "chaos/cluster", "chaos/netfault"}, []string{"golang.org/x/sys/unix"}},
 	"chaos/hostile":           {5, []string{"replica", "transfer", "chaos/cluster", "internal/config", "internal/endpoint", "internal/pki", "internal/unixsock", "internal/wire"}, []string{"github.com/quic-go/quic-go", "github.com/zeebo/xxh3", "golang.org/x/sys/unix"}},
 	"internal/demo":           {5, []string{"internal/config", "chaos/cluster"}, []string{"golang.org/x/sys/unix", "golang.org/x/term"}},
