@@ -50,7 +50,7 @@ func TestCkptKeptFiles(t *testing.T) {
 
 // The files that --keep-file names are read before a daemon is asked for anything; what cannot be kept is wrong usage.
 func TestRunKeepFile(t *testing.T) {
-	f, err := keptFiles(nil)
+	f, err := kept.Gather(nil)
 	if f != nil || err != nil {
 		t.Errorf("%v, %v", f, err)
 	}
@@ -61,7 +61,7 @@ func TestRunKeepFile(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "empty"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if f, err = keptFiles([]string{dir + "/"}); err != nil {
+	if f, err = kept.Gather([]string{dir + "/"}); err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()

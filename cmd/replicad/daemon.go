@@ -10,6 +10,7 @@ import (
 
 	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/keeper"
+	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/internal/node"
 	"github.com/replicad/replicad/internal/owner"
 	"github.com/replicad/replicad/internal/pki"
@@ -37,7 +38,7 @@ func newDaemon(std stdio) *cobra.Command {
 			"  3. replicad voter add NEW ADDR",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			told, stop := hangups()
+			told, stop := launch.Hangups()
 			defer stop()
 			c, err := t.load(func(dir string, name replica.NodeName) error {
 				return pki.Init(dir, []replica.NodeName{name}, time.Now())

@@ -5,6 +5,7 @@ import (
 
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/keeper"
+	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/internal/shm"
 	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
@@ -32,7 +33,7 @@ func newKeeper(std stdio) *cobra.Command {
 				}
 				return err
 			}
-			_, stop := hangups() // the terminal that it was started in may go
+			_, stop := launch.Hangups() // the terminal that it was started in may go
 			defer stop()
 			return servedUntil(cmd.Context(), shm.RunKeeper(cmd.Context(), socket))
 		},

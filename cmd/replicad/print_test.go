@@ -42,7 +42,7 @@ func TestStatusOfHostileTexts(t *testing.T) {
 }
 
 // printing are the folders of what prints for people.
-var printing = []string{".", "../../internal/admin", "../../internal/status", "../../internal/durable/place", "../../internal/durable/ckpt"}
+var printing = []string{".", "../../internal/admin", "../../internal/launch", "../../internal/status", "../../internal/durable/place", "../../internal/durable/ckpt"}
 
 // TestOnlyPrintfPrints: a verb that printed by itself would bring back what printf is for.
 func TestOnlyPrintfPrints(t *testing.T) {

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/ckpt"
@@ -61,20 +59,20 @@ func newRun(std stdio) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if opt.Preloaded, err = preloaded(); err != nil {
+			if opt.Preloaded, err = launch.Prepared(); err != nil {
 				return usage.Wrong(err)
 			}
-			if opt.Kept, err = keptFiles(f.keep); err != nil {
+			if opt.Kept, err = kept.Gather(f.keep); err != nil {
 				return usage.Wrong(fmt.Errorf("--keep-file: %w", err))
 			}
 			if opt.Kept != nil {
 				defer opt.Kept.Close()
 			}
-			ctx, again, stop := untilHangup(cmd.Context())
+			ctx, again, stop := launch.UntilHangup(cmd.Context())
 			defer stop()
 			opt.Again = again
 			if f.nohup {
-				away, err := leaveTerminal(&opt, std)
+				away, err := opt.LeaveTerminal(std.err)
 				if err != nil {
 					return usage.Wrong(err)
 				}
@@ -219,65 +217,11 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 	if uid, err := strconv.ParseUint(os.Getenv(unixsock.DaemonUID), 10, 32); err == nil && len(o.Daemons) == 0 {
 		o.Daemons = []uint32{uint32(uid)} // ranks get none of the launcher's own variables
 	}
-	if err := f.showToken(&o); err != nil {
+	if err := o.ReadToken(f.tokenFile); err != nil {
 		return o, err
 	}
 	o.Program, _ = os.Executable() // without it ranks look for one on the path
 	o.Command, o.Env, o.Stdout, o.Stderr = args, os.Environ(), std.out, std.err
 	o.Logf = func(format string, args ...any) { console.Printf(std.err, "replicad run: "+format+"\n", args...) }
 	return o, usage.Wrong(o.Validate())
-}
-
-// preloaded is the connection to a process that was prepared for this launcher (replicad_preload.py says how); nil: there is none.
-func preloaded() (*os.File, error) {
-	const name = "REPLICAD_PRELOAD_FD"
-	text := os.Getenv(name)
-	if text == "" {
-		return nil, nil
-	}
-	fd, err := strconv.Atoi(text)
-	if err != nil || fd < 3 {
-		return nil, fmt.Errorf("%s=%q: want the number of a descriptor, 3 or more", name, text)
-	}
-	syscall.CloseOnExec(fd)
-	return os.NewFile(uintptr(fd), name), nil
-}
-
-// keptFiles reads what --keep-file names into sealed memory; nil: it names nothing.
-func keptFiles(paths []string) (*os.File, error) {
-	if len(paths) == 0 {
-		return nil, nil
-	}
-	b, err := kept.Collect(paths)
-	if err != nil {
-		return nil, err
-	}
-	return kept.Seal(b)
-}
-
-// maxTokenFile bounds a file with a token, in bytes.
-const maxTokenFile = 4096
-
-// showToken takes the job's token from a file or the environment. Never from the command line, which every user of the host can read.
-func (f *runFlags) showToken(o *launch.Options) error {
-	if f.tokenFile == "" {
-		if o.Token == "" {
-			o.Token = os.Getenv("REPLICAD_TOKEN")
-		}
-		return nil
-	}
-	file, err := os.Open(f.tokenFile)
-	if err != nil {
-		return usage.Wrong(fmt.Errorf("--token-file: %w", err))
-	}
-	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, maxTokenFile))
-	if err != nil {
-		return usage.Wrong(fmt.Errorf("--token-file %s: %w", f.tokenFile, err))
-	}
-	if o.Token = strings.TrimSpace(string(b)); o.Token == "" {
-		return usage.Wrong(fmt.Errorf("--token-file %s is empty: put there what `replicad job token %s` prints on a node", f.tokenFile,
-			o.Job))
-	}
-	return nil
 }
