@@ -1,11 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"strings"
-
-	"github.com/replicad/replicad/internal/console"
-	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/spf13/cobra"
 )
@@ -26,32 +21,4 @@ func newCkpt(std stdio) *cobra.Command {
 	g.PersistentFlags().StringVar(&c.Keyring.File, "identity", "",
 		"a file with keys of age, for generations that are encrypted (default: "+place.IdentityVariable+")")
 	return g
-}
-
-type ckptVerbs struct {
-	std stdio
-	place.Finder
-}
-
-// common are the flags of every verb.
-type common struct {
-	json bool
-	who  string
-}
-
-func (f *common) add(cmd *cobra.Command, writes bool) *cobra.Command {
-	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
-	if writes {
-		cmd.Flags().StringVar(&f.who, "as", "", "your name in pins and in the log (default: user and number)")
-	}
-	return cmd
-}
-
-// metrics are for people.
-func metrics(m map[string]format.Metric) string {
-	var out []string
-	for _, k := range sortedKeys(m) {
-		out = append(out, fmt.Sprintf("%s=%.5g", console.Line(k), float64(m[k])))
-	}
-	return console.Dash(strings.Join(out, " "))
 }

@@ -75,25 +75,3 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 	fl.StringArrayVar(&renames, "map", nil, "FROM=TO: names that begin with FROM begin with TO; the first that fits (of models alone: model.=)")
 	return cmd
 }
-
-// alongside names the kept files of a conversion, the first ones.
-func alongside(names []string) string {
-	const most = 4
-	switch n := len(names); {
-	case n == 0:
-		return ""
-	case n == 1:
-		return ", and the kept file " + console.Line(names[0])
-	case n > most:
-		return fmt.Sprintf(", and %d kept files (%s, ...)", n, console.Line(strings.Join(names[:most], ", ")))
-	default:
-		return fmt.Sprintf(", and %d kept files (%s)", n, console.Line(strings.Join(names, ", ")))
-	}
-}
-
-// notes prints what is to be known of a conversion.
-func (c ckptVerbs) notes(list []string) {
-	for _, n := range list {
-		console.Printf(c.std.err, "note: %s\n", console.Line(n))
-	}
-}

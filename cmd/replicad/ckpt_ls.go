@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,8 +13,6 @@ import (
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 func (c ckptVerbs) ls() *cobra.Command {
 	var f common

@@ -165,14 +165,6 @@ func (c ckptVerbs) unpin() *cobra.Command {
 	}, true)
 }
 
-// name is under which somebody pins.
-func (f *common) name() string {
-	if f.who != "" {
-		return f.who
-	}
-	return place.DefaultWho()
-}
-
 // changePin carries out a change of a pin, and prints what it changed.
 func (c ckptVerbs) changePin(ctx context.Context, arg string, f *common, verb string,
 	change func(w *place.Place) (catalog.Listed, error)) error {
