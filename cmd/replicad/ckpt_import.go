@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/replicad/replicad/internal/console"
-	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/durable/formats/convert"
 	"github.com/replicad/replicad/internal/durable/place"
@@ -42,18 +41,7 @@ tensors' is left out, and so is a tensor that no generation can hold. Each is na
 			if into.Step = replica.Step(step); into.Step > replica.MaxStep {
 				return usage.Wrong(fmt.Errorf("--step %d: want 0 to %d", step, uint64(replica.MaxStep)))
 			}
-			keys, err := c.Keyring.Sealing(recipients, false)
-			if err != nil {
-				return err
-			}
-			st, err := place.OpenStore(cmd.Context(), root, c.std.err)
-			if err != nil {
-				return err
-			}
-			defer st.Close()
-			into.Moved = ckpt.NewMeter(c.std.err, "import").Moved
-			done, err := convert.Import(cmd.Context(), args[0], catalog.New(st, catalog.Options{Who: f.name(), Keys: keys,
-				Note: func(err error) { console.Printf(c.std.err, "note: %s\n", console.Line(err.Error())) }}), into)
+			done, url, err := ckpt.Import(cmd.Context(), c.Finder, args[0], root, f.name(), recipients, into)
 			if err != nil {
 				return err
 			}
@@ -61,7 +49,7 @@ tensors' is left out, and so is a tensor that no generation can hold. Each is na
 			if f.json {
 				return console.JSON(c.std.out, done)
 			}
-			console.Printf(c.std.out, "imported %s (%s) into %s as step %d of job %s: %d tensors, %s%s\n", args[0], done.Format, st.URL(),
+			console.Printf(c.std.out, "imported %s (%s) into %s as step %d of job %s: %d tensors, %s%s\n", args[0], done.Format, url,
 				step, into.Job, done.Tensors, console.Size(done.Bytes), alongside(done.Kept))
 			return nil
 		},

@@ -34,3 +34,21 @@ func Export(ctx context.Context, w *place.Place, want convert.Want) (found catal
 	})
 	return found, done, err
 }
+
+// Import brings weights of other programs into a root, as a generation that is encrypted to the recipients. url is the root's.
+func Import(ctx context.Context, c place.Finder, from, root, who string, recipients []string, into convert.Into) (done convert.Imported,
+	url string, err error) {
+	keys, err := c.Sealing(recipients, false)
+	if err != nil {
+		return done, "", err
+	}
+	st, err := place.OpenStore(ctx, root, c.Notes)
+	if err != nil {
+		return done, "", err
+	}
+	defer st.Close()
+	into.Moved = NewMeter(c.Notes, "import").Moved
+	done, err = convert.Import(ctx, from, catalog.New(st, catalog.Options{Who: who, Keys: keys,
+		Note: func(err error) { console.Printf(c.Notes, "note: %s\n", console.Line(err.Error())) }}), into)
+	return done, st.URL(), err
+}

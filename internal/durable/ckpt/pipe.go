@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"sync"
 
@@ -16,10 +18,32 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// Serve has a generation read as a request to the pipe names it: job and at add to where. Of a store that takes no lease it is read without
+// Serve answers the requests of another program: it reads generations of a place, and writes some there, encrypted to the recipients.
+func Serve(ctx context.Context, c place.Finder, where, who string, recipients []string, in io.Reader, out io.Writer) error {
+	return pipe.Serve(ctx, in, out, pipe.Stores{
+		Read: func(ctx context.Context, job, at string, read func(pipe.Generation) error) error {
+			return served(ctx, c, where, job, at, who, read)
+		},
+		Write: func(ctx context.Context) (*catalog.Catalog, uint32, func(), error) {
+			keys, err := c.Sealing(recipients, true)
+			if err != nil {
+				return nil, 0, nil, err
+			}
+			st, err := place.OpenStore(ctx, where, c.Notes)
+			if err != nil {
+				return nil, 0, nil, err
+			}
+			note := func(err error) { console.Printf(c.Notes, "replicad: %v\n", err) }
+			return catalog.New(st, catalog.Options{Who: who, Keys: keys, Note: note}), uint32(os.Getuid()), func() { st.Close() }, nil
+		},
+	})
+}
+
+// served has a generation read as a request to the pipe names it: job and at add to where. Of a store that takes no lease it is read
+// without
 // one,
 // which is a note.
-func Serve(ctx context.Context, c place.Finder, where, job, at, who string, read func(pipe.Generation) error) error {
+func served(ctx context.Context, c place.Finder, where, job, at, who string, read func(pipe.Generation) error) error {
 	root, tail, named := strings.Cut(where, "@")
 	if job != "" {
 		root = strings.TrimRight(root, "/") + "/" + job
