@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/admin"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
@@ -96,7 +97,7 @@ func TestStatus(t *testing.T) {
 		}
 	}
 	if strings.Contains(out, "(3,116)") || !strings.Contains(out, "(3,117)") {
-		t.Errorf("want the newest %d generations:\n%s", maxGenerations, out)
+		t.Errorf("want the newest 4 generations:\n%s", out)
 	}
 	if strings.Contains(out, "r1") {
 		t.Errorf("a loss that the job survives is not worth a line:\n%s", out)
@@ -127,35 +128,9 @@ func TestWritesThatHaveEnded(t *testing.T) {
 		t.Errorf("code %d: %s%s", code, out, errout)
 	}
 	var b strings.Builder
-	err := followSave(t.Context(), &admin{socket: socket}, stdio{out: &b, err: &b}, s.Jobs[0])
+	err := followSave(t.Context(), admin.Client{Socket: socket}, stdio{out: &b, err: &b}, s.Jobs[0])
 	if err == nil || err.Error() != "not on disk, and not tried again: "+why || b.Len() > 0 {
 		t.Errorf("a write is followed with %v: %s", err, b.String())
-	}
-}
-
-// No rounding makes a chance of what is certain, or the other way.
-func TestChance(t *testing.T) {
-	for want, o := range map[string]control.OddsStatus{"100 %": {Ways: 5, Survive: 5}, "0 %": {Ways: 5}, "99.99 % (all but 1 of 100000000 ways)": {Ways: 1e8, Survive: 1e8 - 1}, "0.01 % (all but 99999999 of 100000000 ways)": {Ways: 1e8, Survive: 1}} {
-		if got := chance(o); got != want {
-			t.Errorf("%+v: %q, want %q", o, got, want)
-		}
-	}
-	if got := oddsText(nil); got != "" {
-		t.Errorf("of no job: %q", got)
-	}
-}
-
-func TestLossTexts(t *testing.T) {
-	why := []string{"held by nobody"}
-	var many []control.LossStatus
-	for range maxLosses + 3 {
-		many = append(many, control.LossStatus{Of: "node n", Nodes: []replica.NodeName{"n"}, Why: why})
-	}
-	if got := lossTexts(many); len(got) != maxLosses+1 || got[maxLosses] != "and 3 more: see replicad status --json" {
-		t.Errorf("%q", got)
-	}
-	if got := lossTexts(append([]control.LossStatus{{Of: "process", Why: why}}, many...)); len(got) != 1 || got[0] != "process: held by nobody" {
-		t.Errorf("%q: what stands in the way of any loss is said once", got)
 	}
 }
 
@@ -199,7 +174,7 @@ func ordered(t *testing.T, challenge, answer string) (socket string, orders chan
 }
 
 func TestJobEnd(t *testing.T) {
-	t.Setenv(operatorVariable, "")
+	t.Setenv(admin.OperatorVariable, "")
 	socket, orders := ordered(t, "", "job lm had ended already, at step 7: finished")
 	code, out, errout := try(t, "job", "end", "lm", "--reason", "that's it & all", "--socket", socket)
 	if code != exitOK || out != "job lm had ended already, at step 7: finished\n" {
@@ -248,7 +223,7 @@ func TestOrdersAreSigned(t *testing.T) {
 		{"operator", "", []string{"job", "end", "lm", "--reason", ""}, control.Order{Verb: control.EndJob, Job: "lm", Why: "ended by an operator"}},
 		{"", "", []string{"voter", "list"}, control.Order{Verb: control.Voters}},
 	} {
-		t.Setenv(operatorVariable, tc.env)
+		t.Setenv(admin.OperatorVariable, tc.env)
 		if code, _, errout := try(t, append(tc.args, "--config", file)...); code != exitOK {
 			t.Fatalf("%v: code %d: %s", tc.args, code, errout)
 		}
@@ -275,11 +250,11 @@ func TestOrdersAreSigned(t *testing.T) {
 			t.Errorf("%v: signed by %q, want %q: %v", tc.args, who, tc.who, err)
 		}
 	}
-	t.Setenv(operatorVariable, at("operator-none.pem"))
+	t.Setenv(admin.OperatorVariable, at("operator-none.pem"))
 	if code, _, errout := try(t, "node", "clear", "b", "--config", file); code != exitConfig || !strings.Contains(errout, "operator-none.pem") {
 		t.Errorf("an operator that is not there: code %d: %s", code, errout)
 	}
-	t.Setenv(operatorVariable, "")
+	t.Setenv(admin.OperatorVariable, "")
 	if err := os.Remove(at("operator-key.pem")); err != nil {
 		t.Fatal(err)
 	}

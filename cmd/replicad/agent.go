@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/spf13/cobra"
 )
@@ -23,7 +24,7 @@ func newAgent(std stdio) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			opt.Logf = func(format string, args ...any) { printf(std.err, "replicad: "+format+"\n", args...) }
+			opt.Logf = func(format string, args ...any) { console.Printf(std.err, "replicad: "+format+"\n", args...) }
 			code, err := launch.Agent(cmd.Context(), opt, nodes, std.in, std.out)
 			if errors.Is(err, launch.ErrNoDaemon) {
 				code = exitNobody

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/replicad/replicad/internal/audit"
+	"github.com/replicad/replicad/internal/console"
 	"github.com/spf13/cobra"
 )
 
@@ -27,12 +28,13 @@ func newAuditVerify(std stdio) *cobra.Command {
 				return err
 			}
 			for _, note := range r.Notes {
-				printf(std.out, "note: %s\n", note)
+				console.Printf(std.out, "note: %s\n", note)
 			}
 			if len(r.Breaks) > 0 {
 				return fmt.Errorf("the audit log is not as it was written:\n  %s", strings.Join(r.Breaks, "\n  "))
 			}
-			err = write(std.out, "%d lines, numbers %d to %d, each follows the one before; %d were lost before they were written; digest of the last: %s\n", r.Lines, r.First, r.Last, r.Dropped, r.Digest)
+			err = console.Write(std.out,
+				"%d lines, numbers %d to %d, each follows the one before; %d were lost before they were written; digest of the last: %s\n", r.Lines, r.First, r.Last, r.Dropped, r.Digest)
 			return err
 		},
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/replicad/replicad/internal/bench"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 )
 
@@ -22,7 +23,7 @@ func newBench(std stdio) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := bench.Run(cmd.Context(), o, std.err)
 			if errors.As(err, new(*bench.UsageError)) {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 			return err
 		},

@@ -1,13 +1,8 @@
 package main
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -17,6 +12,7 @@ import (
 	"github.com/replicad/replicad/chaos"
 	"github.com/replicad/replicad/chaos/cluster"
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -43,7 +39,7 @@ func newChaosRun(std stdio) *cobra.Command {
 			o.Again = chaosAgain
 			err := chaos.Run(cmd.Context(), o, std.out)
 			if errors.As(err, new(*chaos.UsageError)) {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 			return err
 		},
@@ -150,7 +146,7 @@ func newChaosCluster(std stdio) *cobra.Command {
 			if plan.Program, err = os.Executable(); err != nil {
 				return err
 			}
-			return serveCluster(cmd.Context(), plan, std)
+			return cluster.Serve(cmd.Context(), plan, std.in, std.out)
 		}}
 	cmd.Flags().StringSliceVar(&plan.Nodes, "nodes", nil, "`NAMES` of the nodes, all of them voters")
 	cmd.Flags().StringVar(&plan.Dir, "dir", "", "`DIR` for sockets, state and logs: an absolute path of a folder that exists")
@@ -158,55 +154,6 @@ func newChaosCluster(std stdio) *cobra.Command {
 	cmd.MarkFlagsOneRequired("nodes")
 	cmd.MarkFlagsOneRequired("dir")
 	return cmd
-}
-
-// serveCluster starts the nodes and does what it is told until there is nobody to tell it anything, or a process ends by itself.
-func serveCluster(ctx context.Context, plan cluster.Plan, std stdio) (err error) {
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	spawn, j := cluster.NewSpawner(), cluster.NewJournal() // which hears here of processes that end by themselves alone
-	defer func() { err = errors.Join(err, spawn.Close()) }()
-	c, err := cluster.New(plan, spawn, j)
-	if err != nil {
-		return err
-	}
-	defer c.Release()
-	say := func(line []byte) { // under the journal's lock, so that lines stay whole; who does not listen any more ends standard input too
-		j.View(func() { _, _ = std.out.Write(append(line, '\n')) })
-	}
-	tell := func(event string, n *cluster.Node) {
-		line, _ := json.Marshal(map[string]any{"event": event, "node": n.Name, "config": n.File, "log": c.Log(n.Name + "-daemon"), // plain data
-			"socket": n.Config.Socket, "admin_socket": n.Config.AdminSocket, "daemon": n.Daemon.PID(), "keeper": n.Keeper.PID()})
-		say(line)
-	}
-	for _, n := range c.Nodes {
-		n.Hear = say
-		if err := c.Start(n); err != nil {
-			return err
-		}
-		tell("node", n)
-	}
-	words, feed := io.Pipe() // a read of standard input can't be broken off, that of a pipe can
-	go func() { _, err := io.Copy(feed, std.in); _ = feed.CloseWithError(err) }()
-	go func() {
-		_ = feed.CloseWithError(j.Await(ctx, math.MaxInt64, "the end of standard input", func() bool { return false }))
-	}()
-	lines := bufio.NewScanner(words)
-	for lines.Scan() {
-		verb, name, _ := strings.Cut(lines.Text(), " ")
-		n := c.Node(name)
-		if verb != "kill" || n == nil {
-			return coded(exitUsage, fmt.Errorf("%q: say kill and one of the nodes %v", lines.Text(), c.Names()))
-		}
-		if err := c.Kill(n); err != nil {
-			return err
-		}
-		tell("killed", n)
-	}
-	if lines.Err() == nil {
-		c.Stop(10 * time.Second)
-	}
-	return lines.Err()
 }
 
 // newChaosBecome is what chaos run puts in front of a rank's trainer.

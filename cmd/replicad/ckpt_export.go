@@ -1,13 +1,14 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/console"
+	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/durable/formats/convert"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 )
 
@@ -22,7 +23,7 @@ type exported struct {
 	convert.Done
 }
 
-func (c ckpt) export() *cobra.Command {
+func (c ckptVerbs) export() *cobra.Command {
 	var f common
 	var want convert.Want
 	var renames []string
@@ -43,29 +44,28 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			ctx := cmd.Context()
 			if !slices.Contains(convert.Formats, want.Format) {
-				return coded(exitUsage, fmt.Errorf("--to %.40q: want one of %s", want.Format, strings.Join(convert.Formats, ", ")))
+				return usage.Wrong(fmt.Errorf("--to %.40q: want one of %s", want.Format, strings.Join(convert.Formats, ", ")))
 			}
-			if want.Map, err = parseRenames(renames); err != nil {
+			if want.Map, err = ckpt.Renames(renames); err != nil {
 				return err
 			}
-			w, err := c.find(ctx, args[0], f.name())
+			w, err := c.Find(ctx, args[0], f.name())
 			if err != nil {
 				return err
 			}
-			defer w.close()
-			want.Dir, want.Refused = args[1], func(err error) {
-				printf(c.std.err, "read without a lease, so that retention may delete it meanwhile: %s\n", line(err.Error()))
-			}
-			want.Moved = c.slow("export").moved
-			found, done, err := c.exported(ctx, w, want)
+			defer w.Close()
+			want.Dir = args[1]
+			found, done, err := ckpt.Export(ctx, w, want)
 			if err != nil {
 				return err
 			}
 			c.notes(done.Notes)
 			if f.json {
-				return writeJSON(c.std.out, exported{found.Job, found.Run.Run, uint64(found.Generation.Step), uint64(found.Generation.Epoch), want.Format, want.Dir, done})
+				return console.JSON(c.std.out, exported{found.Job, found.Run.Run, uint64(found.Generation.Step),
+					uint64(found.Generation.Epoch), want.Format, want.Dir, done})
 			}
-			printf(c.std.out, "exported step %d of %s as %s to %s: %d tensors, %s%s\n", found.Generation.Step, found.Job, want.Format, want.Dir, done.Tensors, size(done.Bytes), alongside(done.Kept))
+			console.Printf(c.std.out, "exported step %d of %s as %s to %s: %d tensors, %s%s\n", found.Generation.Step, found.Job,
+				want.Format, want.Dir, done.Tensors, console.Size(done.Bytes), alongside(done.Kept))
 			return nil
 		},
 	}, true)
@@ -74,47 +74,4 @@ What a rank has for itself (generators, the loader's place) and hyperparameters 
 	fl.StringArrayVar(&want.Only, "only", nil, "model (no optimizer state), trained (nothing frozen), or a pattern of names as 'model.layers.*'; several: what fits all")
 	fl.StringArrayVar(&renames, "map", nil, "FROM=TO: names that begin with FROM begin with TO; the first that fits (of models alone: model.=)")
 	return cmd
-}
-
-func parseRenames(list []string) (out []convert.Rename, err error) {
-	for _, s := range list {
-		r, err := convert.ParseRename(s)
-		if err != nil {
-			return nil, coded(exitUsage, err)
-		}
-		out = append(out, r)
-	}
-	return out, nil
-}
-
-// exported writes the generation that is meant.
-func (c ckpt) exported(ctx context.Context, w *where, want convert.Want) (found catalog.Found, done convert.Done, err error) {
-	err = c.read(ctx, w, func(f catalog.Found) (err error) {
-		found = f
-		done, err = convert.Export(ctx, w.cat, f, want)
-		return err
-	})
-	return found, done, err
-}
-
-// alongside names the kept files of a conversion, the first ones.
-func alongside(names []string) string {
-	const most = 4
-	switch n := len(names); {
-	case n == 0:
-		return ""
-	case n == 1:
-		return ", and the kept file " + line(names[0])
-	case n > most:
-		return fmt.Sprintf(", and %d kept files (%s, ...)", n, line(strings.Join(names[:most], ", ")))
-	default:
-		return fmt.Sprintf(", and %d kept files (%s)", n, line(strings.Join(names, ", ")))
-	}
-}
-
-// notes prints what is to be known of a conversion.
-func (c ckpt) notes(list []string) {
-	for _, n := range list {
-		printf(c.std.err, "note: %s\n", line(n))
-	}
 }

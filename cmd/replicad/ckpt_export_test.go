@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalogtest"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/replica"
 )
@@ -14,7 +15,7 @@ import (
 // What is exported and imported again is a generation as any other: the commands work on it.
 func TestCkptExportAndImport(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
-	writeMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: 10}, 2, durabletest.Trained()...), 0)
+	catalogtest.WriteMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: 10}, 2, durabletest.Trained()...), 0)
 	out := filepath.Join(t.TempDir(), "out")
 	expect(t, exitOK, []string{"export", dir + "@10", out, "--to", "safetensors", "--as", "ada"}, "exported step 10 of "+ckptJob+" as safetensors", "note: tensors that each rank has for itself, as cursor")
 	expect(t, exitOK, []string{"log", dir}, "export 10  as safetensors to "+out, "ada")
@@ -58,9 +59,9 @@ func TestCkptExportAndImport(t *testing.T) {
 
 func TestCkptExportRefuses(t *testing.T) {
 	dir := t.TempDir()
-	writeGeneration(t, dir, 10, 0)
-	writeGeneration(t, dir, 20, 0)
-	bend(t, dir, ckptJob, "*", "step-00000020.e1", "group-0.*")
+	catalogtest.Write(t, dir, 10, 0)
+	catalogtest.Write(t, dir, 20, 0)
+	catalogtest.Bend(t, dir, ckptJob, "*", "step-00000020.e1", "group-0.*")
 	out := filepath.Join(t.TempDir(), "out")
 	expect(t, exitFailed, []string{"export", dir + "@20", out, "--to", "pt"}, "step-00000020.e1/group-0.w17.safetensors: chunk", "digest")
 	expect(t, exitFailed, []string{"export", dir + "@15", out, "--to", "pt"}, "no generation of step 15")

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalogtest"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -13,7 +14,7 @@ func TestWhatCommandsRefuse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, step := range []replica.Step{10, 20} {
-		writeGeneration(t, dir, step, 1)
+		catalogtest.Write(t, dir, step, 1)
 	}
 	inside := filepath.Join(dir, ckptJob)
 	for _, tc := range []struct {

@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/console"
+	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/durable/formats/convert"
+	"github.com/replicad/replicad/internal/durable/place"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
 
-func (c ckpt) imports() *cobra.Command {
+func (c ckptVerbs) imports() *cobra.Command {
 	var f common
 	var renames, recipients []string
 	var step uint64
@@ -26,37 +29,28 @@ tells them by their content. The run carries a Hugging Face folder's small files
 tensors' is left out, and so is a tensor that no generation can hold. Each is named.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if into.Map, err = parseRenames(renames); err != nil {
+			if into.Map, err = ckpt.Renames(renames); err != nil {
 				return err
 			}
 			if root == "" {
-				return coded(exitUsage, errors.New("say where to: --to ROOT, a directory or the URL of a store"))
+				return usage.Wrong(errors.New("say where to: --to ROOT, a directory or the URL of a store"))
 			}
 			if err := replica.CheckJobName(into.Job); err != nil {
-				return coded(exitUsage, fmt.Errorf("--job: %w", err))
+				return usage.Wrong(fmt.Errorf("--job: %w", err))
 			}
 			if into.Step = replica.Step(step); into.Step > replica.MaxStep {
-				return coded(exitUsage, fmt.Errorf("--step %d: want 0 to %d", step, uint64(replica.MaxStep)))
+				return usage.Wrong(fmt.Errorf("--step %d: want 0 to %d", step, uint64(replica.MaxStep)))
 			}
-			keys, err := c.keyring.sealing(recipients, false)
-			if err != nil {
-				return err
-			}
-			st, err := openStore(cmd.Context(), root, c.std.err)
-			if err != nil {
-				return err
-			}
-			defer st.Close()
-			into.Moved = c.slow("import").moved
-			done, err := convert.Import(cmd.Context(), args[0], catalog.New(st, catalog.Options{Who: f.name(), Keys: keys, Note: func(err error) { printf(c.std.err, "note: %s\n", line(err.Error())) }}), into)
+			done, url, err := ckpt.Import(cmd.Context(), c.Finder, args[0], root, f.name(), recipients, into)
 			if err != nil {
 				return err
 			}
 			c.notes(done.Notes)
 			if f.json {
-				return writeJSON(c.std.out, done)
+				return console.JSON(c.std.out, done)
 			}
-			printf(c.std.out, "imported %s (%s) into %s as step %d of job %s: %d tensors, %s%s\n", args[0], done.Format, st.URL(), step, into.Job, done.Tensors, size(done.Bytes), alongside(done.Kept))
+			console.Printf(c.std.out, "imported %s (%s) into %s as step %d of job %s: %d tensors, %s%s\n", args[0], done.Format, url,
+				step, into.Job, done.Tensors, console.Size(done.Bytes), alongside(done.Kept))
 			return nil
 		},
 	}, true)
@@ -64,7 +58,8 @@ tensors' is left out, and so is a tensor that no generation can hold. Each is na
 	fl.StringVar(&root, "to", "", "the root: a directory, or the URL of a store")
 	fl.StringVar(&into.Job, "job", "", "the job's name")
 	fl.Uint64Var(&step, "step", 0, "the step that it is called by")
-	fl.StringArrayVar(&recipients, "recipient", nil, "encrypt it to this recipient of age; several: to each (default: "+recipientsEnv+")")
+	fl.StringArrayVar(&recipients, "recipient", nil,
+		"encrypt it to this recipient of age; several: to each (default: "+place.RecipientsVariable+")")
 	fl.StringArrayVar(&into.Only, "only", nil, "a `PATTERN` of names, in the file or as they become ('state_dict.*'; behind ! those that do not fit); given again, all must fit")
 	fl.StringArrayVar(&renames, "map", nil, "FROM=TO: names that begin with FROM begin with TO; the first that fits (of models alone: =model.)")
 	return cmd

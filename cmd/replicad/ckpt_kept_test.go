@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalogtest"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/replica"
@@ -15,7 +16,7 @@ import (
 // What lies beside weights that are imported goes with the run: it is shown, copied, exported, and read by verify, which tells its damage from the state's.
 func TestCkptKeptFiles(t *testing.T) {
 	made, in, dir, other := t.TempDir(), filepath.Join(t.TempDir(), "in"), t.TempDir(), t.TempDir()
-	writeMade(t, made, durabletest.Make(replica.Generation{Epoch: 1, Step: 10}, 2), 0)
+	catalogtest.WriteMade(t, made, durabletest.Make(replica.Generation{Epoch: 1, Step: 10}, 2), 0)
 	expect(t, exitOK, []string{"export", made, in, "--to", "hf"})
 	for _, name := range []string{"a.json", "b.json", "c.txt", "d.model", "e.md"} {
 		if err := os.WriteFile(filepath.Join(in, name), []byte("{}"), 0o600); err != nil {
@@ -49,7 +50,7 @@ func TestCkptKeptFiles(t *testing.T) {
 
 // The files that --keep-file names are read before a daemon is asked for anything; what cannot be kept is wrong usage.
 func TestRunKeepFile(t *testing.T) {
-	f, err := keptFiles(nil)
+	f, err := kept.Gather(nil)
 	if f != nil || err != nil {
 		t.Errorf("%v, %v", f, err)
 	}
@@ -60,7 +61,7 @@ func TestRunKeepFile(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "empty"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if f, err = keptFiles([]string{dir + "/"}); err != nil {
+	if f, err = kept.Gather([]string{dir + "/"}); err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()

@@ -1,61 +1,20 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/replicad/replicad/internal/durable/catalog"
-	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/console"
+	"github.com/replicad/replicad/internal/durable/ckpt"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
 
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-// lsRow is a line of `ckpt ls --json`.
-type lsRow struct {
-	Job       string                   `json:"job"`
-	Run       string                   `json:"run"`
-	Step      replica.Step             `json:"step"`
-	Epoch     replica.Epoch            `json:"epoch"`
-	Position  replica.Position         `json:"position"`
-	State     catalog.State            `json:"state"`
-	Why       string                   `json:"why,omitempty"`
-	Bytes     uint64                   `json:"bytes"`
-	Written   *time.Time               `json:"written,omitempty"`
-	Read      *time.Time               `json:"read,omitempty"`
-	Metrics   map[string]format.Metric `json:"metrics,omitempty"`
-	Loader    *uint64                  `json:"loader_epoch,omitempty"`
-	Pinned    []string                 `json:"pinned,omitempty"`
-	Keep      string                   `json:"keep,omitempty"`
-	Stripped  bool                     `json:"stripped,omitempty"`
-	Encrypted bool                     `json:"encrypted,omitempty"`
-}
-
-func rowOf(l catalog.Listed) lsRow {
-	r := lsRow{Job: l.Run.Job, Run: l.Run.Run, Step: l.Generation.Step, Epoch: l.Generation.Epoch, Position: l.Row.Position, State: l.State, Why: l.Why,
-		Bytes: l.Row.Bytes, Metrics: l.Row.Metrics, Loader: l.Row.Loader, Keep: l.Row.Keep, Stripped: l.Row.Stripped, Encrypted: l.Row.Sealed}
-	if l.Row.At > 0 {
-		at := time.UnixMilli(l.Row.At)
-		r.Written = &at
-	}
-	if !l.Read.IsZero() {
-		r.Read = &l.Read
-	}
-	for _, p := range l.Pins {
-		r.Pinned = append(r.Pinned, p.Who)
-	}
-	return r
-}
-
-func (c ckpt) ls() *cobra.Command {
+func (c ckptVerbs) ls() *cobra.Command {
 	var f common
 	return f.add(&cobra.Command{
 		Use:   "ls WHERE",
@@ -68,63 +27,37 @@ nothing resumes from it. READ says when a generation was last read
 whole. ` + "`ckpt verify`" + ` reads one.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], "")
+			w, err := c.Find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}
-			defer w.close()
-			list, err := w.list(cmd.Context())
+			defer w.Close()
+			rows, err := ckpt.List(cmd.Context(), w)
 			if err != nil {
 				return err
-			}
-			if w.at != nil {
-				l, err := w.listed(cmd.Context())
-				if err != nil {
-					return err
-				}
-				list = []catalog.Listed{l}
-			}
-			if err := w.known(cmd.Context(), list); err != nil {
-				return err
-			}
-			rows := []lsRow{}
-			for _, l := range list {
-				rows = append(rows, rowOf(l))
 			}
 			if f.json {
-				return writeJSON(c.std.out, rows)
+				return console.JSON(c.std.out, rows)
 			}
 			return c.printRows(rows)
 		},
 	}, false)
 }
 
-// known refuses the name of a job that is not there. One that has written nothing yet is.
-func (w *where) known(ctx context.Context, list []catalog.Listed) error {
-	if len(list) > 0 || w.job == "" {
-		return nil
-	}
-	all, err := w.cat.Jobs(ctx)
-	if err != nil || slices.Contains(all, w.job) {
-		return err
-	}
-	return fmt.Errorf("%s has no job %q: it has %s", w.cat.URL(), w.job, cmp.Or(strings.Join(all, ", "), "none"))
-}
-
-func (c ckpt) printRows(rows []lsRow) error {
+func (c ckptVerbs) printRows(rows []ckpt.Row) error {
 	if len(rows) == 0 {
-		err := write(c.std.out, "no generations\n")
+		err := console.Write(c.std.out, "no generations\n")
 		return err
 	}
 	t := tabwriter.NewWriter(c.std.out, 0, 0, 2, ' ', 0)
-	printf(t, "JOB\tSTEP\tEPOCH\tAGE\tSIZE\tSTATE\tREAD\tMETRICS\tPINNED\tRUN\n")
+	console.Printf(t, "JOB\tSTEP\tEPOCH\tAGE\tSIZE\tSTATE\tREAD\tMETRICS\tPINNED\tRUN\n")
 	for _, r := range rows {
 		written, read := "-", "-"
 		if r.Written != nil {
-			written = age(*r.Written)
+			written = console.Age(*r.Written)
 		}
 		if r.Read != nil {
-			read = age(*r.Read) + " ago"
+			read = console.Age(*r.Read) + " ago"
 		}
 		state := string(r.State)
 		if r.Stripped {
@@ -134,22 +67,23 @@ func (c ckpt) printRows(rows []lsRow) error {
 			state += ", encrypted"
 		}
 		if r.Keep != "" {
-			r.Pinned = append(r.Pinned, line(r.Keep))
+			r.Pinned = append(r.Pinned, console.Line(r.Keep))
 		}
-		printf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Job, r.Step, r.Epoch, written, size(r.Bytes), state, read, metrics(r.Metrics), dash(strings.Join(r.Pinned, ", ")), r.Run)
+		console.Printf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Job, r.Step, r.Epoch, written, console.Size(r.Bytes), state, read,
+			metrics(r.Metrics), console.Dash(strings.Join(r.Pinned, ", ")), r.Run)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	for _, r := range rows {
 		if r.Why != "" {
-			printf(c.std.out, "%s step %d: %s\n", r.Job, r.Step, line(r.Why))
+			console.Printf(c.std.out, "%s step %d: %s\n", r.Job, r.Step, console.Line(r.Why))
 		}
 	}
 	return nil
 }
 
-func (c ckpt) log() *cobra.Command {
+func (c ckptVerbs) log() *cobra.Command {
 	var f common
 	most := 100
 	cmd := f.add(&cobra.Command{
@@ -158,30 +92,19 @@ func (c ckpt) log() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if most < 1 {
-				return coded(exitUsage, fmt.Errorf("--lines %d: want 1 or more", most))
+				return usage.Wrong(fmt.Errorf("--lines %d: want 1 or more", most))
 			}
-			w, err := c.find(cmd.Context(), args[0], "")
+			w, err := c.Find(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}
-			defer w.close()
-			jobs, err := w.jobs(cmd.Context())
+			defer w.Close()
+			all, jobs, err := ckpt.Logs(cmd.Context(), w, most)
 			if err != nil {
 				return err
-			}
-			all := make(map[string][]format.Log)
-			for _, job := range jobs {
-				lines, unreadable, err := w.cat.Logs(cmd.Context(), job, most)
-				if err != nil {
-					return err
-				}
-				all[job] = append([]format.Log{}, lines...)
-				if unreadable > 0 {
-					printf(c.std.err, "job %s: %d lines of the log cannot be read\n", job, unreadable)
-				}
 			}
 			if f.json {
-				return writeJSON(c.std.out, all)
+				return console.JSON(c.std.out, all)
 			}
 			for _, job := range jobs {
 				for _, l := range all[job] {
@@ -189,7 +112,9 @@ func (c ckpt) log() *cobra.Command {
 					for _, g := range l.Generations {
 						steps = append(steps, fmt.Sprint(g.Step))
 					}
-					printf(c.std.out, "%s  %s  %s@%s  %s %s  %s\n", time.UnixMilli(l.At).UTC().Format(time.RFC3339), job, replica.Line(l.Who, 80), replica.Line(l.Host, 80), replica.Line(l.Verb, 80), strings.Join(steps, ","), replica.Line(l.Why, 200))
+					console.Printf(c.std.out, "%s  %s  %s@%s  %s %s  %s\n", time.UnixMilli(l.At).UTC().Format(time.RFC3339), job,
+						replica.Line(l.Who, 80), replica.Line(l.Host, 80), replica.Line(l.Verb, 80), strings.Join(steps,
+							","), replica.Line(l.Why, 200))
 				}
 			}
 			return nil
@@ -199,7 +124,7 @@ func (c ckpt) log() *cobra.Command {
 	return cmd
 }
 
-func (c ckpt) wait() *cobra.Command {
+func (c ckptVerbs) wait() *cobra.Command {
 	var f common
 	var newer uint64
 	every, most := 5*time.Second, time.Duration(0)
@@ -212,58 +137,26 @@ func (c ckpt) wait() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			if every <= 0 || most < 0 {
-				return coded(exitUsage, fmt.Errorf("--every %v --timeout %v: want some time between two looks, as 5s, and none or some to give up after", every, most))
+				return usage.Wrong(fmt.Errorf("--every %v --timeout %v: want some time between two looks, as 5s, and none or some to "+
+					"give up after", every, most))
 			}
 			if most > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeoutCause(ctx, most, fmt.Errorf("no generation beyond step %d within %v", newer, most))
 				defer cancel()
 			}
-			for {
-				l, err := c.beyond(ctx, args[0], replica.Step(newer))
-				if err != nil && !errors.Is(err, catalog.ErrNone) {
-					return err
-				}
-				if err == nil {
-					if f.json {
-						return writeJSON(c.std.out, rowOf(l))
-					}
-					return c.printRows([]lsRow{rowOf(l)})
-				}
-				t := time.NewTimer(every)
-				select {
-				case <-t.C:
-				case <-ctx.Done():
-					t.Stop()
-					return context.Cause(ctx)
-				}
+			row, err := ckpt.Wait(ctx, c.Finder, args[0], replica.Step(newer), every)
+			if err != nil {
+				return err
 			}
+			if f.json {
+				return console.JSON(c.std.out, row)
+			}
+			return c.printRows([]ckpt.Row{row})
 		},
 	}, false)
 	cmd.Flags().Uint64Var(&newer, "newer", 0, "the step that is known already")
 	cmd.Flags().DurationVar(&every, "every", every, "how often to look")
 	cmd.Flags().DurationVar(&most, "timeout", 0, "give up after this long (0: never)")
 	return cmd
-}
-
-// beyond finds the newest generation beyond a step; ErrNone: there is none yet.
-func (c ckpt) beyond(ctx context.Context, arg string, step replica.Step) (l catalog.Listed, err error) {
-	w, err := c.find(ctx, arg, "")
-	if err != nil {
-		return l, err
-	}
-	defer w.close()
-	list, err := w.list(ctx)
-	if err != nil {
-		return l, err
-	}
-	for _, l := range list {
-		if l.Generation.Step <= step || l.State != catalog.Good && l.State != catalog.Unread {
-			continue
-		}
-		if _, err := w.cat.Get(ctx, l.Run, l.Generation); err == nil {
-			return l, nil
-		}
-	}
-	return l, catalog.ErrNone
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalogtest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/replica"
 )
@@ -20,7 +21,7 @@ func TestCommandsWithoutAnObject(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, step := range []replica.Step{10, 20} {
-		writeGeneration(t, dir, step, 1)
+		catalogtest.Write(t, dir, step, 1)
 	}
 	expect(t, 0, []string{"verify", dir + "@10"})
 	expect(t, 0, []string{"pin", dir + "@10", "--why", "paper"})
@@ -73,7 +74,7 @@ func TestCommandsWithoutAnObject(t *testing.T) {
 			}
 			f := runFlags{from: at}
 			from, err := f.origin(t.Context(), stdio{err: &bytes.Buffer{}})
-			f.lease.end()
+			f.lease.End()
 			if err != nil || from.Failed != "" || from.Generation.Step != want {
 				t.Errorf("%s %s: --from: %+v, %v", key, harm, from, err)
 			}

@@ -12,36 +12,20 @@ import (
 	"testing"
 
 	filippo "filippo.io/age"
+	"github.com/replicad/replicad/internal/durable/catalogtest"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/replica"
 )
 
-// newKey makes a key, in a file too.
-func newKey(t *testing.T) (keys *sealed.Keys, file string) {
-	t.Helper()
-	id, err := filippo.GenerateX25519Identity()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if keys, err = sealed.New([]string{id.Recipient().String()}, []filippo.Identity{id}); err != nil {
-		t.Fatal(err)
-	}
-	file = filepath.Join(t.TempDir(), "key.txt")
-	if err := os.WriteFile(file, []byte("# created: now\n"+id.String()+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return keys, file
-}
-
 // encryptedRoot has steps 10, plain, and 20 and 30, which are encrypted.
 func encryptedRoot(t *testing.T) (dir string, keys *sealed.Keys, file string) {
 	t.Helper()
 	dir = t.TempDir()
-	keys, file = newKey(t)
-	writeGeneration(t, dir, 10, 1)
+	keys, file = catalogtest.NewKey(t)
+	catalogtest.Write(t, dir, 10, 1)
 	for _, step := range []replica.Step{20, 30} {
-		writeTo(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), 1, keys)
+		catalogtest.WriteTo(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), 1, keys)
 	}
 	return dir, keys, file
 }
@@ -79,7 +63,7 @@ func TestCommandsWithoutAKey(t *testing.T) {
 	if got, err := f.origin(t.Context(), stdio{err: &bytes.Buffer{}}); err != nil || got.Failed != "" || got.Generation.Step != 30 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	f.lease.end()
+	f.lease.End()
 	answer.Reset()
 	if code := run(t.Context(), []string{"ckpt", "pipe", dir}, stdio{strings.NewReader(`{"op":"open"}` + "\n"), &answer, &bytes.Buffer{}}); code != exitOK || !strings.Contains(answer.String(), `"tensors"`) {
 		t.Errorf("the pipe: %d, %.300s", code, answer.String())
@@ -92,7 +76,7 @@ func TestCommandsWithoutAKey(t *testing.T) {
 // A key comes from a flag or the environment. One that is none is refused, and not shown.
 func TestIdentity(t *testing.T) {
 	dir, _, file := encryptedRoot(t)
-	_, stranger := newKey(t)
+	_, stranger := catalogtest.NewKey(t)
 	bad := filepath.Join(t.TempDir(), "bad")
 	if err := os.WriteFile(bad, []byte("AGE-SECRET-KEY-1QQQQ"), 0o600); err != nil {
 		t.Fatal(err)
@@ -124,7 +108,7 @@ func TestIdentity(t *testing.T) {
 // cp takes what is encrypted as it is. --decrypt makes a plain copy, --recipient one for others; both keep job, run and step.
 func TestCopyOfWhatIsEncrypted(t *testing.T) {
 	dir, keys, file := encryptedRoot(t)
-	others, theirs := newKey(t)
+	others, theirs := catalogtest.NewKey(t)
 	asIs, plain, anew := t.TempDir(), t.TempDir(), t.TempDir()
 	expect(t, exitOK, []string{"cp", dir, asIs}, "copied step 30")
 	expect(t, exitOK, []string{"show", asIs, "--tensors", "--identity", file}, "weight")
@@ -184,7 +168,7 @@ func TestCkptImportEncrypts(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir, out := t.TempDir(), filepath.Join(t.TempDir(), "out")
-	writeMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: 10}, 2, durabletest.Trained()...), 0)
+	catalogtest.WriteMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: 10}, 2, durabletest.Trained()...), 0)
 	expect(t, exitOK, []string{"export", dir + "@10", out, "--to", "hf", "--only", "model"}, "exported")
 	if err := os.WriteFile(filepath.Join(out, "config.json"), []byte(`{"token": "hf_t0k3n"}`), 0o644); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalogtest"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/replica"
 )
@@ -12,16 +13,16 @@ import (
 // prune --strip-optimizer is for runs that have ended; what is pinned, damaged, or has no optimizer stays, and each is said.
 func TestCkptStrip(t *testing.T) {
 	dir := t.TempDir()
-	writeGeneration(t, dir, 10, 0)
+	catalogtest.Write(t, dir, 10, 0)
 	for _, step := range []replica.Step{20, 30, 40, 50} {
-		writeMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2, durabletest.Trained()...), 0)
+		catalogtest.WriteMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2, durabletest.Trained()...), 0)
 	}
 	was := ckptRows(t, dir)
 	strip := []string{"prune", dir, "--keep", "5", "--strip-optimizer"}
 	expect(t, exitFailed, strip, "may be live: the commit of step", "--idle 0s", "Nothing was changed")
 	expect(t, exitUsage, append(strip, "--idle", "-1s"), "--idle -1s: want 0s or more")
 	expect(t, exitOK, []string{"pin", dir + "@40", "--as", "ada"}, "pinned step 40")
-	bend(t, dir, ckptJob, "*", "step-00000030.e1", "group-1.*")
+	catalogtest.Bend(t, dir, ckptJob, "*", "step-00000030.e1", "group-1.*")
 	expect(t, exitFailed, []string{"verify", dir + "@30"}, "DAMAGED")
 
 	strip = append(strip, "--idle", "0s")
@@ -56,7 +57,7 @@ func TestCkptStrip(t *testing.T) {
 	other := t.TempDir()
 	expect(t, exitOK, []string{"cp", dir + "@50", other}, "copied step 50")
 	expect(t, exitOK, []string{"diff", dir + "@50", other}, "equal")
-	bend(t, dir, ckptJob, "*", "step-00000040.e1", "node-b.*")
+	catalogtest.Bend(t, dir, ckptJob, "*", "step-00000040.e1", "node-b.*")
 	expect(t, exitOK, []string{"pin", dir + "@30"}, "pinned step 30") // nothing goes, so that nothing is read first
 	expect(t, exitFailed, append(strip, "--as", "ada"), "NOT stripped", "node-b")
 	if names, err := filepath.Glob(filepath.Join(dir, ckptJob, "*", "commits", "step-00000040*")); err != nil || len(names) != 1 {

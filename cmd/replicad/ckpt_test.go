@@ -8,114 +8,22 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 	"unicode"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalogtest"
+	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
-	"github.com/replicad/replicad/internal/durable/remote"
-	"github.com/replicad/replicad/internal/durable/sealed"
+	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/replicad/replicad/internal/durable/storetest"
 	"github.com/replicad/replicad/replica"
 )
 
 const ckptJob = durabletest.JobName
 
-// writeGeneration does what a job does for one generation.
-func writeGeneration(t *testing.T, dir string, step replica.Step, id byte) {
-	t.Helper()
-	writeMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), id)
-}
-
-func writeMade(t *testing.T, dir string, made durabletest.Generation, id byte, says ...func(*format.Commit)) {
-	t.Helper()
-	writeTo(t, dir, made, id, nil, says...)
-}
-
-// writeTo encrypts it besides.
-func writeTo(t *testing.T, dir string, made durabletest.Generation, id byte, keys *sealed.Keys, says ...func(*format.Commit)) {
-	t.Helper()
-	st, err := openStore(t.Context(), dir, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	writeInto(t, catalog.New(st, catalog.Options{Who: "daemon", Keys: keys}), made, id, says...)
-}
-
-func writeInto(t *testing.T, c *catalog.Catalog, made durabletest.Generation, id byte, says ...func(*format.Commit)) {
-	t.Helper()
-	step := made.Generation.Step
-	run := durabletest.Job
-	run[15] = id
-	r, err := c.Begin(t.Context(), format.Run{Job: ckptJob, ID: run, Began: time.Date(2026, 11, 25, 17, 16+int(id), 0, 0, time.UTC).UnixMilli()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fleet := catalog.Fleet{Cluster: durabletest.Cluster, Name: "f", Epoch: 1}
-	if err := c.Claim(t.Context(), r, fleet); err != nil {
-		t.Fatal(err)
-	}
-	a := catalog.Attempt{Run: r, Generation: made.Generation, Write: 17}
-	roots := make(map[replica.Part]replica.Digest)
-	of := func(p durabletest.Part) catalog.Part {
-		p.Manifest.Job = run
-		if p.Manifest.Part.Kind != replica.FrozenPart {
-			roots[p.Manifest.Part] = p.Manifest.Root
-		}
-		return catalog.Part{Manifest: p.Manifest, Regions: p.Regions, Read: p.Read}
-	}
-	var files []format.Written
-	for i, p := range made.Groups {
-		f, err := c.WriteFrozen(t.Context(), r, of(made.Frozen[i]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := c.WriteGroup(t.Context(), a, of(p))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, f, w)
-	}
-	w, err := c.WriteObject(t.Context(), a, catalog.NodeObject("b"), of(made.Private[0]), of(made.Private[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := format.Commit{Position: replica.Position{Epoch: 1, Step: step}, Layout: made.Layout, Lineage: replica.Lineage{{Epoch: 1}}, Metrics: map[string]format.Metric{"loss": format.Metric(100 - step)},
-		Notes: map[string]string{"lr": "0.1"}, Provenance: map[string]string{"torch": "2.15"}}
-	for _, say := range says {
-		say(&said)
-	}
-	if _, err := c.Commit(t.Context(), a, fleet, said, roots, append(files, w)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// deleteGeneration does what retention does.
-func deleteGeneration(t *testing.T, dir string, step replica.Step) {
-	t.Helper()
-	st, err := openStore(t.Context(), dir, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	deleteIn(t, catalog.New(st, catalog.Options{Who: "daemon"}), step)
-}
-
-func deleteIn(t *testing.T, c *catalog.Catalog, step replica.Step) {
-	t.Helper()
-	runs, err := c.Runs(t.Context(), ckptJob)
-	if err != nil || len(runs) != 1 {
-		t.Fatal(runs, err)
-	}
-	if err := c.Delete(t.Context(), runs[0], replica.Generation{Epoch: 1, Step: step}, "retention"); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // ckptRows runs `ckpt ls --json`.
-func ckptRows(t *testing.T, args ...string) (rows []lsRow) {
+func ckptRows(t *testing.T, args ...string) (rows []ckpt.Row) {
 	t.Helper()
 	code, out, errout := try(t, append([]string{"ckpt", "ls", "--json"}, args...)...)
 	if code != exitOK {
@@ -142,27 +50,10 @@ func expect(t *testing.T, code int, args []string, texts ...string) string {
 	return out
 }
 
-// bend flips a bit in the middle of a file.
-func bend(t *testing.T, pattern ...string) {
-	t.Helper()
-	names, err := filepath.Glob(filepath.Join(pattern...))
-	if err != nil || len(names) != 1 {
-		t.Fatal(names, err)
-	}
-	b, err := os.ReadFile(names[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	b[len(b)-20] ^= 1
-	if err := os.WriteFile(names[0], b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestCkpt(t *testing.T) {
 	dir := t.TempDir()
 	for _, step := range []replica.Step{10, 20, 30} {
-		writeGeneration(t, dir, step, 0)
+		catalogtest.Write(t, dir, step, 0)
 	}
 	for _, where := range []string{dir, "file://" + dir, filepath.Join(dir, ckptJob), filepath.Join(dir, ckptJob, "20261125T1716Z-ab010203")} {
 		if rows := ckptRows(t, where); len(rows) != 3 || rows[0].Step != 30 || rows[0].State != catalog.Unread || rows[0].Bytes == 0 || rows[0].Metrics["loss"] != 70 {
@@ -216,10 +107,10 @@ func TestCkpt(t *testing.T) {
 // TestCkptDamage: a damaged generation is named with file and chunk, is listed so, and is never preferred to a good one.
 func TestCkptDamage(t *testing.T) {
 	dir := t.TempDir()
-	writeGeneration(t, dir, 10, 0)
-	writeGeneration(t, dir, 20, 0)
+	catalogtest.Write(t, dir, 10, 0)
+	catalogtest.Write(t, dir, 20, 0)
 	expect(t, exitOK, []string{"verify", dir + "@10"}, "good")
-	bend(t, dir, ckptJob, "*", "step-00000020.e1", "group-1.*")
+	catalogtest.Bend(t, dir, ckptJob, "*", "step-00000020.e1", "group-1.*")
 	expect(t, exitFailed, []string{"verify", dir + "@20"}, "DAMAGED", "step-00000020.e1/group-1.w17.safetensors: chunk", "digest")
 	rows := ckptRows(t, dir)
 	if rows[0].State != catalog.Damaged || !strings.Contains(rows[0].Why, "group-1") || rows[1].State != catalog.Good {
@@ -229,10 +120,10 @@ func TestCkptDamage(t *testing.T) {
 	if rows := ckptRows(t, dir); rows[len(rows)-1].Step != 10 {
 		t.Errorf("%+v", rows)
 	}
-	bend(t, dir, ckptJob, "*", "frozen", "group-0-*.a.safetensors")
+	catalogtest.Bend(t, dir, ckptJob, "*", "frozen", "group-0-*.a.safetensors")
 	expect(t, exitOK, []string{"verify", dir + "@10", "--repair"}, "its twin is whole")
 	expect(t, exitOK, []string{"verify", dir + "@10", "--json"}, `"good": true`)
-	bend(t, dir, ckptJob, "*", "commits", "step-00000010.*")
+	catalogtest.Bend(t, dir, ckptJob, "*", "commits", "step-00000010.*")
 	expect(t, exitFailed, []string{"show", dir + "@10"}, "step-00000010.e1.json: corrupt")
 }
 
@@ -252,14 +143,14 @@ func TestCkptVerifyBesideRetention(t *testing.T) {
 	for _, flags := range [][]string{{"--all"}, {"--all", "--no-record"}} {
 		dir := t.TempDir()
 		for _, step := range []replica.Step{10, 20, 30} {
-			writeGeneration(t, dir, step, 0)
+			catalogtest.Write(t, dir, step, 0)
 		}
 		var out strings.Builder
 		first := true
 		errs := &heard{do: func(text string) {
 			if first && strings.HasPrefix(text, "step 30:") {
 				first = false
-				deleteGeneration(t, dir, 20)
+				catalogtest.Delete(t, dir, 20)
 			}
 		}}
 		code := run(t.Context(), append([]string{"ckpt", "verify", dir}, flags...), stdio{strings.NewReader(""), &out, errs})
@@ -277,14 +168,14 @@ func TestCkptVerifyBesideRetention(t *testing.T) {
 // A copy of all that takes longer than the newest one stays has the one that is the newest then.
 func TestCkptCopyOfAllBesideRetention(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
-	writeGeneration(t, dir, 10, 0)
-	writeGeneration(t, dir, 20, 0)
+	catalogtest.Write(t, dir, 10, 0)
+	catalogtest.Write(t, dir, 20, 0)
 	first := true
 	out := &heard{do: func(text string) {
 		if first && strings.HasPrefix(text, "copied step 10") {
 			first = false
-			writeGeneration(t, dir, 30, 0)
-			deleteGeneration(t, dir, 20)
+			catalogtest.Write(t, dir, 30, 0)
+			catalogtest.Delete(t, dir, 20)
 		}
 	}}
 	var errs strings.Builder
@@ -304,19 +195,19 @@ func TestCkptCopyOfAllBesideRetention(t *testing.T) {
 // What a record calls damaged is read again, and counts once it was mended: by hand, or by a copy over it.
 func TestCkptMended(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
-	writeGeneration(t, dir, 10, 0)
-	writeGeneration(t, dir, 20, 0)
+	catalogtest.Write(t, dir, 10, 0)
+	catalogtest.Write(t, dir, 20, 0)
 	expect(t, exitOK, []string{"cp", dir, other}, "copied step 20")
 	file := []string{ckptJob, "*", "step-00000020.e1", "group-1.*"}
-	bend(t, append([]string{dir}, file...)...)
+	catalogtest.Bend(t, append([]string{dir}, file...)...)
 	expect(t, exitFailed, []string{"verify", dir}, "step 20 of", "DAMAGED")
 	expect(t, exitFailed, []string{"verify", dir}, "step 20 of", "DAMAGED", "step 10 of", "good")
-	bend(t, append([]string{dir}, file...)...)
+	catalogtest.Bend(t, append([]string{dir}, file...)...)
 	expect(t, exitOK, []string{"verify", dir}, "step 20 of", "good")
 	if rows := ckptRows(t, dir); rows[0].Step != 20 || rows[0].State != catalog.Good {
 		t.Errorf("%+v", rows)
 	}
-	bend(t, append([]string{other}, file...)...)
+	catalogtest.Bend(t, append([]string{other}, file...)...)
 	expect(t, exitFailed, []string{"verify", other}, "DAMAGED")
 	expect(t, exitOK, []string{"cp", dir, other}, "was damaged", "written anew", "copied step 20")
 	if rows := ckptRows(t, other); len(rows) != 1 || rows[0].State != catalog.Good {
@@ -330,14 +221,14 @@ func TestCkptPrintsNothingUnprintable(t *testing.T) {
 	const bad = "a\u202eb\u2066c\u200bd\ue000e\x1b[31mf\ninjected\th\u0085i\U000e0041"
 	dir := t.TempDir()
 	for _, step := range []replica.Step{10, 20} {
-		writeMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), 0, func(c *format.Commit) {
+		catalogtest.WriteMade(t, dir, durabletest.Make(replica.Generation{Epoch: 1, Step: step}, 2), 0, func(c *format.Commit) {
 			c.Notes, c.Provenance = map[string]string{"n" + bad: bad}, map[string]string{"p" + bad: bad}
 			c.Metrics, c.Keep = map[string]format.Metric{"m" + bad: 1}, bad
 			c.Lacks = []replica.Lacking{{Text: bad}}
 		})
 	}
 	expect(t, exitOK, []string{"pin", dir + "@20", "--why", bad})
-	st, err := openStore(t.Context(), dir, io.Discard)
+	st, err := place.OpenStore(t.Context(), dir, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,8 +263,8 @@ func TestCkptPrintsNothingUnprintable(t *testing.T) {
 // TestCkptSeveralRuns: the run that began last comes first, and each is named.
 func TestCkptSeveralRuns(t *testing.T) {
 	dir := t.TempDir()
-	writeGeneration(t, dir, 50, 0)
-	writeGeneration(t, dir, 10, 1)
+	catalogtest.Write(t, dir, 50, 0)
+	catalogtest.Write(t, dir, 10, 1)
 	rows := ckptRows(t, dir)
 	if len(rows) != 2 || rows[0].Step != 10 || rows[1].Step != 50 {
 		t.Errorf("%+v", rows)
@@ -411,7 +302,7 @@ func ckptOnBucket(t *testing.T, bucket string) {
 	t.Helper()
 	root := bucket + "/ckpt"
 	for _, step := range []replica.Step{10, 20, 30} {
-		writeGeneration(t, root, step, 0)
+		catalogtest.Write(t, root, step, 0)
 	}
 	for _, where := range []string{root, root + "/" + ckptJob} {
 		if rows := ckptRows(t, where); len(rows) != 3 || rows[0].Step != 30 || rows[0].Metrics["loss"] != 70 {
@@ -432,8 +323,8 @@ func ckptOnBucket(t *testing.T, bucket string) {
 // TestCkptCopiedByOthers: a run's directory that somebody copied is read where it lies, without the root's mark.
 func TestCkptCopiedByOthers(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
-	writeGeneration(t, dir, 10, 0)
-	writeGeneration(t, dir, 20, 0)
+	catalogtest.Write(t, dir, 10, 0)
+	catalogtest.Write(t, dir, 20, 0)
 	run := ckptRows(t, dir)[0].Run
 	if err := os.CopyFS(filepath.Join(other, ckptJob, run), os.DirFS(filepath.Join(dir, ckptJob, run))); err != nil {
 		t.Fatal(err)
@@ -448,30 +339,11 @@ func TestCkptCopiedByOthers(t *testing.T) {
 	expect(t, exitFailed, []string{"ls", t.TempDir()}, "no checkpoints")
 }
 
-// A store that does not do what it is asked is named, one line a second at most.
-func TestNoticesOfAStore(t *testing.T) {
-	var b strings.Builder
-	clock := time.Unix(1e9, 0)
-	n := notices{to: &b, now: func() time.Time { return clock }}
-	for range 3 {
-		n.print(remote.Notice{Op: "list", Key: "lm/", Err: errors.New("nothing has moved for 10s")})
-	}
-	clock = clock.Add(noticeEvery)
-	n.print(remote.Notice{Op: "get", Key: "lm/last.json", Attempt: 2, Err: errors.New("503 SlowDown"), Again: 1234 * time.Millisecond})
-	clock = clock.Add(noticeEvery)
-	n.print(remote.Notice{Op: "list", Far: "20 names in 20 pages so far, in 20s"})
-	want := "replicad: the store is asked to list lm/: nothing has moved for 10s\nreplicad: the store is asked to get lm/last.json: 503 SlowDown; attempt 2, the next one in 1.2s\n" +
-		"replicad: the store is asked to list: 20 names in 20 pages so far, in 20s\n"
-	if b.String() != want {
-		t.Errorf("prints %q, want %q", b.String(), want)
-	}
-}
-
 // TestCkptSeenDamage: a file that is gone is recorded by verify, and prune looks before it deletes what is good.
 func TestCkptSeenDamage(t *testing.T) {
 	dir := t.TempDir()
 	for _, step := range []replica.Step{10, 20} {
-		writeGeneration(t, dir, step, 0)
+		catalogtest.Write(t, dir, step, 0)
 	}
 	expect(t, exitOK, []string{"verify", dir, "--all", "-q"}, "step 10", "step 20")
 	lose := func(step string) {
@@ -503,7 +375,7 @@ func TestCkptSeenDamage(t *testing.T) {
 // TestCkptGraceOfAWrite: a grace that a live writer's objects may be older than is refused.
 func TestCkptGraceOfAWrite(t *testing.T) {
 	dir := t.TempDir()
-	writeGeneration(t, dir, 10, 0)
+	catalogtest.Write(t, dir, 10, 0)
 	for _, grace := range []string{"-1h", "0s", "59m"} {
 		for _, more := range [][]string{nil, {"--dry-run"}} {
 			expect(t, exitUsage, append([]string{"prune", dir, "--grace", grace}, more...), "--grace "+grace[:2], "want 1h0m0s or more")

@@ -2,33 +2,20 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/durable/format"
-	"github.com/replicad/replicad/internal/durable/store"
+	"github.com/replicad/replicad/internal/durable/place"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
 
-// verdict is a line of `ckpt verify --json`.
-type verdict struct {
-	Job     string          `json:"job"`
-	Run     string          `json:"run"`
-	Step    replica.Step    `json:"step"`
-	Epoch   replica.Epoch   `json:"epoch"`
-	Good    bool            `json:"good"`
-	Deleted bool            `json:"deleted,omitempty"` // meanwhile: nothing is known of it, and nothing is wrong
-	Bytes   uint64          `json:"bytes"`
-	Faults  []catalog.Fault `json:"faults,omitempty"`
-	Error   string          `json:"error,omitempty"`
-}
-
-func (c ckpt) verify() *cobra.Command {
+func (c ckptVerbs) verify() *cobra.Command {
 	var f common
 	var all, repair, quiet, unmarked bool
 	cmd := f.add(&cobra.Command{
@@ -43,17 +30,12 @@ it may have been mended. Ends with 1 where a generation is damaged, or such file
 and --all goes on.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := c.find(cmd.Context(), args[0], f.name())
+			w, err := c.Find(cmd.Context(), args[0], f.name())
 			if err != nil {
 				return err
 			}
-			defer w.close()
-			h := how{all: all, repair: repair, record: !unmarked, tell: !quiet && !f.json}
-			var out []verdict
-			err = w.again(func() error {
-				out, err = c.verified(cmd.Context(), w, h)
-				return err
-			})
+			defer w.Close()
+			out, err := ckpt.Verify(cmd.Context(), w, ckpt.Reading{All: all, Repair: repair, Record: !unmarked, Note: !quiet && !f.json})
 			if err != nil {
 				return err
 			}
@@ -67,167 +49,9 @@ and --all goes on.`,
 	return cmd
 }
 
-// how are the flags of verify.
-type how struct{ all, repair, record, tell bool }
-
-// verified reads what is meant, and says what came of each.
-func (c ckpt) verified(ctx context.Context, w *where, h how) (out []verdict, err error) {
-	var todo []catalog.Found
-	out = []verdict{}
-	take := func(skipped []catalog.Skipped) {
-		for _, s := range skipped {
-			if s.Whole != nil {
-				todo = append(todo, *s.Whole) // it may have been mended since
-			} else if s.State == catalog.Damaged {
-				out = append(out, verdict{Job: s.Run.Job, Run: s.Run.Run, Step: s.Generation.Step, Epoch: s.Generation.Epoch, Error: s.Reason})
-				c.markSeen(ctx, w, s.Run, s.Generation, h.record)
-			}
-		}
-	}
-	switch {
-	case h.all:
-		found, skipped, err := w.every(ctx)
-		if err != nil {
-			return nil, err
-		}
-		todo = found
-		take(skipped)
-	case w.at != nil:
-		found, err := w.named(ctx)
-		if l, lerr := w.listed(ctx); lerr == nil && catalog.IsDamage(err) {
-			c.markSeen(ctx, w, l.Run, l.Generation, h.record)
-		}
-		if err != nil {
-			return nil, err
-		}
-		todo = append(todo, found)
-	default:
-		found, passed, err := w.newest(ctx)
-		if take(passed); err == nil {
-			todo = append(todo, found)
-		} else if len(todo) == 0 {
-			return nil, err
-		}
-	}
-	for _, f := range todo {
-		v, err := c.verify1(ctx, w, f, h)
-		if v.Deleted = h.all && errors.Is(err, catalog.ErrNone); err != nil && !v.Deleted {
-			return nil, err
-		}
-		if out = append(out, v); v.Good && !h.all {
-			break
-		}
-	}
-	return out, nil
-}
-
-// markSeen records damage that was seen without a read.
-func (c ckpt) markSeen(ctx context.Context, w *where, r catalog.Run, g replica.Generation, record bool) {
-	if !record {
-		return
-	}
-	if err := w.cat.MarkSeen(ctx, r, g); err != nil {
-		printf(c.std.err, "not recorded: %v\n", err)
-	}
-}
-
-// every finds all generations that an argument means.
-func (w *where) every(ctx context.Context) (found []catalog.Found, skipped []catalog.Skipped, err error) {
-	jobs, err := w.jobs(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, job := range jobs {
-		f, s, err := w.cat.Find(ctx, job, replica.JobID{})
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, x := range f {
-			if w.run == "" || x.Run.Run == w.run {
-				found = append(found, x)
-			}
-		}
-		for _, x := range s {
-			if w.run == "" || x.Run.Run == w.run {
-				skipped = append(skipped, x)
-			}
-		}
-	}
-	return found, skipped, nil
-}
-
-// verify1 reads one generation, and records what came of it where the store takes that.
-func (c ckpt) verify1(ctx context.Context, w *where, found catalog.Found, h how) (v verdict, err error) {
-	v = verdict{Job: found.Job, Run: found.Run.Run, Step: found.Generation.Step, Epoch: found.Generation.Epoch, Bytes: found.Bytes}
-	var progress func(read, of uint64)
-	if h.tell {
-		progress = c.progress(fmt.Sprintf("step %d", v.Step))
-	}
-	read := func() error {
-		v, err = c.reads(ctx, w, found, v, progress, h)
-		return err
-	}
-	if !h.record {
-		return v, read()
-	}
-	err = w.cat.Leased(ctx, found, "ckpt verify", func(err error) {
-		if errors.Is(err, store.ErrRefused) {
-			h.record = false // read alone is allowed here
-			printf(c.std.err, "not recorded: %v\n", err)
-		}
-	}, read)
-	return v, err
-}
-
-func (c ckpt) reads(ctx context.Context, w *where, found catalog.Found, v verdict, progress func(read, of uint64), h how) (verdict, error) {
-	faults, bad := w.cat.Verify(ctx, found, progress)
-	if ctx.Err() != nil {
-		return v, context.Cause(ctx)
-	}
-	v.Faults, v.Good = faults, bad == nil
-	if bad != nil {
-		if len(faults) == 0 {
-			return v, bad // the store did not answer: nothing is known of the generation
-		}
-		v.Error = bad.Error()
-	}
-	if h.repair && len(faults) > 0 {
-		if err := w.cat.Repair(ctx, found, faults); err != nil {
-			return v, err
-		}
-	}
-	if h.record {
-		return v, w.cat.MarkRead(ctx, found, bad)
-	}
-	return v, nil
-}
-
-// progress tells how far a read is, each tenth of it.
-func (c ckpt) progress(what string) func(read, of uint64) {
-	var mu sync.Mutex
-	told, began := uint64(0), time.Now()
-	return func(read, of uint64) {
-		mu.Lock()
-		defer mu.Unlock()
-		if tenth := read * 10 / max(of, 1); tenth > told {
-			told = tenth
-			printf(c.std.err, "%s: %d %% of %s, %s/s\n", what, 10*tenth, size(of), size(uint64(float64(read)/max(time.Since(began).Seconds(), 0.001))))
-		}
-	}
-}
-
-func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
-	bad, beside := 0, 0
-	for _, v := range list {
-		if !v.Good && !v.Deleted {
-			bad++
-		}
-		if slices.ContainsFunc(v.Faults, func(f catalog.Fault) bool { return f.Beside }) {
-			beside++
-		}
-	}
+func (c ckptVerbs) printVerdicts(list []ckpt.Verdict, asJSON bool) error {
 	if asJSON {
-		if err := writeJSON(c.std.out, list); err != nil {
+		if err := console.JSON(c.std.out, list); err != nil {
 			return err
 		}
 	} else {
@@ -239,7 +63,7 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 			case !v.Good:
 				state = "DAMAGED"
 			}
-			printf(c.std.out, "%s step %d of %s: %s, %s\n", v.Job, v.Step, v.Run, state, size(v.Bytes))
+			console.Printf(c.std.out, "%s step %d of %s: %s, %s\n", v.Job, v.Step, v.Run, state, console.Size(v.Bytes))
 			for _, f := range v.Faults {
 				remedy := ""
 				switch {
@@ -248,23 +72,17 @@ func (c ckpt) printVerdicts(list []verdict, asJSON bool) error {
 				case f.Beside:
 					remedy = " (the state does not need it. Remove it if it is there, and start the run with --resume and the same --keep-file, or copy it from another root)"
 				}
-				printf(c.std.out, "  %s%s\n", line(f.What), remedy)
+				console.Printf(c.std.out, "  %s%s\n", console.Line(f.What), remedy)
 			}
 			if len(v.Faults) == 0 && v.Error != "" {
-				printf(c.std.out, "  %s\n", line(v.Error))
+				console.Printf(c.std.out, "  %s\n", console.Line(v.Error))
 			}
 		}
 	}
-	if bad > 0 {
-		return fmt.Errorf("%d of %d generations are damaged", bad, len(list))
-	}
-	if beside > 0 {
-		return fmt.Errorf("of %d of %d generations the state is whole, and the files that their run carries are damaged", beside, len(list))
-	}
-	return nil
+	return ckpt.Damaged(list)
 }
 
-func (c ckpt) diff() *cobra.Command {
+func (c ckptVerbs) diff() *cobra.Command {
 	var f common
 	cmd := f.add(&cobra.Command{
 		Use:   "diff WHERE[@STEP] WHERE[@STEP]",
@@ -273,41 +91,33 @@ func (c ckpt) diff() *cobra.Command {
 			"others how many elements differ and by how much at most. Ends with 1 where anything differs.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var fs [2]catalog.Found
-			var list []catalog.Difference
-			var ws [2]*where
+			var ws [2]*place.Place
 			for i, arg := range args {
-				w, err := c.find(cmd.Context(), arg, "")
+				w, err := c.Find(cmd.Context(), arg, "")
 				if err != nil {
 					return err
 				}
-				defer w.close()
+				defer w.Close()
 				ws[i] = w
 			}
-			err := c.leased(cmd.Context(), ws[0], "ckpt diff", nil, func(f0 catalog.Found) error {
-				return c.leased(cmd.Context(), ws[1], "ckpt diff", nil, func(f1 catalog.Found) (err error) {
-					fs = [2]catalog.Found{f0, f1}
-					list, err = catalog.Diff(cmd.Context(), ws[0].cat, f0, ws[1].cat, f1)
-					return err
-				})
-			})
+			fs, list, err := ckpt.Diff(cmd.Context(), ws)
 			if err != nil {
 				return err
 			}
 			if f.json {
-				if err := writeJSON(c.std.out, append([]catalog.Difference{}, list...)); err != nil {
+				if err := console.JSON(c.std.out, append([]catalog.Difference{}, list...)); err != nil {
 					return err
 				}
 			} else {
 				for _, d := range list {
-					printf(c.std.out, "%s (%d)\n", replica.Line(d.String(), 400), d.Index)
+					console.Printf(c.std.out, "%s (%d)\n", replica.Line(d.String(), 400), d.Index)
 				}
 			}
 			if len(list) > 0 {
 				return fmt.Errorf("%d differences between step %d and step %d", len(list), fs[0].Generation.Step, fs[1].Generation.Step)
 			}
 			if !f.json {
-				printf(c.std.out, "equal: %d tensors, %s\n", len(fs[0].Index.Tensors), size(fs[0].Bytes))
+				console.Printf(c.std.out, "equal: %d tensors, %s\n", len(fs[0].Index.Tensors), console.Size(fs[0].Bytes))
 			}
 			return nil
 		},
@@ -315,7 +125,7 @@ func (c ckpt) diff() *cobra.Command {
 	return cmd
 }
 
-func (c ckpt) pin() *cobra.Command {
+func (c ckptVerbs) pin() *cobra.Command {
 	var f common
 	var why string
 	var long time.Duration
@@ -325,14 +135,14 @@ func (c ckpt) pin() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if long < 0 || long == 0 && cmd.Flags().Changed("for") {
-				return coded(exitUsage, fmt.Errorf("--for %v: want some time, as 36h; left out, the pin is for good", long))
+				return usage.Wrong(fmt.Errorf("--for %v: want some time, as 36h; left out, the pin is for good", long))
 			}
-			return c.changePin(cmd.Context(), args[0], &f, "pin", why, func(w *where, l catalog.Listed) error {
+			return c.changePin(cmd.Context(), args[0], &f, "pin", func(w *place.Place) (catalog.Listed, error) {
 				var until time.Time
 				if long > 0 {
 					until = time.Now().Add(long)
 				}
-				return w.cat.Pin(cmd.Context(), l.Run, l.Generation, f.name(), why, until)
+				return ckpt.Pin(cmd.Context(), w, f.name(), why, until)
 			})
 		},
 	}, true)
@@ -341,48 +151,35 @@ func (c ckpt) pin() *cobra.Command {
 	return cmd
 }
 
-func (c ckpt) unpin() *cobra.Command {
+func (c ckptVerbs) unpin() *cobra.Command {
 	var f common
 	return f.add(&cobra.Command{
 		Use:   "unpin WHERE@STEP",
 		Short: "Let a pinned generation go by the rules of retention",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.changePin(cmd.Context(), args[0], &f, "unpin", "", func(w *where, l catalog.Listed) error {
-				return w.cat.Unpin(cmd.Context(), l.Run, l.Generation, f.name())
+			return c.changePin(cmd.Context(), args[0], &f, "unpin", func(w *place.Place) (catalog.Listed, error) {
+				return ckpt.Unpin(cmd.Context(), w, f.name())
 			})
 		},
 	}, true)
 }
 
-// name is under which somebody pins.
-func (f *common) name() string {
-	if f.who != "" {
-		return f.who
-	}
-	return defaultWho()
-}
-
-// changePin carries out a change of a pin, and leaves a line in the log.
-func (c ckpt) changePin(ctx context.Context, arg string, f *common, verb, why string, change func(w *where, l catalog.Listed) error) error {
-	w, err := c.find(ctx, arg, f.name())
+// changePin carries out a change of a pin, and prints what it changed.
+func (c ckptVerbs) changePin(ctx context.Context, arg string, f *common, verb string,
+	change func(w *place.Place) (catalog.Listed, error)) error {
+	w, err := c.Find(ctx, arg, f.name())
 	if err != nil {
 		return err
 	}
-	defer w.close()
-	l, err := w.listed(ctx)
+	defer w.Close()
+	l, err := change(w)
 	if err != nil {
-		return err
-	}
-	if err := change(w, l); err != nil {
-		return err
-	}
-	if err := w.cat.Log(ctx, l.Run.Job, format.Log{Verb: verb, Run: l.Run.Run, Generations: []replica.Generation{l.Generation}, Why: why}); err != nil {
 		return err
 	}
 	if f.json {
-		return writeJSON(c.std.out, rowOf(l))
+		return console.JSON(c.std.out, ckpt.RowOf(l))
 	}
-	err = write(c.std.out, "%sned step %d of %s, run %s, as %s\n", verb, l.Generation.Step, l.Run.Job, l.Run.Run, format.Who(f.name()))
-	return err
+	return console.Write(c.std.out, "%sned step %d of %s, run %s, as %s\n", verb, l.Generation.Step, l.Run.Job, l.Run.Run,
+		format.Who(f.name()))
 }

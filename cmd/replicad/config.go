@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/node"
 	"github.com/spf13/cobra"
 )
@@ -21,7 +22,7 @@ func newConfig(std stdio) *cobra.Command {
 				return coded(exitConfig, err)
 			}
 			for _, w := range c.Warnings() {
-				printf(std.err, "%s: warning: %v\n", args[0], w)
+				console.Printf(std.err, "%s: warning: %v\n", args[0], w)
 			}
 			if !fileOnly {
 				if err := node.Check(cmd.Context(), c); err != nil {
@@ -43,17 +44,17 @@ func newConfig(std stdio) *cobra.Command {
 					unwise = append(unwise, w)
 				}
 				for _, w := range unwise {
-					printf(std.err, "%s: warning: %s\n", args[0], w)
+					console.Printf(std.err, "%s: warning: %s\n", args[0], w)
 				}
 				for _, r := range room {
-					printf(std.out, "%s: %s\n", args[0], r)
+					console.Printf(std.out, "%s: %s\n", args[0], r)
 				}
 			}
 			role := "a client of the voters"
 			if c.IsVoter() {
 				role = "a voter"
 			}
-			err = write(std.out, "%s: good: node %s on %s is %s (%d voter(s))\n", args[0], c.Node, c.Addr, role, len(c.Voters))
+			err = console.Write(std.out, "%s: good: node %s on %s is %s (%d voter(s))\n", args[0], c.Node, c.Addr, role, len(c.Voters))
 			return err
 		},
 	}

@@ -3,19 +3,18 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
-	"github.com/replicad/replicad/internal/journal"
+	"github.com/replicad/replicad/internal/keeper"
+	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/internal/node"
 	"github.com/replicad/replicad/internal/owner"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 )
 
@@ -39,7 +38,7 @@ func newDaemon(std stdio) *cobra.Command {
 			"  3. replicad voter add NEW ADDR",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			told, stop := hangups()
+			told, stop := launch.Hangups()
 			defer stop()
 			c, err := t.load(func(dir string, name replica.NodeName) error {
 				return pki.Init(dir, []replica.NodeName{name}, time.Now())
@@ -54,7 +53,9 @@ func newDaemon(std stdio) *cobra.Command {
 				return coded(exitConfig, err)
 			}
 			defer paceCollector()()
-			keeper := func(ctx context.Context) (undo func(), err error) { return startKeeper(ctx, c, waitKeeper, std.err) }
+			keeper := func(ctx context.Context) (undo func(), err error) {
+				return keeper.ForDaemon(ctx, c, waitKeeper, std.err)
+			}
 			err = node.Run(cmd.Context(), c, node.Options{Version: versionText(), Stderr: std.err, Bootstrap: bootstrap || t.dev, Join: join, Keeper: keeper, Hangup: node.Hangup{Told: told, Level: t.logLevel}})
 			if t.dev && err != nil && strings.Contains(err.Error(), "is in use") { // gossip's library drops the cause
 				err = fmt.Errorf("%w (this dev cluster's address is in %s, drawn for its folder: stop the other program, or set XDG_STATE_HOME to another folder, whose cluster has another address)", err, filepath.Join(c.StateDir, "address"))
@@ -78,24 +79,6 @@ func (t *target) logLevel() (string, error) {
 		return "", err
 	}
 	return c.Log.Level, nil
-}
-
-// startKeeper waits for the keeper or starts one if none answers. A daemon that does not come up takes its own back: it holds nothing yet.
-func startKeeper(ctx context.Context, c *config.Config, wait bool, stderr io.Writer) (undo func(), err error) {
-	if wait {
-		return func() {}, awaitKeeper(ctx, c.KeeperSocket)
-	}
-	pid, err := ensureKeeper(ctx, c.KeeperSocket, filepath.Join(c.StateDir, "keeper.log"), stderr)
-	if err != nil || pid == 0 {
-		return func() {}, err
-	}
-	log := zerolog.New(journal.Printed(stderr)).With().Str("time", time.Now().Format(time.RFC3339Nano)).Logger()
-	log.Info().Str("event", "keeper_started").Int("pid", pid).Str("socket", c.KeeperSocket).Msg("no keeper answered, so one was started; it stays when the daemon ends and holds the ranks' memory until it gets SIGTERM")
-	return func() {
-		if err := endKeeper(pid, c.KeeperSocket); err != nil {
-			log.Warn().Str("event", "keeper_left").Int("pid", pid).Err(err).Msg("the keeper that was started does not end: send it SIGTERM")
-		}
-	}, nil
 }
 
 // makeDirs makes the folders that are this node's own.

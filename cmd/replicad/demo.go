@@ -7,6 +7,7 @@ import (
 
 	"github.com/replicad/replicad/internal/demo"
 	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -28,23 +29,23 @@ func newDemo(std stdio) *cobra.Command {
 				o.Faults = strings.Split(faults, ",")
 			}
 			if cmd.Flags().Changed("faults") && faults == "" {
-				return coded(exitUsage, errors.New("--faults: name at least one, or give --no-faults"))
+				return usage.Wrong(errors.New("--faults: name at least one, or give --no-faults"))
 			}
 			list, err := launch.ParseList[replica.GroupID](groups)
 			if err != nil {
-				return coded(exitUsage, fmt.Errorf("--groups: %w", err))
+				return usage.Wrong(fmt.Errorf("--groups: %w", err))
 			}
 			for _, g := range list {
 				o.Groups = append(o.Groups, int(g))
 			}
 			for name, zero := range map[string]bool{"steps": o.Steps == 0, "pace": o.Pace == 0} {
 				if zero {
-					return coded(exitUsage, fmt.Errorf("--%s %v: want more than 0", name, cmd.Flag(name).Value))
+					return usage.Wrong(fmt.Errorf("--%s %v: want more than 0", name, cmd.Flag(name).Value))
 				}
 			}
 			err = demo.Run(cmd.Context(), o, std.out, std.err)
 			if errors.As(err, new(*demo.UsageError)) {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 			return err
 		},

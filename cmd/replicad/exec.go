@@ -6,7 +6,9 @@ import (
 	"os/exec"
 	"syscall"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 )
 
@@ -24,14 +26,14 @@ func newExec(std stdio) *cobra.Command {
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt, err := f.job(cmd.Context(), args, std)
-			defer func() { f.lease.end() }() // not behind the exec: it ends by itself, when the ranks have long read
+			defer func() { f.lease.End() }() // not behind the exec: it ends by itself, when the ranks have long read
 			if err != nil {
 				return err
 			}
-			opt.Logf = func(format string, args ...any) { printf(std.err, "replicad exec: "+format+"\n", args...) }
+			opt.Logf = func(format string, args ...any) { console.Printf(std.err, "replicad exec: "+format+"\n", args...) }
 			program, err := exec.LookPath(args[0])
 			if err != nil {
-				return coded(exitUsage, fmt.Errorf("command %q: %w", args[0], err))
+				return usage.Wrong(fmt.Errorf("command %q: %w", args[0], err))
 			}
 			if err := launch.Create(cmd.Context(), opt); errors.Is(err, launch.ErrNoDaemon) {
 				return coded(exitNobody, err)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 
+	"github.com/replicad/replicad/internal/admin"
 	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/internal/wire"
 )
 
@@ -30,7 +32,7 @@ job's, which is kept in memory for the right one. A job is given up after too ma
 a new step, if a program ends again and again before it attaches, if one ends with 0 and never
 connected to the daemon (it has no session), or if one that has its rank ends with status 78. Where a step is committed and no rank is left to wait, only the launcher ends, with 6.`
 
-// codedError carries the exit code of an error.
+// codedError carries the exit code of an error, where its kind does not have one: package usage marks those of wrong flags and arguments.
 type codedError struct {
 	code int
 	err  error // nil: what there is to say has been said
@@ -74,6 +76,10 @@ func exitCode(ctx context.Context, err error) int {
 		return exitOK
 	case errors.As(err, &c):
 		return c.code
+	case usage.Is(err):
+		return exitUsage
+	case admin.IsNobody(err):
+		return exitNobody
 	}
 	if s, ok := endedBySignal(ctx, err); ok {
 		return 128 + int(s.Signal)

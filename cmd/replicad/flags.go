@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/replicad/replicad/internal/console"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -26,12 +28,12 @@ func fewFlags(cmd *cobra.Command) {
 		})
 		help(c, args)
 		if more > 0 {
-			printf(c.OutOrStdout(), "\n%d more flags, for rarer needs: %s --help --all\n", more, c.CommandPath())
+			console.Printf(c.OutOrStdout(), "\n%d more flags, for rarer needs: %s --help --all\n", more, c.CommandPath())
 		}
 	})
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if *all {
-			return coded(exitUsage, errors.New("--all goes with --help"))
+			return usage.Wrong(errors.New("--all goes with --help"))
 		}
 		return nil
 	}

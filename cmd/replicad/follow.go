@@ -2,95 +2,27 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"slices"
-	"time"
 
+	"github.com/replicad/replicad/internal/admin"
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
-	"github.com/replicad/replicad/replica"
+	"github.com/replicad/replicad/internal/status"
 )
 
-const (
-	// followEvery lies between two looks at a write that somebody waits for.
-	followEvery = 200 * time.Millisecond
-	// followSaid lies between two reasons why it is not there: with a bad disk each part of each try has its own.
-	followSaid = 30 * time.Second
-)
-
-// jobOf is the job of a name that has not ended; its ID is zero where none is known.
-func (a *admin) jobOf(ctx context.Context, name string) (job control.JobStatus) {
-	s, err := a.status(ctx)
-	if err != nil {
-		return job
-	}
-	for _, j := range s.Jobs {
-		if j.Name == name && j.Phase != replica.Ended.String() {
-			return j
-		}
-	}
-	return job
-}
-
-// followed looks at a job until is says that there is nothing to wait for, and tells meanwhile why nothing is on disk yet. Nil: the job is forgotten.
-func (a *admin) followed(ctx context.Context, std stdio, id replica.JobID, is func(control.JobStatus) bool) (*control.JobStatus, error) {
-	said, saidAt := "", time.Time{}
-	for {
-		s, err := a.status(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("the write goes on, and what becomes of it can't be seen: %w", err)
-		}
-		i := slices.IndexFunc(s.Jobs, func(j control.JobStatus) bool { return j.ID == id })
-		if i < 0 {
-			return nil, nil
-		}
-		j := s.Jobs[i]
-		if j.Phase == replica.Ended.String() || is(j) {
-			return &j, nil
-		}
-		if j.DurableEnded && !j.Ending { // a job that is to end waits for no write then
-			return nil, fmt.Errorf("not on disk, and not tried again: %s", j.DurableError)
-		}
-		if j.DurableError != "" && !j.DurableEnded && j.DurableError != said && time.Since(saidAt) >= followSaid {
-			if said == "" {
-				printf(std.err, "%s\n", "the daemons write it; Ctrl-C ends this command alone, and `replicad status` shows what becomes of the write. A job that was stopped or is to end waits for it for timing.abandoned, then its memory is freed")
-			}
-			said, saidAt = j.DurableError, time.Now()
-			printf(std.err, "not on disk yet, and tried again: %s\n", said)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(followEvery):
-		}
-	}
-}
-
-// followWrite waits until what a job has committed is on disk, or the job has ended, and says which step is there.
-func followWrite(ctx context.Context, a *admin, std stdio, before control.JobStatus) error {
-	j, err := a.followed(ctx, std, before.ID, func(j control.JobStatus) bool { return !j.Undurable && !j.Ending })
-	if err == nil && j != nil && (j.Phase == replica.Ended.String() || j.Durable.Step > 0) {
-		printf(std.out, "on disk: %s\n", onDisk(*j))
+// followWrite waits until what a job has committed is on disk, or the job has ended, and prints which step is there.
+func followWrite(ctx context.Context, c admin.Client, std stdio, before control.JobStatus) error {
+	j, err := c.Written(ctx, std.err, before)
+	if j != nil {
+		console.Printf(std.out, "on disk: %s\n", status.OnDisk(*j))
 	}
 	return err
 }
 
-// followSave waits until what the job had committed when it was asked, or something newer, is on disk.
-func followSave(ctx context.Context, a *admin, std stdio, before control.JobStatus) error {
-	j, err := a.followed(ctx, std, before.ID, func(j control.JobStatus) bool { return j.Durable.Compare(before.Committed) >= 0 })
-	switch {
-	case err != nil || j == nil:
-		return err
-	case j.Durable.Compare(before.Committed) < 0:
-		return fmt.Errorf("job %s has ended (%s), and step %d of it is not on disk, where the newest is: %s", j.Name, j.EndReason, before.Committed.Step, onDisk(*j))
+// followSave waits until what the job had committed when it was asked, or something newer, is on disk, and prints which step is there.
+func followSave(ctx context.Context, c admin.Client, std stdio, before control.JobStatus) error {
+	j, err := c.Saved(ctx, std.err, before)
+	if j != nil {
+		console.Printf(std.out, "on disk: %s\n", status.OnDisk(*j))
 	}
-	printf(std.out, "on disk: %s\n", onDisk(*j))
-	return nil
-}
-
-// onDisk names the newest durable step.
-func onDisk(j control.JobStatus) string {
-	if j.Durable.IsZero() {
-		return "nothing"
-	}
-	return fmt.Sprintf("step %d", j.Durable.Step)
+	return err
 }

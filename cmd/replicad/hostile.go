@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/chaos/hostile"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 )
 
@@ -39,7 +40,7 @@ func newChaosHostile(std stdio) *cobra.Command {
 				err = errors.Join(err, ferr)
 			}
 			if errors.As(err, new(*hostile.UsageError)) {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 			return err
 		},

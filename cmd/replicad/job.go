@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -73,13 +75,13 @@ func newJobToken(std stdio) *cobra.Command {
 				return err
 			}
 			if err := replica.CheckJobName(args[0]); err != nil {
-				return coded(exitUsage, fmt.Errorf("job %w", err))
+				return usage.Wrong(fmt.Errorf("job %w", err))
 			}
 			token := c.JobToken(args[0])
 			if token == "" {
 				return coded(exitConfig, errors.New("the configuration has no job_secret: jobs have no tokens; set one on all nodes (16 to 256 printable characters) and start their daemons again"))
 			}
-			printf(std.out, "%s\n", token)
+			console.Printf(std.out, "%s\n", token)
 			return nil
 		},
 	}

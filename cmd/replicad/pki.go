@@ -3,7 +3,9 @@ package main
 import (
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/pki"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -51,7 +53,8 @@ func newGossipKey(std stdio) *cobra.Command {
 				if err != nil {
 					return coded(exitConfig, err)
 				}
-				err = write(std.out, "gossip keys in %s, the first is for sending: %s\nnow %s\n", dir, pki.Fingerprints(keys), s.next)
+				err = console.Write(std.out, "gossip keys in %s, the first is for sending: %s\nnow %s\n", dir, pki.Fingerprints(keys),
+					s.next)
 				return err
 			},
 		}
@@ -73,12 +76,12 @@ func newPKIOperator(std stdio) *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := replica.CheckName(args[0]); err != nil {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 			if err := pki.AddOperator(dir, args[0], time.Now(), replica.CertEpoch(after)); err != nil {
 				return coded(exitConfig, err)
 			}
-			err := write(std.out, "operator: operator-%s.pem and its key are in %s\n", args[0], dir)
+			err := console.Write(std.out, "operator: operator-%s.pem and its key are in %s\n", args[0], dir)
 			return err
 		},
 	}
@@ -101,14 +104,14 @@ func newPKIVerb(std stdio, verb, short string, flags func(*cobra.Command), do fu
 			nodes := make([]replica.NodeName, 0, len(args))
 			for _, a := range args {
 				if err := replica.CheckName(a); err != nil {
-					return coded(exitUsage, err)
+					return usage.Wrong(err)
 				}
 				nodes = append(nodes, replica.NodeName(a))
 			}
 			if err := do(dir, nodes, time.Now()); err != nil {
 				return coded(exitConfig, err)
 			}
-			err := write(std.out, "%s: certificates of %d node(s) for the cluster in %s\n", verb, len(nodes), dir)
+			err := console.Write(std.out, "%s: certificates of %d node(s) for the cluster in %s\n", verb, len(nodes), dir)
 			return err
 		},
 	}

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/memplan"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/spf13/cobra"
 )
 
@@ -32,16 +34,16 @@ func newPlanDurable(std stdio) *cobra.Command {
 			s.Rate = uint64(rate)
 			d, err := memplan.NewDurable(j, s)
 			if err != nil {
-				return coded(exitUsage, err)
+				return usage.Wrong(err)
 			}
 			if asJSON {
-				err = writeJSON(std.out, d)
+				err = console.JSON(std.out, d)
 			} else {
 				err = printDurable(std.out, d, s)
 			}
 			if err == nil && !d.Fits {
 				err = fmt.Errorf("timing.stop_grace %v is too short: a daemon may have to write %s when all nodes go down, %v at %s a second: set it to %v, and TimeoutStopSec of the service beyond it",
-					s.Grace, size(d.StopBytes), brief(d.Stop), size(s.Rate), graceFor(d.Stop))
+					s.Grace, console.Size(d.StopBytes), brief(d.Stop), console.Size(s.Rate), memplan.GraceFor(d.Stop))
 			}
 			return err
 		},
@@ -56,11 +58,6 @@ func newPlanDurable(std stdio) *cobra.Command {
 	return cmd
 }
 
-// graceFor leaves a fifth beyond what a write takes.
-func graceFor(write time.Duration) time.Duration {
-	return (write + write/5).Truncate(time.Minute) + time.Minute
-}
-
 // brief rounds a time to what people read.
 func brief(d time.Duration) time.Duration {
 	if d >= 10*time.Second {
@@ -71,16 +68,18 @@ func brief(d time.Duration) time.Duration {
 
 func printDurable(w io.Writer, d memplan.Durable, s memplan.Store) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	printf(t, "job\t%d ranks on %d nodes\n", d.World, d.Nodes)
-	printf(t, "a generation\t%s in %d objects, an index and a commit\n", size(d.Bytes), d.Objects)
+	console.Printf(t, "job\t%d ranks on %d nodes\n", d.World, d.Nodes)
+	console.Printf(t, "a generation\t%s in %d objects, an index and a commit\n", console.Size(d.Bytes), d.Objects)
 	if d.Once > 0 {
-		printf(t, "kept once\t%s, of what no step changes, each file twice\n", size(d.Once))
+		console.Printf(t, "kept once\t%s, of what no step changes, each file twice\n", console.Size(d.Once))
 	}
-	printf(t, "on the store\t%s with %d generations kept, and one more while it is written\n", size(d.Kept), s.Keep)
-	printf(t, "each node\twrites %s of a generation: %v at %s a second\n", size(d.NodeBytes), brief(d.Write), size(s.Rate))
-	printf(t, "--durable-every auto\tevery %v (Daly: a write takes %v, a fault in %v; between 2m and 30m)\n", d.Every, brief(d.Write), s.Between)
+	console.Printf(t, "on the store\t%s with %d generations kept, and one more while it is written\n", console.Size(d.Kept), s.Keep)
+	console.Printf(t, "each node\twrites %s of a generation: %v at %s a second\n", console.Size(d.NodeBytes), brief(d.Write),
+		console.Size(s.Rate))
+	console.Printf(t, "--durable-every auto\tevery %v (Daly: a write takes %v, a fault in %v; between 2m and 30m)\n", d.Every,
+		brief(d.Write), s.Between)
 	if d.Fits {
-		printf(t, "on SIGTERM\tup to %s, %v: timing.stop_grace %v lasts\n", size(d.StopBytes), brief(d.Stop), s.Grace)
+		console.Printf(t, "on SIGTERM\tup to %s, %v: timing.stop_grace %v lasts\n", console.Size(d.StopBytes), brief(d.Stop), s.Grace)
 	}
 	return t.Flush()
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/config"
+	"github.com/replicad/replicad/internal/keeper"
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
@@ -192,12 +193,12 @@ func TestEnsureKeeper(t *testing.T) {
 	dir := t.TempDir()
 	socket, log := filepath.Join(dir, "run", "k.sock"), filepath.Join(dir, "keeper.log")
 	var errout strings.Builder
-	pid, err := ensureKeeper(t.Context(), socket, log, &errout)
+	pid, err := keeper.Ensure(t.Context(), socket, log, &errout)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, errout.String())
 	}
 	defer stopKeeper(t, pid)
-	if pid == 0 || !answers(socket) {
+	if pid == 0 || !keeper.Answers(socket) {
 		t.Fatalf("keeper %d does not answer", pid)
 	}
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
@@ -212,10 +213,10 @@ func TestEnsureKeeper(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil { // a closed terminal takes no state
 		t.Fatal(err)
 	}
-	if err := awaitKeeper(t.Context(), socket); err != nil {
+	if err := keeper.Await(t.Context(), socket); err != nil {
 		t.Errorf("waiting for the keeper that is there: %v", err)
 	}
-	if again, err := ensureKeeper(t.Context(), socket, log, &errout); again != 0 || err != nil {
+	if again, err := keeper.Ensure(t.Context(), socket, log, &errout); again != 0 || err != nil {
 		t.Errorf("a second keeper %d, %v", again, err)
 	}
 }
@@ -224,7 +225,7 @@ func TestNoKeeper(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(launch.Signaled{Signal: syscall.SIGTERM})
 	socket := filepath.Join(t.TempDir(), "none")
-	if err := awaitKeeper(ctx, socket); err == nil || !strings.Contains(err.Error(), socket) {
+	if err := keeper.Await(ctx, socket); err == nil || !strings.Contains(err.Error(), socket) {
 		t.Errorf("a keeper that nobody started: %v", err)
 	}
 }
@@ -234,7 +235,7 @@ func TestKeeperThatCannotStart(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, strings.Repeat("x", 120))
 	var errout strings.Builder
-	pid, err := ensureKeeper(t.Context(), socket, filepath.Join(dir, "log"), &errout)
+	pid, err := keeper.Ensure(t.Context(), socket, filepath.Join(dir, "log"), &errout)
 	if err == nil {
 		stopKeeper(t, pid)
 	}

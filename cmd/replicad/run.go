@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 
+	"github.com/replicad/replicad/internal/console"
+	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/launch"
 	"github.com/replicad/replicad/internal/unixsock"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 	"github.com/spf13/cobra"
 )
@@ -24,7 +25,7 @@ type runFlags struct {
 	ranks, groups string
 	loose         string // groups whose ranks may differ
 	from, fromJob string // what a new job begins with
-	lease         *originLease
+	lease         *ckpt.Lease
 	tokenFile     string
 	keep          []string // files and folders that the run is to carry
 	nohup         bool
@@ -54,26 +55,26 @@ func newRun(std stdio) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt, err := f.job(cmd.Context(), args, std)
-			defer func() { f.lease.end() }()
+			defer func() { f.lease.End() }()
 			if err != nil {
 				return err
 			}
-			if opt.Preloaded, err = preloaded(); err != nil {
-				return coded(exitUsage, err)
+			if opt.Preloaded, err = launch.Prepared(); err != nil {
+				return usage.Wrong(err)
 			}
-			if opt.Kept, err = keptFiles(f.keep); err != nil {
-				return coded(exitUsage, fmt.Errorf("--keep-file: %w", err))
+			if opt.Kept, err = kept.Gather(f.keep); err != nil {
+				return usage.Wrong(fmt.Errorf("--keep-file: %w", err))
 			}
 			if opt.Kept != nil {
 				defer opt.Kept.Close()
 			}
-			ctx, again, stop := untilHangup(cmd.Context())
+			ctx, again, stop := launch.UntilHangup(cmd.Context())
 			defer stop()
 			opt.Again = again
 			if f.nohup {
-				away, err := leaveTerminal(&opt, std)
+				away, err := opt.LeaveTerminal(std.err)
 				if err != nil {
-					return coded(exitUsage, err)
+					return usage.Wrong(err)
 				}
 				defer away.Close()
 			}
@@ -183,8 +184,8 @@ func (f *runFlags) job(ctx context.Context, args []string, std stdio) (launch.Op
 	if o.From, err = f.origin(ctx, std); err != nil {
 		return o, err
 	}
-	o.Begun = f.lease.begun
-	return o, coded(exitUsage, o.Validate())
+	o.Begun = f.lease.Begun
+	return o, usage.Wrong(o.Validate())
 }
 
 // options are those of the flags, with the socket, token and host of the configuration where no flag says otherwise.
@@ -195,12 +196,12 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 	o.Groups, o.Named, badGroups = launch.ParseGroups(f.groups)
 	o.Nondeterministic, badLoose = launch.ParseList[replica.GroupID](f.loose)
 	if err := errors.Join(badRanks, badGroups, badLoose); err != nil {
-		return o, coded(exitUsage, err)
+		return o, usage.Wrong(err)
 	}
 	judged := o // before the identity, whose lack would hide what is wrong with the flags
 	judged.Command, judged.Socket = args, "of the configuration"
 	if err := judged.Validate(); err != nil {
-		return o, coded(exitUsage, err)
+		return o, usage.Wrong(err)
 	}
 	if o.Socket == "" {
 		c, err := f.load(nil)
@@ -216,64 +217,11 @@ func (f *runFlags) options(args []string, std stdio) (launch.Options, error) {
 	if uid, err := strconv.ParseUint(os.Getenv(unixsock.DaemonUID), 10, 32); err == nil && len(o.Daemons) == 0 {
 		o.Daemons = []uint32{uint32(uid)} // ranks get none of the launcher's own variables
 	}
-	if err := f.showToken(&o); err != nil {
+	if err := o.ReadToken(f.tokenFile); err != nil {
 		return o, err
 	}
 	o.Program, _ = os.Executable() // without it ranks look for one on the path
 	o.Command, o.Env, o.Stdout, o.Stderr = args, os.Environ(), std.out, std.err
-	o.Logf = func(format string, args ...any) { printf(std.err, "replicad run: "+format+"\n", args...) }
-	return o, coded(exitUsage, o.Validate())
-}
-
-// preloaded is the connection to a process that was prepared for this launcher (replicad_preload.py says how); nil: there is none.
-func preloaded() (*os.File, error) {
-	const name = "REPLICAD_PRELOAD_FD"
-	text := os.Getenv(name)
-	if text == "" {
-		return nil, nil
-	}
-	fd, err := strconv.Atoi(text)
-	if err != nil || fd < 3 {
-		return nil, fmt.Errorf("%s=%q: want the number of a descriptor, 3 or more", name, text)
-	}
-	syscall.CloseOnExec(fd)
-	return os.NewFile(uintptr(fd), name), nil
-}
-
-// keptFiles reads what --keep-file names into sealed memory; nil: it names nothing.
-func keptFiles(paths []string) (*os.File, error) {
-	if len(paths) == 0 {
-		return nil, nil
-	}
-	b, err := kept.Collect(paths)
-	if err != nil {
-		return nil, err
-	}
-	return kept.Seal(b)
-}
-
-// maxTokenFile bounds a file with a token, in bytes.
-const maxTokenFile = 4096
-
-// showToken takes the job's token from a file or the environment. Never from the command line, which every user of the host can read.
-func (f *runFlags) showToken(o *launch.Options) error {
-	if f.tokenFile == "" {
-		if o.Token == "" {
-			o.Token = os.Getenv("REPLICAD_TOKEN")
-		}
-		return nil
-	}
-	file, err := os.Open(f.tokenFile)
-	if err != nil {
-		return coded(exitUsage, fmt.Errorf("--token-file: %w", err))
-	}
-	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, maxTokenFile))
-	if err != nil {
-		return coded(exitUsage, fmt.Errorf("--token-file %s: %w", f.tokenFile, err))
-	}
-	if o.Token = strings.TrimSpace(string(b)); o.Token == "" {
-		return coded(exitUsage, fmt.Errorf("--token-file %s is empty: put there what `replicad job token %s` prints on a node", f.tokenFile, o.Job))
-	}
-	return nil
+	o.Logf = func(format string, args ...any) { console.Printf(std.err, "replicad run: "+format+"\n", args...) }
+	return o, usage.Wrong(o.Validate())
 }

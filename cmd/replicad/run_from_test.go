@@ -10,7 +10,10 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalogtest"
+	"github.com/replicad/replicad/internal/durable/ckpt"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/place"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -18,7 +21,7 @@ import (
 func TestOriginOfARun(t *testing.T) {
 	dir := t.TempDir()
 	for _, step := range []replica.Step{10, 20, 30} {
-		writeGeneration(t, dir, step, 1)
+		catalogtest.Write(t, dir, step, 1)
 	}
 	t.Chdir(dir)
 	url := "file://" + dir
@@ -42,7 +45,7 @@ func TestOriginOfARun(t *testing.T) {
 		f := runFlags{from: tc.from, fromJob: tc.job}
 		var errout bytes.Buffer
 		got, err := f.origin(t.Context(), stdio{err: &errout})
-		f.lease.end()
+		f.lease.End()
 		if err != nil || got.Asked != tc.asked || got.Generation.Step != tc.step || !strings.Contains(got.Failed, tc.failed) || (got.Failed == "") != (tc.failed == "") {
 			t.Errorf("%s, job %q: %v, %q, %v", tc.from, tc.job, got, got.Failed, err)
 			continue
@@ -59,18 +62,18 @@ func TestOriginOfARun(t *testing.T) {
 			}
 		}
 	}
-	bend(t, dir, ckptJob, "*", "step-00000030.e1", "group-0.*.safetensors")
+	catalogtest.Bend(t, dir, ckptJob, "*", "step-00000030.e1", "group-0.*.safetensors")
 	expect(t, exitFailed, []string{"verify", dir}, "step 30")
 	f := runFlags{from: dir + "@30"}
 	if got, err := f.origin(t.Context(), stdio{err: &bytes.Buffer{}}); err != nil || !strings.Contains(got.Failed, "step 30 of "+url+"/"+ckptJob) {
 		t.Errorf("of one that failed a read: %+v, %v", got, err)
 	}
-	f.lease.end()
+	f.lease.End()
 	f.from = dir
 	if got, err := f.origin(t.Context(), stdio{err: &bytes.Buffer{}}); err != nil || got.Generation.Step != 20 {
 		t.Errorf("the newest that is whole: %+v, %v", got, err)
 	}
-	f.lease.end()
+	f.lease.End()
 	f = runFlags{}
 	if got, err := f.origin(t.Context(), stdio{}); got != nil || err != nil {
 		t.Errorf("without --from: %+v, %v", got, err)
@@ -79,10 +82,10 @@ func TestOriginOfARun(t *testing.T) {
 
 // Retention leaves a generation that a job begins with until its ranks have read it, or its launcher has ended.
 func TestOriginIsKeptUntilTheJobHasBegun(t *testing.T) {
-	for name, ends := range map[string]func(o *originLease){"the ranks have read it": (*originLease).begun, "the launcher ends": (*originLease).end} {
+	for name, ends := range map[string]func(o *ckpt.Lease){"the ranks have read it": (*ckpt.Lease).Begun, "the launcher ends": (*ckpt.Lease).End} {
 		dir := t.TempDir()
 		for _, step := range []replica.Step{10, 20} {
-			writeGeneration(t, dir, step, 1)
+			catalogtest.Write(t, dir, step, 1)
 		}
 		expect(t, 0, []string{"verify", dir + "@20"}) // one that nobody has read pushes nothing out
 		f := runFlags{from: dir + "@10"}
@@ -94,7 +97,7 @@ func TestOriginIsKeptUntilTheJobHasBegun(t *testing.T) {
 			t.Errorf("while it is read: %s", out)
 		}
 		ends(f.lease)
-		<-f.lease.ended
+		<-f.lease.Ended
 		if out := prune(); !strings.Contains(out, "deleted: "+ckptJob+" step 10") {
 			t.Errorf("%s: %s", name, out)
 		}
@@ -105,9 +108,9 @@ func TestOriginIsKeptUntilTheJobHasBegun(t *testing.T) {
 func TestOriginByHint(t *testing.T) {
 	dir := t.TempDir()
 	for _, step := range []replica.Step{10, 20} {
-		writeGeneration(t, dir, step, 1)
+		catalogtest.Write(t, dir, step, 1)
 	}
-	st, err := openStore(t.Context(), dir, io.Discard)
+	st, err := place.OpenStore(t.Context(), dir, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,12 +128,12 @@ func TestOriginByHint(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := runFlags{from: dir + "@best"}
-	defer func() { f.lease.end() }()
+	defer func() { f.lease.End() }()
 	if got, err := f.origin(t.Context(), stdio{}); err != nil || got.Failed != "" || got.Generation.Step != 10 {
 		t.Errorf("%v, %q, %v", got, got.Failed, err)
 	}
-	f.lease.end()
-	deleteGeneration(t, dir, 10)
+	f.lease.End()
+	catalogtest.Delete(t, dir, 10)
 	if got, err := f.origin(t.Context(), stdio{}); err != nil || !strings.Contains(got.Failed, "names step 10") || !strings.Contains(got.Failed, "@best:loss") {
 		t.Errorf("of one that is gone: %v, %q, %v", got, got.Failed, err)
 	}

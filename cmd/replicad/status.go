@@ -4,15 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 
-	"github.com/replicad/replicad/internal/control"
+	"github.com/replicad/replicad/internal/admin"
+	"github.com/replicad/replicad/internal/console"
+	"github.com/replicad/replicad/internal/status"
 	"github.com/spf13/cobra"
 )
 
 func newStatus(std stdio) *cobra.Command {
-	var a admin
+	var a adminFlags
 	var asJSON, network bool
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -24,24 +25,24 @@ func newStatus(std stdio) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			body, err := a.statusBody(cmd.Context())
+			body, err := a.asked(cmd.Context())
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				if err := writeJSON(std.out, json.RawMessage(body)); err != nil {
+				if err := console.JSON(std.out, json.RawMessage(body)); err != nil {
 					return fmt.Errorf("status: %w", err)
 				}
 				return nil
 			}
-			s, err := readStatus(body)
+			s, err := admin.ReadStatus(body)
 			if err != nil {
 				return err
 			}
 			if network {
-				return printNetwork(std.out, s)
+				return status.PrintNetwork(std.out, s)
 			}
-			return printStatus(std.out, s)
+			return status.Print(std.out, s)
 		},
 	}
 	a.addFlags(cmd)
@@ -56,26 +57,10 @@ func newStatus(std stdio) *cobra.Command {
 	return cmd
 }
 
-// statusBody asks the daemon for its status, in JSON.
-func (a *admin) statusBody(ctx context.Context) ([]byte, error) {
+// asked finds the socket and asks the daemon there for its status, in JSON.
+func (a *adminFlags) asked(ctx context.Context) ([]byte, error) {
 	if _, err := a.find(); err != nil {
 		return nil, err
 	}
-	return a.call(ctx, http.MethodGet, "/status", nil)
-}
-
-// status asks the daemon for its status.
-func (a *admin) status(ctx context.Context) (control.Status, error) {
-	body, err := a.statusBody(ctx)
-	if err != nil {
-		return control.Status{}, err
-	}
-	return readStatus(body)
-}
-
-func readStatus(body []byte) (s control.Status, err error) {
-	if err := json.Unmarshal(body, &s); err != nil {
-		return s, fmt.Errorf("status: %w (are this program and the daemon of one release?)", err)
-	}
-	return s, nil
+	return a.StatusBody(ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/spf13/cobra"
 )
 
@@ -49,7 +50,7 @@ func newVersion(std stdio) *cobra.Command {
 		Short: "Print the release, its source and its platform",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			err := write(std.out, "%s", paragraph(built()))
+			err := console.Write(std.out, "%s", console.Paragraph(built()))
 			return err
 		},
 	}

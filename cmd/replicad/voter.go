@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/node"
 	"github.com/replicad/replicad/replica"
@@ -52,7 +53,7 @@ holds, and what the log can't tell. Run it like that on every voter that is left
 				return err
 			}
 			text, err := node.RecoverVoter(c, acceptLoss)
-			werr := write(std.out, "%s", paragraph(text))
+			werr := console.Write(std.out, "%s", console.Paragraph(text))
 			return errors.Join(err, werr)
 		},
 	}

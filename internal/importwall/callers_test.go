@@ -44,7 +44,7 @@ var uncalled = map[string]string{
 // helpers are packages for tests, and the client library: others call them.
 var helpers = []string{
 	"libreplicad", "internal/ranklife",
-	"internal/bubble", "internal/durable/durabletest", "internal/durable/formats/formatstest", "internal/durable/memory", "internal/durable/storetest", "internal/fixture",
+	"internal/bubble", "internal/durable/catalogtest", "internal/durable/durabletest", "internal/durable/formats/formatstest", "internal/durable/memory", "internal/durable/storetest", "internal/fixture",
 	"internal/host/room/roomtest", "internal/journal/journaltest", "internal/leader/leadertest", "internal/leakcheck", "internal/otheruser", "internal/racing", "internal/sim", "internal/transcript",
 	"transfer/storetest",
 }

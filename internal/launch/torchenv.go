@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/wire"
 	"github.com/replicad/replicad/replica"
 )
@@ -88,11 +89,10 @@ func (o Options) torchEnviron(start wire.RunStart, at seat) []string {
 	return env
 }
 
-// Identity names a file with keys of age, with which ranks read generations that are encrypted.
-const Identity = "REPLICAD_IDENTITY"
-
 // ofALauncher tells whether a variable is one that launchers set for their own ranks.
-func ofALauncher(name string) bool { return strings.HasPrefix(name, "REPLICAD_") && name != Identity }
+func ofALauncher(name string) bool {
+	return strings.HasPrefix(name, "REPLICAD_") && name != sealed.IdentityVariable
+}
 
 // inherited is what a process gets of the launcher's own environment: nothing of another job, and nothing of another launcher.
 func (o Options) inherited() []string {

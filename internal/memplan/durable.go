@@ -67,3 +67,8 @@ func takes(bytes, rate uint64) time.Duration {
 	}
 	return time.Duration(s * float64(time.Second))
 }
+
+// GraceFor leaves a fifth beyond what a write takes.
+func GraceFor(write time.Duration) time.Duration {
+	return (write + write/5).Truncate(time.Minute) + time.Minute
+}

@@ -25,6 +25,7 @@ import (
 	"io"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -59,15 +60,7 @@ const (
 	kindNone   = "none"   // there is no such job or generation
 )
 
-// usage is an error of who asked.
-type usage struct{ error }
-
-func (u usage) Unwrap() error { return u.error }
-
-func wrong(format string, args ...any) error { return usage{fmt.Errorf(format, args...)} }
-
-// Usage marks an error as one of who asked.
-func Usage(err error) error { return usage{err} }
+func wrong(format string, args ...any) error { return usage.Wrong(fmt.Errorf(format, args...)) }
 
 type failed struct {
 	Error string `json:"error"`
@@ -76,9 +69,8 @@ type failed struct {
 
 func failure(err error) failed {
 	f := failed{Error: err.Error()}
-	var u usage
 	switch {
-	case errors.As(err, &u):
+	case usage.Is(err):
 		f.Kind = kindUsage
 	case errors.Is(err, catalog.ErrNone):
 		f.Kind = kindNone

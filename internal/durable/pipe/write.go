@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -43,7 +44,7 @@ func fleet(name string) catalog.Fleet { return catalog.Fleet{Name: name, Epoch: 
 // begin gives a run its place and its owner, and the attempt a number.
 func (w *writing) begin(ctx context.Context, r *beginRequest) (any, error) {
 	if err := catalog.Downgrades(ctx, w.c, r.Job); err != nil {
-		return nil, usage{err}
+		return nil, usage.Wrong(err)
 	}
 	step, err := w.step(ctx, r)
 	if err != nil {
@@ -109,7 +110,7 @@ func (w *writing) put(ctx context.Context, s *stream, r *putRequest) (any, error
 	}
 	g, err := geometry(r)
 	if err != nil {
-		return nil, usage{err}
+		return nil, usage.Wrong(err)
 	}
 	group, out := replica.GroupID(r.Rank), report{Rank: r.Rank}
 	m := manifest(a, g, replica.OfGroup(group), g.ReplicatedBytes)

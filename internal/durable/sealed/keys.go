@@ -14,6 +14,9 @@ import (
 	"filippo.io/age"
 )
 
+// IdentityVariable is the environment variable that names a file with keys of age. Ranks inherit it, and read with those what is encrypted.
+const IdentityVariable = "REPLICAD_IDENTITY"
+
 // MaxRecipients bounds to how many an object is encrypted: each adds to its envelope, by up to 1.7 KB.
 const MaxRecipients = 32
 

@@ -1,4 +1,4 @@
-package main
+package ckpt
 
 import (
 	"bytes"
@@ -8,16 +8,18 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalogtest"
+	"github.com/replicad/replicad/internal/durable/place"
 )
 
 // A command that takes long says how far it is, a line each ten seconds. One that is done sooner says nothing.
 func TestSlowCommandsSayHowFarTheyAre(t *testing.T) {
 	var out bytes.Buffer
 	at := time.Unix(0, 0)
-	s := &slow{what: "export", to: &out, now: func() time.Time { return at }, began: at, last: at}
+	s := &Meter{what: "export", to: &out, now: func() time.Time { return at }, began: at, last: at}
 	for range 25 {
 		at = at.Add(time.Second)
-		s.moved(3<<20, 100<<20)
+		s.Moved(3<<20, 100<<20)
 	}
 	if want := "export: 30 % of 100.0 MiB, 3.0 MiB/s\nexport: 60 % of 100.0 MiB, 3.0 MiB/s\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
@@ -27,29 +29,29 @@ func TestSlowCommandsSayHowFarTheyAre(t *testing.T) {
 // A copy tells what the store takes.
 func TestACopyTellsWhatItMoves(t *testing.T) {
 	dir := t.TempDir()
-	writeGeneration(t, dir, 10, 1)
+	catalogtest.Write(t, dir, 10, 1)
 	var out bytes.Buffer
-	c := ckpt{stdio{err: &out}, new(keyring)}
+	c := place.Finder{Notes: &out, Keyring: new(place.Keyring)}
 	at := time.Unix(0, 0)
-	clock := func(s *slow) *slow {
-		s.began, s.last, s.now = at, at, func() time.Time { at = at.Add(slowEvery); return at }
+	clock := func(s *Meter) *Meter {
+		s.began, s.last, s.now = at, at, func() time.Time { at = at.Add(meterEvery); return at }
 		return s
 	}
-	w, err := c.find(t.Context(), dir, "me")
+	w, err := c.Find(t.Context(), dir, "me")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
-	found, err := c.one(t.Context(), w)
+	defer w.Close()
+	found, err := w.One(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := openStore(t.Context(), t.TempDir(), io.Discard)
+	st, err := place.OpenStore(t.Context(), t.TempDir(), io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	if _, err := c.copy(t.Context(), w, found, catalog.New(st, catalog.Options{Who: "me"}), rewriting{}, clock(c.slow("copy of step 10"))); err != nil || !strings.Contains(out.String(), "copy of step 10: 100 % of ") {
+	if _, err := copy1(t.Context(), w, found, catalog.New(st, catalog.Options{Who: "me"}), Copying{}, clock(NewMeter(w.Notes, "copy of step 10"))); err != nil || !strings.Contains(out.String(), "copy of step 10: 100 % of ") {
 		t.Errorf("a copy: %q, %v", out.String(), err)
 	}
 }

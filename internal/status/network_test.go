@@ -1,4 +1,4 @@
-package main
+package status
 
 import (
 	"slices"
@@ -12,7 +12,7 @@ import (
 func TestNetworkSaysWhatIsHeldBack(t *testing.T) {
 	show := func(n control.NetworkStatus) string {
 		var b strings.Builder
-		if err := printNetwork(&b, control.Status{Network: n}); err != nil {
+		if err := PrintNetwork(&b, control.Status{Network: n}); err != nil {
 			t.Fatal(err)
 		}
 		return b.String()
@@ -30,7 +30,7 @@ func TestNetworkSaysWhatIsHeldBack(t *testing.T) {
 func TestNetworkShowsEachAddress(t *testing.T) {
 	var b strings.Builder
 	paths := []control.PathStatus{{Peer: "n2", Addr: "10.0.0.2:7400", State: "silent"}, {Peer: "n2", Addr: "10.1.0.2:7400", State: "alive", ProbeUS: 250, Rate: 3 << 20, Sent: 4 << 20}}
-	if err := printNetwork(&b, control.Status{Network: control.NetworkStatus{Paths: paths}}); err != nil {
+	if err := PrintNetwork(&b, control.Status{Network: control.NetworkStatus{Paths: paths}}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

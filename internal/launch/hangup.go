@@ -1,21 +1,23 @@
-package main
+package launch
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
 
-	"github.com/replicad/replicad/internal/launch"
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/owner"
 )
 
-// hangups are the SIGHUPs that come from now on, until stop: a terminal that goes away sends several. Where the signal is ignored from the start
+// Hangups are the SIGHUPs that come from now on, until stop: a terminal that goes away sends several. Where the signal is ignored from the
+// start
 // (nohup) it stays so, and none comes.
-func hangups() (told <-chan os.Signal, stop func()) {
+func Hangups() (told <-chan os.Signal, stop func()) {
 	if signal.Ignored(syscall.SIGHUP) {
 		return nil, func() {}
 	}
@@ -24,15 +26,15 @@ func hangups() (told <-chan os.Signal, stop func()) {
 	return got, func() { signal.Stop(got) }
 }
 
-// untilHangup is parent, and done at the first SIGHUP too, with a cause that names it. Of a parent that is done later, again has the cause.
-func untilHangup(parent context.Context) (_ context.Context, again <-chan error, stop func()) {
-	told, unnotify := hangups()
+// UntilHangup is parent, and done at the first SIGHUP too, with a cause that names it. Of a parent that is done later, again has the cause.
+func UntilHangup(parent context.Context) (_ context.Context, again <-chan error, stop func()) {
+	told, unnotify := Hangups()
 	ctx, cancel := context.WithCancelCause(parent)
 	after := make(chan error, 1)
 	go func() {
 		select {
 		case <-told:
-			cancel(launch.Signaled{Signal: syscall.SIGHUP})
+			cancel(Signaled{Signal: syscall.SIGHUP})
 		case <-ctx.Done():
 			return
 		}
@@ -42,9 +44,10 @@ func untilHangup(parent context.Context) (_ context.Context, again <-chan error,
 	return ctx, after, func() { unnotify(); cancel(nil) }
 }
 
-// leaveTerminal has a launcher and its processes ignore SIGHUP, and write to a file that the caller closes. What lies there already is refused where it
+// LeaveTerminal has a launcher and its processes ignore SIGHUP, and write to a file that the caller closes. What lies there already is
+// refused where it
 // is no file, or somebody else's, who would read what the job prints, or where a pipe would have the launcher wait for its reader.
-func leaveTerminal(o *launch.Options, std stdio) (*os.File, error) {
+func (o *Options) LeaveTerminal(stderr io.Writer) (*os.File, error) {
 	name, err := filepath.Abs("replicad-" + o.Job + ".out")
 	if err != nil {
 		return nil, fmt.Errorf("--nohup: %w", err)
@@ -64,8 +67,8 @@ func leaveTerminal(o *launch.Options, std stdio) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("--nohup: %w", err), out.Close())
 	}
 	signal.Ignore(syscall.SIGHUP) // its processes inherit that
-	printf(std.err, "replicad run: what is printed from now on is in %s\n", name)
+	console.Printf(stderr, "replicad run: what is printed from now on is in %s\n", name)
 	o.Stdout, o.Stderr = out, out
-	o.Logf = func(format string, args ...any) { printf(out, "replicad run: "+format+"\n", args...) }
+	o.Logf = func(format string, args ...any) { console.Printf(out, "replicad run: "+format+"\n", args...) }
 	return out, nil
 }

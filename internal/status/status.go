@@ -1,4 +1,5 @@
-package main
+// Package status shows people what a daemon reports of its node, its jobs and its network. --json has the same for programs.
+package status
 
 import (
 	"cmp"
@@ -9,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/replicad/replicad/internal/console"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/pki"
 	"github.com/replicad/replicad/replica"
@@ -20,75 +22,19 @@ const maxGenerations = 4
 // lateFrom is from when on a daemon's wait for a core is shown, in milliseconds: half of the lease that a leader has by default.
 const lateFrom = 200
 
-// printStatus writes the status for people.
-func printStatus(w io.Writer, s control.Status) error {
+// Print writes the status for people.
+func Print(w io.Writer, s control.Status) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	leader := string(s.Leader)
 	if leader == "" {
 		leader = "none known: nothing is committed or planned until there is one"
 	}
-	printf(t, "cluster\t%v\n", s.Cluster)
-	printf(t, "asked\t%s (incarnation %d, session %d, %s)\n", s.Node, s.Incarnation, s.Session, s.Version)
-	printf(t, "leader\t%s (term %d)\n", leader, s.Term)
+	console.Printf(t, "cluster\t%v\n", s.Cluster)
+	console.Printf(t, "asked\t%s (incarnation %d, session %d, %s)\n", s.Node, s.Incarnation, s.Session, s.Version)
+	console.Printf(t, "leader\t%s (term %d)\n", leader, s.Term)
 	printVoters(t, s)
-	if s.Adopting {
-		printf(t, "adopting\tthis daemon is still taking back the arenas of its ranks\n")
-	}
-	if s.KeeperLost {
-		printf(t, "keeper\tgone: restart this daemon when convenient: until then its ranks' memory does not survive it\n")
-	}
-	if s.LogUnwritten != "" {
-		printf(t, "log\t%s\n", s.LogUnwritten)
-	}
-	for _, k := range s.FormerKeepers {
-		printf(t, "old keeper\t%s\n", k)
-	}
-	if s.Scrubbed.Bad > 0 {
-		printf(t, "memory\t%d copies here had a flipped bit since this daemon started, and were given up: check the node's memory (ECC errors in the kernel's log)\n", s.Scrubbed.Bad)
-	}
-	if s.Certificate != "" {
-		printf(t, "expiry\t%s\n", s.Certificate)
-	}
-	for _, r := range s.Revoked {
-		printf(t, "revoked\t%s %s: certificates up to epoch %d, %s\n", r.Role, r.Name, r.Epoch, pki.EpochTime(r.Epoch).UTC().Format(time.RFC3339))
-	}
-	for _, p := range s.PassedOver {
-		printf(t, "unbelieved\t%s\n", passedText(p))
-	}
-	if len(s.GossipKeys) > 1 || len(s.GossipUnknown) > 0 || len(s.GossipKeys) == 1 && len(s.GossipKeys[0].Missing) > 0 {
-		for _, k := range s.GossipKeys {
-			printf(t, "gossip key\t%s\n", gossipKeyText(k))
-		}
-	}
-	if len(s.GossipUnknown) > 0 {
-		printf(t, "gossip key\tunknown of %v: their daemons answer, and their gossip is not heard: do they have the gossip.key that the others have?\n", s.GossipUnknown)
-	}
-	for _, text := range s.Warnings {
-		printf(t, "warning\t%s\n", text)
-	}
-	if s.LateMS > lateFrom {
-		printf(t, "cores\ttaken by others: this daemon waited up to %d ms for one within the last 20 s: commits come later, and with %d ms leaders change\n", s.LateMS, 2*lateFrom)
-	}
-	if s.Leaving != "" {
-		printf(t, "leaving\tthis daemon was asked to end: %s\n", s.Leaving)
-	}
-	if s.DurableSilent != "" {
-		printf(t, "durable\t%s\n", s.DurableSilent)
-	}
-	for _, n := range s.NoLink {
-		printf(t, "no link\tvoter %s, %d tries since %s: %s\n", n.Node, n.Tries, n.Since.Format(time.TimeOnly), n.Why)
-	}
-	for _, n := range s.Refused {
-		who := string(n.Node)
-		if n.Incarnation != 0 {
-			who = fmt.Sprintf("%s (incarnation %d)", who, n.Incarnation)
-		}
-		printf(t, "refused\tnode %s, %d tries since %s: %s\n", who, n.Tries, n.Since.Format(time.TimeOnly), n.Why)
-	}
-	for _, a := range s.Accounts {
-		printf(t, "user %d\t%s\n", a.User, accountText(a))
-	}
-	printf(t, "\nNODE\tSTATE\tROLE\tSESSION\tADDRESS\n")
+	printNotes(t, s)
+	console.Printf(t, "\nNODE\tSTATE\tROLE\tSESSION\tADDRESS\n")
 	for _, n := range s.Nodes {
 		role := "client"
 		switch {
@@ -105,10 +51,10 @@ func printStatus(w io.Writer, s control.Status) error {
 		if n.Revoked {
 			state += ", revoked"
 		}
-		printf(t, "%s\t%s\t%s\t%d\t%s\n", n.Name, state, role, n.Session, n.Addr)
+		console.Printf(t, "%s\t%s\t%s\t%d\t%s\n", n.Name, state, role, n.Session, n.Addr)
 	}
 	if len(s.Jobs) == 0 {
-		printf(t, "\nno jobs\n")
+		console.Printf(t, "\nno jobs\n")
 	}
 	for _, j := range s.Jobs {
 		printJob(t, s, j)
@@ -116,23 +62,90 @@ func printStatus(w io.Writer, s control.Status) error {
 	return t.Flush()
 }
 
+// printNotes has a line for each thing that an operator should know of the node that was asked, and of what it knows of others.
+func printNotes(t io.Writer, s control.Status) {
+	if s.Adopting {
+		console.Printf(t, "adopting\tthis daemon is still taking back the arenas of its ranks\n")
+	}
+	if s.KeeperLost {
+		console.Printf(t, "keeper\tgone: restart this daemon when convenient: until then its ranks' memory does not survive it\n")
+	}
+	if s.LogUnwritten != "" {
+		console.Printf(t, "log\t%s\n", s.LogUnwritten)
+	}
+	for _, k := range s.FormerKeepers {
+		console.Printf(t, "old keeper\t%s\n", k)
+	}
+	if s.Scrubbed.Bad > 0 {
+		console.Printf(t, "memory\t%d copies here had a flipped bit since this daemon started, and were given up: check the node's "+
+			"memory (ECC errors in the kernel's log)\n", s.Scrubbed.Bad)
+	}
+	if s.Certificate != "" {
+		console.Printf(t, "expiry\t%s\n", s.Certificate)
+	}
+	for _, r := range s.Revoked {
+		console.Printf(t, "revoked\t%s %s: certificates up to epoch %d, %s\n", r.Role, r.Name, r.Epoch,
+			pki.EpochTime(r.Epoch).UTC().Format(time.RFC3339))
+	}
+	for _, p := range s.PassedOver {
+		console.Printf(t, "unbelieved\t%s\n", passedText(p))
+	}
+	if len(s.GossipKeys) > 1 || len(s.GossipUnknown) > 0 || len(s.GossipKeys) == 1 && len(s.GossipKeys[0].Missing) > 0 {
+		for _, k := range s.GossipKeys {
+			console.Printf(t, "gossip key\t%s\n", gossipKeyText(k))
+		}
+	}
+	if len(s.GossipUnknown) > 0 {
+		console.Printf(t, "gossip key\tunknown of %v: their daemons answer, and their gossip is not heard: do they have the gossip.key "+
+			"that the others have?\n", s.GossipUnknown)
+	}
+	for _, text := range s.Warnings {
+		console.Printf(t, "warning\t%s\n", text)
+	}
+	if s.LateMS > lateFrom {
+		console.Printf(t, "cores\ttaken by others: this daemon waited up to %d ms for one within the last 20 s: commits come later, and "+
+			"with %d ms leaders change\n", s.LateMS, 2*lateFrom)
+	}
+	if s.Leaving != "" {
+		console.Printf(t, "leaving\tthis daemon was asked to end: %s\n", s.Leaving)
+	}
+	if s.DurableSilent != "" {
+		console.Printf(t, "durable\t%s\n", s.DurableSilent)
+	}
+	for _, n := range s.NoLink {
+		console.Printf(t, "no link\tvoter %s, %d tries since %s: %s\n", n.Node, n.Tries, n.Since.Format(time.TimeOnly), n.Why)
+	}
+	for _, n := range s.Refused {
+		who := string(n.Node)
+		if n.Incarnation != 0 {
+			who = fmt.Sprintf("%s (incarnation %d)", who, n.Incarnation)
+		}
+		console.Printf(t, "refused\tnode %s, %d tries since %s: %s\n", who, n.Tries, n.Since.Format(time.TimeOnly), n.Why)
+	}
+	for _, a := range s.Accounts {
+		console.Printf(t, "user %d\t%s\n", a.User, accountText(a))
+	}
+}
+
 // printVoters names the voters that do not vote, and what that means for the next loss.
 func printVoters(t io.Writer, s control.Status) {
 	for _, v := range s.Voters {
 		if v.Joining {
-			printf(t, "learner %s\t%s\n", v.Name, cmp.Or(v.Why, "it has the log and no vote yet"))
+			console.Printf(t, "learner %s\t%s\n", v.Name, cmp.Or(v.Why, "it has the log and no vote yet"))
 		} else if why := whyNoVote(s, v.Name); why != "" {
-			printf(t, "voter %s\tdoes not vote: %s\n", v.Name, why)
+			console.Printf(t, "voter %s\tdoes not vote: %s\n", v.Name, why)
 		}
 	}
 	votes, of := control.Quorum(s.Voters)
 	switch {
 	case s.Leader == "" && of > 1:
-		printf(t, "votes\t%d of the %d voters are known here to be able to vote, and a leader needs %d that reach each other\n", votes, of, of/2+1)
+		console.Printf(t, "votes\t%d of the %d voters are known here to be able to vote, and a leader needs %d that reach each other\n",
+			votes, of, of/2+1)
 	case s.Leader != "" && 2*votes <= of:
-		printf(t, "votes\t%d of the %d voters vote: nothing is committed until %d do\n", votes, of, of/2+1)
-	case s.Leader != "" && of > 2 && votes < of && 2*(votes-1) <= of && slices.ContainsFunc(s.Voters, func(v control.VoterStatus) bool { return whyNoVote(s, v.Name) != "" }):
-		printf(t, "votes\t%d of the %d voters vote: the loss of one of them stops commits\n", votes, of)
+		console.Printf(t, "votes\t%d of the %d voters vote: nothing is committed until %d do\n", votes, of, of/2+1)
+	case s.Leader != "" && of > 2 && votes < of && 2*(votes-1) <= of &&
+		slices.ContainsFunc(s.Voters, func(v control.VoterStatus) bool { return whyNoVote(s, v.Name) != "" }):
+		console.Printf(t, "votes\t%d of the %d voters vote: the loss of one of them stops commits\n", votes, of)
 	}
 }
 
@@ -154,7 +167,8 @@ func whyNoVote(s control.Status, name replica.NodeName) string {
 func accountText(a control.AccountStatus) string {
 	text := fmt.Sprintf("%d of %d sessions here, %d of %d requests in 0.1 s", a.Sessions, a.MostSessions, a.Requests, a.MostRequests)
 	if a.MostJobs > 0 {
-		text = fmt.Sprintf("%d of %d jobs, %d of %d ranks, %d of %d KiB to meet, ", a.Jobs, a.MostJobs, a.Ranks, a.MostRanks, a.Rendezvous>>10, a.MostRendezvous>>10) + text
+		text = fmt.Sprintf("%d of %d jobs, %d of %d ranks, %d of %d KiB to meet, ", a.Jobs, a.MostJobs, a.Ranks, a.MostRanks,
+			a.Rendezvous>>10, a.MostRendezvous>>10) + text
 	}
 	return text
 }
@@ -165,7 +179,8 @@ func passedText(p control.PassedOver) string {
 	if p.Operator != "" {
 		by = "in the name of operator " + p.Operator
 	}
-	return fmt.Sprintf("%d revocation(s) %s count for nothing here, the newest of %s: %s: if it is meant, have another operator order it again (replicad revoke), else a node that leads lies", p.Count, by, p.Of, p.Why)
+	return fmt.Sprintf("%d revocation(s) %s count for nothing here, the newest of %s: %s: if it is meant, have another operator order it "+
+		"again (replicad revoke), else a node that leads lies", p.Count, by, p.Of, p.Why)
 }
 
 // gossipKeyText says which nodes send with a key and which lack it, during a rotation.
@@ -185,40 +200,74 @@ func gossipKeyText(k control.GossipKeyStatus) string {
 
 func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.Phase == replica.Ended.String() {
-		printf(t, "\njob %s\tended, newest commit step %d, on disk %s: %s\n", j.Name, j.Position.Step, onDisk(j), j.EndReason)
+		console.Printf(t, "\njob %s\tended, newest commit step %d, on disk %s: %s\n", j.Name, j.Position.Step, OnDisk(j), j.EndReason)
 		return
 	}
 	phase := j.Phase
 	if j.Stopped != "" {
 		phase = "stopped (" + j.Stopped + ")"
 	}
-	printf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, phase, j.Epoch, j.ID)
+	console.Printf(t, "\njob %s\t%s, epoch %d\t%v\n", j.Name, phase, j.Epoch, j.ID)
 	committed := "none yet"
 	if !j.Committed.IsZero() {
 		committed = fmt.Sprintf("step %d, as generation %v", j.Position.Step, j.Committed)
 	}
-	printf(t, "committed\t%s\n", committed)
+	console.Printf(t, "committed\t%s\n", committed)
 	if c := j.Commits; c != nil {
-		printf(t, "commits\t%s\n", commitText(*c))
+		console.Printf(t, "commits\t%s\n", commitText(*c))
 	}
 	if j.Stalled != "" {
-		printf(t, "STALLED\t%s\n", j.Stalled)
+		console.Printf(t, "STALLED\t%s\n", j.Stalled)
 	}
 	if j.From != nil {
-		printf(t, "from\t%v (world %d, now %d)\n", j.From, j.From.World, len(j.Ranks))
+		console.Printf(t, "from\t%v (world %d, now %d)\n", j.From, j.From.World, len(j.Ranks))
 	}
 	if j.Resumed != "" {
-		printf(t, "resumed\t%s\n", j.Resumed)
+		console.Printf(t, "resumed\t%s\n", j.Resumed)
 	}
 	if j.WentBack != "" {
-		printf(t, "WENT BACK\tthe job %s\n", j.WentBack)
+		console.Printf(t, "WENT BACK\tthe job %s\n", j.WentBack)
 	}
 	for _, l := range j.Lacks {
-		printf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), l.Text)
+		console.Printf(t, "lacks\t%s: %s: a restart is not the same run\n", l.Who(), l.Text)
 	}
 	if j.AtRisk {
-		printf(t, "at risk\tone more fault would cost %d steps (committed %d, live %d)\n", j.Uncommitted, j.Position.Step, j.Position.Step+j.Uncommitted)
+		console.Printf(t, "at risk\tone more fault would cost %d steps (committed %d, live %d)\n", j.Uncommitted, j.Position.Step,
+			j.Position.Step+j.Uncommitted)
 	}
+	printDurable(t, j)
+	copies := fmt.Sprintf("%d", j.Copies)
+	if j.Stalled != "" {
+		copies += fmt.Sprintf(" of step %d; of the steps since: fewer", j.Position.Step)
+	} else if j.Degraded {
+		copies += " (degraded: fewer than min_copies)"
+	}
+	console.Printf(t, "copies\t%s\n", copies)
+	if j.Unvouched != "" {
+		console.Printf(t, "UNVOUCHED\tthe job goes on from one rank's word alone, until the next commit: %s\n", j.Unvouched)
+	}
+	for _, d := range j.Disputes {
+		console.Printf(t, "dispute\t%s\n", disputeText(d))
+	}
+	if len(j.Quarantined) > 0 {
+		console.Printf(t, "quarantined\t%v\n", j.Quarantined)
+	}
+	for _, w := range j.Waiting {
+		console.Printf(t, "waiting\t%s\n", w)
+	}
+	if len(s.Nodes) > 1 && j.Phase == replica.Open.String() { // a node alone has nobody to survive it
+		if odds := oddsText(j.Odds); odds != "" {
+			console.Printf(t, "survives\t%s\n", odds)
+		}
+		for _, l := range lossTexts(j.Losses) {
+			console.Printf(t, "if lost\t%s\n", l)
+		}
+	}
+	printRanks(t, s, j)
+}
+
+// printDurable shows how new what is on disk is, and what keeps the newest from it.
+func printDurable(t io.Writer, j control.JobStatus) {
 	durable := generation(j.Durable)
 	if j.DurableAgeMS > 0 {
 		durable += fmt.Sprintf(", %v old", time.Duration(j.DurableAgeMS*uint64(time.Millisecond)).Round(time.Second))
@@ -226,61 +275,40 @@ func printJob(t io.Writer, s control.Status, j control.JobStatus) {
 	if j.DurablePace != "" {
 		durable += ", written " + j.DurablePace
 	}
-	printf(t, "durable\t%s\n", durable)
+	console.Printf(t, "durable\t%s\n", durable)
 	switch {
 	case j.DurableEnded:
-		printf(t, "\tdurable writes have ended: %s\n", j.DurableError)
+		console.Printf(t, "\tdurable writes have ended: %s\n", j.DurableError)
 	case j.DurableError != "":
-		printf(t, "\tdurable writes are tried again: %s\n", j.DurableError)
+		console.Printf(t, "\tdurable writes are tried again: %s\n", j.DurableError)
 	}
-	copies := fmt.Sprintf("%d", j.Copies)
-	if j.Stalled != "" {
-		copies += fmt.Sprintf(" of step %d; of the steps since: fewer", j.Position.Step)
-	} else if j.Degraded {
-		copies += " (degraded: fewer than min_copies)"
-	}
-	printf(t, "copies\t%s\n", copies)
-	if j.Unvouched != "" {
-		printf(t, "UNVOUCHED\tthe job goes on from one rank's word alone, until the next commit: %s\n", j.Unvouched)
-	}
-	for _, d := range j.Disputes {
-		printf(t, "dispute\t%s\n", disputeText(d))
-	}
-	if len(j.Quarantined) > 0 {
-		printf(t, "quarantined\t%v\n", j.Quarantined)
-	}
-	for _, w := range j.Waiting {
-		printf(t, "waiting\t%s\n", w)
-	}
-	if len(s.Nodes) > 1 && j.Phase == replica.Open.String() { // a node alone has nobody to survive it
-		if odds := oddsText(j.Odds); odds != "" {
-			printf(t, "survives\t%s\n", odds)
-		}
-		for _, l := range lossTexts(j.Losses) {
-			printf(t, "if lost\t%s\n", l)
-		}
-	}
-	printf(t, "\nRANK\tGROUP\tSTATE\tNODE\tSTEP\tPID\tINCARNATION\n")
+}
+
+// printRanks shows where the ranks of a job are, and who holds what of its state.
+func printRanks(t io.Writer, s control.Status, j control.JobStatus) {
+	console.Printf(t, "\nRANK\tGROUP\tSTATE\tNODE\tSTEP\tPID\tINCARNATION\n")
 	for _, r := range j.Ranks {
 		group := fmt.Sprint(r.Group)
 		if j.Naming {
 			group = "-"
 		}
-		printf(t, "%d\t%s\t%s\t%s\t%d\t%s\t%d\n", r.Rank, group, r.State, dash(string(r.Node)), r.Live, dash(zeroIsEmpty(r.PID)), r.Incarnation)
+		console.Printf(t, "%d\t%s\t%s\t%s\t%d\t%s\t%d\n", r.Rank, group, r.State, console.Dash(string(r.Node)), r.Live,
+			console.Dash(zeroIsEmpty(r.PID)), r.Incarnation)
 	}
 	if len(j.Holdings) == 0 {
 		if s.Leader != "" && !s.IsLeader {
-			printf(t, "\nwho holds what: ask the leader, %s\n", s.Leader)
+			console.Printf(t, "\nwho holds what: ask the leader, %s\n", s.Leader)
 		}
 		return
 	}
-	printf(t, "\nPART\tGENERATION\tROOT\tHELD BY (* mirror)\n")
+	console.Printf(t, "\nPART\tGENERATION\tROOT\tHELD BY (* mirror)\n")
 	for _, row := range holdingRows(j.Holdings) {
-		printf(t, "%s\t%v\t%.8s\t%s\n", row.part, row.generation, row.root, strings.Join(row.nodes, " "))
+		console.Printf(t, "%s\t%v\t%.8s\t%s\n", row.part, row.generation, row.root, strings.Join(row.nodes, " "))
 	}
 }
 
-// oddsText says how likely memory keeps every committed step, and the cluster a majority of its voters, when so many nodes are lost at once, each of
+// oddsText says how likely memory keeps every committed step, and the cluster a majority of its voters, when so many nodes are lost at
+// once, each of
 // them as likely as any other.
 func oddsText(odds []control.OddsStatus) string {
 	var out []string
@@ -302,7 +330,8 @@ func chance(o control.OddsStatus) string {
 	if o.Survive == 0 || o.Survive == o.Ways {
 		return fmt.Sprintf("%d %%", 100*o.Survive/o.Ways)
 	}
-	return fmt.Sprintf("%.2f %% (all but %d of %d ways)", min(max(100*float64(o.Survive)/float64(o.Ways), 0.01), 99.99), o.Ways-o.Survive, o.Ways)
+	return fmt.Sprintf("%.2f %% (all but %d of %d ways)", min(max(100*float64(o.Survive)/float64(o.Ways), 0.01), 99.99), o.Ways-o.Survive,
+		o.Ways)
 }
 
 // commitText says every how many steps a job commits, and why not more often.
@@ -415,16 +444,17 @@ func generation(g replica.Generation) string {
 	return g.String()
 }
 
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
 func zeroIsEmpty(n uint64) string {
 	if n == 0 {
 		return ""
 	}
 	return fmt.Sprint(n)
+}
+
+// OnDisk names the newest durable step.
+func OnDisk(j control.JobStatus) string {
+	if j.Durable.IsZero() {
+		return "nothing"
+	}
+	return fmt.Sprintf("step %d", j.Durable.Step)
 }

@@ -1,10 +1,11 @@
-package main
+package place
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/replicad/replicad/internal/durable/sealed"
+	"github.com/replicad/replicad/internal/usage"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -21,11 +22,11 @@ func TestAKeyIsNotShown(t *testing.T) {
 		key, strings.ToLower(key), " " + key, "'" + key + "'", "./" + key, "key=" + key, "file:" + key, strings.Replace(key, "-1", "-PQ-1", 1),
 		"# created: 2026-11-29T10:00:00Z\n# public key: age1qqq\n" + key,
 	} {
-		_, err := (&keyring{file: form}).identities()
+		_, err := (&Keyring{File: form}).Identities()
 		shown(err, "--identity "+form)
-		t.Setenv(identityEnv, form)
-		_, err = (&keyring{}).identities()
-		shown(err, identityEnv+"="+form)
+		t.Setenv(IdentityVariable, form)
+		_, err = (&Keyring{}).Identities()
+		shown(err, IdentityVariable+"="+form)
 		_, err = sealed.New([]string{form}, nil)
 		shown(err, "recipient "+form)
 	}
@@ -37,9 +38,9 @@ func FuzzWhere(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, arg string) {
-		root, at, err := parseWhere(arg)
+		root, at, err := Parse(arg)
 		if err != nil {
-			if at != nil || root != "" || exitCode(t.Context(), err) != exitUsage {
+			if at != nil || root != "" || !usage.Is(err) {
 				t.Fatalf("%q: %q, %+v beside %v", arg, root, at, err)
 			}
 			return
@@ -50,7 +51,7 @@ func FuzzWhere(f *testing.F) {
 		if at == nil {
 			return
 		}
-		if at.Step > replica.MaxStep || at.Epoch > replica.MaxEpoch || at.byHint && at.best != "" || at.epoch && (at.byHint || at.best != "") {
+		if at.Step > replica.MaxStep || at.Epoch > replica.MaxEpoch || at.byHint && at.Best != "" || at.epoch && (at.byHint || at.Best != "") {
 			t.Fatalf("%q: %+v", arg, at)
 		}
 	})
