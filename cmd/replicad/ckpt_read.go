@@ -56,7 +56,7 @@ func (c ckpt) remembers(ctx context.Context, w *where, f catalog.Found, met erro
 	if w.bad[f.Where()] {
 		return false
 	}
-	bad, unrecorded := catalog.Remember(ctx, w.cat, f, met)
+	bad, unrecorded := w.cat.Remember(ctx, f, met)
 	if bad == nil {
 		return false
 	}

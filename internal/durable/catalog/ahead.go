@@ -38,7 +38,7 @@ type fetched struct {
 }
 
 func (c *Catalog) ahead(ctx context.Context, key string, s *sealed.File, base, size uint64) *ahead {
-	a := &ahead{c: c, key: key, seal: s, base: base, size: size, block: uint64(c.block)}
+	a := &ahead{c: c, key: key, seal: s, base: base, size: size, block: uint64(c.objects.Block)}
 	a.ctx, a.stop = context.WithCancelCause(ctx)
 	return a
 }
@@ -66,11 +66,11 @@ func (a *ahead) read(from uint64, b []byte) error {
 func (a *ahead) take(n uint64) *fetched {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for k := min(n+uint64(a.c.lanes)-1, (a.size-1)/a.block); k > n; k-- {
+	for k := min(n+uint64(a.c.objects.Lanes)-1, (a.size-1)/a.block); k > n; k-- {
 		a.useLocked(k)
 	}
 	f := a.useLocked(n)
-	a.blocks = a.blocks[max(0, len(a.blocks)-a.c.lanes-1):]
+	a.blocks = a.blocks[max(0, len(a.blocks)-a.c.objects.Lanes-1):]
 	return f
 }
 
@@ -91,7 +91,7 @@ func (a *ahead) useLocked(n uint64) *fetched {
 	}
 	a.wg.Go(func() {
 		defer close(f.done)
-		f.err = a.c.again(a.ctx, func() error {
+		f.err = a.c.objects.Again(a.ctx, func() error {
 			f.b = make([]byte, min(a.block, a.size-n*a.block)) // after an error the store may still write to the former one
 			return a.c.readRange(a.ctx, a.key, a.seal, a.base+n*a.block, f.b)
 		})

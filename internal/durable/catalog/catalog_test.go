@@ -38,12 +38,24 @@ func over(st store.Store, lanes int) *Catalog {
 // encrypting are the keys of all catalogs while TestEncrypted runs other tests.
 var encrypting *sealed.Keys
 
-// with is one that encrypts.
-func with(st store.Store, lanes int, keys *sealed.Keys) *Catalog {
-	c := New(st, Options{Who: "ada", Host: "h", Keys: keys, Lanes: lanes, Now: func() time.Time { return now }, Pause: func(ctx context.Context, _ time.Duration) error { return ctx.Err() }})
-	c.block = 1 << 10 // parts have several
+// with is one that encrypts, with further options.
+func with(st store.Store, lanes int, keys *sealed.Keys, further ...func(*Options)) *Catalog {
+	o := Options{Who: "ada", Host: "h", Keys: keys, Lanes: lanes}
+	o.Now = func() time.Time { return now }
+	o.Pause = func(ctx context.Context, _ time.Duration) error { return ctx.Err() }
+	for _, set := range further {
+		set(&o)
+	}
+	c := New(st, o)
+	c.objects.Block = 1 << 10 // parts have several
 	return c
 }
+
+// noting gives a catalog somebody who hears of hints that could not be written.
+func noting(note func(error)) func(*Options) { return func(o *Options) { o.Note = note } }
+
+// ignoring is for a store that ignores conditions, or not.
+func ignoring(is bool) func(*Options) { return func(o *Options) { o.Unconditional = is } }
 
 func gen(step replica.Step) replica.Generation { return replica.Generation{Epoch: 1, Step: step} }
 
@@ -753,7 +765,7 @@ func TestPartsAreReadOnce(t *testing.T) {
 			}
 		}
 		sh.Close()
-		if got := p.bytes.Load(); got > int64(len(want.Bytes)) || p.ranges.Load() > int64(len(want.Bytes))/c.block+1 {
+		if got := p.bytes.Load(); got > int64(len(want.Bytes)) || p.ranges.Load() > int64(len(want.Bytes))/c.objects.Block+1 {
 			t.Errorf("%d lanes: %d bytes in %d requests, of a part of %d", lanes, got, p.ranges.Load(), len(want.Bytes))
 		}
 		if sh, err = c.OpenShard(t.Context(), found[0], replica.OfGroup(0)); err != nil {

@@ -9,18 +9,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
 
-// One fleet owns a run: the one that took it last. A fleet takes a run with a claim of an epoch behind all others, when it resumes it, or with its
-// first claim of all. From then on it claims its further epochs, and the fleet before it commits no more, whatever that one claims.
+// One fleet owns a run: the one that took it last. A fleet takes a run with a claim of an epoch behind all others, when it resumes it, or
+// with its first claim of all. From then on it claims its further epochs, and the fleet before it commits no more, whatever that one
+// claims.
 
 //
 // With conditions one claim of an epoch lies in the store. Without them each fleet puts claims under keys that no other one has. It goes on
-// only if it lists no other taker's claim of the epoch when its own lies there. Of two fleets the one that put later sees the other's, or both do: then
-// neither goes on.
+// only if it lists no other taker's claim of the epoch when its own lies there. Of two fleets the one that put later sees the other's, or
+// both do: then neither goes on.
 
 // holding is a claim as it lies in the store.
 type holding struct {
@@ -34,7 +36,7 @@ type holding struct {
 // claims reads all claims of a run, by epoch. They do not change: one that was read is remembered.
 func (c *Catalog) claims(ctx context.Context, r Run) ([]holding, error) {
 	var infos []store.Info
-	err := c.list(ctx, r.Under("epochs")+"/", "", func(info store.Info) error {
+	err := c.objects.List(ctx, r.Under("epochs")+"/", "", func(info store.Info) error {
 		if n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind == format.ClaimKind {
 			infos = append(infos, info)
 		}
@@ -44,7 +46,7 @@ func (c *Catalog) claims(ctx context.Context, r Run) ([]holding, error) {
 		return nil, err
 	}
 	list := make([]holding, len(infos))
-	err = c.each(ctx, len(infos), func(ctx context.Context, i int) (err error) {
+	err = c.objects.Each(ctx, len(infos), func(ctx context.Context, i int) (err error) {
 		list[i], err = c.holding(ctx, r, infos[i])
 		return err
 	})
@@ -65,7 +67,7 @@ func (c *Catalog) holding(ctx context.Context, r Run, info store.Info) (holding,
 	claim, err := c.claim(ctx, r, n)
 	if err != nil {
 		h.err, h.gone = fmt.Errorf("%s: %w", info.Key, err), n.Fleet != "" && errors.Is(err, store.ErrAbsent)
-		if cantTell(err) {
+		if damage.CantTell(err) {
 			return h, h.err
 		}
 		return h, nil
@@ -78,7 +80,7 @@ func (c *Catalog) holding(ctx context.Context, r Run, info store.Info) (holding,
 }
 
 func (c *Catalog) claimNames(ctx context.Context, p format.Place) (list []format.Name, err error) {
-	err = c.list(ctx, p.Under("epochs")+"/", "", func(info store.Info) error {
+	err = c.objects.List(ctx, p.Under("epochs")+"/", "", func(info store.Info) error {
 		if n := format.ParseName(strings.TrimPrefix(info.Key, p.Prefix())); n.Kind == format.ClaimKind {
 			list = append(list, n)
 		}
@@ -88,7 +90,7 @@ func (c *Catalog) claimNames(ctx context.Context, p format.Place) (list []format
 }
 
 func (c *Catalog) claim(ctx context.Context, r Run, n format.Name) (*format.Claim, error) {
-	b, _, err := c.get(ctx, r.Key(n))
+	b, _, err := c.objects.Get(ctx, r.Key(n))
 	if err != nil {
 		return nil, err
 	}
@@ -99,8 +101,8 @@ func (f Fleet) put(claim *format.Claim) bool {
 	return claim.Cluster == f.Cluster && claim.Fleet == f.Name
 }
 
-// owner is the claim that took a run last, as a fleet sees it: of several of one epoch its own; nil: nobody has, as far as can be read. Where the claim
-// that took the run is gone, the first that is there is its owner's: nobody else claims an epoch without taking it.
+// owner is the claim that took a run last, as a fleet sees it: of several of one epoch its own; nil: nobody has, as far as can be read.
+// Where the claim that took the run is gone, the first that is there is its owner's: nobody else claims an epoch without taking it.
 func owner(claims []holding, fleet Fleet) (own *format.Claim) {
 	var first *format.Claim
 	for _, h := range claims {
@@ -151,11 +153,11 @@ func newestClaim(claims []holding) replica.Epoch {
 	return claims[len(claims)-1].epoch
 }
 
-// may tells what a fleet may do in its epoch: nil, commit; ErrNone, claim it first, and take the run with it where takes; ErrFenced, nothing. Any other
-// error: nobody knows whose the run is.
+// may is what a fleet may do in its epoch: nil, commit; ErrNone, claim it first, and take the run with it where takes; ErrFenced,
+// nothing. Any other error: nobody knows whose the run is.
 //
-// A claim of a later epoch by a fleet that does not own the run was put while the owner took it. It changes nothing. Of fleets that took the run in one
-// epoch, none does anything.
+// A claim of a later epoch by a fleet that does not own the run was put while the owner took it. It changes nothing. Of fleets that took
+// the run in one epoch, none does anything.
 func may(claims []holding, fleet Fleet) (takes bool, err error) {
 	own := owner(claims, fleet)
 	mine := slices.ContainsFunc(claims, func(h holding) bool { return h.said != nil && fleet.put(h.said) })
@@ -192,11 +194,12 @@ func fenced(own *format.Claim, at replica.Epoch) error {
 	if own != nil {
 		who = fmt.Sprintf("%s (cluster %v) has claimed epoch %d", own.Fleet, own.Cluster, own.Epoch)
 	}
-	return fmt.Errorf("%w: %s: let that one go on; or end it, and start this one again with --resume, or without as a new run", ErrFenced, who)
+	return fmt.Errorf("%w: %s: let that one go on; or end it, and start this one again with --resume, or without as a new run", ErrFenced,
+		who)
 }
 
-// Claim gives a fleet an epoch of a run that it owns, and the run where nobody has claimed its epoch or a later one. Who loses gets ErrFenced, with
-// the owner's name. The run becomes the last of its name.
+// Claim gives a fleet an epoch of a run that it owns, and the run where nobody has claimed its epoch or a later one. Who loses gets
+// ErrFenced, with the owner's name. The run becomes the last of its name.
 func (c *Catalog) Claim(ctx context.Context, r Run, fleet Fleet) error {
 	if err := c.claimed(ctx, r, fleet); err != nil {
 		return fmt.Errorf("claim epoch %d of run %s of job %s: %w", fleet.Epoch, r.Run, r.Job, err)
@@ -240,12 +243,13 @@ func (c *Catalog) putClaim(ctx context.Context, r Run, fleet Fleet, takes bool) 
 			order = other.Order + 1
 		}
 	}
-	claim := format.Claim{Run: r.ID, Epoch: fleet.Epoch, Cluster: fleet.Cluster, Fleet: fleet.Name, Takes: takes, Order: order, At: c.now().UnixMilli()}
+	claim := format.Claim{Run: r.ID, Epoch: fleet.Epoch, Cluster: fleet.Cluster, Fleet: fleet.Name, Takes: takes, Order: order,
+		At: c.now().UnixMilli()}
 	b, err := claim.Seal()
 	if err != nil {
 		return err
 	}
-	there, err := c.putOnce(ctx, r.Key(c.claimName(fleet)), b)
+	there, err := c.objects.PutOnce(ctx, r.Key(c.claimName(fleet)), b)
 	if there == nil {
 		return err
 	}
@@ -267,8 +271,9 @@ func (c *Catalog) claimName(fleet Fleet) format.Name {
 	return n
 }
 
-// alone lists the claims of a run once more when a fleet that resumes it has put its own, where that could not be refused. was are those that it saw
-// before. Where others have come, or nobody knows, the fleet's is withdrawn, and the error is ErrFenced: the other one may have seen none.
+// alone lists the claims of a run once more when a fleet that resumes it has put its own, where that could not be refused. was are those
+// that it saw before. Where others have come, or nobody knows, the fleet's is withdrawn, and the error is ErrFenced: the other one may have
+// seen none.
 func (c *Catalog) alone(ctx context.Context, r Run, fleet Fleet, was []holding) error {
 	now, err := c.claims(ctx, r)
 	if err != nil {
@@ -283,7 +288,7 @@ func (c *Catalog) alone(ctx context.Context, r Run, fleet Fleet, was []holding) 
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
 		defer cancel()
-		_ = c.remove(ctx, key) // one that stays is passed over by the next resume, which names it
+		_ = c.objects.Remove(ctx, key) // one that stays is passed over by the next resume, which names it
 	}
 	return err
 }
@@ -291,8 +296,8 @@ func (c *Catalog) alone(ctx context.Context, r Run, fleet Fleet, was []holding) 
 // withdrawTime bounds the withdrawal of a claim: a launcher waits for it.
 const withdrawTime = 10 * time.Second
 
-// owns tells whether a fleet may commit in an epoch: it has claimed it, and nobody else has taken the run since. ErrNone: nobody has claimed it. order is
-// the run's, as its claims say.
+// owns reports whether a fleet may commit in an epoch: it has claimed it, and nobody else has taken the run since. ErrNone: nobody has
+// claimed it. order is the run's, as its claims say.
 func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) (order uint64, err error) {
 	claims, err := c.claims(ctx, r)
 	if err != nil {
@@ -308,12 +313,12 @@ func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) (order uint64, e
 	return order, err
 }
 
-// Resume takes a run for a fleet before it opens its job, with a claim of the epoch behind was and behind every claim that is there. The fleet that
-// had it commits no more: nobody can tell from here whether it lives. r is as it was when its generations were looked for: a fleet that has claimed
-// an epoch since resumes the run at this very moment, and has won. Then the error is ErrFenced, with its name.
+// Resume takes a run for a fleet before it opens its job, with a claim of the epoch behind was and behind every claim that is there. The
+// fleet that had it commits no more: nobody can tell from here whether it lives. r is as it was when its generations were looked for: a
+// fleet that has claimed an epoch since resumes the run at this very moment, and has won. Then the error is ErrFenced, with its name.
 //
-// over is the claim of another fleet that was there, and in whose epoch nothing was committed, as far as was says; none: there was none. Several are of
-// one epoch, whatever was committed in it: the store has no conditions.
+// over is the claim of another fleet that was there, and in whose epoch nothing was committed, as far as was says; none: there was none.
+// Several are of one epoch, whatever was committed in it: the store has no conditions.
 func (c *Catalog) Resume(ctx context.Context, r Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, over []format.Claim, err error) {
 	if e, over, err = c.resume(ctx, r, fleet, was); err != nil {
 		err = fmt.Errorf("claim the next epoch of run %s of job %s: %w", r.Run, r.Job, err)
@@ -331,7 +336,9 @@ func (c *Catalog) resume(ctx context.Context, r Run, fleet Fleet, was replica.Ep
 		return own.Epoch, nil, nil // a leader of this fleet took it, and opened nothing yet
 	}
 	if h := riddle(claims, r.Claimed+1); h != nil {
-		return 0, nil, fmt.Errorf("%w: epoch %d was claimed while this one looked for its generations, and by whom cannot be read: %w. Resume again", ErrFenced, h.epoch, h.err)
+		return 0, nil,
+			fmt.Errorf("%w: epoch %d was claimed while this one looked for its generations, and by whom cannot be read: %w. Resume again",
+				ErrFenced, h.epoch, h.err)
 	}
 	if at > r.Claimed {
 		return 0, nil, fmt.Errorf("%w. If that fleet is gone, resume again", fenced(own, at))
@@ -353,7 +360,8 @@ func (c *Catalog) resume(ctx context.Context, r Run, fleet Fleet, was replica.Ep
 			continue
 		}
 		over = append(over, *h.said)
-		why := fmt.Sprintf("%s takes the run from %s, which had claimed epoch %d at %s", fleet.Name, h.said.Fleet, h.epoch, time.UnixMilli(h.said.At).UTC().Format(time.RFC3339))
+		why := fmt.Sprintf("%s takes the run from %s, which had claimed epoch %d at %s", fleet.Name, h.said.Fleet, h.epoch,
+			time.UnixMilli(h.said.At).UTC().Format(time.RFC3339))
 		if h.epoch > was {
 			why += " and committed nothing in it"
 		}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -27,12 +28,14 @@ type Fleet struct {
 
 // Commit makes a generation exist, from files that are all written: index, COMMIT, hints. It is the last step, and may be made again: the
 // same commit is no error, another is ErrCommitted. roots are those that the job has committed; said is what COMMIT has beside them.
-func (c *Catalog) Commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written) (*format.Commit, error) {
+func (c *Catalog) Commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest,
+	files []format.Written) (*format.Commit, error) {
 	return c.CommitThen(ctx, a, fleet, said, roots, files, func() {})
 }
 
 // CommitThen is Commit that calls there once the generation exists: hints take as long as the store does, and nobody is to wait for them.
-func (c *Catalog) CommitThen(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written, there func()) (*format.Commit, error) {
+func (c *Catalog) CommitThen(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest,
+	files []format.Written, there func()) (*format.Commit, error) {
 	com, b, err := c.commit(ctx, a, fleet, said, roots, files)
 	if err != nil {
 		return nil, fmt.Errorf("commit generation %v of job %s: %w", a.Generation, a.Run.Job, err)
@@ -42,7 +45,8 @@ func (c *Catalog) CommitThen(ctx context.Context, a Attempt, fleet Fleet, said f
 	return com, nil
 }
 
-func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest, files []format.Written) (com *format.Commit, b []byte, err error) {
+func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest,
+	files []format.Written) (com *format.Commit, b []byte, err error) {
 	if said.Order, err = c.owns(ctx, a.Run, fleet); err != nil {
 		return nil, nil, err
 	}
@@ -50,11 +54,15 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 	if gone, err := c.deleting(ctx, a.Run, a.Generation); err != nil {
 		return nil, nil, err
 	} else if gone {
-		return nil, nil, fmt.Errorf("a deletion of it was broken off and is not finished: `replicad ckpt prune %s/%s` finishes it, and so does the next sweep: %w", c.URL(), a.Run.Job, errDeleting)
+		return nil, nil,
+			fmt.Errorf("a deletion of it was broken off and is not finished: `replicad ckpt prune %s/%s` finishes it, and so does the next sweep: %w", c.URL(), a.Run.Job, errDeleting)
 	}
 	files = slices.Clone(files)
 	slices.SortFunc(files, func(a, b format.Written) int { return cmp.Compare(a.File.Key, b.File.Key) })
-	if err := c.eachOf(ctx, lookLanes*c.lanes, len(files), func(ctx context.Context, i int) error { return c.there(ctx, a.Run, &files[i]) }); err != nil {
+	if err := c.objects.EachSmall(ctx, len(files), func(ctx context.Context, i int) error {
+		return c.there(ctx, a.Run,
+			&files[i])
+	}); err != nil {
 		return nil, nil, err
 	}
 	if err := fits(files, roots); err != nil {
@@ -74,7 +82,7 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 	if err := ctx.Err(); err != nil {
 		return nil, nil, context.Cause(ctx)
 	}
-	there, err := c.putOnce(ctx, a.Run.Key(format.Name{Kind: format.CommitKind, Generation: a.Generation}), b)
+	there, err := c.objects.PutOnce(ctx, a.Run.Key(format.Name{Kind: format.CommitKind, Generation: a.Generation}), b)
 	if there != nil {
 		other, perr := format.ParseCommit(there, a.Run.Place, a.Run.ID, a.Generation)
 		if perr == nil && !other.Same(com) {
@@ -90,10 +98,10 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 	return com, b, nil
 }
 
-// sameRoots tells whether a COMMIT is of the very parts, in the files of an earlier try: then that one had come through, and this one's files
-// are named by nobody.
+// sameRoots reports whether a COMMIT is of the very parts, in the files of an earlier try: then that one had come through, and this one's
+// files are named by nobody.
 func (c *Catalog) sameRoots(ctx context.Context, r Run, com *format.Commit, roots map[replica.Part]replica.Digest) error {
-	b, _, err := c.get(ctx, r.Under(com.Index.Key))
+	b, _, err := c.objects.Get(ctx, r.Under(com.Index.Key))
 	if err != nil {
 		return err
 	}
@@ -110,11 +118,13 @@ func (c *Catalog) sameRoots(ctx context.Context, r Run, com *format.Commit, root
 }
 
 // describe fills COMMIT in, for an index and its bytes as they lie in the store. What nobody could read back is refused.
-func (c *Catalog) describe(a Attempt, fleet Fleet, said format.Commit, x *format.Index, plain, xb []byte) (com *format.Commit, b []byte, err error) {
+func (c *Catalog) describe(a Attempt, fleet Fleet, said format.Commit, x *format.Index, plain, xb []byte) (com *format.Commit, b []byte,
+	err error) {
 	com = &said
-	com.Provenance = unsaid(c, said.Provenance)
+	com.Provenance = c.unsaid(said.Provenance)
 	com.Job, com.Run, com.Generation, com.Write, com.Cluster = a.Run.Job, a.Run.ID, a.Generation, a.Write, fleet.Cluster
-	com.Index = format.Ref{Key: format.Name{Kind: format.IndexKind, Generation: a.Generation, Write: a.Write}.String(), Bytes: uint64(len(xb)), SHA256: format.Sum(xb)}
+	com.Index = format.Ref{Key: format.Name{Kind: format.IndexKind, Generation: a.Generation, Write: a.Write}.String(),
+		Bytes: uint64(len(xb)), SHA256: format.Sum(xb)}
 	com.Files, com.Bytes, com.Frozen = len(x.Files), 0, nil
 	for _, f := range x.Files {
 		com.Bytes += f.Bytes
@@ -142,18 +152,15 @@ func (c *Catalog) describe(a Attempt, fleet Fleet, said format.Commit, x *format
 func (c *Catalog) there(ctx context.Context, r Run, w *format.Written) error {
 	n := format.ParseName(w.File.Key)
 	if is := w.File.Sealed > 0; is != c.keys.Seals() || is && !n.SealedFor(c.keys.Tag()) {
-		return fmt.Errorf("%s is written %s, this daemon writes %s: durable_recipients is to be the same on all nodes", w.File.Key, sealedTo(is, n.Seal[:min(len(n.Seal), 8)]), sealedTo(c.keys.Seals(), c.keys.Tag()))
+		return fmt.Errorf("%s is written %s, this daemon writes %s: durable_recipients is to be the same on all nodes", w.File.Key,
+			sealedTo(is, n.Seal[:min(len(n.Seal), 8)]), sealedTo(c.keys.Seals(), c.keys.Tag()))
 	}
 	keys := []string{w.File.Key}
 	if w.File.Twin != "" {
 		keys = append(keys, w.File.Twin)
 	}
 	for _, key := range keys {
-		var info store.Info
-		err := c.again(ctx, func() (err error) {
-			info, err = c.st.Stat(ctx, r.Under(key))
-			return err
-		})
+		info, err := c.objects.Stat(ctx, r.Under(key))
 		if err != nil {
 			c.doubt(r, format.ParseName(key))
 			return err
@@ -161,7 +168,7 @@ func (c *Catalog) there(ctx context.Context, r Run, w *format.Written) error {
 		if info.Size != int64(w.File.Bytes) {
 			err = fmt.Errorf("%s: %w: %d bytes; its writer said %d", key, store.ErrCorrupt, info.Size, w.File.Bytes)
 		} else if info.Checksum != "" && info.Checksum != w.File.SHA256 { // a doubt: it may be of something else than all of the bytes
-			err = c.whole(ctx, r.Under(key), w.File, true)
+			err = c.objects.Whole(ctx, r.Under(key), w.File, true)
 		}
 		if err != nil {
 			c.doubt(r, format.ParseName(key))
@@ -191,16 +198,16 @@ func (c *Catalog) object(ctx context.Context, r Run, f format.File, key string) 
 	}
 	head, s, err := c.head(ctx, r.Under(key), f)
 	if errors.Is(err, ErrLocked) && f.SHA256 != "" {
-		if werr := c.whole(ctx, r.Under(key), f, true); werr != nil { // it was changed: the key is not what is missing
+		if werr := c.objects.Whole(ctx, r.Under(key), f, true); werr != nil { // it was changed: the key is not what is missing
 			err = werr
 		}
 	}
 	if err != nil {
-		return nil, nil, lying(key, err)
+		return nil, nil, damage.Lying(key, err)
 	}
 	o, err := format.ParseObject(head, f.Plain())
 	if err != nil {
-		return nil, nil, &damage{key, wholeFile, "its header is damaged", fmt.Errorf("%s: %w", key, err)}
+		return nil, nil, damage.New(key, damage.WholeFile, "its header is damaged", fmt.Errorf("%s: %w", key, err))
 	}
 	return o, s, nil
 }
@@ -271,26 +278,20 @@ const maxSummary = 1 << 14
 // hint writes what saves requests. What fails here costs requests.
 func (c *Catalog) hint(ctx context.Context, r Run, com *format.Commit, b []byte) {
 	if !c.weak { // the others of the name write them too
-		c.told(c.hintLast(ctx, r, com, b))
+		c.objects.Note(c.hintLast(ctx, r, com, b))
 		c.hintBest(ctx, r, com, b)
 	}
-	c.told(c.summarize(ctx, r.Place, func(rows []format.Row) []format.Row {
+	c.objects.Note(c.summarize(ctx, r.Place, func(rows []format.Row) []format.Row {
 		rows = slices.DeleteFunc(rows, func(row format.Row) bool { return row.Generation == com.Generation })
 		rows = append(rows, com.Row())
 		return rows[max(0, len(rows)-maxSummary):]
 	}))
 }
 
-// told tells of a hint that failed: a store says only once that it is another one now.
-func (c *Catalog) told(err error) {
-	if err != nil && c.note != nil {
-		c.note(err)
-	}
-}
-
 func (c *Catalog) hintLast(ctx context.Context, r Run, com *format.Commit, b []byte) error {
-	return c.swap(ctx, r.Job+"/"+format.LastKey, func(was []byte) ([]byte, error) {
-		if h, err := format.ParseHint(was); err == nil && h.Run == r.Run && newer(h.Position, h.Generation, com.Position, com.Generation) > 0 {
+	return c.objects.Swap(ctx, r.Job+"/"+format.LastKey, func(was []byte) ([]byte, error) {
+		if h, err := format.ParseHint(was); err == nil && h.Run == r.Run && newer(h.Position, h.Generation, com.Position,
+			com.Generation) > 0 {
 			return nil, nil // it never moves back
 		}
 		h := format.Hint{Run: r.Run, Generation: com.Generation, Position: com.Position, SHA256: format.Sum(b)}
@@ -304,12 +305,13 @@ func (c *Catalog) hintBest(ctx context.Context, r Run, com *format.Commit, b []b
 	if !ok || math.IsNaN(float64(value)) {
 		return
 	}
-	_ = c.swap(ctx, r.Job+"/"+format.BestKey, func(was []byte) ([]byte, error) {
+	_ = c.objects.Swap(ctx, r.Job+"/"+format.BestKey, func(was []byte) ([]byte, error) {
 		h, err := format.ParseHint(was)
 		if err == nil && h.Run == r.Run && h.Metric == c.best && (c.most && h.Value >= value || !c.most && h.Value <= value) {
 			return nil, nil
 		}
-		h = &format.Hint{Run: r.Run, Generation: com.Generation, Position: com.Position, SHA256: format.Sum(b), Metric: c.best, Value: value}
+		h = &format.Hint{Run: r.Run, Generation: com.Generation, Position: com.Position, SHA256: format.Sum(b), Metric: c.best,
+			Value: value}
 		return h.Seal()
 	})
 }
@@ -321,7 +323,7 @@ func newer(p replica.Position, g replica.Generation, q replica.Position, h repli
 
 // summarize changes the rows of a run's summary.
 func (c *Catalog) summarize(ctx context.Context, p format.Place, change func([]format.Row) []format.Row) error {
-	return c.swap(ctx, p.Under(format.SummaryKey), func(was []byte) ([]byte, error) {
+	return c.objects.Swap(ctx, p.Under(format.SummaryKey), func(was []byte) ([]byte, error) {
 		s, err := format.ParseSummary(was, p)
 		if err != nil {
 			s = &format.Summary{Run: p.Run}

@@ -8,14 +8,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
 
-// Copy takes a generation to another store, under the same names: files, index, COMMIT last. One that is there already is no error; mended: files
-// of it were damaged or missing, and were written anew. The source keeps the generation meanwhile, where it can be written to.
+// Copy takes a generation to another store, under the same names: files, index, COMMIT last. One that is there already is no error; mended:
+// files of it were damaged or missing, and were written anew. The source keeps the generation meanwhile, where it can be written to.
 func (c *Catalog) Copy(ctx context.Context, f Found, to *Catalog) (mended bool, err error) {
 	if mended, err = c.copy(ctx, f, to); err != nil {
 		return mended, fmt.Errorf("copy generation %v of job %s to %s: %w", f.Generation, f.Job, to.URL(), err)
@@ -62,14 +63,14 @@ func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended boo
 			mended = mended || wrote && there
 		}
 	}
-	xb, _, err := c.get(ctx, f.Run.Under(f.Commit.Index.Key))
+	xb, _, err := c.objects.Get(ctx, f.Run.Under(f.Commit.Index.Key))
 	if err != nil {
 		return false, err
 	}
 	if err := format.CheckIndex(xb, &f.Commit); err != nil {
 		return false, err
 	}
-	wrote, err := to.replace(ctx, f.Run.Under(f.Commit.Index.Key), xb, func(there []byte) bool {
+	wrote, err := to.objects.Replace(ctx, f.Run.Under(f.Commit.Index.Key), xb, func(there []byte) bool {
 		return format.CheckIndex(there, &f.Commit) == nil
 	})
 	if err != nil {
@@ -85,30 +86,28 @@ func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended boo
 	case bad || mended || finished:
 		err = to.ReadBack(ctx, f.Run, f.Generation, How{Cold: true}, nil)
 	case !there:
-		err = ReadBackNew(ctx, to, f.Run, f.Generation)
+		err = to.ReadBackNew(ctx, f.Run, f.Generation)
 	}
 	return mended, err
 }
 
-// finish finishes a deletion of a generation that was broken off: its entry would have the copy deleted by whoever finds it. If somebody deletes the
-// generation at this very moment, he may take files of the copy, which is read for that.
+// finish finishes a deletion of a generation that was broken off: its entry would have the copy deleted by whoever finds it. If somebody
+// deletes the generation at this very moment, he may take files of the copy, which is read for that.
 func (c *Catalog) finish(ctx context.Context, f Found) (finished bool, err error) {
 	if gone, err := c.deleting(ctx, f.Run, f.Generation); err != nil || !gone {
 		return false, err
 	}
 	err = c.delete(ctx, f.Run, f.Generation, "a deletion was broken off")
 	if errors.Is(err, ErrPinned) {
-		return false, fmt.Errorf("a deletion of it was broken off there, and cannot be finished: %w: unpin it there, or run `replicad ckpt prune %s/%s`, and copy again", err, c.URL(), f.Job)
+		return false,
+			fmt.Errorf("a deletion of it was broken off there, and cannot be finished: %w: unpin it there, or run `replicad ckpt prune %s/%s`, and copy again", err, c.URL(), f.Job)
 	}
 	return err == nil, err
 }
 
-// copied tells whether a COMMIT of a generation is there, and whether a record says that its newest whole read failed.
+// copied reports whether a COMMIT of a generation is there, and whether a record says that its newest whole read failed.
 func (c *Catalog) copied(ctx context.Context, f Found) (there, bad bool, err error) {
-	err = c.again(ctx, func() error {
-		_, err := c.st.Stat(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation}))
-		return err
-	})
+	_, err = c.objects.Stat(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation}))
 	if err != nil && !errors.Is(err, store.ErrAbsent) {
 		return false, false, err
 	}
@@ -117,14 +116,15 @@ func (c *Catalog) copied(ctx context.Context, f Found) (there, bad bool, err err
 	return there, ok && !n.Good, err
 }
 
-// ReadBack reads a generation whole, and records what that found: nil, or damage. After any other error nothing is known of it, and nothing recorded.
+// ReadBack reads a generation whole, and records what that found: nil, or damage. After any other error nothing is known of it, and nothing
+// recorded.
 func (c *Catalog) ReadBack(ctx context.Context, r Run, g replica.Generation, how How, progress func(read, of uint64)) error {
 	f, err := c.Get(ctx, r, g)
 	if err != nil {
 		return err
 	}
 	_, err = c.VerifyAs(ctx, f, how, progress)
-	if err != nil && !IsDamage(err) {
+	if err != nil && !damage.Is(err) {
 		return err
 	}
 	return errors.Join(err, c.MarkRead(ctx, f, err))
@@ -133,12 +133,12 @@ func (c *Catalog) ReadBack(ctx context.Context, r Run, g replica.Generation, how
 // copyCommit puts the COMMIT, in place of one that cannot be read.
 func (c *Catalog) copyCommit(ctx context.Context, f Found, to *Catalog) (wrote bool, err error) {
 	key := f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})
-	b, _, err := c.get(ctx, key)
+	b, _, err := c.objects.Get(ctx, key)
 	if err != nil {
 		return false, err
 	}
 	other := false
-	wrote, err = to.replace(ctx, key, b, func(there []byte) bool {
+	wrote, err = to.objects.Replace(ctx, key, b, func(there []byte) bool {
 		com, err := format.ParseCommit(there, f.Run.Place, f.Commit.Run, f.Generation)
 		other = err == nil && !com.Same(&f.Commit)
 		return err == nil || !errors.Is(err, format.ErrCorrupt) // a newer program's is no damage
@@ -154,33 +154,13 @@ func (c *Catalog) copyCommit(ctx context.Context, f Found, to *Catalog) (wrote b
 	return wrote, nil
 }
 
-// replace puts a small object where none is, or one that is not good.
-func (c *Catalog) replace(ctx context.Context, key string, b []byte, good func(there []byte) bool) (wrote bool, err error) {
-	there, _, err := c.get(ctx, key)
-	switch {
-	case err == nil && good(there):
-		return false, nil
-	case err == nil:
-		if err := c.remove(ctx, key); err != nil {
-			return false, err
-		}
-	case !errors.Is(err, store.ErrAbsent):
-		return false, err
-	}
-	there, err = c.putOnce(ctx, key, b)
-	if there != nil && good(there) { // another copy was first
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// copyFile takes one file, from its twin where it is bad. deep: what the store says of the target is not believed, it is read. A target that is
-// damaged is written anew once the source was seen to be whole.
+// copyFile takes one file, from its twin where it is bad. deep: what the store says of the target is not believed, it is read. A target
+// that is damaged is written anew once the source was seen to be whole.
 func (c *Catalog) copyFile(ctx context.Context, f Found, file format.File, key string, to *Catalog, deep bool) (wrote bool, err error) {
 	full := f.Run.Under(key)
-	err = to.whole(ctx, full, file, deep)
+	err = to.objects.Whole(ctx, full, file, deep)
 	if errors.Is(err, store.ErrCorrupt) {
-		err = to.whole(ctx, full, file, deep) // one read may be torn
+		err = to.objects.Whole(ctx, full, file, deep) // one read may be torn
 	}
 	switch {
 	case err == nil:
@@ -189,13 +169,13 @@ func (c *Catalog) copyFile(ctx context.Context, f Found, file format.File, key s
 		if err := c.sound(ctx, f, file); err != nil {
 			return false, err
 		}
-		if err := to.remove(ctx, full); err != nil {
+		if err := to.objects.Remove(ctx, full); err != nil {
 			return false, err
 		}
 	case !errors.Is(err, store.ErrAbsent):
 		return false, err
 	}
-	err = c.transfer(ctx, full, to, full, file)
+	err = c.objects.Transfer(ctx, full, to.objects, full, file)
 	if err == nil || file.Twin == "" {
 		return true, err
 	}
@@ -203,30 +183,30 @@ func (c *Catalog) copyFile(ctx context.Context, f Found, file format.File, key s
 	if key == other {
 		other = file.Key
 	}
-	if terr := c.transfer(ctx, f.Run.Under(other), to, full, file); terr != nil {
+	if terr := c.objects.Transfer(ctx, f.Run.Under(other), to.objects, full, file); terr != nil {
 		return true, errors.Join(err, terr)
 	}
 	return true, nil
 }
 
-// sound tells whether a file, or its twin, can be read whole.
+// sound reports whether a file, or its twin, can be read whole.
 func (c *Catalog) sound(ctx context.Context, f Found, file format.File) error {
-	err := c.whole(ctx, f.Run.Under(file.Key), file, true)
+	err := c.objects.Whole(ctx, f.Run.Under(file.Key), file, true)
 	if err != nil && file.Twin != "" {
-		err = c.whole(ctx, f.Run.Under(file.Twin), file, true)
+		err = c.objects.Whole(ctx, f.Run.Under(file.Twin), file, true)
 	}
 	return err
 }
 
-// copyWords takes what a run says of itself, and its claims up to the generation's epoch. Those that are there already stay. What cannot be read is not
-// spread: in place of such a run.json goes what the COMMIT says.
+// copyWords takes what a run says of itself, and its claims up to the generation's epoch. Those that are there already stay. What cannot be
+// read is not spread: in place of such a run.json goes what the COMMIT says.
 func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
 	keys, err := c.claimsToCopy(ctx, f, to)
 	if err != nil {
 		return err
 	}
-	said, err := words(ctx, c, f.Run.Place)
-	if cantTell(err) {
+	said, err := c.words(ctx, f.Run.Place)
+	if damage.CantTell(err) {
 		return err
 	}
 	if err != nil {
@@ -235,12 +215,12 @@ func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
 			said.From = f.From.String()
 		}
 	}
-	said.Program = unsaid(to, said.Program)
+	said.Program = to.unsaid(said.Program)
 	b, err := said.Seal()
 	if err != nil {
 		return err
 	}
-	_, err = to.replace(ctx, f.Run.Under(format.RunKey), b, func(there []byte) bool {
+	_, err = to.objects.Replace(ctx, f.Run.Under(format.RunKey), b, func(there []byte) bool {
 		_, err := format.ParseRun(there, f.Run.Place)
 		return !errors.Is(err, format.ErrCorrupt)
 	})
@@ -248,22 +228,22 @@ func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
 		return err
 	}
 	for _, key := range keys {
-		b, _, err := c.get(ctx, key)
+		b, _, err := c.objects.Get(ctx, key)
 		if errors.Is(err, store.ErrAbsent) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if there, err := to.putOnce(ctx, key, b); err != nil && there == nil {
+		if there, err := to.objects.PutOnce(ctx, key, b); err != nil && there == nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// claimsToCopy lists the claims that go with a generation. Where a fleet has claimed an epoch in the target alone there are none: one of the source's
-// might take the run from it.
+// claimsToCopy lists the claims that go with a generation. Where a fleet has claimed an epoch in the target alone there are none: one of
+// the source's might take the run from it.
 func (c *Catalog) claimsToCopy(ctx context.Context, f Found, to *Catalog) (keys []string, err error) {
 	r := f.Run
 	r.ID = f.Commit.Run
@@ -291,8 +271,8 @@ func (c *Catalog) claimsToCopy(ctx context.Context, f Found, to *Catalog) (keys 
 	return keys, nil
 }
 
-// CopyAnew is Copy of what lies in a generation: it is read, each byte checked, and written as the target writes, which may be without encryption, or to
-// others. Where the very parts are there already they are read, and written anew if they are damaged.
+// CopyAnew is Copy of what lies in a generation: it is read, each byte checked, and written as the target writes, which may be without
+// encryption, or to others. Where the very parts are there already they are read, and written anew if they are damaged.
 func (c *Catalog) CopyAnew(ctx context.Context, f Found, to *Catalog) error {
 	err := f.Readable()
 	if err == nil {
@@ -331,43 +311,46 @@ func (c *Catalog) copyAnew(ctx context.Context, f Found, to *Catalog) error {
 		return err
 	}
 	if !mended {
-		return ReadBackNew(ctx, to, f.Run, f.Generation)
+		return to.ReadBackNew(ctx, f.Run, f.Generation)
 	}
 	return to.ReadBack(ctx, f.Run, f.Generation, How{Cold: true}, nil)
 }
 
-// anewThere tells whether a copy of a generation is in the target, and whole. Another generation there, or one that is encrypted otherwise, is
-// ErrCommitted before a byte is copied. A damaged copy is deleted, once the source was seen to be whole.
+// anewThere reports whether a copy of a generation is in the target, and whole. Another generation there, or one that is encrypted
+// otherwise, is ErrCommitted before a byte is copied. A damaged copy is deleted, once the source was seen to be whole.
 func (c *Catalog) anewThere(ctx context.Context, f Found, to *Catalog) (there, mended bool, err error) {
 	g, err := to.Get(ctx, f.Run, f.Generation)
 	switch {
 	case errors.Is(err, ErrNone):
 		return false, false, nil
 	case err == nil && !sameAnew(&g, &f, to.keys):
-		return false, false, fmt.Errorf("step %d is there, and is another one or encrypted otherwise: %w: copy to another root, or delete it there first", f.Generation.Step, ErrCommitted)
+		return false, false,
+			fmt.Errorf("step %d is there, and is another one or encrypted otherwise: %w: copy to another root, or delete it there first",
+				f.Generation.Step, ErrCommitted)
 	case err == nil:
 		err = to.readThrough(ctx, g)
 	}
-	if err == nil || !IsDamage(err) || errors.Is(err, format.ErrNewer) {
+	if err == nil || !damage.Is(err) || errors.Is(err, format.ErrNewer) {
 		return err == nil, false, err
 	}
 	if _, serr := c.VerifyAs(ctx, f, How{}, nil); serr != nil {
 		return false, false, serr
 	}
-	to.told(fmt.Errorf("step %d of job %s was damaged in %s and is written anew: %w", f.Generation.Step, f.Job, to.URL(), err))
+	to.objects.Note(fmt.Errorf("step %d of job %s was damaged in %s and is written anew: %w", f.Generation.Step, f.Job, to.URL(), err))
 	for _, key := range f.Frozen {
 		to.doubt(f.Run, format.ParseName(key))
 	}
 	return false, true, to.delete(ctx, f.Run, f.Generation, "it was damaged: a copy takes its place")
 }
 
-// sameAnew tells whether a generation is a copy of another, encrypted to those of keys. Without a key of theirs COMMIT has to do: a copy keeps when the
-// generation was written, and a run writes a generation once.
+// sameAnew reports whether a generation is a copy of another, encrypted to those of keys. Without a key of theirs COMMIT has to do: a copy
+// keeps when the generation was written, and a run writes a generation once.
 func sameAnew(g, f *Found, keys *sealed.Keys) bool {
 	if keys.Seals() != (g.Sealed != nil) {
 		return false
 	}
-	if g.Sealed != nil && !slices.Equal(slices.Sorted(slices.Values(g.Sealed.Recipients)), slices.Sorted(slices.Values(keys.Recipients()))) {
+	if g.Sealed != nil && !slices.Equal(slices.Sorted(slices.Values(g.Sealed.Recipients)),
+		slices.Sorted(slices.Values(keys.Recipients()))) {
 		return false
 	}
 	if g.Readable() != nil {
@@ -376,7 +359,8 @@ func sameAnew(g, f *Found, keys *sealed.Keys) bool {
 	return sameParts(g.Index, f.Index)
 }
 
-// readThrough reads a generation whole. Twins that are bad are written anew, and a record of a read that failed does not outlive one that did not.
+// readThrough reads a generation whole. Twins that are bad are written anew, and a record of a read that failed does not outlive one that
+// did not.
 func (c *Catalog) readThrough(ctx context.Context, g Found) error {
 	faults, err := c.VerifyAs(ctx, g, How{Cold: true}, nil)
 	if err != nil {
@@ -409,11 +393,12 @@ func (c *Catalog) writeAnew(ctx context.Context, f Found, to *Catalog, a Attempt
 	if said.KeptFiles, err = to.carried(ctx, f.Run); err != nil {
 		return err
 	}
-	com, b, err := to.putIndex(ctx, a, Fleet{Cluster: f.Cluster}, said, format.NewIndex(f.Job, f.Commit.Run, f.Generation, a.Write, files, layouts))
+	com, b, err := to.putIndex(ctx, a, Fleet{Cluster: f.Cluster}, said, format.NewIndex(f.Job, f.Commit.Run, f.Generation, a.Write, files,
+		layouts))
 	if err != nil {
 		return err
 	}
-	there, err := to.putOnce(ctx, a.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation}), b)
+	there, err := to.objects.PutOnce(ctx, a.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation}), b)
 	if there != nil {
 		return fmt.Errorf("step %d is there: %w: copy to another root, or delete it there first", f.Generation.Step, ErrCommitted)
 	}
@@ -462,7 +447,7 @@ func (c *Catalog) copyFileAnew(ctx context.Context, f Found, i int, to *Catalog,
 	return to.WriteFrozen(ctx, a.Run, parts[0])
 }
 
-// sameParts tells whether two generations have the same parts, by their roots.
+// sameParts reports whether two generations have the same parts, by their roots.
 func sameParts(a, b *format.Index) bool {
 	roots := func(x *format.Index) map[replica.Part]replica.Digest {
 		m := make(map[replica.Part]replica.Digest)
@@ -477,7 +462,7 @@ func sameParts(a, b *format.Index) bool {
 // Unused is a number of a write, from least on, of which no object lies in a generation: what a copy that broke off left stays its own.
 func (c *Catalog) Unused(ctx context.Context, a Attempt, least uint64) (uint64, error) {
 	prefix := a.Run.Under(format.StepName(a.Generation)) + "/"
-	err := c.list(ctx, prefix, "", func(info store.Info) error {
+	err := c.objects.List(ctx, prefix, "", func(info store.Info) error {
 		least = max(least, format.ParseName(strings.TrimPrefix(info.Key, a.Run.Prefix())).Write+1)
 		return nil
 	})

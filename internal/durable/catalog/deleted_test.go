@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/racing"
@@ -60,7 +61,7 @@ func TestReadsBesideADeletion(t *testing.T) {
 					break
 				}
 				gone = gone || errors.Is(err, ErrNone)
-				if err != nil && (IsDamage(err) || !errors.Is(err, ErrNone)) {
+				if err != nil && (damage.Is(err) || !errors.Is(err, ErrNone)) {
 					t.Errorf("%s, deleted before call %d up to %d: %v", what, n, left, err)
 				}
 			}

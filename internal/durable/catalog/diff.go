@@ -126,7 +126,8 @@ func Diff(ctx context.Context, catA *Catalog, a Found, catB *Catalog, b Found) (
 func shapeText(r replica.Region) string { return fmt.Sprintf("%v%v", r.DType, r.Shape) }
 
 // diffPart compares the tensors that both have in a part, given as pairs. Parts of one root are equal.
-func diffPart(ctx context.Context, catA *Catalog, a Found, catB *Catalog, b Found, part replica.Part, pairs []tensorAt) (list []Difference, err error) {
+func diffPart(ctx context.Context, catA *Catalog, a Found, catB *Catalog, b Found, part replica.Part, pairs []tensorAt) (list []Difference,
+	err error) {
 	p, _ := a.Index.Part(part)
 	q, ok := b.Index.Part(part)
 	if !ok || p.Root == q.Root || len(pairs) == 0 {

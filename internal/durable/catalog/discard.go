@@ -12,9 +12,9 @@ import (
 
 // Discard removes objects of an attempt that was given up, by their names. Its caller knows that none of them is on its way.
 //
-// A COMMIT of the attempt may still come: its writer was asked for it, and nobody knows what became of him. It needs an index, put where none is;
-// so an entry is put in the index's place first. Where an index is there already the objects stay, and Sweep removes what no COMMIT names.
-// The entry stays too, until then: without it an index would find its place again.
+// A COMMIT of the attempt may still come: its writer was asked for it, and nobody knows what became of him. It needs an index, put where
+// none is; so an entry is put in the index's place first. Where an index is there already the objects stay, and Sweep removes what no
+// COMMIT names. The entry stays too, until then: without it an index would find its place again.
 func (c *Catalog) Discard(ctx context.Context, a Attempt, names []string) error {
 	if err := c.discard(ctx, a, names); err != nil {
 		return fmt.Errorf("remove what write %d left of generation %v of job %s: %w", a.Write, a.Generation, a.Run.Job, err)
@@ -41,7 +41,7 @@ func (c *Catalog) discard(ctx context.Context, a Attempt, names []string) error 
 	if err != nil {
 		return err
 	}
-	there, err := c.putOnce(ctx, a.Run.Key(format.Name{Kind: format.IndexKind, Generation: a.Generation, Write: a.Write}), b)
+	there, err := c.objects.PutOnce(ctx, a.Run.Key(format.Name{Kind: format.IndexKind, Generation: a.Generation, Write: a.Write}), b)
 	if there != nil {
 		if _, err := format.ParseTrash(there, a.Generation); err != nil {
 			return nil //nolint:nilerr // an index: its COMMIT may be there, or come
@@ -50,7 +50,7 @@ func (c *Catalog) discard(ctx context.Context, a Attempt, names []string) error 
 		return err
 	}
 	for _, key := range keys {
-		if err := c.remove(ctx, key); err != nil {
+		if err := c.objects.Remove(ctx, key); err != nil {
 			return err
 		}
 	}
@@ -60,7 +60,7 @@ func (c *Catalog) discard(ctx context.Context, a Attempt, names []string) error 
 // LastWrite is the highest number of a write that an object of the run has in its name, whether or not a COMMIT names it.
 func (c *Catalog) LastWrite(ctx context.Context, r Run) (n uint64, err error) {
 	prefix := r.Prefix()
-	err = c.list(ctx, prefix+format.StepPrefix, "", func(info store.Info) error {
+	err = c.objects.List(ctx, prefix+format.StepPrefix, "", func(info store.Info) error {
 		n = max(n, format.ParseName(strings.TrimPrefix(info.Key, prefix)).Write)
 		return nil
 	})

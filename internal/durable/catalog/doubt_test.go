@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/store"
 )
@@ -40,11 +41,11 @@ func TestAnotherChecksumIsADoubt(t *testing.T) {
 		t.Fatalf("found %d, skipped %+v, %v", len(found), skipped, err)
 	}
 	f := found[0]
-	if err := ReadBackNew(t.Context(), c, f.Run, f.Generation); err != nil || stateIn(t, c, f) != Good {
+	if err := c.ReadBackNew(t.Context(), f.Run, f.Generation); err != nil || stateIn(t, c, f) != Good {
 		t.Errorf("it is %s, %v", stateIn(t, c, f), err)
 	}
 	m.Bend(f.Run.Under(f.Index.Files[0].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	if err := c.ReadBack(t.Context(), f.Run, f.Generation, How{Back: true}, nil); !IsDamage(err) && f.Index.Files[0].Twin == "" {
+	if err := c.ReadBack(t.Context(), f.Run, f.Generation, How{Back: true}, nil); !damage.Is(err) && f.Index.Files[0].Twin == "" {
 		t.Errorf("a flipped byte reads with %v", err)
 	}
 	// What the store has the very checksum of is not read.

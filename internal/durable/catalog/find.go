@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
@@ -30,11 +31,12 @@ type Skipped struct {
 func (s *Skipped) Where() string { return s.Run.Under(format.StepName(s.Generation)) }
 
 func passedOver(r Run, g replica.Generation, s State, why error, whole *Found) Skipped {
-	return Skipped{Run: r, Generation: g, State: s, Reason: why.Error(), Plain: Plain(why), Whole: whole}
+	return Skipped{Run: r, Generation: g, State: s, Reason: why.Error(), Plain: damage.Plain(why), Whole: whole}
 }
 
-// Find lists the generations of a run whose files are all there and whose newest whole read, if there was one, found every byte; and what it
-// passed over and why. With a zero id it lists those of every run of the name, the last run first. Within a run the newest position comes first, and behind all others what a later epoch left aside.
+// Find lists the generations of a run whose files are all there and whose newest whole read, if there was one, found every byte; and what
+// it passed over and why. With a zero id it lists those of every run of the name, the last run first. Within a run the newest position
+// comes first, and behind all others what a later epoch left aside.
 //
 // An error means that the store did not answer: what lies there is not known then, and an older generation must not pass for the newest.
 func (c *Catalog) Find(ctx context.Context, job string, id replica.JobID) (found []Found, skipped []Skipped, err error) {
@@ -45,7 +47,7 @@ func (c *Catalog) Find(ctx context.Context, job string, id replica.JobID) (found
 func (c *Catalog) Newest(ctx context.Context, job string, id replica.JobID) (f Found, skipped []Skipped, err error) {
 	found, skipped, err := c.find(ctx, job, id, 1)
 	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("job %s in %s: no generation: %w", job, c.st.URL(), ErrNone)
+		err = fmt.Errorf("job %s in %s: no generation: %w", job, c.URL(), ErrNone)
 	}
 	if err != nil {
 		return f, skipped, err
@@ -64,26 +66,27 @@ func (c *Catalog) find(ctx context.Context, job string, id replica.JobID, most i
 		}
 		f, s, err := c.findIn(ctx, r, id, most-len(found))
 		if err != nil {
-			return nil, nil, fmt.Errorf("find generations of job %s in %s: %w", job, c.st.URL(), err)
+			return nil, nil, fmt.Errorf("find generations of job %s in %s: %w", job, c.URL(), err)
 		}
 		found, skipped = append(found, f...), append(skipped, s...)
 		if most > 0 && len(found) >= most {
 			break
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Found) int { return cmp.Compare(b.Run.Order, a.Run.Order) }) // COMMITs may say more than was known
+	// COMMITs may say more than was known
+	slices.SortStableFunc(found, func(a, b Found) int { return cmp.Compare(b.Run.Order, a.Run.Order) })
 	return found, skipped, nil
 }
 
-// How often a run is looked at, at most, where generations are deleted beside the look and newer ones written: a job that keeps one deletes one with each
-// commit. Of a reader that waits long for a core all that it listed may be gone, again and again; each look has a newer list.
+// How often a run is looked at, at most, where generations are deleted beside the look and newer ones written: a job that keeps one deletes
+// one with each commit. Of a reader that waits long for a core all that it listed may be gone, again and again; each look has a newer list.
 const (
 	looks     = 5
 	looksVain = 100 // none has found any
 )
 
-// findIn looks at one run. most is how many are wanted; 0 or less: all. A generation that was deleted beside the look has made room for a newer one, which
-// the list may lack, and the deleted one too: where a new list has it, the run is looked at again.
+// findIn looks at one run. most is how many are wanted; 0 or less: all. A generation that was deleted beside the look has made room for a
+// newer one, which the list may lack, and the deleted one too: where a new list has it, the run is looked at again.
 func (c *Catalog) findIn(ctx context.Context, r Run, id replica.JobID, most int) (found []Found, skipped []Skipped, err error) {
 	b, err := c.bookOf(ctx, r)
 	for i := 0; (i < looks || len(found) == 0 && i < looksVain) && err == nil && b != nil; i++ {
@@ -108,7 +111,7 @@ func (c *Catalog) bookOf(ctx context.Context, r Run) (*book, error) {
 	return b, nil
 }
 
-// adds tells whether a list has a commit that an earlier one lacks.
+// adds reports whether a list has a commit that an earlier one lacks.
 func (b *book) adds(was *book) bool {
 	for g := range b.commits {
 		if _, had := was.commits[g]; !had {
@@ -132,7 +135,7 @@ func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, 
 		coms = append(coms, &format.Commit{Generation: g})
 	}
 	reasons := make([]error, len(coms))
-	err = c.each(ctx, len(coms), func(ctx context.Context, i int) error {
+	err = c.objects.Each(ctx, len(coms), func(ctx context.Context, i int) error {
 		com, err := c.readCommit(ctx, r, coms[i].Generation)
 		if err == nil {
 			coms[i] = com
@@ -140,10 +143,10 @@ func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, 
 		}
 		err = c.orDeleted(ctx, r, coms[i].Generation, err)
 		reasons[i] = err
-		if unread(err) || errors.Is(err, ErrNone) {
+		if damage.Unread(err) || errors.Is(err, ErrNone) {
 			return nil
 		}
-		return fatal(err)
+		return damage.Fatal(err)
 	})
 	if err != nil {
 		return nil, nil, err
@@ -156,7 +159,7 @@ func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, 
 			skipped = append(skipped, passedOver(r, com.Generation, stateOf(reasons[i]), reasons[i], nil))
 		}
 	}
-	unfinished, err := loose(ctx, c, r, b)
+	unfinished, err := c.loose(ctx, r, b)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -173,7 +176,7 @@ func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, 
 		}
 		err := c.files(ctx, &f)
 		err = c.orDeleted(ctx, r, f.Generation, err)
-		if ferr := fatal(err); ferr != nil && !unread(err) && !errors.Is(err, ErrNone) {
+		if ferr := damage.Fatal(err); ferr != nil && !damage.Unread(err) && !errors.Is(err, ErrNone) {
 			return nil, nil, ferr
 		}
 		if err != nil {
@@ -181,7 +184,8 @@ func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, 
 			continue
 		}
 		if read, ok := b.reads[f.Generation]; ok {
-			f.Read, f.Touched = time.Unix(read.At, 0), f.newest.After(b.marked[f.Generation]) || b.commits[f.Generation].Modified.After(b.marked[f.Generation])
+			f.Read, f.Touched = time.Unix(read.At, 0),
+				f.newest.After(b.marked[f.Generation]) || b.commits[f.Generation].Modified.After(b.marked[f.Generation])
 			if !read.Good { // it counts for nothing until a read finds it whole
 				skipped = append(skipped, passedOver(r, f.Generation, Damaged, c.whyBad(ctx, r.Place, read), &f))
 				continue
@@ -193,15 +197,15 @@ func (c *Catalog) findBy(ctx context.Context, b *book, r Run, id replica.JobID, 
 	return found, skipped, nil
 }
 
-// loose is what is said of objects behind the newest COMMIT that have none of their own: a write that was never finished, or a COMMIT that is gone, where
-// a record of a read, the summary or last.json says that there was one.
-func loose(ctx context.Context, c *Catalog, r Run, b *book) (skipped []Skipped, err error) {
+// loose is what is said of objects behind the newest COMMIT that have none of their own: a write that was never finished, or a COMMIT that
+// is gone, where a record of a read, the summary or last.json says that there was one.
+func (c *Catalog) loose(ctx context.Context, r Run, b *book) (skipped []Skipped, err error) {
 	if len(b.loose) == 0 {
 		return nil, nil
 	}
-	raw, _, err := c.get(ctx, r.Under(format.SummaryKey))
-	last, _, lerr := c.get(ctx, r.Job+"/"+format.LastKey)
-	if cantTell(err) || cantTell(lerr) {
+	raw, _, err := c.objects.Get(ctx, r.Under(format.SummaryKey))
+	last, _, lerr := c.objects.Get(ctx, r.Job+"/"+format.LastKey)
+	if damage.CantTell(err) || damage.CantTell(lerr) {
 		return nil, cmp.Or(err, lerr)
 	}
 	rows, h := &format.Summary{}, &format.Hint{}
@@ -213,7 +217,7 @@ func loose(ctx context.Context, c *Catalog, r Run, b *book) (skipped []Skipped, 
 	}
 	for g, n := range b.loose {
 		had := g == h.Generation || slices.ContainsFunc(rows.Rows, func(row format.Row) bool { return row.Generation == g })
-		why, err := lostCommit(ctx, c, b, g, had)
+		why, err := c.lostCommit(ctx, b, g, had)
 		if err != nil {
 			return nil, err
 		}
@@ -226,20 +230,18 @@ func loose(ctx context.Context, c *Catalog, r Run, b *book) (skipped []Skipped, 
 	return skipped, nil
 }
 
-// lostCommit is the damage where a generation's COMMIT is gone; nil: as far as is known it had none, or it is being deleted. had: a hint names it.
-func lostCommit(ctx context.Context, c *Catalog, b *book, g replica.Generation, had bool) (why error, err error) {
+// lostCommit is the damage where a generation's COMMIT is gone; nil: as far as is known it had none, or it is being deleted. had: a hint
+// names it.
+func (c *Catalog) lostCommit(ctx context.Context, b *book, g replica.Generation, had bool) (why error, err error) {
 	if _, read := b.reads[g]; b.trash[g] || !read && !had {
 		return nil, nil
 	}
 	name := format.Name{Kind: format.CommitKind, Generation: g}
-	err = c.again(ctx, func() error {
-		_, err := c.st.Stat(ctx, b.place.Key(name))
-		return err
-	})
+	_, err = c.objects.Stat(ctx, b.place.Key(name))
 	switch {
 	case errors.Is(err, store.ErrAbsent):
-		return lying(name.String(), err), nil
-	case cantTell(err):
+		return damage.Lying(name.String(), err), nil
+	case damage.CantTell(err):
 		return nil, err
 	}
 	return nil, nil // it has come since the list
@@ -248,20 +250,12 @@ func lostCommit(ctx context.Context, c *Catalog, b *book, g replica.Generation, 
 // stateOf is the state of a generation that could not be looked at whole.
 func stateOf(err error) State {
 	switch {
-	case unread(err), errors.Is(err, format.ErrNewer):
+	case damage.Unread(err), errors.Is(err, format.ErrNewer):
 		return Unreadable
 	case errors.Is(err, ErrNone):
 		return Deleting
 	}
 	return Damaged
-}
-
-// fatal returns an error that leaves open what lies in the store; nil for those that say it.
-func fatal(err error) error {
-	if err == nil || errors.Is(err, format.ErrCorrupt) || errors.Is(err, format.ErrNewer) || errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrAbsent) {
-		return nil
-	}
-	return err
 }
 
 // inOrder sorts the commits of a run: newest position first, and behind all what is no ancestor of the newest.
@@ -270,7 +264,8 @@ func inOrder(r Run, coms []*format.Commit) (list []Found) {
 	for _, com := range coms {
 		f := Found{Commit: *com, Run: r}
 		newest := coms[0]
-		f.Abandoned = com != newest && len(newest.Lineage) > 0 && (!newest.Lineage.Valid(com.Generation) || slices.Contains(newest.Condemned, com.Generation))
+		f.Abandoned = com != newest && len(newest.Lineage) > 0 && (!newest.Lineage.Valid(com.Generation) ||
+			slices.Contains(newest.Condemned, com.Generation))
 		list = append(list, f)
 	}
 	slices.SortStableFunc(list, func(a, b Found) int {
@@ -291,11 +286,11 @@ func (c *Catalog) files(ctx context.Context, f *Found) error {
 		sizes[strings.TrimPrefix(info.Key, prefix)] = info
 		return nil
 	}
-	if err := c.list(ctx, f.Run.Under(format.StepName(f.Generation))+"/", "", each); err != nil {
+	if err := c.objects.List(ctx, f.Run.Under(format.StepName(f.Generation))+"/", "", each); err != nil {
 		return err
 	}
 	if len(f.Frozen) > 0 {
-		if err := c.list(ctx, prefix+format.FrozenPrefix, "", each); err != nil {
+		if err := c.objects.List(ctx, prefix+format.FrozenPrefix, "", each); err != nil {
 			return err
 		}
 	}
@@ -321,27 +316,16 @@ func (c *Catalog) files(ctx context.Context, f *Found) error {
 func sized(sizes map[string]store.Info, key string, file format.File) error {
 	info, ok := sizes[key]
 	if !ok {
-		return lying(key, store.ErrAbsent)
+		return damage.Lying(key, store.ErrAbsent)
 	}
 	if info.Size != int64(file.Bytes) {
-		return lying(key, fmt.Errorf("%w: %d bytes, the index says %d", store.ErrCorrupt, info.Size, file.Bytes))
+		return damage.Lying(key, fmt.Errorf("%w: %d bytes, the index says %d", store.ErrCorrupt, info.Size, file.Bytes))
 	}
 	return nil // a checksum of the store's own that is another is a doubt, which who reads it settles
 }
 
-// lying is what is wrong with a file, by what the store says of it without reading it.
-func lying(key string, err error) error {
-	switch {
-	case errors.Is(err, store.ErrAbsent):
-		return &damage{key, wholeFile, "is missing", fmt.Errorf("%s is missing: %w", key, err)}
-	case errors.Is(err, store.ErrCorrupt):
-		return &damage{key, wholeFile, err.Error(), fmt.Errorf("%s: %w", key, err)}
-	}
-	return fmt.Errorf("%s: %w", key, err)
-}
-
-// MarkSeen looks at a generation again in which a look has found damage, and marks it as a whole read does that fails, if it finds it too. One that is
-// marked so already, that is being deleted, or that a newer program wrote, is left as it is.
+// MarkSeen looks at a generation again in which a look has found damage, and marks it as a whole read does that fails, if it finds it too.
+// One that is marked so already, that is being deleted, or that a newer program wrote, is left as it is.
 func (c *Catalog) MarkSeen(ctx context.Context, r Run, g replica.Generation) error {
 	if n, ok, err := c.newestRead(ctx, r, g); err != nil || ok && !n.Good {
 		return err
@@ -350,7 +334,7 @@ func (c *Catalog) MarkSeen(ctx context.Context, r Run, g replica.Generation) err
 	if failed == nil || errors.Is(failed, format.ErrNewer) || errors.Is(failed, ErrNone) {
 		return nil
 	}
-	if !IsDamage(failed) {
+	if !damage.Is(failed) {
 		return failed
 	}
 	if err := c.undisturbed(ctx, r, g); errors.Is(err, ErrNone) {
@@ -371,14 +355,14 @@ func (c *Catalog) Get(ctx context.Context, r Run, g replica.Generation) (f Found
 		err = c.files(ctx, &f)
 	}
 	if err != nil {
-		return f, fmt.Errorf("generation %v of job %s in %s: %w", g, r.Job, c.st.URL(), c.orDeleted(ctx, r, g, err))
+		return f, fmt.Errorf("generation %v of job %s in %s: %w", g, r.Job, c.URL(), c.orDeleted(ctx, r, g, err))
 	}
 	return f, nil
 }
 
 // orDeleted is why a generation could not be read. What was read beside its deletion looks damaged, and is gone: ErrNone.
 func (c *Catalog) orDeleted(ctx context.Context, r Run, g replica.Generation, why error) error {
-	if IsDamage(why) {
+	if damage.Is(why) {
 		if err := c.undisturbed(ctx, r, g); errors.Is(err, ErrNone) {
 			return err
 		}
@@ -386,9 +370,10 @@ func (c *Catalog) orDeleted(ctx context.Context, r Run, g replica.Generation, wh
 	return why
 }
 
-// Best is what best.json of a job names: the best by the metric that its daemons keep generations by. It is a hint: the generation may be gone.
+// Best is what best.json of a job names: the best by the metric that its daemons keep generations by. It is a hint: the generation may be
+// gone.
 func (c *Catalog) Best(ctx context.Context, job string) (*format.Hint, error) {
-	b, _, err := c.get(ctx, job+"/"+format.BestKey)
+	b, _, err := c.objects.Get(ctx, job+"/"+format.BestKey)
 	if err != nil {
 		return nil, err
 	}

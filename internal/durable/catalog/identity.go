@@ -8,19 +8,21 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
 
-// A run says who it is in run.json, in each claim and in each COMMIT: its UUID, and its place in the order of the runs of its name. Any one of them does.
-// The names of claims say which epochs are taken, whatever lies in them. What cannot be read is remembered, and named where it decides something.
+// A run says who it is in run.json, in each claim and in each COMMIT: its UUID, and its place in the order of the runs of its name. Any one
+// of them does. The names of claims say which epochs are taken, whatever lies in them. What cannot be read is remembered, and named where
+// it decides something.
 
 // run reads what a run says of itself, and its newest claim. claims are their names where they were listed before.
 func (c *Catalog) run(ctx context.Context, p format.Place, claims []format.Name) (r Run, err error) {
 	r.Place = p
-	said, err := words(ctx, c, p)
-	if cantTell(err) {
+	said, err := c.words(ctx, p)
+	if damage.CantTell(err) {
 		return r, err
 	}
 	if r.Lost = err; err == nil {
@@ -41,8 +43,8 @@ func (c *Catalog) run(ctx context.Context, p format.Place, claims []format.Name)
 }
 
 // words is a run's run.json.
-func words(ctx context.Context, c *Catalog, p format.Place) (*format.Run, error) {
-	b, _, err := c.get(ctx, p.Under(format.RunKey))
+func (c *Catalog) words(ctx context.Context, p format.Place) (*format.Run, error) {
+	b, _, err := c.objects.Get(ctx, p.Under(format.RunKey))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.Under(format.RunKey), err)
 	}
@@ -52,9 +54,6 @@ func words(ctx context.Context, c *Catalog, p format.Place) (*format.Run, error)
 	}
 	return said, nil
 }
-
-// cantTell tells whether an error leaves open what lies in the store as a whole. That one object is missing, is damaged or is refused does not.
-func cantTell(err error) bool { return fatal(err) != nil && !unread(err) }
 
 // byClaims takes from a run's claims who owns it, and what run.json did not say.
 func (r *Run) byClaims(ctx context.Context, c *Catalog, claims []format.Name) error {
@@ -67,7 +66,7 @@ func (r *Run) byClaims(ctx context.Context, c *Catalog, claims []format.Name) er
 		switch {
 		case errors.Is(err, store.ErrAbsent) && n.Fleet != "":
 			continue // who lost has withdrawn it
-		case cantTell(err):
+		case damage.CantTell(err):
 			return err
 		case err != nil:
 			if n.Epoch >= r.Claimed {
@@ -83,11 +82,11 @@ func (r *Run) byClaims(ctx context.Context, c *Catalog, claims []format.Name) er
 	return nil
 }
 
-// byCommits takes from the newest COMMIT that can be read what neither run.json nor claims have said. One of the newest epoch that was claimed, or of a
-// later one, has the order that the claim has.
+// byCommits takes from the newest COMMIT that can be read what neither run.json nor claims have said. One of the newest epoch that was
+// claimed, or of a later one, has the order that the claim has.
 func (r *Run) byCommits(ctx context.Context, c *Catalog) error {
 	var gens []replica.Generation
-	err := c.list(ctx, r.Under(format.CommitPrefix), "", func(info store.Info) error {
+	err := c.objects.List(ctx, r.Under(format.CommitPrefix), "", func(info store.Info) error {
 		if n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind == format.CommitKind {
 			gens = append(gens, n.Generation)
 		}
@@ -99,7 +98,7 @@ func (r *Run) byCommits(ctx context.Context, c *Catalog) error {
 	slices.SortFunc(gens, func(a, b replica.Generation) int { return b.Compare(a) })
 	for _, g := range gens {
 		com, err := c.readCommit(ctx, *r, g)
-		if cantTell(err) {
+		if damage.CantTell(err) {
 			return err
 		}
 		if err != nil {
@@ -117,23 +116,23 @@ func (r *Run) byCommits(ctx context.Context, c *Catalog) error {
 	return nil
 }
 
-// mend puts run.json anew, from what whoever may write to the run knows of it. One that a newer program wrote, or that the store refuses to read, stays. A
-// run goes on without it: what fails here is told.
-func mend(ctx context.Context, c *Catalog, r Run, said format.Run) {
+// mend puts run.json anew, from what whoever may write to the run knows of it. One that a newer program wrote, or that the store refuses to
+// read, stays. A run goes on without it: what fails here is told.
+func (c *Catalog) mend(ctx context.Context, r Run, said format.Run) {
 	if !errors.Is(r.Lost, store.ErrAbsent) && !errors.Is(r.Lost, format.ErrCorrupt) {
 		return
 	}
 	said.ID, said.Order = r.ID, max(r.Order, 1)
 	b, err := said.Seal()
 	if err == nil {
-		_, err = c.replace(ctx, r.Under(format.RunKey), b, func(there []byte) bool {
+		_, err = c.objects.Replace(ctx, r.Under(format.RunKey), b, func(there []byte) bool {
 			_, err := format.ParseRun(there, r.Place)
 			return !errors.Is(err, format.ErrCorrupt)
 		})
 	}
 	if err != nil {
-		c.told(fmt.Errorf("%w: it could not be put anew: %w", r.Lost, err))
+		c.objects.Note(fmt.Errorf("%w: it could not be put anew: %w", r.Lost, err))
 		return
 	}
-	c.told(fmt.Errorf("%w: it is put anew", r.Lost))
+	c.objects.Note(fmt.Errorf("%w: it is put anew", r.Lost))
 }

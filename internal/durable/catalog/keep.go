@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
@@ -23,7 +24,7 @@ func (c *Catalog) Pin(ctx context.Context, r Run, g replica.Generation, who, why
 	if err == nil {
 		// Whoever deletes puts its entry first and looks for pins then: one of the two sees the other.
 		if err = c.undisturbed(ctx, r, g); err != nil {
-			err = errors.Join(err, c.remove(ctx, key))
+			err = errors.Join(err, c.objects.Remove(ctx, key))
 		}
 	}
 	if err != nil {
@@ -38,16 +39,14 @@ func (c *Catalog) putPin(ctx context.Context, r Run, g replica.Generation, who, 
 		p.Until = until.Unix()
 	}
 	key = r.Key(format.Name{Kind: format.PinKind, Generation: g, Who: p.Who})
-	return key, c.swap(ctx, key, func([]byte) ([]byte, error) { return p.Seal() })
+	return key, c.objects.Swap(ctx, key, func([]byte) ([]byte, error) { return p.Seal() })
 }
 
-// undisturbed tells whether a generation is committed, and nobody is deleting it.
+// undisturbed reports whether a generation is committed, and nobody is deleting it.
 func (c *Catalog) undisturbed(ctx context.Context, r Run, g replica.Generation) error {
 	stat := func(k format.Kind) error {
-		return c.again(ctx, func() error {
-			_, err := c.st.Stat(ctx, r.Key(format.Name{Kind: k, Generation: g}))
-			return err
-		})
+		_, err := c.objects.Stat(ctx, r.Key(format.Name{Kind: k, Generation: g}))
+		return err
 	}
 	if err := stat(format.TrashKind); err == nil {
 		return fmt.Errorf("it is being deleted: %w", ErrNone)
@@ -64,15 +63,12 @@ func (c *Catalog) undisturbed(ctx context.Context, r Run, g replica.Generation) 
 // Unpin lets a generation go. One that is not pinned under the name is ErrNone.
 func (c *Catalog) Unpin(ctx context.Context, r Run, g replica.Generation, who string) error {
 	key := r.Key(format.Name{Kind: format.PinKind, Generation: g, Who: format.Who(who)})
-	err := c.again(ctx, func() error {
-		_, err := c.st.Stat(ctx, key)
-		return err
-	})
+	_, err := c.objects.Stat(ctx, key)
 	if errors.Is(err, store.ErrAbsent) {
 		err = fmt.Errorf("%s has not pinned it: %w", format.Who(who), ErrNone)
 	}
 	if err == nil {
-		err = c.remove(ctx, key)
+		err = c.objects.Remove(ctx, key)
 	}
 	if err != nil {
 		return fmt.Errorf("unpin generation %v of job %s: %w", g, r.Job, err)
@@ -95,7 +91,8 @@ type Lease struct {
 
 // Lease keeps a generation for LeaseTime, for somebody who reads it.
 func (c *Catalog) Lease(ctx context.Context, r Run, g replica.Generation, why string) (*Lease, error) {
-	l := &Lease{c: c, run: r, g: g, who: format.Who(leaseNames + c.who[:min(len(c.who), 32)] + "-" + strings.ToLower(rand.Text()[:8])), why: why}
+	l := &Lease{c: c, run: r, g: g, who: format.Who(leaseNames + c.who[:min(len(c.who), 32)] + "-" + strings.ToLower(rand.Text()[:8])),
+		why: why}
 	return l, l.put(ctx)
 }
 
@@ -156,7 +153,7 @@ func (l *Lease) Keep(ctx context.Context, end <-chan struct{}) error {
 // leaseNames begins the names of leases: those of pins are what people are called.
 const leaseNames = "reader-"
 
-// KeptBy tells what pins of a generation say: whether it is kept for good, until when people keep it, and whether somebody reads it.
+// KeptBy is what pins of a generation say: whether it is kept for good, until when people keep it, and whether somebody reads it.
 func KeptBy(pins []format.Pin) (kept bool, until time.Time, open bool) {
 	for _, p := range pins {
 		switch at := time.Unix(p.Until, 0); {
@@ -171,8 +168,8 @@ func KeptBy(pins []format.Pin) (kept bool, until time.Time, open bool) {
 	return kept, until, open
 }
 
-// Leased keeps a generation for as long as read takes. ErrNone: it is being deleted, and read was not called. A store that takes no pin is read
-// all the same; refused is told of it, nil: nobody is. ErrNone too: it was deleted beside such a read.
+// Leased keeps a generation for as long as read takes. ErrNone: it is being deleted, and read was not called. A store that takes no pin is
+// read all the same; refused gets the error; nil: nobody does. ErrNone too: it was deleted beside such a read.
 func (c *Catalog) Leased(ctx context.Context, f Found, why string, refused func(error), read func() error) error {
 	l, err := c.Lease(ctx, f.Run, f.Generation, why)
 	if errors.Is(err, ErrNone) {
@@ -199,12 +196,13 @@ func (c *Catalog) Unleased(ctx context.Context, f Found, read func() error) erro
 	return c.orDeleted(ctx, f.Run, f.Generation, read())
 }
 
-// pinned lists the pins of a generation that have not ended, by the store's times: a pin ends its length after it was written. now says the store's time,
-// and is asked once, where some pin has an end. One that cannot be read counts: it may be for good. So does one whose time the store does not say.
+// pinned lists the pins of a generation that have not ended, by the store's times: a pin ends its length after it was written. now says the
+// store's time, and is asked once, where some pin has an end. One that cannot be read counts: it may be for good. So does one whose time
+// the store does not say.
 func (c *Catalog) pinned(ctx context.Context, r Run, g replica.Generation, now func() (time.Time, error)) (list []format.Pin, err error) {
 	prefix := r.Prefix()
 	var names []format.Name
-	err = c.list(ctx, r.Under(format.PinPrefix+format.StepName(g))+"-", "", func(info store.Info) error {
+	err = c.objects.List(ctx, r.Under(format.PinPrefix+format.StepName(g))+"-", "", func(info store.Info) error {
 		if n := format.ParseName(strings.TrimPrefix(info.Key, prefix)); n.Kind == format.PinKind && n.Generation == g {
 			names = append(names, n)
 		}
@@ -215,7 +213,7 @@ func (c *Catalog) pinned(ctx context.Context, r Run, g replica.Generation, now f
 	}
 	var at time.Time
 	for _, n := range names {
-		b, _, err := c.get(ctx, r.Key(n))
+		b, _, err := c.objects.Get(ctx, r.Key(n))
 		if errors.Is(err, store.ErrAbsent) {
 			continue
 		}
@@ -230,7 +228,7 @@ func (c *Catalog) pinned(ctx context.Context, r Run, g replica.Generation, now f
 			list = append(list, *p)
 			continue
 		}
-		written, err := c.written(ctx, r.Key(n)) // behind its content, which may be renewed meanwhile
+		written, err := c.objects.Modified(ctx, r.Key(n)) // behind its content, which may be renewed meanwhile
 		if errors.Is(err, store.ErrAbsent) {
 			continue
 		}
@@ -252,36 +250,27 @@ func length(p *format.Pin) time.Duration {
 	return time.Duration(min(p.Until-p.At, math.MaxInt64/int64(time.Second))) * time.Second
 }
 
-// written is when an object was written last, by the store's clock.
-func (c *Catalog) written(ctx context.Context, key string) (time.Time, error) {
-	var info store.Info
-	err := c.again(ctx, func() (err error) {
-		info, err = c.st.Stat(ctx, key)
-		return err
-	})
-	return info.Modified, err
-}
-
-// Pinned lists the pins of a generation that have not ended, as far as this host's clock tells: only whoever deletes asks the store for its time.
+// Pinned lists the pins of a generation that have not ended, as far as this host's clock tells: only whoever deletes asks the store for its
+// time.
 func (c *Catalog) Pinned(ctx context.Context, r Run, g replica.Generation) ([]format.Pin, error) {
 	return c.pinned(ctx, r, g, func() (time.Time, error) { return c.now(), nil })
 }
 
-// MarkDamaged leaves what a load of a generation has found beside it: why says which file and chunk, of which two reads brought other bytes. One
-// that is marked so already, or that is being deleted, is left as it is.
+// MarkDamaged leaves what a load of a generation has found beside it: why says which file and chunk, of which two reads brought other
+// bytes. One that is marked so already, or that is being deleted, is left as it is.
 func (c *Catalog) MarkDamaged(ctx context.Context, f Found, why error) error {
 	if n, ok, err := c.newestRead(ctx, f.Run, f.Generation); err != nil || ok && !n.Good {
 		return err
 	}
-	if why = c.orDeleted(ctx, f.Run, f.Generation, why); !IsDamage(why) {
+	if why = c.orDeleted(ctx, f.Run, f.Generation, why); !damage.Is(why) {
 		return nil
 	}
 	return c.MarkRead(ctx, f, why)
 }
 
-// MarkRead records what a whole read of a generation came to: nil, or why it failed. The records that were there go, and its number is one above theirs:
-// nobody's clock says which one counts. A read that failed since the generation was
-// stripped meanwhile says nothing: its files went, others took their place.
+// MarkRead records what a whole read of a generation came to: nil, or why it failed. The records that were there go, and its number is one
+// above theirs: nobody's clock says which one counts. A read that failed since the generation was stripped meanwhile says nothing: its
+// files went, others took their place.
 func (c *Catalog) MarkRead(ctx context.Context, f Found, failed error) error {
 	if failed != nil {
 		if com, err := c.readCommit(ctx, f.Run, f.Generation); err == nil && com.Stripped && com.Write != f.Write {
@@ -290,11 +279,11 @@ func (c *Catalog) MarkRead(ctx context.Context, f Found, failed error) error {
 	}
 	said := format.Read{Generation: f.Generation, Who: c.who, Number: 1, At: c.now().Unix(), Write: f.Write}
 	if failed != nil {
-		said.Error = replica.Line(Plain(failed), format.MaxText)
+		said.Error = replica.Line(damage.Plain(failed), format.MaxText)
 	}
 	var old []format.Name
 	prefix := f.Run.Prefix()
-	err := c.list(ctx, f.Run.Under(format.ReadPrefix+format.StepName(f.Generation))+".", "", func(info store.Info) error {
+	err := c.objects.List(ctx, f.Run.Under(format.ReadPrefix+format.StepName(f.Generation))+".", "", func(info store.Info) error {
 		if o := format.ParseName(strings.TrimPrefix(info.Key, prefix)); o.Kind == format.ReadKind && o.Generation == f.Generation {
 			old, said.Number = append(old, o), max(said.Number, o.Number+1)
 		}
@@ -303,23 +292,25 @@ func (c *Catalog) MarkRead(ctx context.Context, f Found, failed error) error {
 	if err != nil {
 		return err
 	}
-	n := format.Name{Kind: format.ReadKind, Generation: f.Generation, Number: said.Number, At: said.At, Good: failed == nil, Who: format.Who(c.who)}
+	n := format.Name{Kind: format.ReadKind, Generation: f.Generation, Number: said.Number, At: said.At, Good: failed == nil,
+		Who: format.Who(c.who)}
 	b, err := said.Seal()
 	if err != nil {
 		return err
 	}
-	if _, err := c.putOnce(ctx, f.Run.Key(n), b); err != nil && !errors.Is(err, store.ErrExists) {
+	if _, err := c.objects.PutOnce(ctx, f.Run.Key(n), b); err != nil && !errors.Is(err, store.ErrExists) {
 		return err
 	}
 	// Whoever deletes removes COMMIT first and the records then: one of the two sees the other.
-	if _, err = c.written(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})); errors.Is(err, store.ErrAbsent) {
-		if err = c.remove(ctx, f.Run.Key(n)); err == nil && failed == nil {
+	if _, err = c.objects.Modified(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})); errors.Is(err,
+		store.ErrAbsent) {
+		if err = c.objects.Remove(ctx, f.Run.Key(n)); err == nil && failed == nil {
 			err = fmt.Errorf("generation %v of job %s was deleted while it was read: %w", f.Generation, f.Job, ErrNone)
 		}
 		return err
 	}
 	for _, o := range old {
-		err = errors.Join(err, c.remove(ctx, f.Run.Key(o)))
+		err = errors.Join(err, c.objects.Remove(ctx, f.Run.Key(o)))
 	}
 	return err
 }
@@ -340,8 +331,9 @@ func (c *Catalog) log(ctx context.Context, job string, l format.Log) (key string
 	if err != nil {
 		return "", err
 	}
-	key = job + "/" + format.LogPrefix + now.UTC().Format(logForm) + "-" + format.Who(l.Verb) + "-" + strings.ToLower(rand.Text()[:8]) + ".json"
-	if _, err := c.putOnce(ctx, key, b); err != nil {
+	key = job + "/" + format.LogPrefix + now.UTC().Format(logForm) + "-" + format.Who(l.Verb) + "-" + strings.ToLower(rand.Text()[:8]) +
+		".json"
+	if _, err := c.objects.PutOnce(ctx, key, b); err != nil {
 		return "", fmt.Errorf("log %s of job %s: %w", l.Verb, job, err)
 	}
 	return key, nil
@@ -353,7 +345,7 @@ func (c *Catalog) Logs(ctx context.Context, job string, most int) (list []format
 		return nil, 0, err
 	}
 	var keys []string
-	err = c.list(ctx, job+"/"+format.LogPrefix, "", func(info store.Info) error {
+	err = c.objects.List(ctx, job+"/"+format.LogPrefix, "", func(info store.Info) error {
 		keys = append(keys, info.Key)
 		if len(keys) > 2*most {
 			keys = slices.Clone(keys[len(keys)-most:])
@@ -365,9 +357,9 @@ func (c *Catalog) Logs(ctx context.Context, job string, most int) (list []format
 	}
 	keys = keys[max(0, len(keys)-most):]
 	lines := make([]*format.Log, len(keys))
-	err = c.each(ctx, len(keys), func(ctx context.Context, i int) error {
-		b, _, err := c.get(ctx, keys[i])
-		if cantTell(err) {
+	err = c.objects.Each(ctx, len(keys), func(ctx context.Context, i int) error {
+		b, _, err := c.objects.Get(ctx, keys[i])
+		if damage.CantTell(err) {
 			return err
 		}
 		if err == nil {

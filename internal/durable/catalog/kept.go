@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/durable/sealed"
@@ -19,8 +20,8 @@ type keptLook struct {
 	err error
 }
 
-// KeepFiles has a run carry a tar of files from now on, unless it carries one already: the first one stays. there is what the run carries then. tar is
-// called where none is.
+// KeepFiles has a run carry a tar of files from now on, unless it carries one already: the first one stays. there is what the run carries
+// then. tar is called where none is.
 func (c *Catalog) KeepFiles(ctx context.Context, r Run, tar func() ([]byte, error)) (there format.Ref, err error) {
 	if there, err = c.keepFiles(ctx, r, tar); err != nil {
 		err = fmt.Errorf("keep files in run %s of job %s: %w", r.Run, r.Job, err)
@@ -39,17 +40,17 @@ func (c *Catalog) keepFiles(ctx context.Context, r Run, tar func() ([]byte, erro
 	if _, err := kept.List(bytes.NewReader(b)); err != nil { // nobody could read it back
 		return there, err
 	}
-	if b, err = sealTar(c, b); err != nil {
+	if b, err = c.sealTar(b); err != nil {
 		return there, err
 	}
-	if other, err := c.putOnce(ctx, r.Under(format.KeptKey), b); err != nil && other == nil {
+	if other, err := c.objects.PutOnce(ctx, r.Under(format.KeptKey), b); err != nil && other == nil {
 		return there, err
 	}
 	return c.keptFiles(ctx, r) // read back: where several put one at once, one of them is there
 }
 
 // sealTar encrypts a tar where the catalog encrypts.
-func sealTar(c *Catalog, tar []byte) ([]byte, error) {
+func (c *Catalog) sealTar(tar []byte) ([]byte, error) {
 	if !c.keys.Seals() {
 		return tar, nil
 	}
@@ -57,22 +58,18 @@ func sealTar(c *Catalog, tar []byte) ([]byte, error) {
 }
 
 // openTar gives the tar that lies in what a run carries. ErrLocked: it is encrypted, and no key here opens it.
-func openTar(c *Catalog, b []byte) ([]byte, error) {
+func (c *Catalog) openTar(b []byte) ([]byte, error) {
 	if !sealed.Is(b) {
 		return b, nil
 	}
 	tar, err := c.keys.OpenBytes(b)
-	return tar, corrupted(err)
+	return tar, damage.Corrupted(err)
 }
 
 // keptFiles looks at the tar that a run carries, and reads it whole the first time. ErrAbsent: it carries none.
 func (c *Catalog) keptFiles(ctx context.Context, r Run) (there format.Ref, err error) {
 	key := r.Under(format.KeptKey)
-	var info store.Info
-	err = c.again(ctx, func() (err error) {
-		info, err = c.st.Stat(ctx, key)
-		return err
-	})
+	info, err := c.objects.Stat(ctx, key)
 	if err != nil {
 		return there, err
 	}
@@ -82,17 +79,18 @@ func (c *Catalog) keptFiles(ctx context.Context, r Run) (there format.Ref, err e
 	if ok {
 		return was.ref, was.err
 	}
-	b, _, err := c.get(ctx, key)
+	b, _, err := c.objects.Get(ctx, key)
 	if err != nil {
 		return there, err
 	}
 	is := keptLook{ref: format.Ref{Key: format.KeptKey, Bytes: uint64(len(b)), SHA256: format.Sum(b)}}
-	tar, err := openTar(c, b)
+	tar, err := c.openTar(b)
 	if err == nil {
 		_, err = kept.List(bytes.NewReader(tar))
 	}
 	if err != nil && !errors.Is(err, ErrLocked) { // of what is locked the digest has to do
-		is = keptLook{err: fmt.Errorf("%s: %w: %w: delete that object, and start the run again with --resume and --keep-file", key, store.ErrCorrupt, err)}
+		is = keptLook{err: fmt.Errorf("%s: %w: %w: delete that object, and start the run again with --resume and --keep-file", key,
+			store.ErrCorrupt, err)}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,22 +106,22 @@ func (c *Catalog) carried(ctx context.Context, r Run) (*format.Ref, error) {
 		return &there, nil
 	case errors.Is(err, store.ErrAbsent):
 		return nil, nil
-	case IsDamage(err):
-		c.told(fmt.Errorf("the commits of run %s of job %s name no kept files: %w", r.Run, r.Job, err))
+	case damage.Is(err):
+		c.objects.Note(fmt.Errorf("the commits of run %s of job %s name no kept files: %w", r.Run, r.Job, err))
 		return nil, nil
 	}
 	return nil, err
 }
 
-// ReadKept reads the files that a generation's run carries, as they were when it was committed; none where its COMMIT names none. Its bytes are checked
-// before the first file is given.
+// ReadKept reads the files that a generation's run carries, as they were when it was committed; none where its COMMIT names none. Its bytes
+// are checked before the first file is given.
 func (c *Catalog) ReadKept(ctx context.Context, f Found, each func(file kept.File, content io.Reader) error) error {
 	if f.KeptFiles == nil {
 		return nil
 	}
 	b, err := c.keptBytes(ctx, f)
 	if err == nil {
-		b, err = openTar(c, b)
+		b, err = c.openTar(b)
 	}
 	if err != nil {
 		return fmt.Errorf("read the files kept with generation %v of job %s: %w", f.Generation, f.Job, err)
@@ -134,12 +132,14 @@ func (c *Catalog) ReadKept(ctx context.Context, f Found, each func(file kept.Fil
 // keptBytes reads the tar that a COMMIT names.
 func (c *Catalog) keptBytes(ctx context.Context, f Found) ([]byte, error) {
 	want := f.KeptFiles
-	b, _, err := c.get(ctx, f.Run.Under(want.Key))
+	b, _, err := c.objects.Get(ctx, f.Run.Under(want.Key))
 	if err != nil {
-		return nil, lying(want.Key, err)
+		return nil, damage.Lying(want.Key, err)
 	}
 	if got := format.Sum(b); uint64(len(b)) != want.Bytes || got != want.SHA256 {
-		return nil, &damage{want.Key, wholeFile, "SHA-256 differs", fmt.Errorf("%s: %w: %d bytes, SHA-256 %s; the commit says %d, %s", want.Key, store.ErrCorrupt, len(b), got, want.Bytes, want.SHA256)}
+		return nil, damage.New(want.Key, damage.WholeFile, "SHA-256 differs",
+			fmt.Errorf("%s: %w: %d bytes, SHA-256 %s; the commit says %d, %s", want.Key, store.ErrCorrupt, len(b), got, want.Bytes,
+				want.SHA256))
 	}
 	return b, nil
 }
@@ -156,25 +156,25 @@ func (c *Catalog) verifyKept(ctx context.Context, f Found, how How) (*Fault, err
 	}
 	read := func() error {
 		if how.Cold {
-			c.forget(ctx, f.Run.Under(f.KeptFiles.Key))
-			defer c.forget(ctx, f.Run.Under(f.KeptFiles.Key))
+			c.objects.Forget(ctx, f.Run.Under(f.KeptFiles.Key))
+			defer c.objects.Forget(ctx, f.Run.Under(f.KeptFiles.Key))
 		}
 		_, err := c.keptBytes(ctx, f)
 		return err
 	}
 	err := read()
-	if IsDamage(err) { // what memory or the network did to one read the next does not repeat
+	if damage.Is(err) { // what memory or the network did to one read the next does not repeat
 		how.Cold = true
 		err = read()
 	}
-	if err == nil || !IsDamage(err) {
+	if err == nil || !damage.Is(err) {
 		return nil, err
 	}
 	return &Fault{Key: f.KeptFiles.Key, What: err.Error(), Beside: true}, nil
 }
 
-// copyKept takes the files that a generation's run carries along. What is wrong with them, here or there, is told, and the state is copied all the same. anew:
-// they are written as the target writes, which may be encrypted to others or to nobody.
+// copyKept takes the files that a generation's run carries along. What is wrong with them, here or there, is told, and the state is copied
+// all the same. anew: they are written as the target writes, which may be encrypted to others or to nobody.
 func (c *Catalog) copyKept(ctx context.Context, f Found, to *Catalog, anew bool) error {
 	if f.KeptFiles == nil {
 		return nil
@@ -184,30 +184,31 @@ func (c *Catalog) copyKept(ctx context.Context, f Found, to *Catalog, anew bool)
 	case err == nil && (there == *f.KeptFiles || anew): // a run has one tar: what is encrypted once more has another digest
 		return nil
 	case err == nil:
-		to.told(fmt.Errorf("run %s of job %s carries other files in %s (SHA-256 %s) than in %s (%s): they stay as they are", f.Run.Run, f.Job, to.URL(), there.SHA256, c.URL(), f.KeptFiles.SHA256))
+		to.objects.Note(fmt.Errorf("run %s of job %s carries other files in %s (SHA-256 %s) than in %s (%s): they stay as they are",
+			f.Run.Run, f.Job, to.URL(), there.SHA256, c.URL(), f.KeptFiles.SHA256))
 		return nil
-	case fatal(err) != nil:
+	case damage.Fatal(err) != nil:
 		return err
 	}
 	b, rerr := c.keptBytes(ctx, f)
 	if rerr == nil && anew {
-		if b, rerr = openTar(c, b); rerr == nil {
-			b, rerr = sealTar(to, b)
+		if b, rerr = c.openTar(b); rerr == nil {
+			b, rerr = to.sealTar(b)
 		}
 	}
 	if rerr != nil {
-		if !IsDamage(rerr) {
+		if !damage.Is(rerr) {
 			return rerr
 		}
-		to.told(fmt.Errorf("the files kept with run %s of job %s are not copied: %w", f.Run.Run, f.Job, rerr))
+		to.objects.Note(fmt.Errorf("the files kept with run %s of job %s are not copied: %w", f.Run.Run, f.Job, rerr))
 		return nil
 	}
 	if !errors.Is(err, store.ErrAbsent) { // it is damaged there
-		if err := to.remove(ctx, f.Run.Under(format.KeptKey)); err != nil {
+		if err := to.objects.Remove(ctx, f.Run.Under(format.KeptKey)); err != nil {
 			return err
 		}
 	}
-	other, err := to.putOnce(ctx, f.Run.Under(format.KeptKey), b)
+	other, err := to.objects.PutOnce(ctx, f.Run.Under(format.KeptKey), b)
 	if other != nil { // another copy was first
 		return nil
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/objects"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
@@ -63,10 +65,11 @@ type book struct {
 // open reads what listing says of the first run behind from, in three ranges of keys; next is where the run after it is looked for, empty
 // where there is none.
 func (c *Catalog) book(ctx context.Context, job, from string) (b *book, next string, err error) {
-	b = &book{commits: make(map[replica.Generation]store.Info), pins: make(map[replica.Generation][]Keeper), reads: make(map[replica.Generation]format.Name), marked: make(map[replica.Generation]time.Time),
+	b = &book{commits: make(map[replica.Generation]store.Info), pins: make(map[replica.Generation][]Keeper),
+		reads: make(map[replica.Generation]format.Name), marked: make(map[replica.Generation]time.Time),
 		trash: make(map[replica.Generation]bool), loose: make(map[replica.Generation]int)}
 	newest := ""
-	err = c.list(ctx, job+"/"+format.RunsBegin, from, func(info store.Info) error {
+	err = c.objects.List(ctx, job+"/"+format.RunsBegin, from, func(info store.Info) error {
 		p, name, ok := split(info.Key)
 		switch {
 		case !ok:
@@ -74,10 +77,10 @@ func (c *Catalog) book(ctx context.Context, job, from string) (b *book, next str
 		case b.place == (format.Place{}):
 			b.place = p
 		case p != b.place:
-			return errStop
+			return objects.ErrStop
 		}
 		if name >= format.FrozenPrefix {
-			return errStop
+			return objects.ErrStop
 		}
 		if n := format.ParseName(name); n.Kind == format.CommitKind {
 			b.commits[n.Generation], newest = info, max(newest, format.StepName(n.Generation))
@@ -90,10 +93,10 @@ func (c *Catalog) book(ctx context.Context, job, from string) (b *book, next str
 		return nil, "", err
 	}
 	prefix := b.place.Prefix()
-	err = c.list(ctx, prefix, prefix+format.PinPrefix[:1], func(info store.Info) error {
+	err = c.objects.List(ctx, prefix, prefix+format.PinPrefix[:1], func(info store.Info) error {
 		name := strings.TrimPrefix(info.Key, prefix)
 		if name >= format.StepPrefix {
-			return errStop
+			return objects.ErrStop
 		}
 		b.note(format.ParseName(name), info)
 		return nil
@@ -101,14 +104,14 @@ func (c *Catalog) book(ctx context.Context, job, from string) (b *book, next str
 	if err != nil {
 		return nil, "", err
 	}
-	err = c.list(ctx, job+"/"+format.RunsBegin, prefix+max(newest+"0", format.StepPrefix), func(info store.Info) error {
+	err = c.objects.List(ctx, job+"/"+format.RunsBegin, prefix+max(newest+"0", format.StepPrefix), func(info store.Info) error {
 		p, name, ok := split(info.Key)
 		if !ok {
 			return nil
 		}
 		if p != b.place {
 			next = after(b.place)
-			return errStop
+			return objects.ErrStop
 		}
 		b.note(format.ParseName(name), info)
 		return nil
@@ -155,14 +158,14 @@ func (c *Catalog) listed(ctx context.Context, job string, named bool) (list []Li
 	for {
 		b, next, err := c.book(ctx, job, from)
 		if err != nil {
-			return nil, fmt.Errorf("list job %s in %s: %w", job, c.st.URL(), err)
+			return nil, fmt.Errorf("list job %s in %s: %w", job, c.URL(), err)
 		}
 		if b == nil {
 			break
 		}
 		rows, err := c.rows(ctx, b, named || next != "" || from != "")
 		if err != nil {
-			return nil, fmt.Errorf("list job %s in %s: %w", job, c.st.URL(), err)
+			return nil, fmt.Errorf("list job %s in %s: %w", job, c.URL(), err)
 		}
 		list = append(list, rows...)
 		if from = next; next == "" {
@@ -170,7 +173,8 @@ func (c *Catalog) listed(ctx context.Context, job string, named bool) (list []Li
 		}
 	}
 	slices.SortStableFunc(list, func(a, b Listed) int {
-		return cmp.Or(cmp.Compare(b.Run.Order, a.Run.Order), cmp.Compare(b.Run.Run, a.Run.Run), newer(b.Row.Position, b.Generation, a.Row.Position, a.Generation))
+		return cmp.Or(cmp.Compare(b.Run.Order, a.Run.Order), cmp.Compare(b.Run.Run, a.Run.Run), newer(b.Row.Position, b.Generation,
+			a.Row.Position, a.Generation))
 	})
 	return list, nil
 }
@@ -185,8 +189,8 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 	}
 	known := make(map[replica.Generation]format.Row)
 	if len(b.commits)+len(b.loose) > 0 {
-		raw, _, err := c.get(ctx, b.place.Under(format.SummaryKey))
-		if cantTell(err) {
+		raw, _, err := c.objects.Get(ctx, b.place.Under(format.SummaryKey))
+		if damage.CantTell(err) {
 			return nil, err
 		}
 		if s, err := format.ParseSummary(raw, b.place); err == nil {
@@ -209,7 +213,7 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 		}
 		list = append(list, l)
 	}
-	err = c.each(ctx, len(list), func(ctx context.Context, i int) error {
+	err = c.objects.Each(ctx, len(list), func(ctx context.Context, i int) error {
 		l := &list[i]
 		_, ok := known[l.Generation]
 		if !ok {
@@ -217,9 +221,9 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 			switch {
 			case errors.Is(err, store.ErrAbsent):
 				l.State, l.Why = Deleting, "its commit went while it was listed"
-			case unread(err), errors.Is(err, format.ErrNewer):
+			case damage.Unread(err), errors.Is(err, format.ErrNewer):
 				l.State, l.Why = Unreadable, err.Error()
-			case cantTell(err):
+			case damage.CantTell(err):
 				return err
 			case err != nil:
 				l.State, l.Why = Damaged, err.Error()
@@ -242,7 +246,7 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 	for g, n := range b.loose {
 		l := Listed{Run: r, Generation: g, State: Unfinished, Objects: n, Row: format.Row{Generation: g}}
 		_, had := known[g]
-		why, err := lostCommit(ctx, c, b, g, had)
+		why, err := c.lostCommit(ctx, b, g, had)
 		if err != nil {
 			return nil, err
 		}
@@ -259,7 +263,7 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 // whyBad is what a read that failed found.
 func (c *Catalog) whyBad(ctx context.Context, p format.Place, n format.Name) error {
 	plain := errors.New("its newest whole read failed")
-	b, _, err := c.get(ctx, p.Key(n))
+	b, _, err := c.objects.Get(ctx, p.Key(n))
 	if err != nil {
 		return plain
 	}
@@ -268,12 +272,12 @@ func (c *Catalog) whyBad(ctx context.Context, p format.Place, n format.Name) err
 		return plain
 	}
 	text := fmt.Sprintf("%s (read back on %s by %s)", said.Error, time.Unix(said.At, 0).UTC().Format("2006-01-02 15:04 MST"), said.Who)
-	return &damage{n.String(), wholeFile, said.Error, errors.New(text)}
+	return damage.New(n.String(), damage.WholeFile, said.Error, errors.New(text))
 }
 
 func (c *Catalog) readCommit(ctx context.Context, r Run, g replica.Generation) (*format.Commit, error) {
 	key := r.Key(format.Name{Kind: format.CommitKind, Generation: g})
-	b, _, err := c.get(ctx, key)
+	b, _, err := c.objects.Get(ctx, key)
 	if err != nil {
 		return nil, err
 	}

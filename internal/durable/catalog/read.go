@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/sealed"
@@ -136,7 +137,7 @@ func (c *Catalog) open(ctx context.Context, f Found, part replica.Part) (*reader
 	return rd, nil
 }
 
-// belongs tells whether a file has the parts that its generation's index lists in it, and no others.
+// belongs reports whether a file has the parts that its generation's index lists in it, and no others.
 func (c *Catalog) belongs(f Found, file format.File, o *format.Object) error {
 	n := 0
 	for _, at := range f.Index.Parts {
@@ -145,12 +146,13 @@ func (c *Catalog) belongs(f Found, file format.File, o *format.Object) error {
 		}
 		n++
 		p, ok := o.Part(at.Part)
-		if !ok || p.Manifest.Root != at.Root || p.Manifest.Job != f.Commit.Run || at.Part.Kind != replica.FrozenPart && p.Manifest.Generation != f.Generation {
-			return lying(file.Key, fmt.Errorf("%w: it has not %v with root %v", store.ErrCorrupt, at.Part, at.Root))
+		if !ok || p.Manifest.Root != at.Root || p.Manifest.Job != f.Commit.Run || at.Part.Kind != replica.FrozenPart &&
+			p.Manifest.Generation != f.Generation {
+			return damage.Lying(file.Key, fmt.Errorf("%w: it has not %v with root %v", store.ErrCorrupt, at.Part, at.Root))
 		}
 	}
 	if n != len(o.Parts) || o.Head != file.Header {
-		return lying(file.Key, fmt.Errorf("%w: it has %d parts, the index lists %d", store.ErrCorrupt, len(o.Parts), n))
+		return damage.Lying(file.Key, fmt.Errorf("%w: it has %d parts, the index lists %d", store.ErrCorrupt, len(o.Parts), n))
 	}
 	return nil
 }
@@ -177,8 +179,8 @@ func (rd *reader) ReadChunk(i int, dst []byte) ([]byte, error) {
 		if err == nil {
 			return dst, nil
 		}
-		if IsDamage(err) { // what memory or the network did to one read the next is not to find in the kernel's memory
-			rd.c.forget(rd.ctx, rd.run.Under(rd.keys[0]))
+		if damage.Is(err) { // what memory or the network did to one read the next is not to find in the kernel's memory
+			rd.c.objects.Forget(rd.ctx, rd.run.Under(rd.keys[0]))
 		}
 	}
 	return rd.chunk(rd.ctx, i, dst) // by itself, from the twin too
@@ -198,7 +200,7 @@ func (rd *reader) chunk(ctx context.Context, i int, dst []byte) ([]byte, error) 
 	used, first := false, int(rd.first.Load())
 	for k := range rd.keys {
 		which := (first + k) % len(rd.keys)
-		err := rd.c.again(ctx, func() error {
+		err := rd.c.objects.Again(ctx, func() error {
 			if used {
 				dst = make([]byte, n) // a call that failed may still write to the former one
 			}
@@ -230,7 +232,7 @@ func (rd *reader) try(key string, i int, dst []byte, read func(from uint64, b []
 	packed := dst[uint64(len(dst))-size:]
 	if size > 0 {
 		if err := read(from, packed); errors.Is(err, sealed.ErrDamaged) {
-			return &damage{key, i, "it does not decrypt", fmt.Errorf("%s: chunk %d: %w", key, i, err)}
+			return damage.New(key, i, "it does not decrypt", fmt.Errorf("%s: chunk %d: %w", key, i, err))
 		} else if err != nil {
 			return fmt.Errorf("%s: chunk %d: %w", key, i, err)
 		}
@@ -239,7 +241,8 @@ func (rd *reader) try(key string, i int, dst []byte, read func(from uint64, b []
 		return err
 	}
 	if got := safetensors.Hash(dst); got != m.Chunks[i] {
-		return &damage{key, i, "digest differs", fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", key, i, rd.data+from, store.ErrCorrupt, got, m.Chunks[i])}
+		return damage.New(key, i, "digest differs", fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", key, i, rd.data+from,
+			store.ErrCorrupt, got, m.Chunks[i]))
 	}
 	return nil
 }

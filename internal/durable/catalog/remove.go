@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/objects"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
@@ -30,13 +32,13 @@ func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why s
 		return err
 	}
 	entry, commit := r.Key(format.Name{Kind: format.TrashKind, Generation: g}), r.Key(format.Name{Kind: format.CommitKind, Generation: g})
-	there, err := c.putOnce(ctx, entry, b)
+	there, err := c.objects.PutOnce(ctx, entry, b)
 	if err != nil && there == nil {
 		return err
 	}
 	pins, err := c.pinned(ctx, r, g, func() (time.Time, error) {
 		if there == nil {
-			return c.written(ctx, entry) // just now
+			return c.objects.Modified(ctx, entry) // just now
 		}
 		return c.storeTime(ctx, r, "sweep", "whether leases have ended")
 	})
@@ -47,7 +49,7 @@ func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why s
 		err := fmt.Errorf("%w by %s: %s", ErrPinned, pins[0].Who, pins[0].Why)
 		if there == nil {
 			// It stays. Another's entry is not taken back: he may have looked for pins before this one was put, and go on.
-			err = errors.Join(err, c.remove(ctx, entry))
+			err = errors.Join(err, c.objects.Remove(ctx, entry))
 		}
 		return err
 	}
@@ -56,7 +58,7 @@ func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why s
 			return err
 		}
 	}
-	if err := c.remove(ctx, commit); err != nil {
+	if err := c.objects.Remove(ctx, commit); err != nil {
 		return err
 	}
 	if err := c.below(ctx, r, g); err != nil {
@@ -65,12 +67,12 @@ func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why s
 	_ = c.summarize(ctx, r.Place, func(rows []format.Row) []format.Row { // a hint
 		return slices.DeleteFunc(rows, func(row format.Row) bool { return row.Generation == g })
 	})
-	return c.remove(ctx, entry)
+	return c.objects.Remove(ctx, entry)
 }
 
-// deleting tells whether there is an entry that says that a generation is being deleted.
+// deleting reports whether there is an entry that says that a generation is being deleted.
 func (c *Catalog) deleting(ctx context.Context, r Run, g replica.Generation) (bool, error) {
-	_, err := c.written(ctx, r.Key(format.Name{Kind: format.TrashKind, Generation: g}))
+	_, err := c.objects.Modified(ctx, r.Key(format.Name{Kind: format.TrashKind, Generation: g}))
 	if errors.Is(err, store.ErrAbsent) {
 		return false, nil
 	}
@@ -87,12 +89,13 @@ func (c *Catalog) below(ctx context.Context, r Run, g replica.Generation) error 
 		}
 		return nil
 	}
-	for _, p := range []string{format.StepName(g) + "/", format.ReadPrefix + format.StepName(g) + ".", format.PinPrefix + format.StepName(g) + "-"} {
-		if err := c.list(ctx, prefix+p, "", note); err != nil {
+	for _, p := range []string{format.StepName(g) + "/", format.ReadPrefix + format.StepName(g) + ".",
+		format.PinPrefix + format.StepName(g) + "-"} {
+		if err := c.objects.List(ctx, prefix+p, "", note); err != nil {
 			return err
 		}
 	}
-	return c.each(ctx, len(keys), func(ctx context.Context, i int) error { return c.remove(ctx, keys[i]) })
+	return c.objects.Each(ctx, len(keys), func(ctx context.Context, i int) error { return c.objects.Remove(ctx, keys[i]) })
 }
 
 // LeastGrace is longer than a write and any request of it take: what no COMMIT names and is younger may be on its way to one.
@@ -105,9 +108,9 @@ type Swept struct {
 	Uploads  int                  // that were never completed
 }
 
-// Sweep finishes deletions and removes pins that have ended, and what is older than the grace, by the store's own times, and named by no COMMIT: objects of attempts
-// that failed, frozen parts, unfinished uploads, and pins and records of reads of what is gone. Beside a live writer the grace must be LeastGrace or longer. Where a COMMIT
-// or an index cannot be read, what it might name stays.
+// Sweep finishes deletions and removes pins that have ended, and what is older than the grace, by the store's own times, and named by no
+// COMMIT: objects of attempts that failed, frozen parts, unfinished uploads, and pins and records of reads of what is gone. Beside a live
+// writer the grace must be LeastGrace or longer. Where a COMMIT or an index cannot be read, what it might name stays.
 func (c *Catalog) Sweep(ctx context.Context, r Run, grace time.Duration) (s Swept, err error) {
 	if s, err = c.sweep(ctx, r, grace); err != nil {
 		return s, fmt.Errorf("sweep run %s of job %s: %w", r.Run, r.Job, err)
@@ -118,14 +121,14 @@ func (c *Catalog) Sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swept, err error) {
 	prefix := r.Prefix()
 	var all []store.Info
-	err = c.list(ctx, prefix, "", func(info store.Info) error {
+	err = c.objects.List(ctx, prefix, "", func(info store.Info) error {
 		all = append(all, info)
 		return nil
 	})
 	if err != nil {
 		return s, err
 	}
-	uploads, err := c.st.Unfinished(ctx, prefix)
+	uploads, err := c.objects.Unfinished(ctx, prefix)
 	if err != nil {
 		return s, err
 	}
@@ -149,7 +152,7 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 	if err != nil {
 		return s, err
 	}
-	has := objects(r, all)
+	has := filled(r, all)
 	for _, info := range all {
 		name := strings.TrimPrefix(info.Key, prefix)
 		n := format.ParseName(name)
@@ -170,7 +173,7 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 		if now.Sub(info.Modified) < grace || info.Modified.IsZero() {
 			continue
 		}
-		if err := c.remove(ctx, info.Key); err != nil {
+		if err := c.objects.Remove(ctx, info.Key); err != nil {
 			return s, err
 		}
 		s.Objects = append(s.Objects, info.Key)
@@ -179,7 +182,7 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 		if now.Sub(u.Began) < grace {
 			continue
 		}
-		if err := c.again(ctx, func() error { return c.st.AbortPending(ctx, u) }); err != nil {
+		if err := c.objects.Abort(ctx, u); err != nil {
 			return s, err
 		}
 		s.Uploads++
@@ -187,15 +190,15 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 	return s, nil
 }
 
-// ended lists the pins with an end, each as if it had been written then. What is older than a grace had a reader who died, or somebody pinned for some
-// time.
+// ended lists the pins with an end, each as if it had been written then. What is older than a grace had a reader who died, or somebody
+// pinned for some time.
 func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info) (list []store.Info, err error) {
 	for _, info := range all {
 		n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix()))
 		if n.Kind != format.PinKind {
 			continue
 		}
-		b, _, err := c.get(ctx, info.Key)
+		b, _, err := c.objects.Get(ctx, info.Key)
 		if errors.Is(err, store.ErrAbsent) {
 			continue
 		}
@@ -210,8 +213,8 @@ func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info) (list []st
 	return list, nil
 }
 
-// Clear removes what a run has left that has no generation any more: frozen parts, the files that it carries, claims, its words. Where a generation is there, or is being
-// deleted, or an object is younger than the grace by the store's own times, everything stays.
+// Clear removes what a run has left that has no generation any more: frozen parts, the files that it carries, claims, its words. Where a
+// generation is there, or is being deleted, or an object is younger than the grace by the store's own times, everything stays.
 func (c *Catalog) Clear(ctx context.Context, r Run, grace time.Duration) (gone bool, err error) {
 	if gone, err = c.clear(ctx, r, grace); err != nil {
 		err = fmt.Errorf("clear run %s of job %s: %w", r.Run, r.Job, err)
@@ -223,12 +226,13 @@ func (c *Catalog) clear(ctx context.Context, r Run, grace time.Duration) (bool, 
 	var keys []string
 	var newest time.Time
 	used := false
-	err := c.list(ctx, r.Prefix(), "", func(info store.Info) error {
+	err := c.objects.List(ctx, r.Prefix(), "", func(info store.Info) error {
 		switch format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())).Kind {
 		case format.CommitKind, format.TrashKind, format.PinKind:
 			used = true
-			return errStop
-		case format.Stray, format.RunKind, format.ClaimKind, format.SummaryKind, format.SharedKind, format.KeptKind, format.ShardKind, format.IndexKind, format.ReadKind:
+			return objects.ErrStop
+		case format.Stray, format.RunKind, format.ClaimKind, format.SummaryKind, format.SharedKind, format.KeptKind, format.ShardKind,
+			format.IndexKind, format.ReadKind:
 		}
 		used = used || info.Modified.IsZero()
 		if info.Modified.After(newest) {
@@ -246,23 +250,23 @@ func (c *Catalog) clear(ctx context.Context, r Run, grace time.Duration) (bool, 
 	if err != nil || now.Sub(newest) < grace {
 		return false, err
 	}
-	uploads, err := c.st.Unfinished(ctx, r.Prefix())
+	uploads, err := c.objects.Unfinished(ctx, r.Prefix())
 	if err != nil {
 		return false, err
 	}
 	for _, u := range uploads {
-		if err := c.again(ctx, func() error { return c.st.AbortPending(ctx, u) }); err != nil {
+		if err := c.objects.Abort(ctx, u); err != nil {
 			return false, err
 		}
 	}
-	if err := c.each(ctx, len(keys), func(ctx context.Context, i int) error { return c.remove(ctx, keys[i]) }); err != nil {
+	if err := c.objects.Each(ctx, len(keys), func(ctx context.Context, i int) error { return c.objects.Remove(ctx, keys[i]) }); err != nil {
 		return false, err
 	}
-	return true, c.remove(ctx, r.Under(format.RunKey)) // last: what broke off is found again
+	return true, c.objects.Remove(ctx, r.Under(format.RunKey)) // last: what broke off is found again
 }
 
-// superseded tells whether commits name another frozen part of the same group. The first one of a group may be waiting for its commit, and is
-// written once for all tries.
+// superseded reports whether commits name another frozen part of the same group. The first one of a group may be waiting for its commit,
+// and is written once for all tries.
 func superseded(named map[string]bool, n format.Name) bool {
 	for key := range named {
 		if o := format.ParseName(key); o.Kind == format.SharedKind && o.Group == n.Group && (o.Root != n.Root || o.Seal != n.Seal) {
@@ -272,14 +276,15 @@ func superseded(named map[string]bool, n format.Name) bool {
 	return false
 }
 
-// objects tells of which generations more is there than words about them: a COMMIT, files, or the entry of a deletion.
-func objects(r Run, all []store.Info) map[replica.Generation]bool {
+// filled tells of which generations more is there than words about them: a COMMIT, files, or the entry of a deletion.
+func filled(r Run, all []store.Info) map[replica.Generation]bool {
 	has := make(map[replica.Generation]bool)
 	for _, info := range all {
 		switch n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind {
 		case format.CommitKind, format.ShardKind, format.IndexKind, format.TrashKind:
 			has[n.Generation] = true
-		case format.Stray, format.ClaimKind, format.SharedKind, format.KeptKind, format.PinKind, format.ReadKind, format.RunKind, format.SummaryKind:
+		case format.Stray, format.ClaimKind, format.SharedKind, format.KeptKind, format.PinKind, format.ReadKind, format.RunKind,
+			format.SummaryKind:
 		}
 	}
 	return has
@@ -291,7 +296,7 @@ func (c *Catalog) storeTime(ctx context.Context, r Run, verb, why string) (time.
 	if err != nil {
 		return time.Time{}, err
 	}
-	now, err := c.written(ctx, key)
+	now, err := c.objects.Modified(ctx, key)
 	if err == nil && now.IsZero() {
 		err = errors.New("the store says no times: nothing can be told to be older than the grace")
 	}
@@ -300,10 +305,11 @@ func (c *Catalog) storeTime(ctx context.Context, r Run, verb, why string) (time.
 
 // named lists what COMMITs name. Of generations in attempts nothing may go, since their COMMIT or index cannot be read; unknown: so it is
 // with some generation, whose frozen parts nobody knows.
-func (c *Catalog) named(ctx context.Context, r Run, all []store.Info) (named map[string]bool, attempts map[replica.Generation]bool, unknown bool, err error) {
+func (c *Catalog) named(ctx context.Context, r Run, all []store.Info) (named map[string]bool, attempts map[replica.Generation]bool,
+	unknown bool, err error) {
 	named, attempts = make(map[string]bool), make(map[replica.Generation]bool)
 	prefix := r.Prefix()
-	has := objects(r, all)
+	has := filled(r, all)
 	for _, info := range all { // who has read it has seen its COMMIT: where that is gone and files are there, somebody may bring it back
 		if n := format.ParseName(strings.TrimPrefix(info.Key, prefix)); n.Kind == format.ReadKind && has[n.Generation] {
 			attempts[n.Generation], unknown = true, true
@@ -330,11 +336,11 @@ func (c *Catalog) named(ctx context.Context, r Run, all []store.Info) (named map
 			x = &format.Index{Files: com.Sealed.Files}
 		case err == nil:
 			var b []byte
-			if b, _, err = c.get(ctx, r.Under(com.Index.Key)); err == nil {
+			if b, _, err = c.objects.Get(ctx, r.Under(com.Index.Key)); err == nil {
 				x, err = c.parseIndex(b, com)
 			}
 		}
-		if ferr := fatal(err); ferr != nil {
+		if ferr := damage.Fatal(err); ferr != nil {
 			return nil, nil, false, ferr
 		}
 		if err != nil {

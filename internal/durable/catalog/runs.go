@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/objects"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
@@ -26,7 +27,8 @@ type Run struct {
 	Cluster replica.ClusterID
 	// Lost is why run.json cannot be read; nil: it can.
 	Lost error
-	// Unsure is why the newest claim cannot be read, where no COMMIT says what it said: the run may come behind others of its name. Nil: nothing is open.
+	// Unsure is why the newest claim cannot be read, where no COMMIT says what it said: the run may come behind others of its name. Nil:
+	// nothing is open.
 	Unsure error
 }
 
@@ -41,15 +43,15 @@ func (c *Catalog) places(ctx context.Context, job string) (list []format.Place, 
 	from := ""
 	for {
 		var found format.Place
-		err := c.list(ctx, job+"/"+format.RunsBegin, from, func(info store.Info) error {
+		err := c.objects.List(ctx, job+"/"+format.RunsBegin, from, func(info store.Info) error {
 			if p, _, ok := split(info.Key); ok {
 				found = p
-				return errStop
+				return objects.ErrStop
 			}
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("list the runs of job %s in %s: %w", job, c.st.URL(), err)
+			return nil, fmt.Errorf("list the runs of job %s in %s: %w", job, c.URL(), err)
 		}
 		if found == (format.Place{}) {
 			return list, nil
@@ -72,10 +74,10 @@ func (c *Catalog) Jobs(ctx context.Context) (jobs []string, err error) {
 	from := ""
 	for {
 		found := ""
-		err := c.list(ctx, "", from, func(info store.Info) error {
+		err := c.objects.List(ctx, "", from, func(info store.Info) error {
 			if p, _, ok := split(info.Key); ok {
 				found = p.Job
-				return errStop
+				return objects.ErrStop
 			}
 			return nil
 		})
@@ -94,7 +96,7 @@ func (c *Catalog) Runs(ctx context.Context, job string) ([]Run, error) {
 		return nil, err
 	}
 	runs := make([]Run, len(places))
-	err = c.each(ctx, len(places), func(ctx context.Context, i int) (err error) {
+	err = c.objects.Each(ctx, len(places), func(ctx context.Context, i int) (err error) {
 		runs[i], err = c.run(ctx, places[i], nil)
 		return err
 	})
@@ -108,13 +110,13 @@ func (c *Catalog) Runs(ctx context.Context, job string) ([]Run, error) {
 func (c *Catalog) Begin(ctx context.Context, said format.Run) (r Run, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("begin run %v of job %s in %s: %w", said.ID, said.Job, c.st.URL(), err)
+			err = fmt.Errorf("begin run %v of job %s in %s: %w", said.ID, said.Job, c.URL(), err)
 		}
 	}()
 	if err := c.root(ctx); err != nil {
 		return r, err
 	}
-	said.Program = unsaid(c, said.Program)
+	said.Program = c.unsaid(said.Program)
 	runs, err := c.Runs(ctx, said.Job)
 	if err != nil {
 		return r, err
@@ -123,7 +125,7 @@ func (c *Catalog) Begin(ctx context.Context, said format.Run) (r Run, err error)
 	for _, other := range runs {
 		if other.ID == said.ID {
 			if other.Lost != nil {
-				mend(ctx, c, other, said)
+				c.mend(ctx, other, said)
 			}
 			return other, nil
 		}
@@ -133,7 +135,8 @@ func (c *Catalog) Begin(ctx context.Context, said format.Run) (r Run, err error)
 		said.Began = c.now().UnixMilli()
 	}
 	said.Order = last + 1
-	r = Run{Place: format.Place{Job: said.Job, Run: format.RunName(time.UnixMilli(said.Began), said.ID)}, ID: said.ID, Order: said.Order, Owner: said.Owner}
+	r = Run{Place: format.Place{Job: said.Job, Run: format.RunName(time.UnixMilli(said.Began), said.ID)}, ID: said.ID, Order: said.Order,
+		Owner: said.Owner}
 	if err := r.Check(); err != nil {
 		return r, err
 	}
@@ -141,14 +144,14 @@ func (c *Catalog) Begin(ctx context.Context, said format.Run) (r Run, err error)
 	if err != nil {
 		return r, err
 	}
-	there, err := c.putOnce(ctx, r.Under(format.RunKey), b)
+	there, err := c.objects.PutOnce(ctx, r.Under(format.RunKey), b)
 	if there == nil {
 		return r, err
 	}
 	other, err := format.ParseRun(there, r.Place)
 	if errors.Is(err, format.ErrCorrupt) { // nothing that can be read is in this directory
 		r.Lost = err
-		mend(ctx, c, r, said)
+		c.mend(ctx, r, said)
 		return r, nil
 	}
 	if err == nil && other.ID != said.ID {
@@ -174,7 +177,7 @@ func (c *Catalog) At(ctx context.Context, job string, id replica.JobID) (Run, er
 			return r, nil
 		}
 	}
-	return Run{}, fmt.Errorf("run %v of job %s in %s: %w", id, job, c.st.URL(), ErrNone)
+	return Run{}, fmt.Errorf("run %v of job %s in %s: %w", id, job, c.URL(), ErrNone)
 }
 
 // lies is At for where the run lies alone, which does not change: it is remembered.
@@ -188,18 +191,15 @@ func (c *Catalog) lies(ctx context.Context, job string, id replica.JobID) (Run, 
 	return c.At(ctx, job, id)
 }
 
-// Holds tells whether a generation is committed, and has failed no whole read since; the error says why not: ErrNone, or damage. since is when it was
-// committed, by the store's clock; zero: the store says no time.
+// Holds reports whether a generation is committed, and has failed no whole read since; the error says why not: ErrNone, or damage. since is
+// when it was committed, by the store's clock; zero: the store says no time.
 func (c *Catalog) Holds(ctx context.Context, job string, id replica.JobID, g replica.Generation) (since time.Time, err error) {
 	r, err := c.lies(ctx, job, id)
 	if err != nil {
 		return since, err
 	}
-	err = c.again(ctx, func() error {
-		info, err := c.st.Stat(ctx, r.Key(format.Name{Kind: format.CommitKind, Generation: g}))
-		since = info.Modified
-		return err
-	})
+	info, err := c.objects.Stat(ctx, r.Key(format.Name{Kind: format.CommitKind, Generation: g}))
+	since = info.Modified
 	if errors.Is(err, store.ErrAbsent) {
 		c.mu.Lock()
 		delete(c.runs, id) // another directory may lie there now
@@ -219,8 +219,9 @@ func (c *Catalog) Holds(ctx context.Context, job string, id replica.JobID, g rep
 
 // newestRead is the newest record of a whole read of a generation.
 func (c *Catalog) newestRead(ctx context.Context, r Run, g replica.Generation) (newest format.Name, ok bool, err error) {
-	err = c.list(ctx, r.Under(format.ReadPrefix+format.StepName(g))+".", "", func(info store.Info) error {
-		if n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind == format.ReadKind && n.Generation == g && (!ok || n.Outweighs(newest)) {
+	err = c.objects.List(ctx, r.Under(format.ReadPrefix+format.StepName(g))+".", "", func(info store.Info) error {
+		if n := format.ParseName(strings.TrimPrefix(info.Key,
+			r.Prefix())); n.Kind == format.ReadKind && n.Generation == g && (!ok || n.Outweighs(newest)) {
 			newest, ok = n, true
 		}
 		return nil

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strings"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -15,14 +16,14 @@ import (
 // ErrLocked marks what is encrypted and can't be read, since no key of it was given.
 var ErrLocked = sealed.ErrLocked
 
-// Readable says why nothing can be read of what lies in a generation: it is encrypted, and no key was given. nil: it can be. Without a key a generation
-// is found, listed, verified by the digests of its files, copied as it lies, kept and deleted all the same.
+// Readable says why nothing can be read of what lies in a generation: it is encrypted, and no key was given. nil: it can be. Without a key
+// a generation is found, listed, verified by the digests of its files, copied as it lies, kept and deleted all the same.
 func (f *Found) Readable() error { return f.locked }
 
 // lockedTo is what Readable says.
 func (c *Catalog) lockedTo(f Found) error {
 	return fmt.Errorf("step %d of %s/%s is encrypted to %s: %w: name its key's file in durable_identities, or for ckpt and --from in --identity or REPLICAD_IDENTITY",
-		f.Generation.Step, c.st.URL(), f.Job, short(f.Sealed.Recipients), ErrLocked)
+		f.Generation.Step, c.URL(), f.Job, short(f.Sealed.Recipients), ErrLocked)
 }
 
 // What is shown of recipients: those of age's second kind have 1,959 letters each.
@@ -49,14 +50,15 @@ func short(recipients []string) string {
 // readIndex reads the index of a generation. locked says why it can't be read; then it lists the files alone, which COMMIT says.
 func (c *Catalog) readIndex(ctx context.Context, f Found) (x *format.Index, locked, err error) {
 	key := f.Run.Under(f.Commit.Index.Key)
-	b, _, err := c.get(ctx, key)
+	b, _, err := c.objects.Get(ctx, key)
 	if err != nil {
 		return nil, nil, err
 	}
 	x, err = c.parseIndex(b, &f.Commit)
 	if errors.Is(err, ErrLocked) {
 		com := &f.Commit
-		return &format.Index{Job: com.Job, Run: com.Run, Generation: com.Generation, Write: com.Write, Files: com.Sealed.Files}, c.lockedTo(f), nil
+		return &format.Index{Job: com.Job, Run: com.Run, Generation: com.Generation, Write: com.Write, Files: com.Sealed.Files},
+			c.lockedTo(f), nil
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", key, err)
@@ -68,39 +70,31 @@ func (c *Catalog) readIndex(ctx context.Context, f Found) (x *format.Index, lock
 func (c *Catalog) parseIndex(b []byte, com *format.Commit) (*format.Index, error) {
 	return format.ParseIndex(b, com, func(b []byte) ([]byte, error) {
 		out, err := c.keys.OpenBytes(b)
-		return out, corrupted(err)
+		return out, damage.Corrupted(err)
 	})
-}
-
-// corrupted marks what does not decrypt as what differs from its digest is marked.
-func corrupted(err error) error {
-	if errors.Is(err, sealed.ErrDamaged) {
-		return fmt.Errorf("%w: %w", store.ErrCorrupt, err)
-	}
-	return err
 }
 
 // readRange reads what lies in a file from byte off on; s is nil where it is not encrypted. One range of the file is read for it.
 func (c *Catalog) readRange(ctx context.Context, key string, s *sealed.File, off uint64, b []byte) error {
 	if s == nil {
-		return c.st.ReadRange(ctx, key, int64(off), b)
+		return c.objects.Range(ctx, key, int64(off), b)
 	}
 	from, n := s.Span(off, uint64(len(b)))
 	span := make([]byte, n)
-	if err := c.st.ReadRange(ctx, key, int64(from), span); err != nil {
+	if err := c.objects.Range(ctx, key, int64(from), span); err != nil {
 		return err
 	}
-	return corrupted(s.Decrypt(b, off, span))
+	return damage.Corrupted(s.Decrypt(b, off, span))
 }
 
-// unlock opens a file. One that no key opens may have been changed, or be whole and encrypted to others: its digest tells, and it counts as damaged
-// no sooner, since what is damaged is deleted.
+// unlock opens a file. One that no key opens may have been changed, or be whole and encrypted to others: its digest tells, and it counts as
+// damaged no sooner, since what is damaged is deleted.
 func (c *Catalog) unlock(first []byte, size uint64) (*sealed.File, error) {
 	s, err := c.keys.Open(first, size)
 	if errors.Is(err, ErrLocked) {
 		err = fmt.Errorf("%w: durable_recipients was another on the node that wrote it: add the key of that to durable_identities (--identity)", err)
 	}
-	return s, corrupted(err)
+	return s, damage.Corrupted(err)
 }
 
 // head reads the first bytes of what lies in a file, f.Header of them, with the file's envelope in one request.
@@ -111,9 +105,9 @@ func (c *Catalog) head(ctx context.Context, key string, f format.File) (head []b
 		first = from + n
 	}
 	var b []byte
-	err = c.again(ctx, func() error {
+	err = c.objects.Again(ctx, func() error {
 		b = make([]byte, first) // not used again after an error
-		return c.st.ReadRange(ctx, key, 0, b)
+		return c.objects.Range(ctx, key, 0, b)
 	})
 	if err != nil || f.Sealed == 0 {
 		return b, nil, err
@@ -125,10 +119,11 @@ func (c *Catalog) head(ctx context.Context, key string, f format.File) (head []b
 		return nil, nil, err
 	}
 	head = make([]byte, f.Header)
-	return head, s, corrupted(s.Decrypt(head, 0, b[f.Sealed:]))
+	return head, s, damage.Corrupted(s.Decrypt(head, 0, b[f.Sealed:]))
 }
 
-// sealing has fill's bytes encrypted on their way into a file, where the catalog has recipients: how large the file is, and how much lies before them.
+// sealing has fill's bytes encrypted on their way into a file, where the catalog has recipients: how large the file is, and how much lies
+// before them.
 func (c *Catalog) sealing(size uint64, fill func(b []byte) error) (stored, envelope uint64, sealing func(b []byte) error, err error) {
 	if !c.keys.Seals() {
 		return size, 0, fill, nil
@@ -140,9 +135,9 @@ func (c *Catalog) sealing(size uint64, fill func(b []byte) error) (stored, envel
 	return s.Size, s.Envelope, s.Fill, nil
 }
 
-// unsaid leaves out of what a run or a generation says of its program what goes to no store that others read: its arguments, where the catalog encrypts. A
-// token, or the address of something, is among them sooner or later.
-func unsaid(c *Catalog, said map[string]string) map[string]string {
+// unsaid leaves out of what a run or a generation says of its program what goes to no store that others read: its arguments, where the
+// catalog encrypts. A token, or the address of something, is among them sooner or later.
+func (c *Catalog) unsaid(said map[string]string) map[string]string {
 	if _, there := said[format.Arguments]; !there || !c.keys.Seals() {
 		return said
 	}
@@ -152,7 +147,7 @@ func unsaid(c *Catalog, said map[string]string) map[string]string {
 }
 
 // Downgrades is an error where a catalog would write without encryption for a job whose newest generation is encrypted.
-func Downgrades(ctx context.Context, c *Catalog, job string) error {
+func (c *Catalog) Downgrades(ctx context.Context, job string) error {
 	if c.keys.Seals() {
 		return nil
 	}
@@ -172,9 +167,10 @@ func Downgrades(ctx context.Context, c *Catalog, job string) error {
 	return nil
 }
 
-// putIndex puts the index of an attempt, and says what COMMIT is to say. What is encrypted anew has other bytes: where an earlier try has put the very
-// index, COMMIT names that.
-func (c *Catalog) putIndex(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, x *format.Index) (com *format.Commit, b []byte, err error) {
+// putIndex puts the index of an attempt, and says what COMMIT is to say. What is encrypted anew has other bytes: where an earlier try has
+// put the very index, COMMIT names that.
+func (c *Catalog) putIndex(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, x *format.Index) (com *format.Commit, b []byte,
+	err error) {
 	plain, err := x.Seal()
 	if err != nil {
 		return nil, nil, err
@@ -188,7 +184,7 @@ func (c *Catalog) putIndex(ctx context.Context, a Attempt, fleet Fleet, said for
 	if com, b, err = c.describe(a, fleet, said, x, plain, xb); err != nil {
 		return nil, nil, err
 	}
-	there, err := c.putOnce(ctx, a.Run.Under(com.Index.Key), xb)
+	there, err := c.objects.PutOnce(ctx, a.Run.Under(com.Index.Key), xb)
 	if there != nil && c.keys.Seals() {
 		if got, oerr := c.keys.OpenBytes(there); oerr == nil && string(got) == string(plain) {
 			return c.describe(a, fleet, said, x, plain, there)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"filippo.io/age"
+
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -176,15 +178,15 @@ func TestWhatIsLockedIsNoDamage(t *testing.T) {
 	was := f.Index.Files[i]
 	f.Index.Files[i] = w.File // as a commit of before has it, which did not compare recipients
 	_, err = c.OpenShard(t.Context(), f, replica.OfGroup(0))
-	if !errors.Is(err, ErrLocked) || IsDamage(err) || !strings.Contains(err.Error(), "durable_identities") {
+	if !errors.Is(err, ErrLocked) || damage.Is(err) || !strings.Contains(err.Error(), "durable_identities") {
 		t.Errorf("open: %v", err)
 	}
-	if _, err := c.Verify(t.Context(), f, nil); !errors.Is(err, ErrLocked) || IsDamage(err) {
+	if _, err := c.Verify(t.Context(), f, nil); !errors.Is(err, ErrLocked) || damage.Is(err) {
 		t.Errorf("verify: %v", err)
 	}
 	f.Index.Files[i] = was
 	m.Bend(f.Run.Under(was.Key), func(b []byte) []byte { b[bytes.IndexByte(b, '\n')+12] ^= 1; return b })
-	if _, err := c.OpenShard(t.Context(), f, replica.OfGroup(0)); !IsDamage(err) {
+	if _, err := c.OpenShard(t.Context(), f, replica.OfGroup(0)); !damage.Is(err) {
 		t.Errorf("changed: %v", err)
 	}
 }
@@ -208,7 +210,7 @@ func TestFrozenTwinsThatBothRotted(t *testing.T) {
 		t.Errorf("%s has other bytes than %v says", first.Commit.Frozen[0], first.Generation)
 	}
 	checkWhole(t, c, second, 1)
-	if _, err := c.Verify(t.Context(), first, nil); !IsDamage(err) {
+	if _, err := c.Verify(t.Context(), first, nil); !damage.Is(err) {
 		t.Error(err)
 	}
 	mustWrite(t, with(m, 1, keys), gen(12), 1)
@@ -261,7 +263,7 @@ func TestEncryptedTakesNoMoreRequests(t *testing.T) {
 		st := &ranged{Store: memory.New()}
 		mustWrite(t, with(st, 1, k), gen(4), 2)
 		c := with(st, 1, k)
-		c.block = 8 << 20
+		c.objects.Block = 8 << 20
 		found, _ := find(t, c)
 		st.requests.Store(0)
 		checkWhole(t, c, found[0], 2)
@@ -300,7 +302,7 @@ func TestWithoutAKey(t *testing.T) {
 			if want := "step 4 of " + m.URL() + "/" + f.Job + " is encrypted to " + keys.Recipients()[0] + ": no key that was given opens it: name its key's file in durable_identities"; !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s, %s: %v", name, what, err)
 			}
-			if IsDamage(err) {
+			if damage.Is(err) {
 				t.Errorf("%s, %s: it counts as damage", name, what)
 			}
 		}
@@ -339,7 +341,7 @@ func TestWithoutAKey(t *testing.T) {
 				if len(skipped) != 1 || skipped[0].State != Damaged {
 					t.Errorf("a damaged index: %+v", skipped)
 				}
-			} else if !IsDamage(err) {
+			} else if !damage.Is(err) {
 				t.Errorf("%s: %v", key, err)
 			}
 		}
@@ -484,7 +486,7 @@ func TestCopyAnew(t *testing.T) {
 	}
 	var bad store.Store = src
 	src.Bend(f.Run.Under(f.Index.Files[len(f.Index.Files)-1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	if err := with(bad, 1, keys).CopyAnew(t.Context(), f, with(memory.New(), 1, nil)); !IsDamage(err) {
+	if err := with(bad, 1, keys).CopyAnew(t.Context(), f, with(memory.New(), 1, nil)); !damage.Is(err) {
 		t.Errorf("a damaged source: %v", err)
 	}
 }
@@ -506,9 +508,7 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 		st := memory.New()
 		var said []string
 		to := func() *Catalog {
-			c := with(st, 1, tc.to)
-			c.note = func(err error) { said = append(said, err.Error()) }
-			return c
+			return with(st, 1, tc.to, noting(func(err error) { said = append(said, err.Error()) }))
 		}
 		if err := from.CopyAnew(t.Context(), f, to()); err != nil {
 			t.Fatal(err)
@@ -567,7 +567,7 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 		st.Bend(g.Run.Under(g.Index.Files[len(g.Index.Files)-1].Key), func([]byte) []byte { return nil })
 		bad := src.Clone()
 		bad.Bend(f.Run.Under(f.Index.Files[len(f.Index.Files)-1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-		if err := with(bad, 1, keys).CopyAnew(t.Context(), f, to()); !IsDamage(err) {
+		if err := with(bad, 1, keys).CopyAnew(t.Context(), f, to()); !damage.Is(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := to().readCommit(t.Context(), g.Run, gen(4)); err != nil {

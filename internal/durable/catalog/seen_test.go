@@ -264,7 +264,8 @@ func TestCopyOverADeletionThatIsPinned(t *testing.T) {
 	c := over(src, 1)
 	mustWrite(t, c, gen(2), 1)
 	f := find0(t, c)[0]
-	to := over(src.Clone(), 1)
+	st := src.Clone()
+	to := over(st, 1)
 	if err := to.Pin(t.Context(), f.Run, f.Generation, "ada", "paper", time.Time{}); err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +274,7 @@ func TestCopyOverADeletionThatIsPinned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := to.st.PutNew(t.Context(), f.Run.Key(format.Name{Kind: format.TrashKind, Generation: f.Generation}), b); err != nil {
+	if _, err := st.PutNew(t.Context(), f.Run.Key(format.Name{Kind: format.TrashKind, Generation: f.Generation}), b); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Copy(t.Context(), f, to); !errors.Is(err, ErrPinned) || !strings.Contains(err.Error(), "copy again") {

@@ -3,13 +3,14 @@ package catalog
 import (
 	"fmt"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/replica"
 )
 
-// ReadSpan reads n chunks from chunk i on as one range of the file, into dst, grown if it is too short: who wants a few rows of a large part reads
-// no more than the chunks that they lie in. Each chunk is checked. One that differs is read again by itself, and from the twin. After an error dst must
-// not be used again.
+// ReadSpan reads n chunks from chunk i on as one range of the file, into dst, grown if it is too short: who wants a few rows of a large
+// part reads no more than the chunks that they lie in. Each chunk is checked. One that differs is read again by itself, and from the twin.
+// After an error dst must not be used again.
 func (rd *reader) ReadSpan(i, n int, dst []byte) ([]byte, error) {
 	m := &rd.p.Manifest
 	if i < 0 || n < 1 || i >= len(m.Chunks) || n > len(m.Chunks)-i {
@@ -22,7 +23,7 @@ func (rd *reader) ReadSpan(i, n int, dst []byte) ([]byte, error) {
 		dst = make([]byte, size)
 	}
 	dst, got, err := rd.packed(i, n, dst[:size])
-	if err != nil && len(rd.keys) == 1 && !IsDamage(err) {
+	if err != nil && len(rd.keys) == 1 && !damage.Is(err) {
 		return nil, err
 	}
 	for k := range n {
@@ -40,7 +41,8 @@ func (rd *reader) ReadSpan(i, n int, dst []byte) ([]byte, error) {
 			if safetensors.Hash(b) == m.Chunks[i+k] {
 				continue
 			}
-			rd.c.forget(rd.ctx, rd.run.Under(rd.keys[rd.first.Load()])) // what memory or the network did to one read the next is not to find again
+			// what memory or the network did to one read the next is not to find again
+			rd.c.objects.Forget(rd.ctx, rd.run.Under(rd.keys[rd.first.Load()]))
 		}
 		again, err := rd.chunk(rd.ctx, i+k, nil)
 		if err != nil {
@@ -51,7 +53,8 @@ func (rd *reader) ReadSpan(i, n int, dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// packed reads what lies in the file of some chunks, into the end of dst, or of what takes its place: gaps are put between from the beginning on.
+// packed reads what lies in the file of some chunks, into the end of dst, or of what takes its place: gaps are put between from the
+// beginning on.
 func (rd *reader) packed(i, n int, dst []byte) (all, got []byte, err error) {
 	var begin, size uint64
 	for k := range n {
@@ -69,7 +72,7 @@ func (rd *reader) packed(i, n int, dst []byte) (all, got []byte, err error) {
 		return dst, dst[head:], nil
 	}
 	key, used := rd.keys[rd.first.Load()], false
-	err = rd.c.again(rd.ctx, func() error {
+	err = rd.c.objects.Again(rd.ctx, func() error {
 		if used {
 			dst = make([]byte, len(dst)) // a call that failed may still write to the former one
 		}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -94,7 +95,7 @@ func TestReadSpanOfDamage(t *testing.T) {
 			if err != nil || !bytes.Equal(got, p.Bytes) {
 				t.Errorf("%v: %v", p.Manifest.Part, err)
 			}
-		} else if want := fmt.Sprintf("%s: chunk 0", file.Key); err == nil || !strings.Contains(err.Error(), want) || !IsDamage(err) {
+		} else if want := fmt.Sprintf("%s: chunk 0", file.Key); err == nil || !strings.Contains(err.Error(), want) || !damage.Is(err) {
 			t.Errorf("%v, want %s", err, want)
 		}
 		sh.Close()

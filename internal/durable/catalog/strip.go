@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -24,8 +25,8 @@ const optimizers = "optim."
 
 var ownParameter = regexp.MustCompile(`^optim\.(.+\.)?param\.\d+\.\d+`)
 
-// ofOptimizer tells which regions of a rank are an optimizer's state. A parameter that no model has lies under the optimizer's name too, and stays;
-// what lies below such a name is its state, or, where no region has the name itself, what the parameter consists of.
+// ofOptimizer tells which regions of a rank are an optimizer's state. A parameter that no model has lies under the optimizer's name too,
+// and stays; what lies below such a name is its state, or, where no region has the name itself, what the parameter consists of.
 func ofOptimizer(regions []replica.Region) func(replica.Region) bool {
 	names := make(map[string]bool, len(regions))
 	for _, r := range regions {
@@ -38,10 +39,10 @@ func ofOptimizer(regions []replica.Region) func(replica.Region) bool {
 	}
 }
 
-// Strip puts a generation without optimizer state in the place of one: new files, which are read back, an index, and a COMMIT in the place of the
-// former one, in one change. Then the former files go. Parameters, buffers and what is a rank's own stay as they are; nothing resumes from it. Where it
-// breaks off, the one generation or the other is there whole, and Sweep removes the rest. A pinned one is ErrPinned, one without such state ErrNothing.
-// freed is the size of the state; with dry set nothing is written.
+// Strip puts a generation without optimizer state in the place of one: new files, which are read back, an index, and a COMMIT in the place
+// of the former one, in one change. Then the former files go. Parameters, buffers and what is a rank's own stay as they are; nothing
+// resumes from it. Where it breaks off, the one generation or the other is there whole, and Sweep removes the rest. A pinned one is
+// ErrPinned, one without such state ErrNothing. freed is the size of the state; with dry set nothing is written.
 func (c *Catalog) Strip(ctx context.Context, f Found, why string, dry bool) (freed uint64, err error) {
 	if freed, err = c.strip(ctx, f, why, dry); err != nil {
 		return freed, fmt.Errorf("strip generation %v of job %s: %w", f.Generation, f.Job, err)
@@ -222,7 +223,7 @@ func (b *bare) copy(dst []byte, at uint64) error {
 
 // rewrite writes the files and the index of the new generation, and reads them back. was are the former COMMIT's bytes, b the new one's.
 func (c *Catalog) rewrite(ctx context.Context, f Found, parts []*bare) (was []byte, com *format.Commit, b []byte, err error) {
-	if was, _, err = c.get(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})); err != nil {
+	if was, _, err = c.objects.Get(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})); err != nil {
 		return nil, nil, nil, err
 	}
 	a := Attempt{Run: f.Run, Generation: f.Generation}
@@ -239,7 +240,8 @@ func (c *Catalog) rewrite(ctx context.Context, f Found, parts []*bare) (was []by
 	}
 	for _, p := range parts {
 		for name := range layouts[p.at.Part.Index] {
-			if name+"." == optimizers || strings.HasPrefix(name, optimizers) && !slices.ContainsFunc(p.moved, func(m moved) bool { return m.now.Name == name }) {
+			if name+"." == optimizers || strings.HasPrefix(name, optimizers) && !slices.ContainsFunc(p.moved,
+				func(m moved) bool { return m.now.Name == name }) {
 				delete(layouts[p.at.Part.Index], name)
 			}
 		}
@@ -260,7 +262,8 @@ func (c *Catalog) rewrite(ctx context.Context, f Found, parts []*bare) (was []by
 	return was, com, b, err
 }
 
-// rewritten writes the files: groups' parts without optimizer state, private ones as they are under the new write's name. Frozen ones are shared.
+// rewritten writes the files: groups' parts without optimizer state, private ones as they are under the new write's name. Frozen ones are
+// shared.
 func (c *Catalog) rewritten(ctx context.Context, f Found, a Attempt, parts []*bare) (files []format.Written, err error) {
 	for _, p := range parts {
 		if err := p.digest(ctx); err != nil {
@@ -281,7 +284,7 @@ func (c *Catalog) rewritten(ctx context.Context, f Found, a Attempt, parts []*ba
 		if n.Kind == format.ShardKind {
 			n.Write = a.Write
 			file.Key = n.String()
-			if err := c.transfer(ctx, f.Run.Under(was), c, f.Run.Under(file.Key), file); err != nil {
+			if err := c.objects.Transfer(ctx, f.Run.Under(was), c.objects, f.Run.Under(file.Key), file); err != nil {
 				return nil, err
 			}
 		}
@@ -298,13 +301,14 @@ func (c *Catalog) rewritten(ctx context.Context, f Found, a Attempt, parts []*ba
 	return files, nil
 }
 
-// exchange puts the new COMMIT in the former's place, and removes what that one named alone. Somebody may pin the generation meanwhile: then it is as he
-// found it, or was stripped before he looked.
+// exchange puts the new COMMIT in the former's place, and removes what that one named alone. Somebody may pin the generation meanwhile:
+// then it is as he found it, or was stripped before he looked.
 func (c *Catalog) exchange(ctx context.Context, f Found, com *format.Commit, was, b []byte, why string) error {
 	if err := c.unpinned(ctx, f); err != nil {
 		return errors.Join(err, c.disown(ctx, f, com.Write))
 	}
-	if err := c.Log(ctx, f.Job, format.Log{Verb: "strip", Run: f.Run.Run, Generations: []replica.Generation{f.Generation}, Why: why}); err != nil {
+	if err := c.Log(ctx, f.Job, format.Log{Verb: "strip", Run: f.Run.Run, Generations: []replica.Generation{f.Generation},
+		Why: why}); err != nil {
 		return err
 	}
 	// A list believes the summary: nothing of the former may be left in it once the new one is there.
@@ -332,7 +336,7 @@ func (c *Catalog) exchange(ctx context.Context, f Found, com *format.Commit, was
 // place puts one COMMIT in the place of another.
 func (c *Catalog) place(ctx context.Context, f Found, was, b []byte) error {
 	key := f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})
-	return c.swap(ctx, key, func(there []byte) ([]byte, error) {
+	return c.objects.Swap(ctx, key, func(there []byte) ([]byte, error) {
 		switch {
 		case bytes.Equal(there, b):
 			return nil, nil // an answer was lost
@@ -346,8 +350,9 @@ func (c *Catalog) place(ctx context.Context, f Found, was, b []byte) error {
 // disown removes the files and the index of a write of a generation.
 func (c *Catalog) disown(ctx context.Context, f Found, write uint64) error {
 	var keys []string
-	err := c.list(ctx, f.Run.Under(format.StepName(f.Generation))+"/", "", func(info store.Info) error {
-		if n := format.ParseName(strings.TrimPrefix(info.Key, f.Run.Prefix())); (n.Kind == format.ShardKind || n.Kind == format.IndexKind) && n.Write == write {
+	err := c.objects.List(ctx, f.Run.Under(format.StepName(f.Generation))+"/", "", func(info store.Info) error {
+		if n := format.ParseName(strings.TrimPrefix(info.Key,
+			f.Run.Prefix())); (n.Kind == format.ShardKind || n.Kind == format.IndexKind) && n.Write == write {
 			keys = append(keys, info.Key)
 		}
 		return nil
@@ -355,7 +360,7 @@ func (c *Catalog) disown(ctx context.Context, f Found, write uint64) error {
 	if err != nil {
 		return err
 	}
-	return c.each(ctx, len(keys), func(ctx context.Context, i int) error { return c.remove(ctx, keys[i]) })
+	return c.objects.Each(ctx, len(keys), func(ctx context.Context, i int) error { return c.objects.Remove(ctx, keys[i]) })
 }
 
 // Sign is the newest sign that a fleet writes a run, as far as the store has it.
@@ -364,10 +369,11 @@ type Sign struct {
 	At   time.Time // by the store's clock; zero: it says no times
 }
 
-// Sign looks at the claims of a run and at its COMMITs. Those that somebody stripped say nothing. Nobody can tell from here whether a fleet lives.
+// Sign looks at the claims of a run and at its COMMITs. Those that somebody stripped say nothing. Nobody can tell from here whether a fleet
+// lives.
 func (c *Catalog) Sign(ctx context.Context, r Run) (newest Sign, err error) {
 	for _, p := range []string{format.CommitPrefix, format.EpochPrefix} {
-		err := c.list(ctx, r.Prefix()+p, "", func(info store.Info) error {
+		err := c.objects.List(ctx, r.Prefix()+p, "", func(info store.Info) error {
 			n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix()))
 			if n.Kind != format.CommitKind && n.Kind != format.ClaimKind || !info.Modified.After(newest.At) && newest.What != "" {
 				return nil
@@ -375,7 +381,7 @@ func (c *Catalog) Sign(ctx context.Context, r Run) (newest Sign, err error) {
 			what := fmt.Sprintf("the claim of epoch %d", n.Epoch)
 			if n.Kind == format.CommitKind {
 				com, err := c.readCommit(ctx, r, n.Generation)
-				if ferr := fatal(err); ferr != nil {
+				if ferr := damage.Fatal(err); ferr != nil {
 					return ferr
 				}
 				if err == nil && com.Stripped {

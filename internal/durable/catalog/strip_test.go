@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -154,7 +155,7 @@ func TestStripLeavesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Bend(f.Run.Under(f.Index.Files[1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	if _, err := c.Strip(t.Context(), f, "test", false); !IsDamage(err) {
+	if _, err := c.Strip(t.Context(), f, "test", false); !damage.Is(err) {
 		t.Fatal(err)
 	}
 	if g := find0(t, c)[0]; g.Stripped || g.Write != f.Write {

@@ -17,7 +17,7 @@ func (c *Catalog) Tensors(ctx context.Context, f Found) ([]format.Tensor, error)
 		return f.Index.Tensors, nil
 	}
 	files := make([]format.Written, len(f.Index.Files))
-	err := c.eachOf(ctx, lookLanes*c.lanes, len(files), func(ctx context.Context, i int) (err error) {
+	err := c.objects.EachSmall(ctx, len(files), func(ctx context.Context, i int) (err error) {
 		files[i].File = f.Index.Files[i]
 		files[i].Object, _, err = c.object(ctx, f.Run, files[i].File, files[i].File.Key)
 		return err
@@ -42,7 +42,7 @@ func (c *Catalog) OpenWithin(ctx context.Context, f Found, part replica.Part, ro
 		return nil, fmt.Errorf("open %v of generation %v of job %s: %w", part, f.Generation, f.Job, err)
 	}
 	if rd.ahead != nil {
-		rd.ahead.block = uint64(max(min(c.block, room/int64(c.lanes+1)), leastBlock))
+		rd.ahead.block = uint64(max(min(c.objects.Block, room/int64(c.objects.Lanes+1)), leastBlock))
 	}
 	return rd, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/sealed"
@@ -33,46 +34,47 @@ func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of ui
 
 // How says how to read a generation whole.
 type How struct {
-	// Cold reads from the disk what a kernel remembers of the files, and lets it forget them afterwards: what was just written, or is read once a
-	// week, says nothing of the disk otherwise.
+	// Cold reads from the disk what a kernel remembers of the files, and lets it forget them afterwards: what was just written, or is read
+	// once a week, says nothing of the disk otherwise.
 	Cold bool
-	// Back reads back what was just written. What the store computed when it took an object, where that is the whole object's SHA-256, stands for reading
-	// it. Frozen parts that were read so before, and that all generations of a run name, are looked at and not read.
+	// Back reads back what was just written. What the store computed when it took an object, where that is the whole object's SHA-256,
+	// stands for reading it. Frozen parts that were read so before, and that all generations of a run name, are looked at and not read.
 	Back bool
 	only string // reads one file alone, and its twin; empty: all
 	// Pace is called before so many bytes are used, and takes its time; nil: none.
 	Pace func(ctx context.Context, bytes int) error
 }
 
-// forget has the next read of an object come from the disk. It is advice.
-func (c *Catalog) forget(ctx context.Context, key string) {
-	if f, ok := c.st.(store.Forgetter); ok {
-		_ = f.Forget(ctx, key)
-	}
+// twin is a file that is to be read, or its twin.
+type twin struct {
+	file format.File
+	key  string
 }
 
-// VerifyAs is Verify, in a way.
-func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(read, of uint64)) (faults []Fault, err error) {
-	type work struct {
-		file format.File
-		key  string
-	}
-	var todo []work
-	var total, done uint64
+// toRead lists the files of a generation, and their twins behind them.
+func toRead(f Found, how How) (list []twin) {
 	for _, file := range f.Index.Files {
 		if how.only != "" && file.Key != how.only {
 			continue
 		}
-		todo = append(todo, work{file, file.Key})
-		total += file.Bytes
+		list = append(list, twin{file, file.Key})
 		if file.Twin != "" {
-			todo = append(todo, work{file, file.Twin})
-			total += file.Bytes
+			list = append(list, twin{file, file.Twin})
 		}
+	}
+	return list
+}
+
+// VerifyAs is Verify, in a way.
+func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(read, of uint64)) (faults []Fault, err error) {
+	todo := toRead(f, how)
+	var total, done uint64
+	for _, w := range todo {
+		total += w.file.Bytes
 	}
 	var mu sync.Mutex // guards done and bad
 	bad := make(map[string]error)
-	err = c.each(ctx, len(todo), func(ctx context.Context, i int) error {
+	err = c.objects.Each(ctx, len(todo), func(ctx context.Context, i int) error {
 		w := todo[i]
 		err := c.verify(ctx, f, w.file, w.key, how, func(n uint64) {
 			mu.Lock()
@@ -82,12 +84,13 @@ func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(
 				progress(done, total)
 			}
 		})
-		if err != nil && fatal(err) == nil {
+		if err != nil && damage.Fatal(err) == nil {
 			again := how
 			again.Cold, again.Back = true, false
-			err = c.verify(ctx, f, w.file, w.key, again, func(uint64) {}) // what memory or the network did to one read the next does not repeat
+			// what memory or the network did to one read the next does not repeat
+			err = c.verify(ctx, f, w.file, w.key, again, func(uint64) {})
 		}
-		if ferr := fatal(err); ferr != nil || ctx.Err() != nil {
+		if ferr := damage.Fatal(err); ferr != nil || ctx.Err() != nil {
 			return errors.Join(ferr, context.Cause(ctx))
 		}
 		if err != nil {
@@ -140,19 +143,15 @@ func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(
 // verify reads one file.
 func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key string, how How, read func(n uint64)) error {
 	if how.Cold {
-		c.forget(ctx, f.Run.Under(key))
-		defer c.forget(ctx, f.Run.Under(key))
+		c.objects.Forget(ctx, f.Run.Under(key))
+		defer c.objects.Forget(ctx, f.Run.Under(key))
 	}
-	var info store.Info
-	err := c.again(ctx, func() (err error) {
-		info, err = c.st.Stat(ctx, f.Run.Under(key))
-		return err
-	})
+	info, err := c.objects.Stat(ctx, f.Run.Under(key))
 	if err == nil && info.Size != int64(file.Bytes) {
 		err = fmt.Errorf("%w: %d bytes, the index says %d", store.ErrCorrupt, info.Size, file.Bytes)
 	}
 	if err != nil {
-		return lying(key, err)
+		return damage.Lying(key, err)
 	}
 	full := f.Run.Under(key)
 	c.mu.Lock()
@@ -169,13 +168,15 @@ func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key str
 		c.mu.Unlock()
 	}
 	if err == nil && got != file.SHA256 {
-		err = &damage{key, wholeFile, "SHA-256 differs", fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", key, store.ErrCorrupt, got, file.SHA256)}
+		err = damage.New(key, damage.WholeFile, "SHA-256 differs", fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", key,
+			store.ErrCorrupt, got, file.SHA256))
 	}
 	return err
 }
 
 // readWhole reads a file of a generation; of one that is encrypted and has no key here its SHA-256 has to do.
-func (c *Catalog) readWhole(ctx context.Context, f Found, file format.File, key string, pace func(context.Context, int) error, read func(n uint64)) (sum string, err error) {
+func (c *Catalog) readWhole(ctx context.Context, f Found, file format.File, key string, pace func(context.Context, int) error,
+	read func(n uint64)) (sum string, err error) {
 	if f.Readable() != nil {
 		return c.readFile(ctx, f.Run, file, key, nil, nil, pace, read)
 	}
@@ -190,9 +191,10 @@ func (c *Catalog) readWhole(ctx context.Context, f Found, file format.File, key 
 }
 
 // readFile reads a file whole, checks every chunk of its parts, and returns its SHA-256. Without an object its bytes alone are read.
-func (c *Catalog) readFile(ctx context.Context, r Run, file format.File, key string, o *format.Object, seal *sealed.File, pace func(context.Context, int) error, read func(n uint64)) (sum string, err error) {
-	s := c.stream(ctx, r.Under(key), int64(file.Bytes))
-	defer s.close()
+func (c *Catalog) readFile(ctx context.Context, r Run, file format.File, key string, o *format.Object, seal *sealed.File,
+	pace func(context.Context, int) error, read func(n uint64)) (sum string, err error) {
+	s := c.objects.Stream(ctx, r.Under(key), int64(file.Bytes))
+	defer s.Close()
 	h := sha256.New()
 	take := func(b []byte) error {
 		if pace != nil {
@@ -200,7 +202,7 @@ func (c *Catalog) readFile(ctx context.Context, r Run, file format.File, key str
 				return err
 			}
 		}
-		if err := s.fill(b); err != nil {
+		if err := s.Fill(b); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 		_, _ = h.Write(b) // it returns no error
@@ -222,7 +224,7 @@ func (c *Catalog) readFile(ctx context.Context, r Run, file format.File, key str
 		take = func(b []byte) error {
 			err := plain(b)
 			if errors.Is(err, sealed.ErrDamaged) {
-				err = &damage{key, wholeFile, "it does not decrypt", fmt.Errorf("%s: %w", key, corrupted(err))}
+				err = damage.New(key, damage.WholeFile, "it does not decrypt", fmt.Errorf("%s: %w", key, damage.Corrupted(err)))
 			}
 			return err
 		}
@@ -256,7 +258,8 @@ func chunks(key string, head uint64, p *format.Packed, take func(b []byte) error
 			return err
 		}
 		if got := safetensors.Hash(dst[:n]); got != m.Chunks[i] {
-			return &damage{key, i, "digest differs", fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", key, i, head+p.At+from, store.ErrCorrupt, got, m.Chunks[i])}
+			return damage.New(key, i, "digest differs", fmt.Errorf("%s: chunk %d at offset %d: %w: digest %v, want %v", key, i,
+				head+p.At+from, store.ErrCorrupt, got, m.Chunks[i]))
 		}
 	}
 	return nil
@@ -275,35 +278,13 @@ func (c *Catalog) Repair(ctx context.Context, f Found, faults []Fault) error {
 			} else if fault.Key != file.Twin {
 				continue
 			}
-			if err := c.remove(ctx, f.Run.Under(fault.Key)); err != nil {
+			if err := c.objects.Remove(ctx, f.Run.Under(fault.Key)); err != nil {
 				return err
 			}
-			if err := c.transfer(ctx, f.Run.Under(good), c, f.Run.Under(fault.Key), file); err != nil {
+			if err := c.objects.Transfer(ctx, f.Run.Under(good), c.objects, f.Run.Under(fault.Key), file); err != nil {
 				return fmt.Errorf("repair %s from %s: %w", fault.Key, good, err)
 			}
 		}
 	}
 	return nil
-}
-
-// transfer copies an object whose bytes are known, between stores or within one. Other bytes are never completed.
-func (c *Catalog) transfer(ctx context.Context, from string, to *Catalog, key string, file format.File) error {
-	s := c.stream(ctx, from, int64(file.Bytes))
-	defer s.close()
-	h, left := sha256.New(), int64(file.Bytes)
-	_, err := to.upload(ctx, key, int64(file.Bytes), func(b []byte) error {
-		if err := s.fill(b); err != nil {
-			return err
-		}
-		_, _ = h.Write(b) // it returns no error
-		if left -= int64(len(b)); left > 0 {
-			return nil
-		}
-		if got := fmt.Sprintf("%x", h.Sum(nil)); got != file.SHA256 {
-			err := fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", from, store.ErrCorrupt, got, file.SHA256)
-			return &damage{file.Key, wholeFile, "SHA-256 differs", err}
-		}
-		return nil
-	})
-	return err
 }

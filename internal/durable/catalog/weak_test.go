@@ -30,9 +30,7 @@ func heedless(t *testing.T) *memory.Store {
 
 // weak is over for a store without conditions.
 func weak(st *memory.Store) *Catalog {
-	c := over(st, 1)
-	c.weak = true
-	return c
+	return with(st, 1, encrypting, ignoring(true))
 }
 
 // as writes a generation of a fleet, which carries on from what another wrote.

@@ -8,6 +8,8 @@ import (
 	"path"
 	"strings"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/objects"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/sealed"
@@ -45,8 +47,8 @@ func (c *Catalog) WriteObject(ctx context.Context, a Attempt, name string, parts
 	return w, nil
 }
 
-// writeObject writes an object of an attempt. What is encrypted once more has other bytes, stores replace what is there when an upload is completed, and a
-// COMMIT may name what an earlier try has left: that is taken, and what is written has a name of its own.
+// writeObject writes an object of an attempt. What is encrypted once more has other bytes, stores replace what is there when an upload is
+// completed, and a COMMIT may name what an earlier try has left: that is taken, and what is written has a name of its own.
 func (c *Catalog) writeObject(ctx context.Context, a Attempt, name string, parts []Part) (format.Written, error) {
 	n := format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name}
 	if c.keys.Seals() {
@@ -62,7 +64,7 @@ func (c *Catalog) writeObject(ctx context.Context, a Attempt, name string, parts
 func (c *Catalog) tries(ctx context.Context, a Attempt, name string) (list []format.Name, err error) {
 	n := format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name}
 	begins := strings.TrimSuffix(a.Run.Key(n), path.Ext(n.String())) + "."
-	err = c.list(ctx, begins, "", func(info store.Info) error {
+	err = c.objects.List(ctx, begins, "", func(info store.Info) error {
 		o := format.ParseName(strings.TrimPrefix(info.Key, a.Run.Prefix()))
 		if n.Seal = o.Seal; o == n {
 			list = append(list, o)
@@ -72,7 +74,8 @@ func (c *Catalog) tries(ctx context.Context, a Attempt, name string) (list []for
 	return list, err
 }
 
-// earlier is an object of an attempt that is there whole, encrypted to those of this catalog. What else is there is left, and written beside.
+// earlier is an object of an attempt that is there whole, encrypted to those of this catalog. What else is there is left, and written
+// beside.
 func (c *Catalog) earlier(ctx context.Context, a Attempt, name string, parts []Part) (w format.Written, ok bool, err error) {
 	list, err := c.tries(ctx, a, name)
 	for _, n := range list {
@@ -83,7 +86,7 @@ func (c *Catalog) earlier(ctx context.Context, a Attempt, name string, parts []P
 		if err == nil {
 			return w, true, nil
 		}
-		if fatal(err) != nil && !errors.Is(err, ErrLocked) {
+		if damage.Fatal(err) != nil && !errors.Is(err, ErrLocked) {
 			return w, false, err
 		}
 		err = nil
@@ -107,9 +110,7 @@ func (c *Catalog) WriteFrozen(ctx context.Context, r Run, p Part) (w format.Writ
 	if w, err = c.freeze(ctx, r, p); err != nil {
 		return w, fmt.Errorf("write the frozen part of group %d of job %s: %w", p.Manifest.Part.Index, r.Job, err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.frozen[r.Key(name)] = w
+	c.see(r, name, w)
 	return w, nil
 }
 
@@ -121,7 +122,7 @@ func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Writte
 	var there [2]error
 	for i, n := range twins {
 		var w format.Written
-		if w, there[i] = c.frozenThere(ctx, r, n, p.Manifest); fatal(there[i]) != nil || errors.Is(there[i], format.ErrNewer) {
+		if w, there[i] = c.frozenThere(ctx, r, n, p.Manifest); damage.Fatal(there[i]) != nil || errors.Is(there[i], format.ErrNewer) {
 			return good, there[i]
 		}
 		switch {
@@ -140,14 +141,14 @@ func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Writte
 			continue
 		}
 		if !errors.Is(there[i], store.ErrAbsent) {
-			if err := c.remove(ctx, r.Key(n)); err != nil {
+			if err := c.objects.Remove(ctx, r.Key(n)); err != nil {
 				return good, err
 			}
 		}
 		if good.Object == nil {
 			good, err = c.write(ctx, r, anew[i], []Part{p})
 		} else {
-			err = c.transfer(ctx, r.Under(good.File.Key), c, r.Key(anew[i]), good.File)
+			err = c.objects.Transfer(ctx, r.Under(good.File.Key), c.objects, r.Key(anew[i]), good.File)
 		}
 		if err != nil {
 			return good, err
@@ -157,16 +158,16 @@ func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Writte
 	return good, nil
 }
 
-// twins are the names of a frozen part. Encrypted ones are looked for: what is encrypted to others than these recipients, or to nobody, is another file.
-// Who has no key of them cannot tell what lies there, and writes beside it.
+// twins are the names of a frozen part. Encrypted ones are looked for: what is encrypted to others than these recipients, or to nobody, is
+// another file. Who has no key of them cannot tell what lies there, and writes beside it.
 func (c *Catalog) twins(ctx context.Context, r Run, m replica.Manifest) (twins [2]format.Name, err error) {
 	n := frozenName(m, 'a')
 	if c.keys.Seals() && c.keys.Check() == nil {
 		begins := strings.TrimSuffix(r.Key(n), ".a"+path.Ext(n.String())) + "."
-		err = c.list(ctx, begins, "", func(info store.Info) error {
+		err = c.objects.List(ctx, begins, "", func(info store.Info) error {
 			if o := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); o.SealedFor(c.keys.Tag()) {
 				n.Seal = o.Seal
-				return errStop
+				return objects.ErrStop
 			}
 			return nil
 		})
@@ -197,11 +198,7 @@ func (c *Catalog) frozenThere(ctx context.Context, r Run, n format.Name, m repli
 // read, whatever checksum the store has of it: that may be of something else than all of its bytes.
 func (c *Catalog) isWritten(ctx context.Context, r Run, n format.Name, parts []replica.Manifest) (w format.Written, err error) {
 	key := r.Key(n)
-	var info store.Info
-	err = c.again(ctx, func() (err error) {
-		info, err = c.st.Stat(ctx, key)
-		return err
-	})
+	info, err := c.objects.Stat(ctx, key)
 	if err != nil {
 		return w, err
 	}
@@ -224,8 +221,8 @@ func (c *Catalog) isWritten(ctx context.Context, r Run, n format.Name, parts []r
 	return w, err
 }
 
-// headBytes is how long the header is of what lies in a file, with its length field, and how much lies before what is encrypted where the catalog has
-// recipients.
+// headBytes is how long the header is of what lies in a file, with its length field, and how much lies before what is encrypted where the
+// catalog has recipients.
 func (c *Catalog) headBytes(ctx context.Context, key string, size int64) (n, envelope uint64, err error) {
 	want := int64(8)
 	if c.keys.Seals() {
@@ -235,9 +232,9 @@ func (c *Catalog) headBytes(ctx context.Context, key string, size int64) (n, env
 		return 0, 0, fmt.Errorf("%s: %w: %d bytes", key, store.ErrCorrupt, size)
 	}
 	var first []byte
-	err = c.again(ctx, func() error {
+	err = c.objects.Again(ctx, func() error {
 		first = make([]byte, want) // not used again after an error
-		return c.st.ReadRange(ctx, key, 0, first)
+		return c.objects.Range(ctx, key, 0, first)
 	})
 	if err == nil && c.keys.Seals() {
 		first, envelope, err = c.firstOf(first, uint64(size))
@@ -263,7 +260,7 @@ func (c *Catalog) firstOf(b []byte, size uint64) (first []byte, envelope uint64,
 		return nil, 0, fmt.Errorf("%w: %d bytes lie in it", store.ErrCorrupt, s.Size())
 	}
 	from, n := s.Span(0, uint64(len(first)))
-	return first, s.Envelope(), corrupted(s.Decrypt(first, 0, b[from:min(from+n, uint64(len(b)))]))
+	return first, s.Envelope(), damage.Corrupted(s.Decrypt(first, 0, b[from:min(from+n, uint64(len(b)))]))
 }
 
 func frozenName(m replica.Manifest, twin byte) format.Name {
@@ -277,6 +274,13 @@ func (c *Catalog) seen(r Run, n format.Name) (format.Written, bool) {
 	return w, ok
 }
 
+// see remembers a frozen part that was looked at, and was whole.
+func (c *Catalog) see(r Run, n format.Name, w format.Written) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.frozen[r.Key(n)] = w
+}
+
 // doubt has the next write of a frozen part look at what lies there.
 func (c *Catalog) doubt(r Run, n format.Name) {
 	n.Twin, n.Seal = 'a', ""
@@ -284,32 +288,6 @@ func (c *Catalog) doubt(r Run, n format.Name) {
 	defer c.mu.Unlock()
 	delete(c.frozen, r.Key(n))
 	clear(c.backed)
-}
-
-// whole tells whether an object has the bytes that its file should have: by the checksum that the store made when it got them, or, where
-// there is none or another, by reading it; deep: it is read whatever the store says of it.
-func (c *Catalog) whole(ctx context.Context, key string, f format.File, deep bool) error {
-	var info store.Info
-	err := c.again(ctx, func() (err error) {
-		info, err = c.st.Stat(ctx, key)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if info.Size != int64(f.Bytes) {
-		return fmt.Errorf("%s: %w: %d bytes; want %d", key, store.ErrCorrupt, info.Size, f.Bytes)
-	}
-	if info.Checksum == f.SHA256 && !deep {
-		return nil
-	}
-	s := c.stream(ctx, key, int64(f.Bytes))
-	defer s.close()
-	sum, err := digest(s, int64(f.Bytes))
-	if err == nil && sum != f.SHA256 {
-		err = fmt.Errorf("%s: %w: SHA-256 %s, want %s", key, store.ErrCorrupt, sum, f.SHA256)
-	}
-	return err
 }
 
 // write uploads one object.
@@ -335,8 +313,9 @@ func (c *Catalog) write(ctx context.Context, r Run, n format.Name, parts []Part)
 	if err != nil {
 		return w, err
 	}
-	sum, err := c.upload(ctx, r.Key(n), int64(size), fill)
-	w = format.Written{File: format.File{Key: n.String(), Bytes: size, Header: o.Head, SHA256: fmt.Sprintf("%x", sum), Sealed: envelope}, Object: o}
+	sum, err := c.objects.Upload(ctx, r.Key(n), int64(size), fill)
+	w = format.Written{File: format.File{Key: n.String(), Bytes: size, Header: o.Head, SHA256: fmt.Sprintf("%x", sum), Sealed: envelope},
+		Object: o}
 	return w, err
 }
 
@@ -395,7 +374,8 @@ func (s *source) next() error {
 		return fmt.Errorf("read chunk %d of %v: %w", s.chunk, m.Part, err)
 	}
 	if got := safetensors.Hash(b); uint64(len(b)) != n || got != m.Chunks[s.chunk] {
-		return fmt.Errorf("read chunk %d of %v: %w: %d bytes with digest %v, want %d with %v", s.chunk, m.Part, store.ErrCorrupt, len(b), got, n, m.Chunks[s.chunk])
+		return fmt.Errorf("read chunk %d of %v: %w: %d bytes with digest %v, want %d with %v", s.chunk, m.Part, store.ErrCorrupt, len(b),
+			got, n, m.Chunks[s.chunk])
 	}
 	s.chunk++
 	s.spare = s.spare[:0]

@@ -1,4 +1,4 @@
-package catalog
+package objects
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
@@ -18,11 +20,11 @@ const ends = 64 << 10
 // abortPatience is how long an upload that failed may take to be aborted. What stays is swept.
 const abortPatience = 10 * time.Second
 
-// upload puts a large object. fill gives its next bytes, in order; parts go up some at once, while the next is filled. An error of fill ends
-// it, and nothing of the object is seen.
-func (c *Catalog) upload(ctx context.Context, key string, size int64, fill func(b []byte) error) (sum [32]byte, err error) {
+// Upload puts a large object. fill gives its next bytes, in order; parts go up some at once, while the next is filled. An error of fill
+// ends it, and nothing of the object is seen.
+func (c *Writer) Upload(ctx context.Context, key string, size int64, fill func(b []byte) error) (sum [32]byte, err error) {
 	var u store.Upload
-	err = c.again(ctx, func() (err error) {
+	err = c.Again(ctx, func() (err error) {
 		u, err = c.st.Upload(ctx, key, size)
 		return err
 	})
@@ -44,12 +46,13 @@ func (c *Catalog) upload(ctx context.Context, key string, size int64, fill func(
 }
 
 // parts fills and puts the parts. It remembers both ends of the object.
-func (c *Catalog) parts(ctx context.Context, u store.Upload, size int64, fill func(b []byte) error) (first, last []byte, sum [32]byte, err error) {
+func (c *Writer) parts(ctx context.Context, u store.Upload, size int64, fill func(b []byte) error) (first, last []byte, sum [32]byte,
+	err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	free := make(chan []byte, c.lanes)
-	for range c.lanes {
+	free := make(chan []byte, c.Lanes)
+	for range c.Lanes {
 		free <- nil
 	}
 	h, part := sha256.New(), u.PartBytes()
@@ -76,7 +79,7 @@ func (c *Catalog) parts(ctx context.Context, u store.Upload, size int64, fill fu
 			<-before
 			_, _ = h.Write(b) // it returns no error
 			close(through)
-			if err := c.again(ctx, func() error { return u.Part(ctx, i, b) }); err != nil {
+			if err := c.Again(ctx, func() error { return u.Part(ctx, i, b) }); err != nil {
 				cancel(err)
 				b = nil // a call that was given up may still read it
 			}
@@ -94,8 +97,8 @@ func tail(was, b []byte) []byte {
 }
 
 // complete makes the object exist, and reads back where the answer does not say whether it does.
-func (c *Catalog) complete(ctx context.Context, u store.Upload, key string, size int64, sum [32]byte, first, last []byte) error {
-	err := c.again(ctx, func() error {
+func (c *Writer) complete(ctx context.Context, u store.Upload, key string, size int64, sum [32]byte, first, last []byte) error {
+	err := c.Again(ctx, func() error {
 		_, err := u.Complete(ctx, sum)
 		if err == nil || errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrRefused) {
 			return err
@@ -115,8 +118,8 @@ func (c *Catalog) complete(ctx context.Context, u store.Upload, key string, size
 	return nil
 }
 
-// mine tells whether an object is the one that was uploaded.
-func (c *Catalog) mine(ctx context.Context, info store.Info, size int64, sum [32]byte, first, last []byte) (bool, error) {
+// mine reports whether an object is the one that was uploaded.
+func (c *Writer) mine(ctx context.Context, info store.Info, size int64, sum [32]byte, first, last []byte) (bool, error) {
 	if info.Size != size {
 		return false, nil
 	}
@@ -125,7 +128,7 @@ func (c *Catalog) mine(ctx context.Context, info store.Info, size int64, sum [32
 	}
 	for off, want := range map[int64][]byte{0: first, size - int64(len(last)): last} {
 		got := make([]byte, len(want))
-		if err := c.st.ReadRange(ctx, info.Key, off, got); err != nil {
+		if err := c.Range(ctx, info.Key, off, got); err != nil {
 			return false, err
 		}
 		if !bytes.Equal(got, want) {
@@ -133,4 +136,26 @@ func (c *Catalog) mine(ctx context.Context, info store.Info, size int64, sum [32
 		}
 	}
 	return true, nil
+}
+
+// Transfer copies an object whose bytes are known, between stores or within one. Other bytes are never completed.
+func (c *Reader) Transfer(ctx context.Context, from string, to *Writer, key string, file format.File) error {
+	s := c.Stream(ctx, from, int64(file.Bytes))
+	defer s.Close()
+	h, left := sha256.New(), int64(file.Bytes)
+	_, err := to.Upload(ctx, key, int64(file.Bytes), func(b []byte) error {
+		if err := s.Fill(b); err != nil {
+			return err
+		}
+		_, _ = h.Write(b) // it returns no error
+		if left -= int64(len(b)); left > 0 {
+			return nil
+		}
+		if got := fmt.Sprintf("%x", h.Sum(nil)); got != file.SHA256 {
+			err := fmt.Errorf("%s: %w: SHA-256 %s, the index says %s", from, store.ErrCorrupt, got, file.SHA256)
+			return damage.New(file.Key, damage.WholeFile, "SHA-256 differs", err)
+		}
+		return nil
+	})
+	return err
 }
