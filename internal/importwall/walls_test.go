@@ -31,6 +31,7 @@ const side = 9
 var houses = [][]string{
 	{
 		"internal/durable/catalog/damage", "internal/durable/catalog/objects",
+		"internal/durable/catalog/find",
 		"internal/durable/catalog",
 	},
 }
@@ -75,7 +76,11 @@ var walls = map[string]wall{
 	"internal/durable/catalog/objects": {3, []string{
 		"internal/durable/catalog/damage", "internal/durable/format", "internal/durable/store",
 	}, nil},
-	"internal/durable/catalog": {3, []string{"replica", "internal/durable/catalog/damage", "internal/durable/catalog/objects", "internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store"}, nil},
+	"internal/durable/catalog/find": {3, []string{
+		"replica", "internal/durable/catalog/damage", "internal/durable/catalog/objects", "internal/durable/format",
+		"internal/durable/sealed", "internal/durable/store",
+	}, nil},
+	"internal/durable/catalog": {3, []string{"replica", "internal/durable/catalog/damage", "internal/durable/catalog/find", "internal/durable/catalog/objects", "internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store"}, nil},
 
 	"internal/durable/formats":             {1, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/formats/pickles":     {1, []string{}, nil},
@@ -138,7 +143,7 @@ var walls = map[string]wall{
 	"internal/leader/voters": {3, []string{"replica", "internal/control"}, nil},
 
 	"internal/leader/durable": {4, []string{"replica", "lock", "recovery", "internal/control"}, nil},
-	"internal/leader":         {5, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/consensus", "internal/control", "internal/durable/catalog", "internal/durable/format", "internal/durable/store", "internal/durable/tier", "internal/invariant", "internal/exposure", "internal/journal", "internal/leader/agents", "internal/leader/durable", "internal/leader/reread", "internal/leader/voters", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
+	"internal/leader":         {5, []string{"replica", "lock", "recovery", "internal/account", "internal/audit", "internal/config", "internal/consensus", "internal/control", "internal/durable/catalog/find", "internal/durable/format", "internal/durable/store", "internal/durable/tier", "internal/invariant", "internal/exposure", "internal/journal", "internal/leader/agents", "internal/leader/durable", "internal/leader/reread", "internal/leader/voters", "internal/pki", "internal/rendezvous", "internal/wire"}, nil},
 	"internal/host/rank":      {5, []string{"recovery", "replica", "internal/control", "internal/holding", "internal/host/room", "internal/invariant", "internal/session", "internal/shm", "internal/wire"}, nil},
 	"internal/host/hands":     {6, []string{"replica", "transfer", "internal/config", "internal/control", "internal/durable/kept", "internal/durable/tier", "internal/holding", "internal/host/act", "internal/host/fetch", "internal/host/mirrors", "internal/host/push", "internal/host/restore", "internal/host/room", "internal/host/scrub", "internal/host/writer", "internal/journal", "internal/manners", "internal/mover", "internal/shm", "internal/spool"}, nil},
 	"internal/host/job":       {6, []string{"lock", "recovery", "replica", "transfer", "internal/config", "internal/control", "internal/exposure", "internal/holding", "internal/host/act", "internal/host/admission", "internal/host/adoption", "internal/host/growth", "internal/host/lacks", "internal/host/launchers", "internal/host/mirrors", "internal/host/push", "internal/host/rank", "internal/host/remarks", "internal/host/restore", "internal/host/room", "internal/host/writer", "internal/invariant", "internal/journal", "internal/manners", "internal/planted", "internal/session", "internal/shm", "internal/wire"}, nil},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -83,11 +84,11 @@ func writeAndRead(b *testing.B, o Options) {
 			}
 		}
 	})
-	f := Found{Commit: format.Commit{Run: r.ID, Generation: gen(2)}, Run: r, Index: &format.Index{Files: []format.File{w.File}, Parts: []format.PartAt{{Part: p.Manifest.Part, Root: p.Manifest.Root}}}}
+	f := find.Found{Commit: format.Commit{Run: r.ID, Generation: gen(2)}, Run: r, Index: &format.Index{Files: []format.File{w.File}, Parts: []format.PartAt{{Part: p.Manifest.Part, Root: p.Manifest.Root}}}}
 	b.Run("read", func(b *testing.B) {
 		b.SetBytes(size)
 		for b.Loop() {
-			rd, err := c.open(b.Context(), f, p.Manifest.Part)
+			rd, err := c.OpenShard(b.Context(), f, p.Manifest.Part)
 			if err != nil {
 				b.Fatal(err)
 			}

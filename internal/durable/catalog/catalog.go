@@ -27,11 +27,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/catalog/objects"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
-	"github.com/replicad/replicad/replica"
 )
 
 // ErrCommitted marks a second, different COMMIT of a generation.
@@ -42,9 +42,6 @@ var ErrFenced = errors.New("another fleet owns the run")
 
 // ErrPinned marks a generation that somebody keeps, or reads.
 var ErrPinned = errors.New("pinned")
-
-// ErrNone: there is no such job, run or generation.
-var ErrNone = errors.New("not there")
 
 // Options of a catalog. The zero value is for programs that only read.
 type Options struct {
@@ -66,6 +63,7 @@ type Options struct {
 
 // Catalog is the tier over one root.
 type Catalog struct {
+	*find.Finder
 	objects *objects.Writer
 	who     string
 	host    string
@@ -80,17 +78,14 @@ type Catalog struct {
 	frozen map[string]format.Written
 	// frozen files, each twin by its key, that were read back whole since the start or the last failed read
 	backed map[string]bool
-	runs   map[replica.JobID]Run        // where they lie; guarded by mu
-	said   map[store.Info]*format.Claim // that were read; guarded by mu
-	kept   map[store.Info]keptLook      // tars of runs' files that were read; guarded by mu
+	kept   map[store.Info]keptLook // tars of runs' files that were read; guarded by mu
 }
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
-	c := &Catalog{objects: objects.New(st, objects.Options{Now: o.Now, Pause: o.Pause, Lanes: o.Lanes, Note: o.Note,
-		Unconditional: o.Unconditional}), who: o.Who, host: o.Host, now: o.Now, best: o.Best, most: o.Largest, keys: o.Keys,
-		weak: o.Unconditional, frozen: make(map[string]format.Written), backed: make(map[string]bool),
-		runs: make(map[replica.JobID]Run), said: make(map[store.Info]*format.Claim), kept: make(map[store.Info]keptLook)}
+	asks := objects.New(st, objects.Options{Now: o.Now, Pause: o.Pause, Lanes: o.Lanes, Note: o.Note, Unconditional: o.Unconditional})
+	c := &Catalog{objects: asks, who: o.Who, host: o.Host, now: o.Now, best: o.Best, most: o.Largest, keys: o.Keys, weak: o.Unconditional,
+		frozen: make(map[string]format.Written), backed: make(map[string]bool), kept: make(map[store.Info]keptLook)}
 	if c.who == "" {
 		c.who = "user-" + fmt.Sprint(os.Getuid())
 	}
@@ -100,11 +95,9 @@ func New(st store.Store, o Options) *Catalog {
 	if c.now == nil {
 		c.now = time.Now
 	}
+	c.Finder = find.New(asks.Reader, c.keys, c.now)
 	return c
 }
-
-// URL names the root, for people.
-func (c *Catalog) URL() string { return c.objects.URL() }
 
 // root makes sure that the root is of a format that this program knows, and marks it where nothing does. A mark that is damaged is put anew
 // where runs lie below it: each document has its format's number too.
@@ -121,8 +114,8 @@ func (c *Catalog) root(ctx context.Context) error {
 	if !errors.Is(err, format.ErrCorrupt) {
 		return err
 	}
-	err = fmt.Errorf("%s/%s: %w", c.URL(), format.RootKey, err)
-	if jobs, jerr := c.Jobs(ctx); jerr != nil || len(jobs) == 0 {
+	err = fmt.Errorf("%s/%s: %w", c.Finder.URL(), format.RootKey, err)
+	if jobs, jerr := c.Finder.Jobs(ctx); jerr != nil || len(jobs) == 0 {
 		return errors.Join(fmt.Errorf("%w: it is none of replicad's: move it elsewhere, or take another place for checkpoints", err), jerr)
 	}
 	_, rerr := c.objects.Replace(ctx, format.RootKey, b, func(there []byte) bool {
@@ -131,19 +124,4 @@ func (c *Catalog) root(ctx context.Context) error {
 	})
 	c.objects.Note(err)
 	return rerr
-}
-
-// Marked reports whether the root has this format's mark.
-func (c *Catalog) Marked(ctx context.Context) (bool, error) {
-	b, _, err := c.objects.Get(ctx, format.RootKey)
-	if errors.Is(err, store.ErrAbsent) {
-		return false, nil
-	}
-	if err == nil {
-		err = format.ParseRoot(b)
-	}
-	if err != nil {
-		return false, fmt.Errorf("%s/%s: %w", c.URL(), format.RootKey, err)
-	}
-	return true, nil
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -61,8 +62,8 @@ func gen(step replica.Step) replica.Generation { return replica.Generation{Epoch
 
 func part(p durabletest.Part) Part { return Part{p.Manifest, p.Regions, p.Read} }
 
-// write does what a job does for a generation, as attempt n.
-func write(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64) (*format.Commit, error) {
+// wrote does what a job does for a generation, as attempt n.
+func wrote(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64) (*format.Commit, error) {
 	fleet := fleet
 	fleet.Epoch = g.Epoch
 	return writeAs(ctx, c, g, groups, n, fleet)
@@ -111,13 +112,13 @@ func writeMade(ctx context.Context, c *Catalog, made durabletest.Generation, n u
 
 func mustWrite(t testing.TB, c *Catalog, g replica.Generation, groups int) {
 	t.Helper()
-	if _, err := write(t.Context(), c, g, groups, 17); err != nil {
+	if _, err := wrote(t.Context(), c, g, groups, 17); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // checkWhole compares every part of a generation with what was written.
-func checkWhole(t testing.TB, c *Catalog, f Found, groups int) {
+func checkWhole(t testing.TB, c *Catalog, f find.Found, groups int) {
 	t.Helper()
 	made := durabletest.Make(f.Generation, groups)
 	for _, p := range append(append(made.Groups, made.Frozen...), made.Private...) {
@@ -144,7 +145,7 @@ func checkWhole(t testing.TB, c *Catalog, f Found, groups int) {
 	}
 }
 
-func find(t testing.TB, c *Catalog) ([]Found, []Skipped) {
+func finds(t testing.TB, c *Catalog) ([]find.Found, []find.Skipped) {
 	t.Helper()
 	found, skipped, err := c.Find(t.Context(), durabletest.JobName, durabletest.Job)
 	if err != nil {
@@ -160,7 +161,7 @@ func TestRoundTrip(t *testing.T) {
 		for _, g := range []replica.Generation{gen(90), {Epoch: 2, Step: 10}, {Epoch: 2, Step: 9}} {
 			mustWrite(t, c, g, groups)
 		}
-		found, skipped := find(t, over(m, 4))
+		found, skipped := finds(t, over(m, 4))
 		if len(found) != 3 || len(skipped) != 0 {
 			t.Fatalf("found %d, skipped %v", len(found), skipped)
 		}
@@ -173,14 +174,11 @@ func TestRoundTrip(t *testing.T) {
 				t.Errorf("since %v: %v", since, err)
 			}
 		}
-		if f, _, err := c.Newest(t.Context(), durabletest.JobName, replica.JobID{}); err != nil || f.Generation != found[0].Generation {
-			t.Error(f.Generation, err)
-		}
 		if _, err := c.Holds(t.Context(), durabletest.JobName, durabletest.Job, gen(91)); !errors.Is(err, store.ErrAbsent) {
 			t.Error(err)
 		}
-		if _, _, err := c.Newest(t.Context(), "other", replica.JobID{}); !errors.Is(err, ErrNone) {
-			t.Error(err)
+		if others, _, err := c.Find(t.Context(), "other", replica.JobID{}); err != nil || len(others) != 0 {
+			t.Error(others, err)
 		}
 		frozen := 0
 		for _, k := range m.Keys() {
@@ -199,11 +197,11 @@ func TestCommitOnce(t *testing.T) {
 	m := memory.New()
 	c := over(m, 4)
 	for n := range uint64(3) {
-		if com, err := write(t.Context(), c, gen(2), 2, 17+n); err != nil || com.Write != 17 {
+		if com, err := wrote(t.Context(), c, gen(2), 2, 17+n); err != nil || com.Write != 17 {
 			t.Fatalf("attempt %d: %+v, %v", n, com, err)
 		}
 	}
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	checkWhole(t, c, found[0], 2)
 	other := durabletest.Make(gen(2), 1)
 	r := found[0].Run
@@ -250,7 +248,7 @@ func TestWriteRefuses(t *testing.T) {
 	c := over(m, 2)
 	mustWrite(t, c, gen(1), 1)
 	before := m.Keys()
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	a := Attempt{found[0].Run, gen(2), 17}
 	good := part(durabletest.Make(gen(2), 1).Groups[0])
 	with := func(read func(i int, dst []byte) ([]byte, error)) Part {
@@ -292,7 +290,7 @@ func TestDamage(t *testing.T) {
 	mustWrite(t, c, gen(4), 2)
 	for keys := clean.Keys(); len(keys) > 0; keys = keys[min(racing.Stride, len(keys)):] {
 		key := keys[0]
-		p, name, ok := split(key)
+		p, name, ok := find.Split(key)
 		if !ok {
 			continue
 		}
@@ -358,7 +356,7 @@ func TestOneBadReadIsNoDamage(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
 	mustWrite(t, c, gen(2), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	d := over(&flipping{Store: m, at: 5}, 1)
 	if faults, err := d.Verify(t.Context(), found[0], nil); err != nil || len(faults) != 0 {
 		t.Errorf("%v, %v", faults, err)
@@ -395,7 +393,7 @@ func TestSwapped(t *testing.T) {
 	c := over(m, 4)
 	mustWrite(t, c, gen(2), 2)
 	mustWrite(t, c, gen(4), 2)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	of := func(g replica.Generation) []string {
 		return []string{found[0].Run.Key(format.Name{Kind: format.CommitKind, Generation: g}), found[0].Run.Key(format.Name{Kind: format.IndexKind, Generation: g, Write: 17}),
 			tryOf(t, c, Attempt{found[0].Run, g, 17}, "group-0"), tryOf(t, c, Attempt{found[0].Run, g, 17}, "node-b")}
@@ -408,7 +406,7 @@ func TestSwapped(t *testing.T) {
 		}
 		s.Bend(key, func([]byte) []byte { return from })
 		d := over(s, 4)
-		found, skipped := find(t, d)
+		found, skipped := finds(t, d)
 		if len(found) == 1 && len(skipped) == 1 && found[0].Generation == gen(2) {
 			continue
 		}
@@ -445,10 +443,10 @@ func TestFence(t *testing.T) {
 	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, fleet.Name, 2}); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "fleet-2") || !strings.Contains(err.Error(), "--resume") {
 		t.Errorf("a claimed epoch: %v", err)
 	}
-	if _, err := write(t.Context(), c, gen(4), 1, 18); !errors.Is(err, ErrFenced) {
+	if _, err := wrote(t.Context(), c, gen(4), 1, 18); !errors.Is(err, ErrFenced) {
 		t.Errorf("the former fleet commits: %v", err)
 	}
-	if found, _ := find(t, c); len(found) != 1 {
+	if found, _ := finds(t, c); len(found) != 1 {
 		t.Errorf("found %d", len(found))
 	}
 	// What was restored keeps its name of an earlier epoch: the epoch that counts is the job's present one.
@@ -461,7 +459,7 @@ func TestFence(t *testing.T) {
 func TestRunsOfAName(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
-	var runs []Run
+	var runs []find.Run
 	for i, day := range []int{5, 1, 9} {
 		r, err := c.Begin(t.Context(), format.Run{Job: "lm", ID: replica.JobID{byte(i + 1)}, Began: began.AddDate(0, 0, day).UnixMilli()})
 		if err != nil {
@@ -494,23 +492,6 @@ func TestRunsOfAName(t *testing.T) {
 	}
 	if jobs, err := c.Jobs(t.Context()); err != nil || !reflect.DeepEqual(jobs, []string{"lm"}) {
 		t.Error(jobs, err)
-	}
-}
-
-// TestAbandoned: what a later epoch left aside comes behind its ancestors.
-func TestAbandoned(t *testing.T) {
-	r := Run{}
-	line := replica.Lineage{{Epoch: 1}, {Epoch: 2, Start: 50}}
-	com := func(e replica.Epoch, s replica.Step, l replica.Lineage) *format.Commit {
-		return &format.Commit{Generation: replica.Generation{Epoch: e, Step: s}, Position: replica.Position{Epoch: e, Step: s}, Lineage: l}
-	}
-	list := inOrder(r, []*format.Commit{com(1, 50, line[:1]), com(1, 90, line[:1]), com(2, 60, line), com(1, 20, line[:1])})
-	var got []string
-	for _, f := range list {
-		got = append(got, fmt.Sprint(f.Generation, f.Abandoned))
-	}
-	if want := []string{"(2,60) false", "(1,50) false", "(1,20) false", "(1,90) true"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("%v", got)
 	}
 }
 
@@ -550,7 +531,7 @@ func TestListIsCheap(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
 	mustWrite(t, c, gen(1), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	f := found[0]
 	var rows []format.Row
 	for step := replica.Step(2); step <= 1000; step++ {
@@ -592,10 +573,10 @@ func TestListIsCheap(t *testing.T) {
 	t.Logf("%d requests", p.requests)
 	var unfinished, good, pinned, measured int
 	for _, l := range list {
-		if l.State == Unfinished {
+		if l.State == find.Unfinished {
 			unfinished++
 		}
-		if l.State == Good && l.Generation == gen(1) {
+		if l.State == find.Good && l.Generation == gen(1) {
 			good++
 		}
 		if len(l.Pins) == 1 && l.Pins[0].Who == "ada" && l.Generation == gen(7) {
@@ -631,7 +612,7 @@ func TestForeignKeys(t *testing.T) {
 	if err != nil || len(list) != 1 || p.requests > 12 {
 		t.Errorf("%d lines, %d requests, %v", len(list), p.requests, err)
 	}
-	found, skipped := find(t, d)
+	found, skipped := finds(t, d)
 	if len(found) != 1 || len(skipped) != 0 {
 		t.Errorf("%v, %v", found, skipped)
 	}
@@ -646,7 +627,7 @@ func TestHintsLie(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
 	mustWrite(t, c, gen(2), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	for _, h := range []format.Hint{{Run: "20200101T0000Z-00000000", SHA256: strings.Repeat("0", 64)}, {Run: found[0].Run.Run, Generation: gen(999), SHA256: strings.Repeat("0", 64)}} {
 		b, err := h.Seal()
 		if err != nil {
@@ -654,7 +635,7 @@ func TestHintsLie(t *testing.T) {
 		}
 		m.Bend(durabletest.JobName+"/last.json", func([]byte) []byte { return b })
 		m.Bend(found[0].Run.Under(format.SummaryKey), func([]byte) []byte { return []byte("{") })
-		if again, _ := find(t, c); len(again) != 1 {
+		if again, _ := finds(t, c); len(again) != 1 {
 			t.Errorf("found %d", len(again))
 		}
 		if list, err := c.List(t.Context(), durabletest.JobName); err != nil || len(list) != 1 || list[0].Row.Bytes == 0 {
@@ -694,7 +675,7 @@ func TestDiff(t *testing.T) {
 	c := over(m, 4)
 	mustWrite(t, c, gen(2), 2)
 	mustWrite(t, c, gen(4), 2)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	if d, err := Diff(t.Context(), c, found[0], c, found[0]); err != nil || len(d) != 0 {
 		t.Errorf("with itself: %v, %v", d, err)
 	}
@@ -711,7 +692,7 @@ func TestDiff(t *testing.T) {
 		t.Errorf("%v", list)
 	}
 	mustWrite(t, c, gen(6), 1)
-	found, _ = find(t, c)
+	found, _ = finds(t, c)
 	list, err = Diff(t.Context(), c, found[1], c, found[0])
 	if err != nil {
 		t.Fatal(err)
@@ -750,7 +731,7 @@ func TestPartsAreReadOnce(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		p := counting(m)
 		c := over(p, lanes)
-		found, _ := find(t, c)
+		found, _ := finds(t, c)
 		sh, err := c.OpenShard(t.Context(), found[0], replica.OfGroup(0))
 		if err != nil {
 			t.Fatal(err)

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
-	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -24,105 +22,32 @@ import (
 // only if it lists no other taker's claim of the epoch when its own lies there. Of two fleets the one that put later sees the other's, or
 // both do: then neither goes on.
 
-// holding is a claim as it lies in the store.
-type holding struct {
-	epoch replica.Epoch
-	key   string
-	said  *format.Claim // nil: it cannot be read
-	err   error
-	gone  bool // a fleet has withdrawn it since it was listed
-}
-
-// claims reads all claims of a run, by epoch. They do not change: one that was read is remembered.
-func (c *Catalog) claims(ctx context.Context, r Run) ([]holding, error) {
-	var infos []store.Info
-	err := c.objects.List(ctx, r.Under("epochs")+"/", "", func(info store.Info) error {
-		if n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind == format.ClaimKind {
-			infos = append(infos, info)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	list := make([]holding, len(infos))
-	err = c.objects.Each(ctx, len(infos), func(ctx context.Context, i int) (err error) {
-		list[i], err = c.holding(ctx, r, infos[i])
-		return err
-	})
-	list = slices.DeleteFunc(list, func(h holding) bool { return h.gone })
-	slices.SortFunc(list, func(a, b holding) int { return cmp.Compare(a.epoch, b.epoch) })
-	return list, err
-}
-
-func (c *Catalog) holding(ctx context.Context, r Run, info store.Info) (holding, error) {
-	n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix()))
-	h := holding{epoch: n.Epoch, key: info.Key}
-	c.mu.Lock()
-	h.said = c.said[info]
-	c.mu.Unlock()
-	if h.said != nil {
-		return h, nil
-	}
-	claim, err := c.claim(ctx, r, n)
-	if err != nil {
-		h.err, h.gone = fmt.Errorf("%s: %w", info.Key, err), n.Fleet != "" && errors.Is(err, store.ErrAbsent)
-		if damage.CantTell(err) {
-			return h, h.err
-		}
-		return h, nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.said[info] = claim
-	h.said = claim
-	return h, nil
-}
-
-func (c *Catalog) claimNames(ctx context.Context, p format.Place) (list []format.Name, err error) {
-	err = c.objects.List(ctx, p.Under("epochs")+"/", "", func(info store.Info) error {
-		if n := format.ParseName(strings.TrimPrefix(info.Key, p.Prefix())); n.Kind == format.ClaimKind {
-			list = append(list, n)
-		}
-		return nil
-	})
-	return list, err
-}
-
-func (c *Catalog) claim(ctx context.Context, r Run, n format.Name) (*format.Claim, error) {
-	b, _, err := c.objects.Get(ctx, r.Key(n))
-	if err != nil {
-		return nil, err
-	}
-	return format.ParseClaim(b, r.Place, r.ID, n.Epoch)
-}
-
 func (f Fleet) put(claim *format.Claim) bool {
 	return claim.Cluster == f.Cluster && claim.Fleet == f.Name
 }
 
 // owner is the claim that took a run last, as a fleet sees it: of several of one epoch its own; nil: nobody has, as far as can be read.
 // Where the claim that took the run is gone, the first that is there is its owner's: nobody else claims an epoch without taking it.
-func owner(claims []holding, fleet Fleet) (own *format.Claim) {
+func owner(claims []find.Holding, fleet Fleet) (own *format.Claim) {
 	var first *format.Claim
 	for _, h := range claims {
-		if h.said == nil {
+		if h.Said == nil {
 			continue
 		}
 		if first == nil {
-			first = h.said
+			first = h.Said
 		}
-		if h.said.Takes && (own == nil || h.epoch > own.Epoch || fleet.put(h.said)) {
-			own = h.said
+		if h.Said.Takes && (own == nil || h.Epoch > own.Epoch || fleet.put(h.Said)) {
+			own = h.Said
 		}
 	}
 	return cmp.Or(own, first)
 }
 
 // rival is a claim of another fleet that took the run in the same epoch; nil: there is none, as always with conditions.
-func rival(claims []holding, fleet Fleet, e replica.Epoch) *holding {
-	i := slices.IndexFunc(claims, func(h holding) bool {
-		return h.epoch == e && h.said != nil && h.said.Takes && !fleet.put(h.said)
+func rival(claims []find.Holding, fleet Fleet, e replica.Epoch) *find.Holding {
+	i := slices.IndexFunc(claims, func(h find.Holding) bool {
+		return h.Epoch == e && h.Said != nil && h.Said.Takes && !fleet.put(h.Said)
 	})
 	if i < 0 {
 		return nil
@@ -131,26 +56,21 @@ func rival(claims []holding, fleet Fleet, e replica.Epoch) *holding {
 }
 
 // riddle is the newest claim that cannot be read, of an epoch from e on: who put it may have taken the run. nil: there is none.
-func riddle(claims []holding, e replica.Epoch) *holding {
-	for i := len(claims) - 1; i >= 0 && claims[i].epoch >= e; i-- {
-		if claims[i].said == nil {
+func riddle(claims []find.Holding, e replica.Epoch) *find.Holding {
+	for i := len(claims) - 1; i >= 0 && claims[i].Epoch >= e; i-- {
+		if claims[i].Said == nil {
 			return &claims[i]
 		}
 	}
 	return nil
 }
 
-// unread says that nobody knows whose a run is, and what brings it on. It is not ErrFenced: no other fleet is known of.
-func (h *holding) unread() error {
-	return fmt.Errorf("nobody knows which fleet has claimed epoch %d, since its claim cannot be read: %w. Bring that object back; or, if no other fleet trains this run, delete it: the next durable write claims the epoch anew. A job that is started with --resume needs neither", h.epoch, h.err)
-}
-
 // newestClaim is the newest epoch that anybody has claimed; 0: none.
-func newestClaim(claims []holding) replica.Epoch {
+func newestClaim(claims []find.Holding) replica.Epoch {
 	if len(claims) == 0 {
 		return 0
 	}
-	return claims[len(claims)-1].epoch
+	return claims[len(claims)-1].Epoch
 }
 
 // may is what a fleet may do in its epoch: nil, commit; ErrNone, claim it first, and take the run with it where takes; ErrFenced,
@@ -158,9 +78,9 @@ func newestClaim(claims []holding) replica.Epoch {
 //
 // A claim of a later epoch by a fleet that does not own the run was put while the owner took it. It changes nothing. Of fleets that took
 // the run in one epoch, none does anything.
-func may(claims []holding, fleet Fleet) (takes bool, err error) {
+func may(claims []find.Holding, fleet Fleet) (takes bool, err error) {
 	own := owner(claims, fleet)
-	mine := slices.ContainsFunc(claims, func(h holding) bool { return h.said != nil && fleet.put(h.said) })
+	mine := slices.ContainsFunc(claims, func(h find.Holding) bool { return h.Said != nil && fleet.put(h.Said) })
 	from := replica.Epoch(0) // a claim behind the owner's may have taken the run from it, and so may one beside it
 	if own != nil {
 		from = own.Epoch
@@ -171,21 +91,21 @@ func may(claims []holding, fleet Fleet) (takes bool, err error) {
 		return false, fenced(own, newestClaim(claims))
 	case own != nil && fleet.put(own) && rival(claims, fleet, own.Epoch) != nil:
 		other := rival(claims, fleet, own.Epoch)
-		return false, fenced(other.said, other.epoch)
+		return false, fenced(other.Said, other.Epoch)
 	case (own == nil || !fleet.put(own)) && !mine && fleet.Epoch > newestClaim(claims):
 		return true, notClaimed(fleet)
 	case open != nil:
-		return false, open.unread()
+		return false, open.Unread()
 	case own == nil || !fleet.put(own):
 		return false, fenced(own, newestClaim(claims))
-	case slices.ContainsFunc(claims, func(h holding) bool { return h.epoch == fleet.Epoch }):
+	case slices.ContainsFunc(claims, func(h find.Holding) bool { return h.Epoch == fleet.Epoch }):
 		return false, nil
 	}
 	return false, notClaimed(fleet)
 }
 
 func notClaimed(fleet Fleet) error {
-	return fmt.Errorf("nobody has claimed epoch %d: %w", fleet.Epoch, ErrNone)
+	return fmt.Errorf("nobody has claimed epoch %d: %w", fleet.Epoch, find.ErrNone)
 }
 
 // fenced names whose the run is, and what can be done.
@@ -200,27 +120,27 @@ func fenced(own *format.Claim, at replica.Epoch) error {
 
 // Claim gives a fleet an epoch of a run that it owns, and the run where nobody has claimed its epoch or a later one. Who loses gets
 // ErrFenced, with the owner's name. The run becomes the last of its name.
-func (c *Catalog) Claim(ctx context.Context, r Run, fleet Fleet) error {
+func (c *Catalog) Claim(ctx context.Context, r find.Run, fleet Fleet) error {
 	if err := c.claimed(ctx, r, fleet); err != nil {
 		return fmt.Errorf("claim epoch %d of run %s of job %s: %w", fleet.Epoch, r.Run, r.Job, err)
 	}
 	return nil
 }
 
-func (c *Catalog) claimed(ctx context.Context, r Run, fleet Fleet) error {
-	claims, err := c.claims(ctx, r)
+func (c *Catalog) claimed(ctx context.Context, r find.Run, fleet Fleet) error {
+	claims, err := c.Finder.Claims(ctx, r)
 	if err != nil {
 		return err
 	}
 	takes, err := may(claims, fleet)
-	if errors.Is(err, ErrNone) {
+	if errors.Is(err, find.ErrNone) {
 		if err := c.putClaim(ctx, r, fleet, takes); err != nil {
 			return err
 		}
 		if takes && !c.weak {
 			return nil
 		}
-		if claims, err = c.claims(ctx, r); err != nil { // somebody may have taken the run meanwhile
+		if claims, err = c.Finder.Claims(ctx, r); err != nil { // somebody may have taken the run meanwhile
 			return err
 		}
 		_, err = may(claims, fleet)
@@ -229,8 +149,8 @@ func (c *Catalog) claimed(ctx context.Context, r Run, fleet Fleet) error {
 }
 
 // putClaim puts a claim of a fleet's epoch where none is. Another's is ErrFenced.
-func (c *Catalog) putClaim(ctx context.Context, r Run, fleet Fleet, takes bool) error {
-	runs, err := c.Runs(ctx, r.Job)
+func (c *Catalog) putClaim(ctx context.Context, r find.Run, fleet Fleet, takes bool) error {
+	runs, err := c.Finder.Runs(ctx, r.Job)
 	if err != nil {
 		return err
 	}
@@ -255,7 +175,7 @@ func (c *Catalog) putClaim(ctx context.Context, r Run, fleet Fleet, takes bool) 
 	}
 	other, err := format.ParseClaim(there, r.Place, r.ID, fleet.Epoch)
 	if err != nil {
-		return (&holding{epoch: fleet.Epoch, err: fmt.Errorf("%s: %w", r.Key(c.claimName(fleet)), err)}).unread()
+		return (&find.Holding{Epoch: fleet.Epoch, Err: fmt.Errorf("%s: %w", r.Key(c.claimName(fleet)), err)}).Unread()
 	}
 	if !fleet.put(other) {
 		return fenced(other, other.Epoch)
@@ -274,15 +194,15 @@ func (c *Catalog) claimName(fleet Fleet) format.Name {
 // alone lists the claims of a run once more when a fleet that resumes it has put its own, where that could not be refused. was are those
 // that it saw before. Where others have come, or nobody knows, the fleet's is withdrawn, and the error is ErrFenced: the other one may have
 // seen none.
-func (c *Catalog) alone(ctx context.Context, r Run, fleet Fleet, was []holding) error {
-	now, err := c.claims(ctx, r)
+func (c *Catalog) alone(ctx context.Context, r find.Run, fleet Fleet, was []find.Holding) error {
+	now, err := c.Finder.Claims(ctx, r)
 	if err != nil {
 		err = fmt.Errorf("%w: nobody knows whether another fleet resumes the run: %w. Resume again", ErrFenced, err)
 	}
 	key := r.Key(c.claimName(fleet))
 	for _, h := range now {
-		if h.key != key && !slices.ContainsFunc(was, func(w holding) bool { return w.key == h.key }) {
-			err = fmt.Errorf("%w. If that fleet is gone, resume again", fenced(h.said, h.epoch))
+		if h.Key != key && !slices.ContainsFunc(was, func(w find.Holding) bool { return w.Key == h.Key }) {
+			err = fmt.Errorf("%w. If that fleet is gone, resume again", fenced(h.Said, h.Epoch))
 		}
 	}
 	if err != nil {
@@ -298,15 +218,15 @@ const withdrawTime = 10 * time.Second
 
 // owns reports whether a fleet may commit in an epoch: it has claimed it, and nobody else has taken the run since. ErrNone: nobody has
 // claimed it. order is the run's, as its claims say.
-func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) (order uint64, err error) {
-	claims, err := c.claims(ctx, r)
+func (c *Catalog) owns(ctx context.Context, r find.Run, fleet Fleet) (order uint64, err error) {
+	claims, err := c.Finder.Claims(ctx, r)
 	if err != nil {
 		return 0, err
 	}
 	order = r.Order
 	for _, h := range claims {
-		if h.said != nil {
-			order = max(order, h.said.Order)
+		if h.Said != nil {
+			order = max(order, h.Said.Order)
 		}
 	}
 	_, err = may(claims, fleet)
@@ -319,15 +239,17 @@ func (c *Catalog) owns(ctx context.Context, r Run, fleet Fleet) (order uint64, e
 //
 // over is the claim of another fleet that was there, and in whose epoch nothing was committed, as far as was says; none: there was none.
 // Several are of one epoch, whatever was committed in it: the store has no conditions.
-func (c *Catalog) Resume(ctx context.Context, r Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, over []format.Claim, err error) {
+func (c *Catalog) Resume(ctx context.Context, r find.Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, over []format.Claim,
+	err error) {
 	if e, over, err = c.resume(ctx, r, fleet, was); err != nil {
 		err = fmt.Errorf("claim the next epoch of run %s of job %s: %w", r.Run, r.Job, err)
 	}
 	return e, over, err
 }
 
-func (c *Catalog) resume(ctx context.Context, r Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, over []format.Claim, err error) {
-	claims, err := c.claims(ctx, r)
+func (c *Catalog) resume(ctx context.Context, r find.Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, over []format.Claim,
+	err error) {
+	claims, err := c.Finder.Claims(ctx, r)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -338,7 +260,7 @@ func (c *Catalog) resume(ctx context.Context, r Run, fleet Fleet, was replica.Ep
 	if h := riddle(claims, r.Claimed+1); h != nil {
 		return 0, nil,
 			fmt.Errorf("%w: epoch %d was claimed while this one looked for its generations, and by whom cannot be read: %w. Resume again",
-				ErrFenced, h.epoch, h.err)
+				ErrFenced, h.Epoch, h.Err)
 	}
 	if at > r.Claimed {
 		return 0, nil, fmt.Errorf("%w. If that fleet is gone, resume again", fenced(own, at))
@@ -356,13 +278,13 @@ func (c *Catalog) resume(ctx context.Context, r Run, fleet Fleet, was replica.Ep
 		return fleet.Epoch, nil, nil
 	}
 	for _, h := range claims {
-		if h.epoch != own.Epoch || h.said == nil || !h.said.Takes || fleet.put(h.said) {
+		if h.Epoch != own.Epoch || h.Said == nil || !h.Said.Takes || fleet.put(h.Said) {
 			continue
 		}
-		over = append(over, *h.said)
-		why := fmt.Sprintf("%s takes the run from %s, which had claimed epoch %d at %s", fleet.Name, h.said.Fleet, h.epoch,
-			time.UnixMilli(h.said.At).UTC().Format(time.RFC3339))
-		if h.epoch > was {
+		over = append(over, *h.Said)
+		why := fmt.Sprintf("%s takes the run from %s, which had claimed epoch %d at %s", fleet.Name, h.Said.Fleet, h.Epoch,
+			time.UnixMilli(h.Said.At).UTC().Format(time.RFC3339))
+		if h.Epoch > was {
 			why += " and committed nothing in it"
 		}
 		_ = c.Log(ctx, r.Job, format.Log{Verb: "resume", Run: r.Run, Why: why}) // the claim says it too

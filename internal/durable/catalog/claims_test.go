@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -14,14 +15,14 @@ import (
 )
 
 // held reads claims as "a2! a3 b4! ?5": fleet, epoch, whether it took the run; ? cannot be read.
-func held(text string) (list []holding) {
+func held(text string) (list []find.Holding) {
 	for f := range strings.FieldsSeq(text) {
-		var h holding
-		h.epoch = replica.Epoch(f[1] - '0')
+		var h find.Holding
+		h.Epoch = replica.Epoch(f[1] - '0')
 		if f[0] == '?' {
-			h.err = format.ErrCorrupt
+			h.Err = format.ErrCorrupt
 		} else {
-			h.said = &format.Claim{Epoch: h.epoch, Cluster: durabletest.Cluster, Fleet: f[:1], Takes: strings.HasSuffix(f, "!")}
+			h.Said = &format.Claim{Epoch: h.Epoch, Cluster: durabletest.Cluster, Fleet: f[:1], Takes: strings.HasSuffix(f, "!")}
 		}
 		list = append(list, h)
 	}
@@ -79,15 +80,15 @@ func TestMay(t *testing.T) {
 		{"a1! b2! a2", "b2", "commits"}, // a sees b's when it lists
 		{"a1! b2! a2", "a2", "fenced"},
 	} {
-		f := held(row.fleet)[0].said
+		f := held(row.fleet)[0].Said
 		takes, err := may(held(row.claims), Fleet{f.Cluster, f.Fleet, f.Epoch})
 		got := "commits"
 		switch {
 		case errors.Is(err, ErrFenced):
 			got = "fenced"
-		case errors.Is(err, ErrNone) && takes:
+		case errors.Is(err, find.ErrNone) && takes:
 			got = "takes"
-		case errors.Is(err, ErrNone):
+		case errors.Is(err, find.ErrNone):
 			got = "claims"
 		case err != nil:
 			got = "unknown"
@@ -158,7 +159,7 @@ func ignoreFenced(err error) error {
 	return err
 }
 
-func runOf(t *testing.T, c *Catalog) Run {
+func runOf(t *testing.T, c *Catalog) find.Run {
 	t.Helper()
 	r, err := c.At(t.Context(), durabletest.JobName, durabletest.Job)
 	if err != nil {

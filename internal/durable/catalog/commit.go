@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -51,11 +52,11 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 		return nil, nil, err
 	}
 	// Whoever finds the entry deletes all that is there of the generation.
-	if gone, err := c.deleting(ctx, a.Run, a.Generation); err != nil {
+	if gone, err := c.Finder.Deleting(ctx, a.Run, a.Generation); err != nil {
 		return nil, nil, err
 	} else if gone {
 		return nil, nil,
-			fmt.Errorf("a deletion of it was broken off and is not finished: `replicad ckpt prune %s/%s` finishes it, and so does the next sweep: %w", c.URL(), a.Run.Job, errDeleting)
+			fmt.Errorf("a deletion of it was broken off and is not finished: `replicad ckpt prune %s/%s` finishes it, and so does the next sweep: %w", c.Finder.URL(), a.Run.Job, errDeleting)
 	}
 	files = slices.Clone(files)
 	slices.SortFunc(files, func(a, b format.Written) int { return cmp.Compare(a.File.Key, b.File.Key) })
@@ -100,12 +101,12 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 
 // sameRoots reports whether a COMMIT is of the very parts, in the files of an earlier try: then that one had come through, and this one's
 // files are named by nobody.
-func (c *Catalog) sameRoots(ctx context.Context, r Run, com *format.Commit, roots map[replica.Part]replica.Digest) error {
+func (c *Catalog) sameRoots(ctx context.Context, r find.Run, com *format.Commit, roots map[replica.Part]replica.Digest) error {
 	b, _, err := c.objects.Get(ctx, r.Under(com.Index.Key))
 	if err != nil {
 		return err
 	}
-	x, err := c.parseIndex(b, com)
+	x, err := c.Finder.ParseIndex(b, com)
 	if err != nil {
 		return err
 	}
@@ -149,7 +150,7 @@ func (c *Catalog) describe(a Attempt, fleet Fleet, said format.Commit, x *format
 }
 
 // there looks at a file that somebody wrote: its size, its checksum where the store has one, and its header.
-func (c *Catalog) there(ctx context.Context, r Run, w *format.Written) error {
+func (c *Catalog) there(ctx context.Context, r find.Run, w *format.Written) error {
 	n := format.ParseName(w.File.Key)
 	if is := w.File.Sealed > 0; is != c.keys.Seals() || is && !n.SealedFor(c.keys.Tag()) {
 		return fmt.Errorf("%s is written %s, this daemon writes %s: durable_recipients is to be the same on all nodes", w.File.Key,
@@ -192,12 +193,12 @@ func sealedTo(sealed bool, tag string) string {
 }
 
 // object reads the header of a file. The second is what decrypts ranges of the file; nil: it is not encrypted.
-func (c *Catalog) object(ctx context.Context, r Run, f format.File, key string) (*format.Object, *sealed.File, error) {
+func (c *Catalog) object(ctx context.Context, r find.Run, f format.File, key string) (*format.Object, *sealed.File, error) {
 	if n := f.Header; n < 8 || n > f.Plain() {
 		return nil, nil, fmt.Errorf("%s: a header of %d bytes in %d", key, n, f.Plain())
 	}
 	head, s, err := c.head(ctx, r.Under(key), f)
-	if errors.Is(err, ErrLocked) && f.SHA256 != "" {
+	if errors.Is(err, find.ErrLocked) && f.SHA256 != "" {
 		if werr := c.objects.Whole(ctx, r.Under(key), f, true); werr != nil { // it was changed: the key is not what is missing
 			err = werr
 		}
@@ -234,7 +235,7 @@ func fits(files []format.Written, roots map[replica.Part]replica.Digest) error {
 
 // layouts reads how the groups' tensors lie over the ranks, where they say so. A layout of another version, or one that is no layout, says
 // nothing: the tensors are there all the same.
-func (c *Catalog) layouts(ctx context.Context, r Run, files []format.Written) (map[uint32]map[string]format.Shard, error) {
+func (c *Catalog) layouts(ctx context.Context, r find.Run, files []format.Written) (map[uint32]map[string]format.Shard, error) {
 	out := make(map[uint32]map[string]format.Shard)
 	for _, w := range files {
 		for i := range w.Object.Parts {
@@ -246,7 +247,7 @@ func (c *Catalog) layouts(ctx context.Context, r Run, files []format.Written) (m
 			if b == nil {
 				b, err = c.layoutOf(ctx, r, w, p)
 			}
-			if errors.Is(err, ErrNone) {
+			if errors.Is(err, find.ErrNone) {
 				continue
 			}
 			if err != nil {
@@ -261,7 +262,7 @@ func (c *Catalog) layouts(ctx context.Context, r Run, files []format.Written) (m
 }
 
 // layoutOf reads a group's layout out of its frozen part, of a file whose header was read by somebody.
-func (c *Catalog) layoutOf(ctx context.Context, r Run, w format.Written, p *format.Packed) ([]byte, error) {
+func (c *Catalog) layoutOf(ctx context.Context, r find.Run, w format.Written, p *format.Packed) ([]byte, error) {
 	var s *sealed.File
 	if w.File.Sealed > 0 {
 		var err error
@@ -276,7 +277,7 @@ func (c *Catalog) layoutOf(ctx context.Context, r Run, w format.Written, p *form
 const maxSummary = 1 << 14
 
 // hint writes what saves requests. What fails here costs requests.
-func (c *Catalog) hint(ctx context.Context, r Run, com *format.Commit, b []byte) {
+func (c *Catalog) hint(ctx context.Context, r find.Run, com *format.Commit, b []byte) {
 	if !c.weak { // the others of the name write them too
 		c.objects.Note(c.hintLast(ctx, r, com, b))
 		c.hintBest(ctx, r, com, b)
@@ -288,9 +289,9 @@ func (c *Catalog) hint(ctx context.Context, r Run, com *format.Commit, b []byte)
 	}))
 }
 
-func (c *Catalog) hintLast(ctx context.Context, r Run, com *format.Commit, b []byte) error {
+func (c *Catalog) hintLast(ctx context.Context, r find.Run, com *format.Commit, b []byte) error {
 	return c.objects.Swap(ctx, r.Job+"/"+format.LastKey, func(was []byte) ([]byte, error) {
-		if h, err := format.ParseHint(was); err == nil && h.Run == r.Run && newer(h.Position, h.Generation, com.Position,
+		if h, err := format.ParseHint(was); err == nil && h.Run == r.Run && find.Newer(h.Position, h.Generation, com.Position,
 			com.Generation) > 0 {
 			return nil, nil // it never moves back
 		}
@@ -300,7 +301,7 @@ func (c *Catalog) hintLast(ctx context.Context, r Run, com *format.Commit, b []b
 }
 
 // hintBest moves best.json where a commit has a better metric.
-func (c *Catalog) hintBest(ctx context.Context, r Run, com *format.Commit, b []byte) {
+func (c *Catalog) hintBest(ctx context.Context, r find.Run, com *format.Commit, b []byte) {
 	value, ok := com.Metrics[c.best]
 	if !ok || math.IsNaN(float64(value)) {
 		return
@@ -314,11 +315,6 @@ func (c *Catalog) hintBest(ctx context.Context, r Run, com *format.Commit, b []b
 			Value: value}
 		return h.Seal()
 	})
-}
-
-// newer compares two generations of a run: by position, then by name.
-func newer(p replica.Position, g replica.Generation, q replica.Position, h replica.Generation) int {
-	return cmp.Or(cmp.Compare(p.Epoch, q.Epoch), cmp.Compare(p.Step, q.Step), g.Compare(h))
 }
 
 // summarize changes the rows of a run's summary.

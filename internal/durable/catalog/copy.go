@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -17,22 +18,22 @@ import (
 
 // Copy takes a generation to another store, under the same names: files, index, COMMIT last. One that is there already is no error; mended:
 // files of it were damaged or missing, and were written anew. The source keeps the generation meanwhile, where it can be written to.
-func (c *Catalog) Copy(ctx context.Context, f Found, to *Catalog) (mended bool, err error) {
+func (c *Catalog) Copy(ctx context.Context, f find.Found, to *Catalog) (mended bool, err error) {
 	if mended, err = c.copy(ctx, f, to); err != nil {
-		return mended, fmt.Errorf("copy generation %v of job %s to %s: %w", f.Generation, f.Job, to.URL(), err)
+		return mended, fmt.Errorf("copy generation %v of job %s to %s: %w", f.Generation, f.Job, to.Finder.URL(), err)
 	}
 	return mended, nil
 }
 
-func (c *Catalog) copy(ctx context.Context, f Found, to *Catalog) (mended bool, err error) {
-	err = c.Leased(ctx, f, "ckpt cp to "+to.URL(), nil, func() error {
+func (c *Catalog) copy(ctx context.Context, f find.Found, to *Catalog) (mended bool, err error) {
+	err = c.Leased(ctx, f, "ckpt cp to "+to.Finder.URL(), nil, func() error {
 		mended, err = c.copyAll(ctx, f, to)
 		return err
 	})
 	return mended, err
 }
 
-func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended bool, err error) {
+func (c *Catalog) copyAll(ctx context.Context, f find.Found, to *Catalog) (mended bool, err error) {
 	if err := to.root(ctx); err != nil {
 		return false, err
 	}
@@ -93,33 +94,33 @@ func (c *Catalog) copyAll(ctx context.Context, f Found, to *Catalog) (mended boo
 
 // finish finishes a deletion of a generation that was broken off: its entry would have the copy deleted by whoever finds it. If somebody
 // deletes the generation at this very moment, he may take files of the copy, which is read for that.
-func (c *Catalog) finish(ctx context.Context, f Found) (finished bool, err error) {
-	if gone, err := c.deleting(ctx, f.Run, f.Generation); err != nil || !gone {
+func (c *Catalog) finish(ctx context.Context, f find.Found) (finished bool, err error) {
+	if gone, err := c.Finder.Deleting(ctx, f.Run, f.Generation); err != nil || !gone {
 		return false, err
 	}
 	err = c.delete(ctx, f.Run, f.Generation, "a deletion was broken off")
 	if errors.Is(err, ErrPinned) {
 		return false,
-			fmt.Errorf("a deletion of it was broken off there, and cannot be finished: %w: unpin it there, or run `replicad ckpt prune %s/%s`, and copy again", err, c.URL(), f.Job)
+			fmt.Errorf("a deletion of it was broken off there, and cannot be finished: %w: unpin it there, or run `replicad ckpt prune %s/%s`, and copy again", err, c.Finder.URL(), f.Job)
 	}
 	return err == nil, err
 }
 
 // copied reports whether a COMMIT of a generation is there, and whether a record says that its newest whole read failed.
-func (c *Catalog) copied(ctx context.Context, f Found) (there, bad bool, err error) {
+func (c *Catalog) copied(ctx context.Context, f find.Found) (there, bad bool, err error) {
 	_, err = c.objects.Stat(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation}))
 	if err != nil && !errors.Is(err, store.ErrAbsent) {
 		return false, false, err
 	}
 	there = err == nil
-	n, ok, err := c.newestRead(ctx, f.Run, f.Generation)
+	n, ok, err := c.Finder.NewestRead(ctx, f.Run, f.Generation)
 	return there, ok && !n.Good, err
 }
 
 // ReadBack reads a generation whole, and records what that found: nil, or damage. After any other error nothing is known of it, and nothing
 // recorded.
-func (c *Catalog) ReadBack(ctx context.Context, r Run, g replica.Generation, how How, progress func(read, of uint64)) error {
-	f, err := c.Get(ctx, r, g)
+func (c *Catalog) ReadBack(ctx context.Context, r find.Run, g replica.Generation, how How, progress func(read, of uint64)) error {
+	f, err := c.Finder.Get(ctx, r, g)
 	if err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (c *Catalog) ReadBack(ctx context.Context, r Run, g replica.Generation, how
 }
 
 // copyCommit puts the COMMIT, in place of one that cannot be read.
-func (c *Catalog) copyCommit(ctx context.Context, f Found, to *Catalog) (wrote bool, err error) {
+func (c *Catalog) copyCommit(ctx context.Context, f find.Found, to *Catalog) (wrote bool, err error) {
 	key := f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})
 	b, _, err := c.objects.Get(ctx, key)
 	if err != nil {
@@ -156,7 +157,8 @@ func (c *Catalog) copyCommit(ctx context.Context, f Found, to *Catalog) (wrote b
 
 // copyFile takes one file, from its twin where it is bad. deep: what the store says of the target is not believed, it is read. A target
 // that is damaged is written anew once the source was seen to be whole.
-func (c *Catalog) copyFile(ctx context.Context, f Found, file format.File, key string, to *Catalog, deep bool) (wrote bool, err error) {
+func (c *Catalog) copyFile(ctx context.Context, f find.Found, file format.File, key string, to *Catalog, deep bool) (wrote bool,
+	err error) {
 	full := f.Run.Under(key)
 	err = to.objects.Whole(ctx, full, file, deep)
 	if errors.Is(err, store.ErrCorrupt) {
@@ -190,7 +192,7 @@ func (c *Catalog) copyFile(ctx context.Context, f Found, file format.File, key s
 }
 
 // sound reports whether a file, or its twin, can be read whole.
-func (c *Catalog) sound(ctx context.Context, f Found, file format.File) error {
+func (c *Catalog) sound(ctx context.Context, f find.Found, file format.File) error {
 	err := c.objects.Whole(ctx, f.Run.Under(file.Key), file, true)
 	if err != nil && file.Twin != "" {
 		err = c.objects.Whole(ctx, f.Run.Under(file.Twin), file, true)
@@ -200,12 +202,12 @@ func (c *Catalog) sound(ctx context.Context, f Found, file format.File) error {
 
 // copyWords takes what a run says of itself, and its claims up to the generation's epoch. Those that are there already stay. What cannot be
 // read is not spread: in place of such a run.json goes what the COMMIT says.
-func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
+func (c *Catalog) copyWords(ctx context.Context, f find.Found, to *Catalog) error {
 	keys, err := c.claimsToCopy(ctx, f, to)
 	if err != nil {
 		return err
 	}
-	said, err := c.words(ctx, f.Run.Place)
+	said, err := c.Finder.Words(ctx, f.Run.Place)
 	if damage.CantTell(err) {
 		return err
 	}
@@ -244,28 +246,28 @@ func (c *Catalog) copyWords(ctx context.Context, f Found, to *Catalog) error {
 
 // claimsToCopy lists the claims that go with a generation. Where a fleet has claimed an epoch in the target alone there are none: one of
 // the source's might take the run from it.
-func (c *Catalog) claimsToCopy(ctx context.Context, f Found, to *Catalog) (keys []string, err error) {
+func (c *Catalog) claimsToCopy(ctx context.Context, f find.Found, to *Catalog) (keys []string, err error) {
 	r := f.Run
 	r.ID = f.Commit.Run
-	here, err := c.claims(ctx, r)
+	here, err := c.Finder.Claims(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	there, err := to.claims(ctx, r)
+	there, err := to.Finder.Claims(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	for _, own := range there {
-		copied := slices.ContainsFunc(here, func(h holding) bool {
-			return h.key == own.key && h.said != nil && own.said != nil && *h.said == *own.said
+		copied := slices.ContainsFunc(here, func(h find.Holding) bool {
+			return h.Key == own.Key && h.Said != nil && own.Said != nil && *h.Said == *own.Said
 		})
 		if !copied {
 			return nil, nil
 		}
 	}
 	for _, h := range here {
-		if h.said != nil && h.epoch <= max(f.Generation.Epoch, f.Position.Epoch) {
-			keys = append(keys, h.key)
+		if h.Said != nil && h.Epoch <= max(f.Generation.Epoch, f.Position.Epoch) {
+			keys = append(keys, h.Key)
 		}
 	}
 	return keys, nil
@@ -273,18 +275,18 @@ func (c *Catalog) claimsToCopy(ctx context.Context, f Found, to *Catalog) (keys 
 
 // CopyAnew is Copy of what lies in a generation: it is read, each byte checked, and written as the target writes, which may be without
 // encryption, or to others. Where the very parts are there already they are read, and written anew if they are damaged.
-func (c *Catalog) CopyAnew(ctx context.Context, f Found, to *Catalog) error {
+func (c *Catalog) CopyAnew(ctx context.Context, f find.Found, to *Catalog) error {
 	err := f.Readable()
 	if err == nil {
-		err = c.Leased(ctx, f, "ckpt cp to "+to.URL(), nil, func() error { return c.copyAnew(ctx, f, to) })
+		err = c.Leased(ctx, f, "ckpt cp to "+to.Finder.URL(), nil, func() error { return c.copyAnew(ctx, f, to) })
 	}
 	if err != nil {
-		return fmt.Errorf("copy generation %v of job %s to %s: %w", f.Generation, f.Job, to.URL(), err)
+		return fmt.Errorf("copy generation %v of job %s to %s: %w", f.Generation, f.Job, to.Finder.URL(), err)
 	}
 	return nil
 }
 
-func (c *Catalog) copyAnew(ctx context.Context, f Found, to *Catalog) error {
+func (c *Catalog) copyAnew(ctx context.Context, f find.Found, to *Catalog) error {
 	if err := to.root(ctx); err != nil {
 		return err
 	}
@@ -318,10 +320,10 @@ func (c *Catalog) copyAnew(ctx context.Context, f Found, to *Catalog) error {
 
 // anewThere reports whether a copy of a generation is in the target, and whole. Another generation there, or one that is encrypted
 // otherwise, is ErrCommitted before a byte is copied. A damaged copy is deleted, once the source was seen to be whole.
-func (c *Catalog) anewThere(ctx context.Context, f Found, to *Catalog) (there, mended bool, err error) {
-	g, err := to.Get(ctx, f.Run, f.Generation)
+func (c *Catalog) anewThere(ctx context.Context, f find.Found, to *Catalog) (there, mended bool, err error) {
+	g, err := to.Finder.Get(ctx, f.Run, f.Generation)
 	switch {
-	case errors.Is(err, ErrNone):
+	case errors.Is(err, find.ErrNone):
 		return false, false, nil
 	case err == nil && !sameAnew(&g, &f, to.keys):
 		return false, false,
@@ -336,7 +338,8 @@ func (c *Catalog) anewThere(ctx context.Context, f Found, to *Catalog) (there, m
 	if _, serr := c.VerifyAs(ctx, f, How{}, nil); serr != nil {
 		return false, false, serr
 	}
-	to.objects.Note(fmt.Errorf("step %d of job %s was damaged in %s and is written anew: %w", f.Generation.Step, f.Job, to.URL(), err))
+	to.objects.Note(fmt.Errorf("step %d of job %s was damaged in %s and is written anew: %w", f.Generation.Step, f.Job, to.Finder.URL(),
+		err))
 	for _, key := range f.Frozen {
 		to.doubt(f.Run, format.ParseName(key))
 	}
@@ -345,7 +348,7 @@ func (c *Catalog) anewThere(ctx context.Context, f Found, to *Catalog) (there, m
 
 // sameAnew reports whether a generation is a copy of another, encrypted to those of keys. Without a key of theirs COMMIT has to do: a copy
 // keeps when the generation was written, and a run writes a generation once.
-func sameAnew(g, f *Found, keys *sealed.Keys) bool {
+func sameAnew(g, f *find.Found, keys *sealed.Keys) bool {
 	if keys.Seals() != (g.Sealed != nil) {
 		return false
 	}
@@ -361,7 +364,7 @@ func sameAnew(g, f *Found, keys *sealed.Keys) bool {
 
 // readThrough reads a generation whole. Twins that are bad are written anew, and a record of a read that failed does not outlive one that
 // did not.
-func (c *Catalog) readThrough(ctx context.Context, g Found) error {
+func (c *Catalog) readThrough(ctx context.Context, g find.Found) error {
 	faults, err := c.VerifyAs(ctx, g, How{Cold: true}, nil)
 	if err != nil {
 		return err
@@ -376,7 +379,7 @@ func (c *Catalog) readThrough(ctx context.Context, g Found) error {
 }
 
 // writeAnew writes what lies in a generation as the target writes.
-func (c *Catalog) writeAnew(ctx context.Context, f Found, to *Catalog, a Attempt) error {
+func (c *Catalog) writeAnew(ctx context.Context, f find.Found, to *Catalog, a Attempt) error {
 	var err error
 	files := make([]format.Written, len(f.Index.Files))
 	for i := range f.Index.Files {
@@ -409,7 +412,7 @@ func (c *Catalog) writeAnew(ctx context.Context, f Found, to *Catalog, a Attempt
 }
 
 // layoutsOf reads the layouts of a generation's groups: the target may be encrypted to others.
-func (c *Catalog) layoutsOf(ctx context.Context, f Found) (map[uint32]map[string]format.Shard, error) {
+func (c *Catalog) layoutsOf(ctx context.Context, f find.Found) (map[uint32]map[string]format.Shard, error) {
 	var files []format.Written
 	for _, file := range f.Index.Files {
 		if file.Twin == "" {
@@ -428,7 +431,7 @@ func (c *Catalog) layoutsOf(ctx context.Context, f Found) (map[uint32]map[string
 }
 
 // copyFileAnew writes the parts of a file as one of the target.
-func (c *Catalog) copyFileAnew(ctx context.Context, f Found, i int, to *Catalog, a Attempt) (w format.Written, err error) {
+func (c *Catalog) copyFileAnew(ctx context.Context, f find.Found, i int, to *Catalog, a Attempt) (w format.Written, err error) {
 	var parts []Part
 	for _, at := range f.Index.Parts {
 		if at.File != i {

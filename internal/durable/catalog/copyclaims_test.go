@@ -4,20 +4,21 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/replica"
 )
 
 // epochs are those of a run that are claimed.
-func epochs(t *testing.T, c *Catalog, r Run) (list []replica.Epoch) {
+func epochs(t *testing.T, c *Catalog, r find.Run) (list []replica.Epoch) {
 	t.Helper()
-	claims, err := c.claims(t.Context(), r)
+	claims, err := c.Claims(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range claims {
-		list = append(list, h.epoch)
+		list = append(list, h.Epoch)
 	}
 	return list
 }
@@ -45,7 +46,7 @@ func TestCopyTakesClaimsOfItsEpoch(t *testing.T) {
 	resumes(t, c, "second")
 	resumes(t, c, "third")
 	found := find0(t, c)
-	slices.SortFunc(found, func(a, b Found) int { return a.Generation.Compare(b.Generation) })
+	slices.SortFunc(found, func(a, b find.Found) int { return a.Generation.Compare(b.Generation) })
 	want := []replica.Epoch{}
 	for i, f := range found {
 		if _, err := c.Copy(t.Context(), f, to); err != nil {

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/replica"
@@ -44,7 +45,7 @@ type tensorAt struct {
 }
 
 // pieces lists what a generation has, by name. Private tensors have the rank's name before their own.
-func pieces(ctx context.Context, c *Catalog, f Found) (map[string]map[uint32]tensorAt, error) {
+func pieces(ctx context.Context, c *Catalog, f find.Found) (map[string]map[uint32]tensorAt, error) {
 	out := make(map[string]map[uint32]tensorAt)
 	for _, at := range f.Index.Parts {
 		sh, err := c.OpenShard(ctx, f, at.Part)
@@ -70,7 +71,7 @@ func pieces(ctx context.Context, c *Catalog, f Found) (map[string]map[uint32]ten
 }
 
 // Diff compares two generations, tensor by tensor and group by group, each byte of both checked as it is read.
-func Diff(ctx context.Context, catA *Catalog, a Found, catB *Catalog, b Found) (list []Difference, err error) {
+func Diff(ctx context.Context, catA *Catalog, a find.Found, catB *Catalog, b find.Found) (list []Difference, err error) {
 	if err := cmp.Or(a.Readable(), b.Readable()); err != nil {
 		return nil, err
 	}
@@ -126,7 +127,8 @@ func Diff(ctx context.Context, catA *Catalog, a Found, catB *Catalog, b Found) (
 func shapeText(r replica.Region) string { return fmt.Sprintf("%v%v", r.DType, r.Shape) }
 
 // diffPart compares the tensors that both have in a part, given as pairs. Parts of one root are equal.
-func diffPart(ctx context.Context, catA *Catalog, a Found, catB *Catalog, b Found, part replica.Part, pairs []tensorAt) (list []Difference,
+func diffPart(ctx context.Context, catA *Catalog, a find.Found, catB *Catalog, b find.Found, part replica.Part,
+	pairs []tensorAt) (list []Difference,
 	err error) {
 	p, _ := a.Index.Part(part)
 	q, ok := b.Index.Part(part)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 )
@@ -58,7 +59,7 @@ func (c *Catalog) discard(ctx context.Context, a Attempt, names []string) error 
 }
 
 // LastWrite is the highest number of a write that an object of the run has in its name, whether or not a COMMIT names it.
-func (c *Catalog) LastWrite(ctx context.Context, r Run) (n uint64, err error) {
+func (c *Catalog) LastWrite(ctx context.Context, r find.Run) (n uint64, err error) {
 	prefix := r.Prefix()
 	err = c.objects.List(ctx, prefix+format.StepPrefix, "", func(info store.Info) error {
 		n = max(n, format.ParseName(strings.TrimPrefix(info.Key, prefix)).Write)

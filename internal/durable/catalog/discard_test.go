@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/racing"
@@ -27,7 +28,7 @@ func TestDiscardBesideACommit(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := write(t.Context(), c, gen(100), 1, 17)
+		_, err := wrote(t.Context(), c, gen(100), 1, 17)
 		st.Before = nil
 		done := len(ended) == 1
 		if done {
@@ -40,7 +41,7 @@ func TestDiscardBesideACommit(t *testing.T) {
 			t.Fatal(ferr)
 		}
 		for _, s := range skipped {
-			if s.State == Damaged {
+			if s.State == find.Damaged {
 				t.Fatalf("discarded at call %d: %s", at, s.Reason)
 			}
 		}
@@ -64,7 +65,7 @@ func TestDiscardBesideACommit(t *testing.T) {
 
 func discards(ctx context.Context, c *Catalog) error {
 	r, err := c.At(ctx, durabletest.JobName, durabletest.Job)
-	if errors.Is(err, ErrNone) {
+	if errors.Is(err, find.ErrNone) {
 		return nil
 	}
 	if err != nil {
@@ -78,7 +79,7 @@ func TestDiscardThatBreaksOff(t *testing.T) {
 	for at := 0; ; at += racing.Stride {
 		st := memory.New()
 		c := over(st, 1)
-		if _, err := write(t.Context(), c, gen(90), 1, 16); err != nil {
+		if _, err := wrote(t.Context(), c, gen(90), 1, 16); err != nil {
 			t.Fatal(err)
 		}
 		r, err := c.At(t.Context(), durabletest.JobName, durabletest.Job)
@@ -133,7 +134,7 @@ func left(t *testing.T, st *memory.Store, suffix string) (keys []string) {
 // The highest number of a write counts on, whatever became of it.
 func TestLastWrite(t *testing.T) {
 	c := over(memory.New(), 4)
-	if _, err := write(t.Context(), c, gen(90), 1, 16); err != nil {
+	if _, err := wrote(t.Context(), c, gen(90), 1, 16); err != nil {
 		t.Fatal(err)
 	}
 	r, err := c.At(t.Context(), durabletest.JobName, replica.JobID{})

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/store"
 )
@@ -33,7 +34,7 @@ func other(info store.Info) store.Info {
 func TestAnotherChecksumIsADoubt(t *testing.T) {
 	m := memory.New()
 	c := New(composite{m}, Options{Who: "me"})
-	if _, err := write(t.Context(), c, gen(2), 1, 1); err != nil {
+	if _, err := wrote(t.Context(), c, gen(2), 1, 1); err != nil {
 		t.Fatal(err)
 	}
 	found, skipped, err := c.Find(t.Context(), find0(t, c)[0].Job, find0(t, c)[0].Commit.Run)
@@ -41,7 +42,7 @@ func TestAnotherChecksumIsADoubt(t *testing.T) {
 		t.Fatalf("found %d, skipped %+v, %v", len(found), skipped, err)
 	}
 	f := found[0]
-	if err := c.ReadBackNew(t.Context(), f.Run, f.Generation); err != nil || stateIn(t, c, f) != Good {
+	if err := c.ReadBackNew(t.Context(), f.Run, f.Generation); err != nil || stateIn(t, c, f) != find.Good {
 		t.Errorf("it is %s, %v", stateIn(t, c, f), err)
 	}
 	m.Bend(f.Run.Under(f.Index.Files[0].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })

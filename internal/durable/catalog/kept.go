@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/durable/sealed"
@@ -22,14 +23,14 @@ type keptLook struct {
 
 // KeepFiles has a run carry a tar of files from now on, unless it carries one already: the first one stays. there is what the run carries
 // then. tar is called where none is.
-func (c *Catalog) KeepFiles(ctx context.Context, r Run, tar func() ([]byte, error)) (there format.Ref, err error) {
+func (c *Catalog) KeepFiles(ctx context.Context, r find.Run, tar func() ([]byte, error)) (there format.Ref, err error) {
 	if there, err = c.keepFiles(ctx, r, tar); err != nil {
 		err = fmt.Errorf("keep files in run %s of job %s: %w", r.Run, r.Job, err)
 	}
 	return there, err
 }
 
-func (c *Catalog) keepFiles(ctx context.Context, r Run, tar func() ([]byte, error)) (there format.Ref, err error) {
+func (c *Catalog) keepFiles(ctx context.Context, r find.Run, tar func() ([]byte, error)) (there format.Ref, err error) {
 	if there, err = c.keptFiles(ctx, r); !errors.Is(err, store.ErrAbsent) {
 		return there, err
 	}
@@ -67,7 +68,7 @@ func (c *Catalog) openTar(b []byte) ([]byte, error) {
 }
 
 // keptFiles looks at the tar that a run carries, and reads it whole the first time. ErrAbsent: it carries none.
-func (c *Catalog) keptFiles(ctx context.Context, r Run) (there format.Ref, err error) {
+func (c *Catalog) keptFiles(ctx context.Context, r find.Run) (there format.Ref, err error) {
 	key := r.Under(format.KeptKey)
 	info, err := c.objects.Stat(ctx, key)
 	if err != nil {
@@ -88,7 +89,7 @@ func (c *Catalog) keptFiles(ctx context.Context, r Run) (there format.Ref, err e
 	if err == nil {
 		_, err = kept.List(bytes.NewReader(tar))
 	}
-	if err != nil && !errors.Is(err, ErrLocked) { // of what is locked the digest has to do
+	if err != nil && !errors.Is(err, find.ErrLocked) { // of what is locked the digest has to do
 		is = keptLook{err: fmt.Errorf("%s: %w: %w: delete that object, and start the run again with --resume and --keep-file", key,
 			store.ErrCorrupt, err)}
 	}
@@ -99,7 +100,7 @@ func (c *Catalog) keptFiles(ctx context.Context, r Run) (there format.Ref, err e
 }
 
 // carried is what a COMMIT says of the files that its run carries. A tar that is none is left out and told: the state is what counts.
-func (c *Catalog) carried(ctx context.Context, r Run) (*format.Ref, error) {
+func (c *Catalog) carried(ctx context.Context, r find.Run) (*format.Ref, error) {
 	there, err := c.keptFiles(ctx, r)
 	switch {
 	case err == nil:
@@ -115,7 +116,7 @@ func (c *Catalog) carried(ctx context.Context, r Run) (*format.Ref, error) {
 
 // ReadKept reads the files that a generation's run carries, as they were when it was committed; none where its COMMIT names none. Its bytes
 // are checked before the first file is given.
-func (c *Catalog) ReadKept(ctx context.Context, f Found, each func(file kept.File, content io.Reader) error) error {
+func (c *Catalog) ReadKept(ctx context.Context, f find.Found, each func(file kept.File, content io.Reader) error) error {
 	if f.KeptFiles == nil {
 		return nil
 	}
@@ -130,7 +131,7 @@ func (c *Catalog) ReadKept(ctx context.Context, f Found, each func(file kept.Fil
 }
 
 // keptBytes reads the tar that a COMMIT names.
-func (c *Catalog) keptBytes(ctx context.Context, f Found) ([]byte, error) {
+func (c *Catalog) keptBytes(ctx context.Context, f find.Found) ([]byte, error) {
 	want := f.KeptFiles
 	b, _, err := c.objects.Get(ctx, f.Run.Under(want.Key))
 	if err != nil {
@@ -145,7 +146,7 @@ func (c *Catalog) keptBytes(ctx context.Context, f Found) ([]byte, error) {
 }
 
 // verifyKept reads the tar that a COMMIT names. What is wrong with it is no damage of the state: the generation is resumed from as before.
-func (c *Catalog) verifyKept(ctx context.Context, f Found, how How) (*Fault, error) {
+func (c *Catalog) verifyKept(ctx context.Context, f find.Found, how How) (*Fault, error) {
 	if f.KeptFiles == nil {
 		return nil, nil
 	}
@@ -175,7 +176,7 @@ func (c *Catalog) verifyKept(ctx context.Context, f Found, how How) (*Fault, err
 
 // copyKept takes the files that a generation's run carries along. What is wrong with them, here or there, is told, and the state is copied
 // all the same. anew: they are written as the target writes, which may be encrypted to others or to nobody.
-func (c *Catalog) copyKept(ctx context.Context, f Found, to *Catalog, anew bool) error {
+func (c *Catalog) copyKept(ctx context.Context, f find.Found, to *Catalog, anew bool) error {
 	if f.KeptFiles == nil {
 		return nil
 	}
@@ -185,7 +186,7 @@ func (c *Catalog) copyKept(ctx context.Context, f Found, to *Catalog, anew bool)
 		return nil
 	case err == nil:
 		to.objects.Note(fmt.Errorf("run %s of job %s carries other files in %s (SHA-256 %s) than in %s (%s): they stay as they are",
-			f.Run.Run, f.Job, to.URL(), there.SHA256, c.URL(), f.KeptFiles.SHA256))
+			f.Run.Run, f.Job, to.Finder.URL(), there.SHA256, c.Finder.URL(), f.KeptFiles.SHA256))
 		return nil
 	case damage.Fatal(err) != nil:
 		return err

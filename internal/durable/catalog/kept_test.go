@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
@@ -30,7 +31,7 @@ func tarOf(t testing.TB, text string) func() ([]byte, error) {
 }
 
 // begun is a run that has claimed its first epoch.
-func begun(t testing.TB, c *Catalog) Run {
+func begun(t testing.TB, c *Catalog) find.Run {
 	t.Helper()
 	r, err := c.Begin(t.Context(), format.Run{Job: durabletest.JobName, ID: durabletest.Job, Owner: 7, Began: began.UnixMilli()})
 	if err == nil {
@@ -43,7 +44,7 @@ func begun(t testing.TB, c *Catalog) Run {
 }
 
 // files are those that a generation's run carries.
-func files(t testing.TB, c *Catalog, f Found) map[string]string {
+func files(t testing.TB, c *Catalog, f find.Found) map[string]string {
 	t.Helper()
 	got := map[string]string{}
 	err := c.ReadKept(t.Context(), f, func(f kept.File, r io.Reader) error {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -16,7 +17,7 @@ import (
 )
 
 // marks are the records of reads of a run's generation that lie there.
-func marks(m *memory.Store, f Found) (list []string) {
+func marks(m *memory.Store, f find.Found) (list []string) {
 	for _, key := range m.Keys() {
 		if n := format.ParseName(strings.TrimPrefix(key, f.Run.Prefix())); n.Kind == format.ReadKind && n.Generation == f.Generation {
 			list = append(list, key)
@@ -58,8 +59,8 @@ func TestMarkBesideADeletion(t *testing.T) {
 				if m.Before != nil {
 					break
 				}
-				gone = gone || errors.Is(merr, ErrNone)
-				if merr != nil && !errors.Is(merr, ErrNone) {
+				gone = gone || errors.Is(merr, find.ErrNone)
+				if merr != nil && !errors.Is(merr, find.ErrNone) {
 					t.Errorf("call %d: %v", n, merr)
 				}
 				if left := marks(m, f); len(left) > 0 {
@@ -128,9 +129,9 @@ func TestOrphans(t *testing.T) {
 }
 
 // find1 is the newest that is found, whatever is passed over.
-func find1(t *testing.T, c *Catalog) Found {
+func find1(t *testing.T, c *Catalog) find.Found {
 	t.Helper()
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	if len(found) != 1 {
 		t.Fatalf("found %d", len(found))
 	}

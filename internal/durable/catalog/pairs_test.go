@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -26,15 +27,15 @@ func TestDamageInPairs(t *testing.T) {
 		func(b []byte) []byte { b[len(b)/2] ^= 4; return b },
 		func([]byte) []byte { return nil },
 	}
-	touches := func(key string, f *Found) bool {
-		p, name, ok := split(key)
+	touches := func(key string, f *find.Found) bool {
+		p, name, ok := find.Split(key)
 		n := format.ParseName(name)
 		return ok && p == f.Run.Place && n.OfGeneration() && n.Generation == f.Generation
 	}
-	whole, _ := find(t, c)
+	whole, _ := finds(t, c)
 	twins := func(a, b string) bool { // of one frozen part
-		_, x, _ := split(a)
-		_, y, _ := split(b)
+		_, x, _ := find.Split(a)
+		_, y, _ := find.Split(b)
 		p, q := format.ParseName(x), format.ParseName(y)
 		return p.Kind == format.SharedKind && q.Kind == format.SharedKind && p.Root == q.Root
 	}
@@ -115,7 +116,7 @@ func TestSweepAtEveryCallOfAWrite(t *testing.T) {
 		m := memory.New()
 		c := over(m, 1)
 		mustWrite(t, c, gen(2), 1)
-		found, _ := find(t, c)
+		found, _ := finds(t, c)
 		r := found[0].Run
 		made := durabletest.Make(gen(4), 1)
 		if _, err := c.WriteGroup(t.Context(), Attempt{r, gen(4), 16}, part(made.Groups[0])); err != nil {
@@ -136,12 +137,12 @@ func TestSweepAtEveryCallOfAWrite(t *testing.T) {
 			}
 			return nil
 		}
-		if _, err := write(t.Context(), c, gen(4), 1, 17); err != nil {
+		if _, err := wrote(t.Context(), c, gen(4), 1, 17); err != nil {
 			t.Fatalf("call %d: %v", n, err)
 		}
 		after := m.Clone()
 		d := over(after, 1)
-		found, skipped := find(t, d)
+		found, skipped := finds(t, d)
 		if len(found) != 2 || len(skipped) != 0 {
 			t.Fatalf("call %d: %v", n, skipped)
 		}

@@ -6,53 +6,15 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
-
-// Found is a generation that is committed and whose files are all there.
-type Found struct {
-	format.Commit
-	Run   Run
-	Index *format.Index
-	// Abandoned: a later epoch of the run began before it. It is no ancestor of what is newest.
-	Abandoned bool
-	// Read is when the newest whole read of it ended, which found every byte; zero: nobody has read it.
-	Read time.Time
-	// Touched: a file of it was written after that read, by the store's times: somebody may have changed it.
-	Touched bool
-
-	newest time.Time // when a file of it was written last, by the store's times
-	locked error     // what Readable says
-}
-
-// Where names the generation below the root of its store, for people and to tell it from others.
-func (f *Found) Where() string {
-	return f.Run.Under(format.StepName(f.Generation))
-}
-
-// Began is when its run began, as its directory says, in milliseconds since 1970; 0: the directory says nothing.
-func (f *Found) Began() uint64 {
-	if began, _, ok := format.ParseRunName(f.Run.Run); ok {
-		return uint64(began.UnixMilli())
-	}
-	return 0
-}
-
-// Shards lists its parts as the daemons name them.
-func (f *Found) Shards() (list []replica.ShardInfo) {
-	for _, p := range f.Index.Parts {
-		file := f.Index.Files[p.File]
-		list = append(list, replica.ShardInfo{Part: p.Part, File: file.Key, Bytes: file.Bytes, Root: p.Root})
-	}
-	return list
-}
 
 // ShardReader reads one shard as the part it was written from. Several goroutines may call ReadChunk and ReadSpan.
 type ShardReader interface {
@@ -70,7 +32,7 @@ type ShardReader interface {
 type reader struct {
 	c     *Catalog
 	ctx   context.Context // of whoever opened it: ShardReader's calls have none
-	run   Run
+	run   find.Run
 	keys  []string // the file, and its twin
 	data  uint64   // where the part's bytes begin in what lies in the file
 	seal  *sealed.File
@@ -79,7 +41,7 @@ type reader struct {
 	ahead *ahead       // nil: each chunk is a request
 }
 
-func (c *Catalog) reader(r Run, f format.File, s *sealed.File, head uint64, p *format.Packed) *reader {
+func (c *Catalog) reader(r find.Run, f format.File, s *sealed.File, head uint64, p *format.Packed) *reader {
 	rd := &reader{c: c, run: r, keys: []string{f.Key}, data: head + p.At, seal: s, p: p}
 	if f.Twin != "" {
 		rd.keys = append(rd.keys, f.Twin)
@@ -89,7 +51,7 @@ func (c *Catalog) reader(r Run, f format.File, s *sealed.File, head uint64, p *f
 
 // OpenShard opens a part of a generation. Bytes are checked as they are read; of a frozen part either twin serves. Calls of the reader end
 // with ctx.
-func (c *Catalog) OpenShard(ctx context.Context, f Found, part replica.Part) (ShardReader, error) {
+func (c *Catalog) OpenShard(ctx context.Context, f find.Found, part replica.Part) (ShardReader, error) {
 	rd, err := c.open(ctx, f, part)
 	if err != nil {
 		return nil, fmt.Errorf("open %v of generation %v of job %s: %w", part, f.Generation, f.Job, err)
@@ -97,7 +59,7 @@ func (c *Catalog) OpenShard(ctx context.Context, f Found, part replica.Part) (Sh
 	return rd, nil
 }
 
-func (c *Catalog) open(ctx context.Context, f Found, part replica.Part) (*reader, error) {
+func (c *Catalog) open(ctx context.Context, f find.Found, part replica.Part) (*reader, error) {
 	if err := f.Readable(); err != nil {
 		return nil, err
 	}
@@ -138,7 +100,7 @@ func (c *Catalog) open(ctx context.Context, f Found, part replica.Part) (*reader
 }
 
 // belongs reports whether a file has the parts that its generation's index lists in it, and no others.
-func (c *Catalog) belongs(f Found, file format.File, o *format.Object) error {
+func (c *Catalog) belongs(f find.Found, file format.File, o *format.Object) error {
 	n := 0
 	for _, at := range f.Index.Parts {
 		if f.Index.Files[at.File].Key != file.Key {
@@ -287,7 +249,7 @@ func (rd *reader) region(ctx context.Context, name string) ([]byte, error) {
 func regionOf(m replica.Manifest, regions []replica.Region, name string, chunk func(i int, dst []byte) ([]byte, error)) ([]byte, error) {
 	i := slices.IndexFunc(regions, func(r replica.Region) bool { return r.Name == name && safetensors.Belongs(r, m.Part.Kind) })
 	if i < 0 {
-		return nil, fmt.Errorf("region %q of %v: %w", name, m.Part, ErrNone)
+		return nil, fmt.Errorf("region %q of %v: %w", name, m.Part, find.ErrNone)
 	}
 	r := regions[i]
 	var out, buf []byte

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/catalog/objects"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -18,14 +19,14 @@ import (
 
 // Delete deletes a generation: trash entry, COMMIT, files, entry. A pinned one is ErrPinned. What it broke off at, the next Delete of the
 // same generation or Sweep finishes. Frozen parts stay until Sweep finds that no generation needs them.
-func (c *Catalog) Delete(ctx context.Context, r Run, g replica.Generation, why string) error {
+func (c *Catalog) Delete(ctx context.Context, r find.Run, g replica.Generation, why string) error {
 	if err := c.delete(ctx, r, g, why); err != nil {
 		return fmt.Errorf("delete generation %v of job %s: %w", g, r.Job, err)
 	}
 	return nil
 }
 
-func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why string) error {
+func (c *Catalog) delete(ctx context.Context, r find.Run, g replica.Generation, why string) error {
 	t := format.Trash{Generation: g, Who: c.who, Why: replica.Line(why, format.MaxText), At: c.now().Unix(), Nonce: rand.Text()}
 	b, err := t.Seal()
 	if err != nil {
@@ -36,7 +37,7 @@ func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why s
 	if err != nil && there == nil {
 		return err
 	}
-	pins, err := c.pinned(ctx, r, g, func() (time.Time, error) {
+	pins, err := c.Finder.PinnedAt(ctx, r, g, func() (time.Time, error) {
 		if there == nil {
 			return c.objects.Modified(ctx, entry) // just now
 		}
@@ -70,17 +71,8 @@ func (c *Catalog) delete(ctx context.Context, r Run, g replica.Generation, why s
 	return c.objects.Remove(ctx, entry)
 }
 
-// deleting reports whether there is an entry that says that a generation is being deleted.
-func (c *Catalog) deleting(ctx context.Context, r Run, g replica.Generation) (bool, error) {
-	_, err := c.objects.Modified(ctx, r.Key(format.Name{Kind: format.TrashKind, Generation: g}))
-	if errors.Is(err, store.ErrAbsent) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // below removes what a generation had beside COMMIT and trash entry.
-func (c *Catalog) below(ctx context.Context, r Run, g replica.Generation) error {
+func (c *Catalog) below(ctx context.Context, r find.Run, g replica.Generation) error {
 	var keys []string
 	prefix := r.Prefix()
 	note := func(info store.Info) error {
@@ -111,14 +103,14 @@ type Swept struct {
 // Sweep finishes deletions and removes pins that have ended, and what is older than the grace, by the store's own times, and named by no
 // COMMIT: objects of attempts that failed, frozen parts, unfinished uploads, and pins and records of reads of what is gone. Beside a live
 // writer the grace must be LeastGrace or longer. Where a COMMIT or an index cannot be read, what it might name stays.
-func (c *Catalog) Sweep(ctx context.Context, r Run, grace time.Duration) (s Swept, err error) {
+func (c *Catalog) Sweep(ctx context.Context, r find.Run, grace time.Duration) (s Swept, err error) {
 	if s, err = c.sweep(ctx, r, grace); err != nil {
 		return s, fmt.Errorf("sweep run %s of job %s: %w", r.Run, r.Job, err)
 	}
 	return s, nil
 }
 
-func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swept, err error) {
+func (c *Catalog) sweep(ctx context.Context, r find.Run, grace time.Duration) (s Swept, err error) {
 	prefix := r.Prefix()
 	var all []store.Info
 	err = c.objects.List(ctx, prefix, "", func(info store.Info) error {
@@ -192,7 +184,7 @@ func (c *Catalog) sweep(ctx context.Context, r Run, grace time.Duration) (s Swep
 
 // ended lists the pins with an end, each as if it had been written then. What is older than a grace had a reader who died, or somebody
 // pinned for some time.
-func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info) (list []store.Info, err error) {
+func (c *Catalog) ended(ctx context.Context, r find.Run, all []store.Info) (list []store.Info, err error) {
 	for _, info := range all {
 		n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix()))
 		if n.Kind != format.PinKind {
@@ -206,7 +198,7 @@ func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info) (list []st
 			return nil, err
 		}
 		if p, err := format.ParsePin(b, n); err == nil && p.Until > 0 && !info.Modified.IsZero() {
-			info.Modified = info.Modified.Add(length(p))
+			info.Modified = info.Modified.Add(find.Length(p))
 			list = append(list, info)
 		}
 	}
@@ -215,14 +207,14 @@ func (c *Catalog) ended(ctx context.Context, r Run, all []store.Info) (list []st
 
 // Clear removes what a run has left that has no generation any more: frozen parts, the files that it carries, claims, its words. Where a
 // generation is there, or is being deleted, or an object is younger than the grace by the store's own times, everything stays.
-func (c *Catalog) Clear(ctx context.Context, r Run, grace time.Duration) (gone bool, err error) {
+func (c *Catalog) Clear(ctx context.Context, r find.Run, grace time.Duration) (gone bool, err error) {
 	if gone, err = c.clear(ctx, r, grace); err != nil {
 		err = fmt.Errorf("clear run %s of job %s: %w", r.Run, r.Job, err)
 	}
 	return gone, err
 }
 
-func (c *Catalog) clear(ctx context.Context, r Run, grace time.Duration) (bool, error) {
+func (c *Catalog) clear(ctx context.Context, r find.Run, grace time.Duration) (bool, error) {
 	var keys []string
 	var newest time.Time
 	used := false
@@ -277,7 +269,7 @@ func superseded(named map[string]bool, n format.Name) bool {
 }
 
 // filled tells of which generations more is there than words about them: a COMMIT, files, or the entry of a deletion.
-func filled(r Run, all []store.Info) map[replica.Generation]bool {
+func filled(r find.Run, all []store.Info) map[replica.Generation]bool {
 	has := make(map[replica.Generation]bool)
 	for _, info := range all {
 		switch n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())); n.Kind {
@@ -291,7 +283,7 @@ func filled(r Run, all []store.Info) map[replica.Generation]bool {
 }
 
 // storeTime is what the store's clock says: of a line of the log, which is worth leaving anyway.
-func (c *Catalog) storeTime(ctx context.Context, r Run, verb, why string) (time.Time, error) {
+func (c *Catalog) storeTime(ctx context.Context, r find.Run, verb, why string) (time.Time, error) {
 	key, err := c.log(ctx, r.Job, format.Log{Verb: verb, Run: r.Run, Why: why})
 	if err != nil {
 		return time.Time{}, err
@@ -305,7 +297,7 @@ func (c *Catalog) storeTime(ctx context.Context, r Run, verb, why string) (time.
 
 // named lists what COMMITs name. Of generations in attempts nothing may go, since their COMMIT or index cannot be read; unknown: so it is
 // with some generation, whose frozen parts nobody knows.
-func (c *Catalog) named(ctx context.Context, r Run, all []store.Info) (named map[string]bool, attempts map[replica.Generation]bool,
+func (c *Catalog) named(ctx context.Context, r find.Run, all []store.Info) (named map[string]bool, attempts map[replica.Generation]bool,
 	unknown bool, err error) {
 	named, attempts = make(map[string]bool), make(map[replica.Generation]bool)
 	prefix := r.Prefix()
@@ -326,7 +318,7 @@ func (c *Catalog) named(ctx context.Context, r Run, all []store.Info) (named map
 		if n.Kind != format.CommitKind {
 			continue
 		}
-		com, err := c.readCommit(ctx, r, n.Generation)
+		com, err := c.Finder.ReadCommit(ctx, r, n.Generation)
 		if errors.Is(err, store.ErrAbsent) {
 			continue // its deletion was finished just now
 		}
@@ -337,7 +329,7 @@ func (c *Catalog) named(ctx context.Context, r Run, all []store.Info) (named map
 		case err == nil:
 			var b []byte
 			if b, _, err = c.objects.Get(ctx, r.Under(com.Index.Key)); err == nil {
-				x, err = c.parseIndex(b, com)
+				x, err = c.Finder.ParseIndex(b, com)
 			}
 		}
 		if ferr := damage.Fatal(err); ferr != nil {

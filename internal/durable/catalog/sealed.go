@@ -5,74 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 )
-
-// ErrLocked marks what is encrypted and can't be read, since no key of it was given.
-var ErrLocked = sealed.ErrLocked
-
-// Readable says why nothing can be read of what lies in a generation: it is encrypted, and no key was given. nil: it can be. Without a key
-// a generation is found, listed, verified by the digests of its files, copied as it lies, kept and deleted all the same.
-func (f *Found) Readable() error { return f.locked }
-
-// lockedTo is what Readable says.
-func (c *Catalog) lockedTo(f Found) error {
-	return fmt.Errorf("step %d of %s/%s is encrypted to %s: %w: name its key's file in durable_identities, or for ckpt and --from in --identity or REPLICAD_IDENTITY",
-		f.Generation.Step, c.URL(), f.Job, short(f.Sealed.Recipients), ErrLocked)
-}
-
-// What is shown of recipients: those of age's second kind have 1,959 letters each.
-const (
-	recipientsShown = 3
-	recipientShown  = 62 // as many as one of the first kind has
-)
-
-func short(recipients []string) string {
-	var list []string
-	for i, r := range recipients {
-		if i == recipientsShown {
-			list = append(list, fmt.Sprintf("%d more", len(recipients)-i))
-			break
-		}
-		if len(r) > recipientShown {
-			r = r[:recipientShown] + "..."
-		}
-		list = append(list, r)
-	}
-	return strings.Join(list, ", ")
-}
-
-// readIndex reads the index of a generation. locked says why it can't be read; then it lists the files alone, which COMMIT says.
-func (c *Catalog) readIndex(ctx context.Context, f Found) (x *format.Index, locked, err error) {
-	key := f.Run.Under(f.Commit.Index.Key)
-	b, _, err := c.objects.Get(ctx, key)
-	if err != nil {
-		return nil, nil, err
-	}
-	x, err = c.parseIndex(b, &f.Commit)
-	if errors.Is(err, ErrLocked) {
-		com := &f.Commit
-		return &format.Index{Job: com.Job, Run: com.Run, Generation: com.Generation, Write: com.Write, Files: com.Sealed.Files},
-			c.lockedTo(f), nil
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", key, err)
-	}
-	return x, nil, nil
-}
-
-// parseIndex is format's, with the catalog's keys.
-func (c *Catalog) parseIndex(b []byte, com *format.Commit) (*format.Index, error) {
-	return format.ParseIndex(b, com, func(b []byte) ([]byte, error) {
-		out, err := c.keys.OpenBytes(b)
-		return out, damage.Corrupted(err)
-	})
-}
 
 // readRange reads what lies in a file from byte off on; s is nil where it is not encrypted. One range of the file is read for it.
 func (c *Catalog) readRange(ctx context.Context, key string, s *sealed.File, off uint64, b []byte) error {
@@ -91,7 +30,7 @@ func (c *Catalog) readRange(ctx context.Context, key string, s *sealed.File, off
 // damaged no sooner, since what is damaged is deleted.
 func (c *Catalog) unlock(first []byte, size uint64) (*sealed.File, error) {
 	s, err := c.keys.Open(first, size)
-	if errors.Is(err, ErrLocked) {
+	if errors.Is(err, find.ErrLocked) {
 		err = fmt.Errorf("%w: durable_recipients was another on the node that wrote it: add the key of that to durable_identities (--identity)", err)
 	}
 	return s, damage.Corrupted(err)
@@ -151,16 +90,16 @@ func (c *Catalog) Downgrades(ctx context.Context, job string) error {
 	if c.keys.Seals() {
 		return nil
 	}
-	list, err := c.List(ctx, job)
+	list, err := c.Finder.List(ctx, job)
 	if err != nil {
 		return err
 	}
 	for _, l := range list { // the newest first
-		if l.State == Unfinished {
+		if l.State == find.Unfinished {
 			continue
 		}
 		if l.Row.Sealed {
-			return fmt.Errorf("step %d of job %s in %s is encrypted, and the next one would not be: name to whom in REPLICAD_RECIPIENTS, or give it another job", l.Generation.Step, job, c.URL())
+			return fmt.Errorf("step %d of job %s in %s is encrypted, and the next one would not be: name to whom in REPLICAD_RECIPIENTS, or give it another job", l.Generation.Step, job, c.Finder.URL())
 		}
 		break
 	}

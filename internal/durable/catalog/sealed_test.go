@@ -11,6 +11,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -63,7 +64,7 @@ func TestAnEarlierTryIsTaken(t *testing.T) {
 	_, keys := pair(t)
 	m := memory.New()
 	c := with(m, 1, keys)
-	com, err := write(t.Context(), c, gen(4), 1, 17)
+	com, err := wrote(t.Context(), c, gen(4), 1, 17)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func TestAnEarlierTryIsTaken(t *testing.T) {
 	if err := m.Delete(t.Context(), commit); err != nil {
 		t.Fatal(err)
 	}
-	again, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17)
+	again, err := wrote(t.Context(), with(m, 1, keys), gen(4), 1, 17)
 	if err != nil || again.Index != com.Index || !slices.Equal(again.Sealed.Files, com.Sealed.Files) {
 		t.Fatalf("%+v, was %+v: %v", again, com, err)
 	}
@@ -81,7 +82,7 @@ func TestAnEarlierTryIsTaken(t *testing.T) {
 	if err := m.Delete(t.Context(), commit); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17); err == nil {
+	if _, err := wrote(t.Context(), with(m, 1, keys), gen(4), 1, 17); err == nil {
 		t.Error("what was damaged is taken")
 	}
 }
@@ -92,11 +93,11 @@ func TestAnEarlierTryIsNeverReplaced(t *testing.T) {
 	id, keys := pair(t)
 	m := memory.New()
 	m.Replaces = true
-	com, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17)
+	com, err := wrote(t.Context(), with(m, 1, keys), gen(4), 1, 17)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17)
+	again, err := wrote(t.Context(), with(m, 1, keys), gen(4), 1, 17)
 	if err != nil || !again.Same(com) {
 		t.Errorf("%+v, was %+v: %v", again, com, err)
 	}
@@ -178,10 +179,10 @@ func TestWhatIsLockedIsNoDamage(t *testing.T) {
 	was := f.Index.Files[i]
 	f.Index.Files[i] = w.File // as a commit of before has it, which did not compare recipients
 	_, err = c.OpenShard(t.Context(), f, replica.OfGroup(0))
-	if !errors.Is(err, ErrLocked) || damage.Is(err) || !strings.Contains(err.Error(), "durable_identities") {
+	if !errors.Is(err, find.ErrLocked) || damage.Is(err) || !strings.Contains(err.Error(), "durable_identities") {
 		t.Errorf("open: %v", err)
 	}
-	if _, err := c.Verify(t.Context(), f, nil); !errors.Is(err, ErrLocked) || damage.Is(err) {
+	if _, err := c.Verify(t.Context(), f, nil); !errors.Is(err, find.ErrLocked) || damage.Is(err) {
 		t.Errorf("verify: %v", err)
 	}
 	f.Index.Files[i] = was
@@ -264,7 +265,7 @@ func TestEncryptedTakesNoMoreRequests(t *testing.T) {
 		mustWrite(t, with(st, 1, k), gen(4), 2)
 		c := with(st, 1, k)
 		c.objects.Block = 8 << 20
-		found, _ := find(t, c)
+		found, _ := finds(t, c)
 		st.requests.Store(0)
 		checkWhole(t, c, found[0], 2)
 		for _, p := range found[0].Index.Parts {
@@ -292,14 +293,14 @@ func TestWithoutAKey(t *testing.T) {
 		m := memory.New()
 		mustWrite(t, with(m, 2, keys), gen(4), 2)
 		c := with(m, 2, other)
-		found, skipped := find(t, c)
+		found, skipped := finds(t, c)
 		if len(found) != 1 || len(skipped) != 0 {
 			t.Fatal(found, skipped)
 		}
 		f := found[0]
 		locked := func(what string, err error) {
 			t.Helper()
-			if want := "step 4 of " + m.URL() + "/" + f.Job + " is encrypted to " + keys.Recipients()[0] + ": no key that was given opens it: name its key's file in durable_identities"; !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), want) {
+			if want := "step 4 of " + m.URL() + "/" + f.Job + " is encrypted to " + keys.Recipients()[0] + ": no key that was given opens it: name its key's file in durable_identities"; !errors.Is(err, find.ErrLocked) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s, %s: %v", name, what, err)
 			}
 			if damage.Is(err) {
@@ -335,10 +336,10 @@ func TestWithoutAKey(t *testing.T) {
 		for _, key := range []string{f.Index.Files[len(f.Index.Files)-1].Key, f.Commit.Index.Key} {
 			bad := m.Clone()
 			bad.Bend(f.Run.Under(key), func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
-			_, skipped := find(t, with(bad, 1, other))
+			_, skipped := finds(t, with(bad, 1, other))
 			_, err := with(bad, 1, other).Verify(t.Context(), f, nil)
 			if key == f.Commit.Index.Key {
-				if len(skipped) != 1 || skipped[0].State != Damaged {
+				if len(skipped) != 1 || skipped[0].State != find.Damaged {
 					t.Errorf("a damaged index: %+v", skipped)
 				}
 			} else if !damage.Is(err) {
@@ -517,10 +518,10 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 		if err := from.CopyAnew(t.Context(), f, to()); err != nil || !slices.Equal(st.Keys(), before) || len(said) > 0 {
 			t.Errorf("%s, again: %v, %v", name, said, err)
 		}
-		for which, of := range map[string]func(g Found) []string{
-			"index": func(g Found) []string { return []string{g.Commit.Index.Key} },
-			"shard": func(g Found) []string { return []string{g.Index.Files[len(g.Index.Files)-1].Key} },
-			"twins": func(g Found) []string { return g.Frozen[:2] }, // one bad twin is mended from the other
+		for which, of := range map[string]func(g find.Found) []string{
+			"index": func(g find.Found) []string { return []string{g.Commit.Index.Key} },
+			"shard": func(g find.Found) []string { return []string{g.Index.Files[len(g.Index.Files)-1].Key} },
+			"twins": func(g find.Found) []string { return g.Frozen[:2] }, // one bad twin is mended from the other
 		} {
 			for what, bend := range map[string]func(b []byte) []byte{"flipped": func(b []byte) []byte { b[len(b)-20] ^= 1; return b }, "gone": func([]byte) []byte { return nil }} {
 				g := find0(t, with(st, 1, tc.reads))[0]
@@ -549,7 +550,7 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 		if err := from.CopyAnew(t.Context(), f, to()); err != nil {
 			t.Error(err)
 		}
-		if n, ok, err := to().newestRead(t.Context(), g.Run, gen(4)); err != nil || !ok || !n.Good {
+		if n, ok, err := to().NewestRead(t.Context(), g.Run, gen(4)); err != nil || !ok || !n.Good {
 			t.Errorf("%s: a record of a read that failed outlives one that did not: %+v, %v", name, n, err)
 		}
 		_, third := pair(t)
@@ -570,7 +571,7 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 		if err := with(bad, 1, keys).CopyAnew(t.Context(), f, to()); !damage.Is(err) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := to().readCommit(t.Context(), g.Run, gen(4)); err != nil {
+		if _, err := to().ReadCommit(t.Context(), g.Run, gen(4)); err != nil {
 			t.Errorf("%s: what was damaged went, for a source that is: %v", name, err)
 		}
 	}

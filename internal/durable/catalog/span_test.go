@@ -32,7 +32,7 @@ func TestReadSpan(t *testing.T) {
 	st := &ranged{Store: memory.New()}
 	c := over(st, 4)
 	mustWrite(t, c, gen(7), 2)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	made := durabletest.Make(gen(7), 2)
 	read := 0
 	for _, p := range append(append(made.Groups, made.Frozen...), made.Private...) {
@@ -79,7 +79,7 @@ func TestReadSpanOfDamage(t *testing.T) {
 	m := memory.New()
 	c := over(m, 4)
 	mustWrite(t, c, gen(7), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	f := found[0]
 	made := durabletest.Make(gen(7), 1)
 	for _, p := range []durabletest.Part{made.Groups[0], made.Frozen[0]} {

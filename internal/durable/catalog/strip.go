@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -43,14 +43,14 @@ func ofOptimizer(regions []replica.Region) func(replica.Region) bool {
 // of the former one, in one change. Then the former files go. Parameters, buffers and what is a rank's own stay as they are; nothing
 // resumes from it. Where it breaks off, the one generation or the other is there whole, and Sweep removes the rest. A pinned one is
 // ErrPinned, one without such state ErrNothing. freed is the size of the state; with dry set nothing is written.
-func (c *Catalog) Strip(ctx context.Context, f Found, why string, dry bool) (freed uint64, err error) {
+func (c *Catalog) Strip(ctx context.Context, f find.Found, why string, dry bool) (freed uint64, err error) {
 	if freed, err = c.strip(ctx, f, why, dry); err != nil {
 		return freed, fmt.Errorf("strip generation %v of job %s: %w", f.Generation, f.Job, err)
 	}
 	return freed, nil
 }
 
-func (c *Catalog) strip(ctx context.Context, f Found, why string, dry bool) (freed uint64, err error) {
+func (c *Catalog) strip(ctx context.Context, f find.Found, why string, dry bool) (freed uint64, err error) {
 	if f.Sealed != nil || c.keys.Seals() {
 		return 0, errors.New("it is encrypted: `replicad ckpt cp --decrypt` makes a plain copy, which can be stripped")
 	}
@@ -87,8 +87,8 @@ func (c *Catalog) strip(ctx context.Context, f Found, why string, dry bool) (fre
 	return freed, c.exchange(ctx, f, com, was, b, why)
 }
 
-func (c *Catalog) unpinned(ctx context.Context, f Found) error {
-	pins, err := c.pinned(ctx, f.Run, f.Generation, func() (time.Time, error) {
+func (c *Catalog) unpinned(ctx context.Context, f find.Found) error {
+	pins, err := c.Finder.PinnedAt(ctx, f.Run, f.Generation, func() (time.Time, error) {
 		return c.storeTime(ctx, f.Run, "strip", "whether leases have ended")
 	})
 	if err == nil && len(pins) > 0 {
@@ -111,7 +111,7 @@ type bare struct {
 // moved is a region that stays.
 type moved struct{ now, was replica.Region }
 
-func (c *Catalog) bare(ctx context.Context, f Found, at format.PartAt) (*bare, error) {
+func (c *Catalog) bare(ctx context.Context, f find.Found, at format.PartAt) (*bare, error) {
 	from, err := c.open(ctx, f, at.Part)
 	if err != nil {
 		return nil, err
@@ -222,7 +222,7 @@ func (b *bare) copy(dst []byte, at uint64) error {
 }
 
 // rewrite writes the files and the index of the new generation, and reads them back. was are the former COMMIT's bytes, b the new one's.
-func (c *Catalog) rewrite(ctx context.Context, f Found, parts []*bare) (was []byte, com *format.Commit, b []byte, err error) {
+func (c *Catalog) rewrite(ctx context.Context, f find.Found, parts []*bare) (was []byte, com *format.Commit, b []byte, err error) {
 	if was, _, err = c.objects.Get(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})); err != nil {
 		return nil, nil, nil, err
 	}
@@ -258,13 +258,13 @@ func (c *Catalog) rewrite(ctx context.Context, f Found, parts []*bare) (was []by
 	if com, b, err = c.putIndex(ctx, a, Fleet{Cluster: f.Cluster}, said, x); err != nil {
 		return nil, nil, nil, err
 	}
-	_, err = c.VerifyAs(ctx, Found{Commit: *com, Run: f.Run, Index: x}, How{Cold: true}, nil)
+	_, err = c.VerifyAs(ctx, find.Found{Commit: *com, Run: f.Run, Index: x}, How{Cold: true}, nil)
 	return was, com, b, err
 }
 
 // rewritten writes the files: groups' parts without optimizer state, private ones as they are under the new write's name. Frozen ones are
 // shared.
-func (c *Catalog) rewritten(ctx context.Context, f Found, a Attempt, parts []*bare) (files []format.Written, err error) {
+func (c *Catalog) rewritten(ctx context.Context, f find.Found, a Attempt, parts []*bare) (files []format.Written, err error) {
 	for _, p := range parts {
 		if err := p.digest(ctx); err != nil {
 			return nil, err
@@ -303,7 +303,7 @@ func (c *Catalog) rewritten(ctx context.Context, f Found, a Attempt, parts []*ba
 
 // exchange puts the new COMMIT in the former's place, and removes what that one named alone. Somebody may pin the generation meanwhile:
 // then it is as he found it, or was stripped before he looked.
-func (c *Catalog) exchange(ctx context.Context, f Found, com *format.Commit, was, b []byte, why string) error {
+func (c *Catalog) exchange(ctx context.Context, f find.Found, com *format.Commit, was, b []byte, why string) error {
 	if err := c.unpinned(ctx, f); err != nil {
 		return errors.Join(err, c.disown(ctx, f, com.Write))
 	}
@@ -330,11 +330,11 @@ func (c *Catalog) exchange(ctx context.Context, f Found, com *format.Commit, was
 	if err := c.disown(ctx, f, f.Write); err != nil {
 		return err
 	}
-	return c.MarkRead(ctx, Found{Commit: *com, Run: f.Run}, nil)
+	return c.MarkRead(ctx, find.Found{Commit: *com, Run: f.Run}, nil)
 }
 
 // place puts one COMMIT in the place of another.
-func (c *Catalog) place(ctx context.Context, f Found, was, b []byte) error {
+func (c *Catalog) place(ctx context.Context, f find.Found, was, b []byte) error {
 	key := f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})
 	return c.objects.Swap(ctx, key, func(there []byte) ([]byte, error) {
 		switch {
@@ -348,7 +348,7 @@ func (c *Catalog) place(ctx context.Context, f Found, was, b []byte) error {
 }
 
 // disown removes the files and the index of a write of a generation.
-func (c *Catalog) disown(ctx context.Context, f Found, write uint64) error {
+func (c *Catalog) disown(ctx context.Context, f find.Found, write uint64) error {
 	var keys []string
 	err := c.objects.List(ctx, f.Run.Under(format.StepName(f.Generation))+"/", "", func(info store.Info) error {
 		if n := format.ParseName(strings.TrimPrefix(info.Key,
@@ -361,40 +361,4 @@ func (c *Catalog) disown(ctx context.Context, f Found, write uint64) error {
 		return err
 	}
 	return c.objects.Each(ctx, len(keys), func(ctx context.Context, i int) error { return c.objects.Remove(ctx, keys[i]) })
-}
-
-// Sign is the newest sign that a fleet writes a run, as far as the store has it.
-type Sign struct {
-	What string
-	At   time.Time // by the store's clock; zero: it says no times
-}
-
-// Sign looks at the claims of a run and at its COMMITs. Those that somebody stripped say nothing. Nobody can tell from here whether a fleet
-// lives.
-func (c *Catalog) Sign(ctx context.Context, r Run) (newest Sign, err error) {
-	for _, p := range []string{format.CommitPrefix, format.EpochPrefix} {
-		err := c.objects.List(ctx, r.Prefix()+p, "", func(info store.Info) error {
-			n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix()))
-			if n.Kind != format.CommitKind && n.Kind != format.ClaimKind || !info.Modified.After(newest.At) && newest.What != "" {
-				return nil
-			}
-			what := fmt.Sprintf("the claim of epoch %d", n.Epoch)
-			if n.Kind == format.CommitKind {
-				com, err := c.readCommit(ctx, r, n.Generation)
-				if ferr := damage.Fatal(err); ferr != nil {
-					return ferr
-				}
-				if err == nil && com.Stripped {
-					return nil
-				}
-				what = fmt.Sprintf("the commit of step %d", n.Generation.Step)
-			}
-			newest = Sign{what, info.Modified}
-			return nil
-		})
-		if err != nil {
-			return newest, err
-		}
-	}
-	return newest, nil
 }

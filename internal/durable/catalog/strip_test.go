@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -21,7 +22,7 @@ import (
 )
 
 // trained writes a generation of a job with an optimizer.
-func trained(ctx context.Context, t testing.TB, c *Catalog, g replica.Generation, groups int) Found {
+func trained(ctx context.Context, t testing.TB, c *Catalog, g replica.Generation, groups int) find.Found {
 	t.Helper()
 	f := fleet
 	f.Epoch = g.Epoch
@@ -37,7 +38,7 @@ func trained(ctx context.Context, t testing.TB, c *Catalog, g replica.Generation
 }
 
 // bytesOf reads the regions of a part, by name.
-func bytesOf(t testing.TB, c *Catalog, f Found, part replica.Part) map[string][]byte {
+func bytesOf(t testing.TB, c *Catalog, f find.Found, part replica.Part) map[string][]byte {
 	t.Helper()
 	sh, err := c.OpenShard(t.Context(), f, part)
 	if err != nil {
@@ -52,7 +53,7 @@ func bytesOf(t testing.TB, c *Catalog, f Found, part replica.Part) map[string][]
 }
 
 // checkStripped compares all that stays of a generation with what was written.
-func checkStripped(t testing.TB, c *Catalog, f Found, groups int) {
+func checkStripped(t testing.TB, c *Catalog, f find.Found, groups int) {
 	t.Helper()
 	gone := map[string]bool{"optim.weight.exp_avg": true, "optim.param.0.1.exp_avg": true, "optim.groups.0.lr": true}
 	made := durabletest.Make(f.Generation, groups, durabletest.Trained()...)
@@ -111,11 +112,11 @@ func TestStrip(t *testing.T) {
 		checkStripped(t, c, f, groups)
 		checkWhole(t, c, found[1], groups)
 		list, err := c.List(t.Context(), durabletest.JobName)
-		if err != nil || len(list) != 2 || list[0].State != Good || !list[0].Row.Stripped || list[0].Row.Bytes != f.Bytes || list[1].Row.Stripped {
+		if err != nil || len(list) != 2 || list[0].State != find.Good || !list[0].Row.Stripped || list[0].Row.Bytes != f.Bytes || list[1].Row.Stripped {
 			t.Fatalf("%+v, %v", list, err)
 		}
 		for _, key := range m.Keys() {
-			if _, name, ok := split(key); ok && parsed(name).Generation == gen(4) && parsed(name).Write == was.Write {
+			if _, name, ok := find.Split(key); ok && parsed(name).Generation == gen(4) && parsed(name).Write == was.Write {
 				t.Errorf("left: %s", key)
 			}
 		}
@@ -209,7 +210,7 @@ func TestStripAtEveryCall(t *testing.T) {
 			}
 			checkStripped(t, c, last, 1)
 			for _, key := range after.Keys() {
-				if _, name, ok := split(key); ok && parsed(name).Write != 0 && parsed(name).Write != last.Write && parsed(name).Kind != format.ReadKind {
+				if _, name, ok := find.Split(key); ok && parsed(name).Write != 0 && parsed(name).Write != last.Write && parsed(name).Kind != format.ReadKind {
 					t.Fatalf("%s: left over: %s", what, key)
 				}
 			}
@@ -237,7 +238,7 @@ func TestPinAgainstStrip(t *testing.T) {
 			inside.Store(true)
 			defer inside.Store(false)
 			d := over(m, 1)
-			com, err := d.readCommit(t.Context(), f.Run, f.Generation)
+			com, err := d.ReadCommit(t.Context(), f.Run, f.Generation)
 			if err == nil {
 				stripped = com.Stripped
 				err = d.Pin(t.Context(), f.Run, f.Generation, "bob", "paper", time.Time{})
@@ -310,7 +311,7 @@ func TestReadOfWhatWasStripped(t *testing.T) {
 	if err := c.MarkRead(t.Context(), g, errors.New("rotten")); err != nil {
 		t.Fatal(err)
 	}
-	if _, skipped := find(t, c); len(skipped) != 1 {
+	if _, skipped := finds(t, c); len(skipped) != 1 {
 		t.Errorf("damage of a stripped generation is not seen: %v", skipped)
 	}
 }

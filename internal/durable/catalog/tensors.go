@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/replica"
 )
 
 // Tensors lists the tensors of a generation: those of its index, or, where they did not fit in there, what the headers of its files say.
-func (c *Catalog) Tensors(ctx context.Context, f Found) ([]format.Tensor, error) {
+func (c *Catalog) Tensors(ctx context.Context, f find.Found) ([]format.Tensor, error) {
 	if err := f.Readable(); err != nil {
 		return nil, err
 	}
@@ -36,7 +37,7 @@ func (c *Catalog) Tensors(ctx context.Context, f Found) ([]format.Tensor, error)
 const leastBlock = 64 << 10
 
 // OpenWithin is OpenShard for programs that read many parts at once: what it reads ahead stays within so many bytes, however few.
-func (c *Catalog) OpenWithin(ctx context.Context, f Found, part replica.Part, room int64) (ShardReader, error) {
+func (c *Catalog) OpenWithin(ctx context.Context, f find.Found, part replica.Part, room int64) (ShardReader, error) {
 	rd, err := c.open(ctx, f, part)
 	if err != nil {
 		return nil, fmt.Errorf("open %v of generation %v of job %s: %w", part, f.Generation, f.Job, err)

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/sealed"
@@ -28,7 +29,7 @@ type Fault struct {
 // Verify reads a generation whole: every file against its SHA-256, every chunk against its digest, both twins of frozen parts. progress
 // hears how many bytes of how many were read, from several goroutines. An error means that a byte of the generation cannot be had; faults
 // alone, that a twin is bad, or what its run carries beside the state. ErrNone: the generation was deleted meanwhile.
-func (c *Catalog) Verify(ctx context.Context, f Found, progress func(read, of uint64)) (faults []Fault, err error) {
+func (c *Catalog) Verify(ctx context.Context, f find.Found, progress func(read, of uint64)) (faults []Fault, err error) {
 	return c.VerifyAs(ctx, f, How{}, progress)
 }
 
@@ -52,7 +53,7 @@ type twin struct {
 }
 
 // toRead lists the files of a generation, and their twins behind them.
-func toRead(f Found, how How) (list []twin) {
+func toRead(f find.Found, how How) (list []twin) {
 	for _, file := range f.Index.Files {
 		if how.only != "" && file.Key != how.only {
 			continue
@@ -66,7 +67,7 @@ func toRead(f Found, how How) (list []twin) {
 }
 
 // VerifyAs is Verify, in a way.
-func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(read, of uint64)) (faults []Fault, err error) {
+func (c *Catalog) VerifyAs(ctx context.Context, f find.Found, how How, progress func(read, of uint64)) (faults []Fault, err error) {
 	todo := toRead(f, how)
 	var total, done uint64
 	for _, w := range todo {
@@ -131,8 +132,8 @@ func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(
 		faults = append(faults, *beside)
 	}
 	if len(lost) > 0 {
-		why := c.orDeleted(ctx, f.Run, f.Generation, errors.Join(lost...))
-		if errors.Is(why, ErrNone) {
+		why := c.Finder.OrDeleted(ctx, f.Run, f.Generation, errors.Join(lost...))
+		if errors.Is(why, find.ErrNone) {
 			faults = nil
 		}
 		return faults, fmt.Errorf("verify generation %v of job %s: %w", f.Generation, f.Job, why)
@@ -141,7 +142,7 @@ func (c *Catalog) VerifyAs(ctx context.Context, f Found, how How, progress func(
 }
 
 // verify reads one file.
-func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key string, how How, read func(n uint64)) error {
+func (c *Catalog) verify(ctx context.Context, f find.Found, file format.File, key string, how How, read func(n uint64)) error {
 	if how.Cold {
 		c.objects.Forget(ctx, f.Run.Under(key))
 		defer c.objects.Forget(ctx, f.Run.Under(key))
@@ -175,7 +176,7 @@ func (c *Catalog) verify(ctx context.Context, f Found, file format.File, key str
 }
 
 // readWhole reads a file of a generation; of one that is encrypted and has no key here its SHA-256 has to do.
-func (c *Catalog) readWhole(ctx context.Context, f Found, file format.File, key string, pace func(context.Context, int) error,
+func (c *Catalog) readWhole(ctx context.Context, f find.Found, file format.File, key string, pace func(context.Context, int) error,
 	read func(n uint64)) (sum string, err error) {
 	if f.Readable() != nil {
 		return c.readFile(ctx, f.Run, file, key, nil, nil, pace, read)
@@ -191,7 +192,7 @@ func (c *Catalog) readWhole(ctx context.Context, f Found, file format.File, key 
 }
 
 // readFile reads a file whole, checks every chunk of its parts, and returns its SHA-256. Without an object its bytes alone are read.
-func (c *Catalog) readFile(ctx context.Context, r Run, file format.File, key string, o *format.Object, seal *sealed.File,
+func (c *Catalog) readFile(ctx context.Context, r find.Run, file format.File, key string, o *format.Object, seal *sealed.File,
 	pace func(context.Context, int) error, read func(n uint64)) (sum string, err error) {
 	s := c.objects.Stream(ctx, r.Under(key), int64(file.Bytes))
 	defer s.Close()
@@ -266,7 +267,7 @@ func chunks(key string, head uint64, p *format.Packed, take func(b []byte) error
 }
 
 // Repair writes bad twins anew from those that are whole.
-func (c *Catalog) Repair(ctx context.Context, f Found, faults []Fault) error {
+func (c *Catalog) Repair(ctx context.Context, f find.Found, faults []Fault) error {
 	for _, fault := range faults {
 		if !fault.Twin {
 			continue

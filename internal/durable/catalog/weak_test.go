@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/racing"
@@ -109,7 +110,7 @@ func (is raced) check(t *testing.T, what string) {
 			t.Fatalf("%s: %s writes on: %v", what, name, err)
 		}
 	}
-	found, skipped := find(t, c)
+	found, skipped := finds(t, c)
 	if len(found) != want {
 		t.Fatalf("%s: %d are found, want %d; passed over %+v", what, len(found), want, skipped)
 	}
@@ -167,7 +168,7 @@ func TestAResumeThatDiedWithoutConditions(t *testing.T) {
 			if again != nil {
 				t.Fatalf("died at call %d (done: %v): %v; the next: %v", calls, done, err, again)
 			}
-			found, _ := find(t, c)
+			found, _ := finds(t, c)
 			if len(found) != 2 {
 				t.Fatalf("died at call %d (done: %v): %d are found", calls, done, len(found))
 			}
@@ -215,7 +216,7 @@ func TestWhatLiesThereWithoutConditions(t *testing.T) {
 	if slices.ContainsFunc(keys, func(k string) bool { return strings.HasSuffix(k, "/last.json") || strings.HasSuffix(k, "/best.json") }) {
 		t.Errorf("there are hints: %q", keys)
 	}
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	to := memory.New()
 	if _, err := c.Copy(t.Context(), found[0], over(to, 1)); err != nil {
 		t.Fatal(err)
@@ -234,7 +235,7 @@ func TestWhatLiesThereWithoutConditions(t *testing.T) {
 	if r := runOf(t, over(to, 1)); r.Claimed != 1 || r.Cluster != fleet.Cluster {
 		t.Errorf("the copy is %+v", r)
 	}
-	if list, err := c.List(t.Context(), durabletest.JobName); err != nil || len(list) != 1 || list[0].State != Unread {
+	if list, err := c.List(t.Context(), durabletest.JobName); err != nil || len(list) != 1 || list[0].State != find.Unread {
 		t.Errorf("listed: %+v, %v", list, err)
 	}
 	if _, err := c.Sweep(t.Context(), found[0].Run, time.Minute); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/catalog/objects"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
@@ -19,7 +20,7 @@ import (
 
 // Attempt is one try to write one generation of a run. Its number tells its objects from those of all other tries.
 type Attempt struct {
-	Run        Run
+	Run        find.Run
 	Generation replica.Generation
 	Write      uint64
 }
@@ -86,7 +87,7 @@ func (c *Catalog) earlier(ctx context.Context, a Attempt, name string, parts []P
 		if err == nil {
 			return w, true, nil
 		}
-		if damage.Fatal(err) != nil && !errors.Is(err, ErrLocked) {
+		if damage.Fatal(err) != nil && !errors.Is(err, find.ErrLocked) {
 			return w, false, err
 		}
 		err = nil
@@ -102,7 +103,7 @@ func (c *Catalog) WriteGroup(ctx context.Context, a Attempt, p Part) (format.Wri
 // WriteFrozen writes the frozen part of a group, twice, unless it is there. A file that has the very part stays as it is, whoever wrote it:
 // the indexes of other generations name its bytes. A twin that rotted or went is written anew, from the other one or from memory. What is
 // there is looked at once in the life of a catalog, and after each read that failed.
-func (c *Catalog) WriteFrozen(ctx context.Context, r Run, p Part) (w format.Written, err error) {
+func (c *Catalog) WriteFrozen(ctx context.Context, r find.Run, p Part) (w format.Written, err error) {
 	name := frozenName(p.Manifest, 'a')
 	if w, ok := c.seen(r, name); ok {
 		return w, nil
@@ -114,7 +115,7 @@ func (c *Catalog) WriteFrozen(ctx context.Context, r Run, p Part) (w format.Writ
 	return w, nil
 }
 
-func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Written, err error) {
+func (c *Catalog) freeze(ctx context.Context, r find.Run, p Part) (good format.Written, err error) {
 	twins, err := c.twins(ctx, r, p.Manifest)
 	if err != nil {
 		return good, err
@@ -160,7 +161,7 @@ func (c *Catalog) freeze(ctx context.Context, r Run, p Part) (good format.Writte
 
 // twins are the names of a frozen part. Encrypted ones are looked for: what is encrypted to others than these recipients, or to nobody, is
 // another file. Who has no key of them cannot tell what lies there, and writes beside it.
-func (c *Catalog) twins(ctx context.Context, r Run, m replica.Manifest) (twins [2]format.Name, err error) {
+func (c *Catalog) twins(ctx context.Context, r find.Run, m replica.Manifest) (twins [2]format.Name, err error) {
 	n := frozenName(m, 'a')
 	if c.keys.Seals() && c.keys.Check() == nil {
 		begins := strings.TrimSuffix(r.Key(n), ".a"+path.Ext(n.String())) + "."
@@ -186,9 +187,9 @@ func sealedTwins(n format.Name, seal string) (twins [2]format.Name) {
 }
 
 // frozenThere looks at one twin of a frozen part: whether it has the part, and every byte of it.
-func (c *Catalog) frozenThere(ctx context.Context, r Run, n format.Name, m replica.Manifest) (w format.Written, err error) {
+func (c *Catalog) frozenThere(ctx context.Context, r find.Run, n format.Name, m replica.Manifest) (w format.Written, err error) {
 	w, err = c.isWritten(ctx, r, n, []replica.Manifest{m})
-	if errors.Is(err, ErrLocked) { // its name says that a key of these opens it
+	if errors.Is(err, find.ErrLocked) { // its name says that a key of these opens it
 		err = fmt.Errorf("%s: %w: it was changed: no key opens it", n, store.ErrCorrupt)
 	}
 	return w, err
@@ -196,7 +197,7 @@ func (c *Catalog) frozenThere(ctx context.Context, r Run, n format.Name, m repli
 
 // isWritten looks at an object that somebody may have written: whether it has these parts and no others, and every byte of them. It is
 // read, whatever checksum the store has of it: that may be of something else than all of its bytes.
-func (c *Catalog) isWritten(ctx context.Context, r Run, n format.Name, parts []replica.Manifest) (w format.Written, err error) {
+func (c *Catalog) isWritten(ctx context.Context, r find.Run, n format.Name, parts []replica.Manifest) (w format.Written, err error) {
 	key := r.Key(n)
 	info, err := c.objects.Stat(ctx, key)
 	if err != nil {
@@ -267,7 +268,7 @@ func frozenName(m replica.Manifest, twin byte) format.Name {
 	return format.Name{Kind: format.SharedKind, Group: m.Part.Index, Root: m.Root, Twin: twin}
 }
 
-func (c *Catalog) seen(r Run, n format.Name) (format.Written, bool) {
+func (c *Catalog) seen(r find.Run, n format.Name) (format.Written, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w, ok := c.frozen[r.Key(n)]
@@ -275,14 +276,14 @@ func (c *Catalog) seen(r Run, n format.Name) (format.Written, bool) {
 }
 
 // see remembers a frozen part that was looked at, and was whole.
-func (c *Catalog) see(r Run, n format.Name, w format.Written) {
+func (c *Catalog) see(r find.Run, n format.Name, w format.Written) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.frozen[r.Key(n)] = w
 }
 
 // doubt has the next write of a frozen part look at what lies there.
-func (c *Catalog) doubt(r Run, n format.Name) {
+func (c *Catalog) doubt(r find.Run, n format.Name) {
 	n.Twin, n.Seal = 'a', ""
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -291,7 +292,7 @@ func (c *Catalog) doubt(r Run, n format.Name) {
 }
 
 // write uploads one object.
-func (c *Catalog) write(ctx context.Context, r Run, n format.Name, parts []Part) (w format.Written, err error) {
+func (c *Catalog) write(ctx context.Context, r find.Run, n format.Name, parts []Part) (w format.Written, err error) {
 	sources := make([]format.Source, len(parts))
 	for i, p := range parts {
 		if p.Manifest.Job != r.ID {

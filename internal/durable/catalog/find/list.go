@@ -1,4 +1,4 @@
-package catalog
+package find
 
 import (
 	"cmp"
@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
-	"github.com/replicad/replicad/internal/durable/catalog/objects"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
@@ -49,108 +47,18 @@ type Keeper struct {
 	Since time.Time // by the store's clock
 }
 
-// book is what listing says of one run.
-type book struct {
-	place   format.Place
-	commits map[replica.Generation]store.Info
-	claims  []format.Name
-	pins    map[replica.Generation][]Keeper
-	reads   map[replica.Generation]format.Name // the newest of each
-	records []format.Name                      // all reads
-	marked  map[replica.Generation]time.Time   // when the newest read was noted, by the store's times
-	trash   map[replica.Generation]bool
-	loose   map[replica.Generation]int // objects behind the newest commit, by generation
-}
-
-// open reads what listing says of the first run behind from, in three ranges of keys; next is where the run after it is looked for, empty
-// where there is none.
-func (c *Catalog) book(ctx context.Context, job, from string) (b *book, next string, err error) {
-	b = &book{commits: make(map[replica.Generation]store.Info), pins: make(map[replica.Generation][]Keeper),
-		reads: make(map[replica.Generation]format.Name), marked: make(map[replica.Generation]time.Time),
-		trash: make(map[replica.Generation]bool), loose: make(map[replica.Generation]int)}
-	newest := ""
-	err = c.objects.List(ctx, job+"/"+format.RunsBegin, from, func(info store.Info) error {
-		p, name, ok := split(info.Key)
-		switch {
-		case !ok:
-			return nil // nothing of ours
-		case b.place == (format.Place{}):
-			b.place = p
-		case p != b.place:
-			return objects.ErrStop
-		}
-		if name >= format.FrozenPrefix {
-			return objects.ErrStop
-		}
-		if n := format.ParseName(name); n.Kind == format.CommitKind {
-			b.commits[n.Generation], newest = info, max(newest, format.StepName(n.Generation))
-		} else if n.Kind == format.ClaimKind {
-			b.claims = append(b.claims, n)
-		}
-		return nil
-	})
-	if err != nil || b.place == (format.Place{}) {
-		return nil, "", err
-	}
-	prefix := b.place.Prefix()
-	err = c.objects.List(ctx, prefix, prefix+format.PinPrefix[:1], func(info store.Info) error {
-		name := strings.TrimPrefix(info.Key, prefix)
-		if name >= format.StepPrefix {
-			return objects.ErrStop
-		}
-		b.note(format.ParseName(name), info)
-		return nil
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	err = c.objects.List(ctx, job+"/"+format.RunsBegin, prefix+max(newest+"0", format.StepPrefix), func(info store.Info) error {
-		p, name, ok := split(info.Key)
-		if !ok {
-			return nil
-		}
-		if p != b.place {
-			next = after(b.place)
-			return objects.ErrStop
-		}
-		b.note(format.ParseName(name), info)
-		return nil
-	})
-	return b, next, err
-}
-
-// note takes one key of a run.
-func (b *book) note(n format.Name, info store.Info) {
-	switch n.Kind {
-	case format.PinKind:
-		b.pins[n.Generation] = append(b.pins[n.Generation], Keeper{n.Who, info.Modified})
-	case format.ReadKind:
-		b.records = append(b.records, n)
-		if was, ok := b.reads[n.Generation]; !ok || n.Outweighs(was) {
-			b.reads[n.Generation], b.marked[n.Generation] = n, info.Modified
-		}
-	case format.TrashKind:
-		b.trash[n.Generation] = true
-	case format.ShardKind, format.IndexKind:
-		if _, committed := b.commits[n.Generation]; !committed {
-			b.loose[n.Generation]++
-		}
-	case format.Stray, format.CommitKind, format.ClaimKind, format.SharedKind, format.KeptKind, format.RunKind, format.SummaryKind:
-	}
-}
-
 // List says what there is of a name, by listing and by hints: the last run first, and in it the newest generation. A COMMIT is read only
 // where the summary does not have it. Unfinished generations are those behind the newest commit; Sweep finds all.
-func (c *Catalog) List(ctx context.Context, job string) (list []Listed, err error) {
+func (c *Finder) List(ctx context.Context, job string) (list []Listed, err error) {
 	return c.listed(ctx, job, false)
 }
 
 // ListNamed is List with the UUIDs of the runs, which take three requests each.
-func (c *Catalog) ListNamed(ctx context.Context, job string) (list []Listed, err error) {
+func (c *Finder) ListNamed(ctx context.Context, job string) (list []Listed, err error) {
 	return c.listed(ctx, job, true)
 }
 
-func (c *Catalog) listed(ctx context.Context, job string, named bool) (list []Listed, err error) {
+func (c *Finder) listed(ctx context.Context, job string, named bool) (list []Listed, err error) {
 	if err := replica.CheckJobName(job); err != nil {
 		return nil, err
 	}
@@ -173,14 +81,14 @@ func (c *Catalog) listed(ctx context.Context, job string, named bool) (list []Li
 		}
 	}
 	slices.SortStableFunc(list, func(a, b Listed) int {
-		return cmp.Or(cmp.Compare(b.Run.Order, a.Run.Order), cmp.Compare(b.Run.Run, a.Run.Run), newer(b.Row.Position, b.Generation,
+		return cmp.Or(cmp.Compare(b.Run.Order, a.Run.Order), cmp.Compare(b.Run.Run, a.Run.Run), Newer(b.Row.Position, b.Generation,
 			a.Row.Position, a.Generation))
 	})
 	return list, nil
 }
 
 // rows makes the lines of one run. Its own words and its claim are read only where there is another run to be ordered against.
-func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Listed, err error) {
+func (c *Finder) rows(ctx context.Context, b *book, several bool) (list []Listed, err error) {
 	r := Run{Place: b.place}
 	if several {
 		if r, err = c.run(ctx, b.place, append([]format.Name{}, b.claims...)); err != nil {
@@ -217,7 +125,7 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 		l := &list[i]
 		_, ok := known[l.Generation]
 		if !ok {
-			com, err := c.readCommit(ctx, r, l.Generation)
+			com, err := c.ReadCommit(ctx, r, l.Generation)
 			switch {
 			case errors.Is(err, store.ErrAbsent):
 				l.State, l.Why = Deleting, "its commit went while it was listed"
@@ -261,7 +169,7 @@ func (c *Catalog) rows(ctx context.Context, b *book, several bool) (list []Liste
 }
 
 // whyBad is what a read that failed found.
-func (c *Catalog) whyBad(ctx context.Context, p format.Place, n format.Name) error {
+func (c *Finder) whyBad(ctx context.Context, p format.Place, n format.Name) error {
 	plain := errors.New("its newest whole read failed")
 	b, _, err := c.objects.Get(ctx, p.Key(n))
 	if err != nil {
@@ -273,17 +181,4 @@ func (c *Catalog) whyBad(ctx context.Context, p format.Place, n format.Name) err
 	}
 	text := fmt.Sprintf("%s (read back on %s by %s)", said.Error, time.Unix(said.At, 0).UTC().Format("2006-01-02 15:04 MST"), said.Who)
 	return damage.New(n.String(), damage.WholeFile, said.Error, errors.New(text))
-}
-
-func (c *Catalog) readCommit(ctx context.Context, r Run, g replica.Generation) (*format.Commit, error) {
-	key := r.Key(format.Name{Kind: format.CommitKind, Generation: g})
-	b, _, err := c.objects.Get(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	com, err := format.ParseCommit(b, r.Place, r.ID, g)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
-	}
-	return com, nil
 }
