@@ -31,7 +31,7 @@ const side = 9
 var houses = [][]string{
 	{
 		"internal/durable/catalog/damage", "internal/durable/catalog/objects",
-		"internal/durable/catalog/find",
+		"internal/durable/catalog/find", "internal/durable/catalog/read", "internal/durable/catalog/diff",
 		"internal/durable/catalog",
 	},
 }
@@ -80,7 +80,14 @@ var walls = map[string]wall{
 		"replica", "internal/durable/catalog/damage", "internal/durable/catalog/objects", "internal/durable/format",
 		"internal/durable/sealed", "internal/durable/store",
 	}, nil},
-	"internal/durable/catalog": {3, []string{"replica", "internal/durable/catalog/damage", "internal/durable/catalog/find", "internal/durable/catalog/objects", "internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store"}, nil},
+	"internal/durable/catalog/read": {3, []string{
+		"replica", "internal/durable/catalog/damage", "internal/durable/catalog/find", "internal/durable/catalog/objects",
+		"internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store",
+	}, nil},
+	"internal/durable/catalog/diff": {3, []string{
+		"replica", "internal/durable/catalog/find", "internal/durable/catalog/read", "internal/durable/format", "internal/durable/safetensors",
+	}, nil},
+	"internal/durable/catalog": {3, []string{"replica", "internal/durable/catalog/damage", "internal/durable/catalog/diff", "internal/durable/catalog/find", "internal/durable/catalog/objects", "internal/durable/catalog/read", "internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store"}, nil},
 
 	"internal/durable/formats":             {1, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/formats/pickles":     {1, []string{}, nil},

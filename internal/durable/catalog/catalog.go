@@ -29,6 +29,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/catalog/objects"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -64,6 +65,7 @@ type Options struct {
 // Catalog is the tier over one root.
 type Catalog struct {
 	*find.Finder
+	*read.Reader
 	objects *objects.Writer
 	who     string
 	host    string
@@ -73,19 +75,15 @@ type Catalog struct {
 	keys    *sealed.Keys
 	weak    bool // the store ignores conditions
 
-	mu sync.Mutex
-	// Guarded by mu, by the key of the first twin: frozen files that were seen whole since the start or the last failed read.
-	frozen map[string]format.Written
-	// frozen files, each twin by its key, that were read back whole since the start or the last failed read
-	backed map[string]bool
-	kept   map[store.Info]keptLook // tars of runs' files that were read; guarded by mu
+	mu   sync.Mutex
+	kept map[store.Info]keptLook // tars of runs' files that were read; guarded by mu
 }
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
 	asks := objects.New(st, objects.Options{Now: o.Now, Pause: o.Pause, Lanes: o.Lanes, Note: o.Note, Unconditional: o.Unconditional})
 	c := &Catalog{objects: asks, who: o.Who, host: o.Host, now: o.Now, best: o.Best, most: o.Largest, keys: o.Keys, weak: o.Unconditional,
-		frozen: make(map[string]format.Written), backed: make(map[string]bool), kept: make(map[store.Info]keptLook)}
+		kept: make(map[store.Info]keptLook)}
 	if c.who == "" {
 		c.who = "user-" + fmt.Sprint(os.Getuid())
 	}
@@ -96,6 +94,7 @@ func New(st store.Store, o Options) *Catalog {
 		c.now = time.Now
 	}
 	c.Finder = find.New(asks.Reader, c.keys, c.now)
+	c.Reader = read.New(asks.Reader, c.Finder, c.keys)
 	return c
 }
 

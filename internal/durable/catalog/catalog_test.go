@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/diff"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
@@ -676,14 +677,14 @@ func TestDiff(t *testing.T) {
 	mustWrite(t, c, gen(2), 2)
 	mustWrite(t, c, gen(4), 2)
 	found, _ := finds(t, c)
-	if d, err := Diff(t.Context(), c, found[0], c, found[0]); err != nil || len(d) != 0 {
+	if d, err := diff.Generations(t.Context(), c, found[0], c, found[0]); err != nil || len(d) != 0 {
 		t.Errorf("with itself: %v, %v", d, err)
 	}
-	list, err := Diff(t.Context(), c, found[1], c, found[0])
+	list, err := diff.Generations(t.Context(), c, found[1], c, found[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := make(map[string]Difference)
+	seen := make(map[string]diff.Difference)
 	for _, d := range list {
 		seen[fmt.Sprint(d.Tensor, d.Index)] = d
 	}
@@ -693,7 +694,7 @@ func TestDiff(t *testing.T) {
 	}
 	mustWrite(t, c, gen(6), 1)
 	found, _ = finds(t, c)
-	list, err = Diff(t.Context(), c, found[1], c, found[0])
+	list, err = diff.Generations(t.Context(), c, found[1], c, found[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -705,20 +706,6 @@ func TestDiff(t *testing.T) {
 	}
 	if missing != 7 { // group 1's regions, frozen ones among them
 		t.Errorf("%d missing of group 1: %v", missing, list)
-	}
-}
-
-func TestNumbers(t *testing.T) {
-	for _, tc := range []struct {
-		t    replica.DType
-		b    []byte
-		want float64
-	}{{replica.F16, []byte{0x00, 0x3c}, 1}, {replica.F16, []byte{0x01, 0x00}, 5.960464477539063e-08}, {replica.F16, []byte{0x00, 0xc0}, -2}, {replica.BF16, []byte{0x80, 0x3f}, 1},
-		{replica.F8E4M3, []byte{0x38}, 1}, {replica.F8E4M3, []byte{0x7e}, 448}, {replica.F8E4M3, []byte{0x01}, 0.001953125}, {replica.F8E8M0, []byte{0x80}, 2}, {replica.F8E4M3FNUZ, []byte{0x40}, 1}, {replica.F8E4M3FNUZ, []byte{0x7f}, 240}, {replica.F8E5M2FNUZ, []byte{0x40}, 1}, {replica.F8E5M2FNUZ, []byte{0x7f}, 57344}, {replica.F8E5M2, []byte{0x3c}, 1}, {replica.F8E5M2, []byte{0x7b}, 57344},
-		{replica.I8, []byte{0xff}, -1}, {replica.U8, []byte{0xff}, 255}, {replica.Bool, []byte{1}, 1}, {replica.I16, []byte{0xfe, 0xff}, -2}} {
-		if got := number(tc.t, tc.b); got != tc.want {
-			t.Errorf("%v %x is %v, want %v", tc.t, tc.b, got, tc.want)
-		}
 	}
 }
 

@@ -8,10 +8,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
-	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -69,7 +67,7 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 	if err := fits(files, roots); err != nil {
 		return nil, nil, err
 	}
-	layouts, err := c.layouts(ctx, a.Run, files)
+	layouts, err := c.Reader.Layouts(ctx, a.Run, files)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -163,7 +161,7 @@ func (c *Catalog) there(ctx context.Context, r find.Run, w *format.Written) erro
 	for _, key := range keys {
 		info, err := c.objects.Stat(ctx, r.Under(key))
 		if err != nil {
-			c.doubt(r, format.ParseName(key))
+			c.Reader.Doubt(r, format.ParseName(key))
 			return err
 		}
 		if info.Size != int64(w.File.Bytes) {
@@ -172,14 +170,14 @@ func (c *Catalog) there(ctx context.Context, r find.Run, w *format.Written) erro
 			err = c.objects.Whole(ctx, r.Under(key), w.File, true)
 		}
 		if err != nil {
-			c.doubt(r, format.ParseName(key))
+			c.Reader.Doubt(r, format.ParseName(key))
 			return err
 		}
 	}
 	if w.Object != nil {
 		return nil
 	}
-	o, _, err := c.object(ctx, r, w.File, w.File.Key)
+	o, _, err := c.Reader.Object(ctx, r, w.File, w.File.Key)
 	w.Object = o
 	return err
 }
@@ -190,27 +188,6 @@ func sealedTo(sealed bool, tag string) string {
 		return "without encryption"
 	}
 	return fmt.Sprintf("encrypted to recipients with tag %q", tag)
-}
-
-// object reads the header of a file. The second is what decrypts ranges of the file; nil: it is not encrypted.
-func (c *Catalog) object(ctx context.Context, r find.Run, f format.File, key string) (*format.Object, *sealed.File, error) {
-	if n := f.Header; n < 8 || n > f.Plain() {
-		return nil, nil, fmt.Errorf("%s: a header of %d bytes in %d", key, n, f.Plain())
-	}
-	head, s, err := c.head(ctx, r.Under(key), f)
-	if errors.Is(err, find.ErrLocked) && f.SHA256 != "" {
-		if werr := c.objects.Whole(ctx, r.Under(key), f, true); werr != nil { // it was changed: the key is not what is missing
-			err = werr
-		}
-	}
-	if err != nil {
-		return nil, nil, damage.Lying(key, err)
-	}
-	o, err := format.ParseObject(head, f.Plain())
-	if err != nil {
-		return nil, nil, damage.New(key, damage.WholeFile, "its header is damaged", fmt.Errorf("%s: %w", key, err))
-	}
-	return o, s, nil
 }
 
 // fits compares what lies in files with what the job has committed.
@@ -231,46 +208,6 @@ func fits(files []format.Written, roots map[replica.Part]replica.Digest) error {
 		}
 	}
 	return nil
-}
-
-// layouts reads how the groups' tensors lie over the ranks, where they say so. A layout of another version, or one that is no layout, says
-// nothing: the tensors are there all the same.
-func (c *Catalog) layouts(ctx context.Context, r find.Run, files []format.Written) (map[uint32]map[string]format.Shard, error) {
-	out := make(map[uint32]map[string]format.Shard)
-	for _, w := range files {
-		for i := range w.Object.Parts {
-			p := &w.Object.Parts[i]
-			if p.Manifest.Part.Kind != replica.FrozenPart {
-				continue
-			}
-			b, err := w.Layout, error(nil)
-			if b == nil {
-				b, err = c.layoutOf(ctx, r, w, p)
-			}
-			if errors.Is(err, find.ErrNone) {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			if l, err := format.ParseLayout(b); err == nil {
-				out[p.Manifest.Part.Index] = l
-			}
-		}
-	}
-	return out, nil
-}
-
-// layoutOf reads a group's layout out of its frozen part, of a file whose header was read by somebody.
-func (c *Catalog) layoutOf(ctx context.Context, r find.Run, w format.Written, p *format.Packed) ([]byte, error) {
-	var s *sealed.File
-	if w.File.Sealed > 0 {
-		var err error
-		if _, s, err = c.object(ctx, r, w.File, w.File.Key); err != nil {
-			return nil, err
-		}
-	}
-	return c.reader(r, w.File, s, w.Object.Head, p).region(ctx, format.LayoutRegion)
 }
 
 // maxSummary bounds the rows that the hint keeps: the newest.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -85,7 +86,7 @@ func (c *Catalog) copyAll(ctx context.Context, f find.Found, to *Catalog) (mende
 	mended = mended || wrote && there
 	switch {
 	case bad || mended || finished:
-		err = to.ReadBack(ctx, f.Run, f.Generation, How{Cold: true}, nil)
+		err = to.ReadBack(ctx, f.Run, f.Generation, read.How{Cold: true}, nil)
 	case !there:
 		err = to.ReadBackNew(ctx, f.Run, f.Generation)
 	}
@@ -119,12 +120,12 @@ func (c *Catalog) copied(ctx context.Context, f find.Found) (there, bad bool, er
 
 // ReadBack reads a generation whole, and records what that found: nil, or damage. After any other error nothing is known of it, and nothing
 // recorded.
-func (c *Catalog) ReadBack(ctx context.Context, r find.Run, g replica.Generation, how How, progress func(read, of uint64)) error {
+func (c *Catalog) ReadBack(ctx context.Context, r find.Run, g replica.Generation, how read.How, progress func(read, of uint64)) error {
 	f, err := c.Finder.Get(ctx, r, g)
 	if err != nil {
 		return err
 	}
-	_, err = c.VerifyAs(ctx, f, how, progress)
+	_, err = c.Reader.VerifyAs(ctx, f, how, progress)
 	if err != nil && !damage.Is(err) {
 		return err
 	}
@@ -315,7 +316,7 @@ func (c *Catalog) copyAnew(ctx context.Context, f find.Found, to *Catalog) error
 	if !mended {
 		return to.ReadBackNew(ctx, f.Run, f.Generation)
 	}
-	return to.ReadBack(ctx, f.Run, f.Generation, How{Cold: true}, nil)
+	return to.ReadBack(ctx, f.Run, f.Generation, read.How{Cold: true}, nil)
 }
 
 // anewThere reports whether a copy of a generation is in the target, and whole. Another generation there, or one that is encrypted
@@ -335,13 +336,13 @@ func (c *Catalog) anewThere(ctx context.Context, f find.Found, to *Catalog) (the
 	if err == nil || !damage.Is(err) || errors.Is(err, format.ErrNewer) {
 		return err == nil, false, err
 	}
-	if _, serr := c.VerifyAs(ctx, f, How{}, nil); serr != nil {
+	if _, serr := c.Reader.VerifyAs(ctx, f, read.How{}, nil); serr != nil {
 		return false, false, serr
 	}
 	to.objects.Note(fmt.Errorf("step %d of job %s was damaged in %s and is written anew: %w", f.Generation.Step, f.Job, to.Finder.URL(),
 		err))
 	for _, key := range f.Frozen {
-		to.doubt(f.Run, format.ParseName(key))
+		to.Reader.Doubt(f.Run, format.ParseName(key))
 	}
 	return false, true, to.delete(ctx, f.Run, f.Generation, "it was damaged: a copy takes its place")
 }
@@ -365,7 +366,7 @@ func sameAnew(g, f *find.Found, keys *sealed.Keys) bool {
 // readThrough reads a generation whole. Twins that are bad are written anew, and a record of a read that failed does not outlive one that
 // did not.
 func (c *Catalog) readThrough(ctx context.Context, g find.Found) error {
-	faults, err := c.VerifyAs(ctx, g, How{Cold: true}, nil)
+	faults, err := c.Reader.VerifyAs(ctx, g, read.How{Cold: true}, nil)
 	if err != nil {
 		return err
 	}
@@ -418,16 +419,16 @@ func (c *Catalog) layoutsOf(ctx context.Context, f find.Found) (map[uint32]map[s
 		if file.Twin == "" {
 			continue // no frozen part lies in it
 		}
-		o, _, err := c.object(ctx, f.Run, file, file.Key)
+		o, _, err := c.Reader.Object(ctx, f.Run, file, file.Key)
 		if err != nil {
-			if o, _, err = c.object(ctx, f.Run, file, file.Twin); err != nil {
+			if o, _, err = c.Reader.Object(ctx, f.Run, file, file.Twin); err != nil {
 				return nil, err
 			}
 			file.Key, file.Twin = file.Twin, ""
 		}
 		files = append(files, format.Written{File: file, Object: o})
 	}
-	return c.layouts(ctx, f.Run, files)
+	return c.Reader.Layouts(ctx, f.Run, files)
 }
 
 // copyFileAnew writes the parts of a file as one of the target.
@@ -437,7 +438,7 @@ func (c *Catalog) copyFileAnew(ctx context.Context, f find.Found, i int, to *Cat
 		if at.File != i {
 			continue
 		}
-		rd, err := c.open(ctx, f, at.Part)
+		rd, err := c.Reader.Open(ctx, f, at.Part)
 		if err != nil {
 			return w, err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/store"
 )
@@ -46,7 +47,7 @@ func TestAnotherChecksumIsADoubt(t *testing.T) {
 		t.Errorf("it is %s, %v", stateIn(t, c, f), err)
 	}
 	m.Bend(f.Run.Under(f.Index.Files[0].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	if err := c.ReadBack(t.Context(), f.Run, f.Generation, How{Back: true}, nil); !damage.Is(err) && f.Index.Files[0].Twin == "" {
+	if err := c.ReadBack(t.Context(), f.Run, f.Generation, read.How{Back: true}, nil); !damage.Is(err) && f.Index.Files[0].Twin == "" {
 		t.Errorf("a flipped byte reads with %v", err)
 	}
 	// What the store has the very checksum of is not read.
@@ -58,7 +59,7 @@ func TestAnotherChecksumIsADoubt(t *testing.T) {
 		return nil
 	}
 	plain := over(m, 1)
-	if err := plain.ReadBack(t.Context(), f.Run, f.Generation, How{Back: true}, nil); err != nil || reads != 0 {
+	if err := plain.ReadBack(t.Context(), f.Run, f.Generation, read.How{Back: true}, nil); err != nil || reads != 0 {
 		t.Errorf("%d reads, %v", reads, err)
 	}
 }

@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
-	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
@@ -58,15 +56,6 @@ func (c *Catalog) sealTar(tar []byte) ([]byte, error) {
 	return c.keys.SealBytes(tar)
 }
 
-// openTar gives the tar that lies in what a run carries. ErrLocked: it is encrypted, and no key here opens it.
-func (c *Catalog) openTar(b []byte) ([]byte, error) {
-	if !sealed.Is(b) {
-		return b, nil
-	}
-	tar, err := c.keys.OpenBytes(b)
-	return tar, damage.Corrupted(err)
-}
-
 // keptFiles looks at the tar that a run carries, and reads it whole the first time. ErrAbsent: it carries none.
 func (c *Catalog) keptFiles(ctx context.Context, r find.Run) (there format.Ref, err error) {
 	key := r.Under(format.KeptKey)
@@ -85,7 +74,7 @@ func (c *Catalog) keptFiles(ctx context.Context, r find.Run) (there format.Ref, 
 		return there, err
 	}
 	is := keptLook{ref: format.Ref{Key: format.KeptKey, Bytes: uint64(len(b)), SHA256: format.Sum(b)}}
-	tar, err := c.openTar(b)
+	tar, err := c.Reader.OpenTar(b)
 	if err == nil {
 		_, err = kept.List(bytes.NewReader(tar))
 	}
@@ -114,66 +103,6 @@ func (c *Catalog) carried(ctx context.Context, r find.Run) (*format.Ref, error) 
 	return nil, err
 }
 
-// ReadKept reads the files that a generation's run carries, as they were when it was committed; none where its COMMIT names none. Its bytes
-// are checked before the first file is given.
-func (c *Catalog) ReadKept(ctx context.Context, f find.Found, each func(file kept.File, content io.Reader) error) error {
-	if f.KeptFiles == nil {
-		return nil
-	}
-	b, err := c.keptBytes(ctx, f)
-	if err == nil {
-		b, err = c.openTar(b)
-	}
-	if err != nil {
-		return fmt.Errorf("read the files kept with generation %v of job %s: %w", f.Generation, f.Job, err)
-	}
-	return kept.Read(bytes.NewReader(b), each)
-}
-
-// keptBytes reads the tar that a COMMIT names.
-func (c *Catalog) keptBytes(ctx context.Context, f find.Found) ([]byte, error) {
-	want := f.KeptFiles
-	b, _, err := c.objects.Get(ctx, f.Run.Under(want.Key))
-	if err != nil {
-		return nil, damage.Lying(want.Key, err)
-	}
-	if got := format.Sum(b); uint64(len(b)) != want.Bytes || got != want.SHA256 {
-		return nil, damage.New(want.Key, damage.WholeFile, "SHA-256 differs",
-			fmt.Errorf("%s: %w: %d bytes, SHA-256 %s; the commit says %d, %s", want.Key, store.ErrCorrupt, len(b), got, want.Bytes,
-				want.SHA256))
-	}
-	return b, nil
-}
-
-// verifyKept reads the tar that a COMMIT names. What is wrong with it is no damage of the state: the generation is resumed from as before.
-func (c *Catalog) verifyKept(ctx context.Context, f find.Found, how How) (*Fault, error) {
-	if f.KeptFiles == nil {
-		return nil, nil
-	}
-	if how.Pace != nil {
-		if err := how.Pace(ctx, int(f.KeptFiles.Bytes)); err != nil {
-			return nil, err
-		}
-	}
-	read := func() error {
-		if how.Cold {
-			c.objects.Forget(ctx, f.Run.Under(f.KeptFiles.Key))
-			defer c.objects.Forget(ctx, f.Run.Under(f.KeptFiles.Key))
-		}
-		_, err := c.keptBytes(ctx, f)
-		return err
-	}
-	err := read()
-	if damage.Is(err) { // what memory or the network did to one read the next does not repeat
-		how.Cold = true
-		err = read()
-	}
-	if err == nil || !damage.Is(err) {
-		return nil, err
-	}
-	return &Fault{Key: f.KeptFiles.Key, What: err.Error(), Beside: true}, nil
-}
-
 // copyKept takes the files that a generation's run carries along. What is wrong with them, here or there, is told, and the state is copied
 // all the same. anew: they are written as the target writes, which may be encrypted to others or to nobody.
 func (c *Catalog) copyKept(ctx context.Context, f find.Found, to *Catalog, anew bool) error {
@@ -191,9 +120,9 @@ func (c *Catalog) copyKept(ctx context.Context, f find.Found, to *Catalog, anew 
 	case damage.Fatal(err) != nil:
 		return err
 	}
-	b, rerr := c.keptBytes(ctx, f)
+	b, rerr := c.Reader.KeptBytes(ctx, f)
 	if rerr == nil && anew {
-		if b, rerr = c.openTar(b); rerr == nil {
+		if b, rerr = c.Reader.OpenTar(b); rerr == nil {
 			b, rerr = to.sealTar(b)
 		}
 	}

@@ -1,11 +1,15 @@
 package catalog
 
 import (
+	"context"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/diff"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/replica"
 )
 
 // What is found.
@@ -16,6 +20,21 @@ type (
 	Listed  = find.Listed
 	State   = find.State
 )
+
+// What is read.
+type (
+	ShardReader = read.ShardReader
+	Fault       = read.Fault
+	How         = read.How
+)
+
+// Difference is one line of what two generations differ in.
+type Difference = diff.Difference
+
+// Diff compares two generations, tensor by tensor and group by group, each byte of both checked as it is read.
+func Diff(ctx context.Context, catA *Catalog, a Found, catB *Catalog, b Found) ([]Difference, error) {
+	return diff.Generations(ctx, catA, a, catB, b)
+}
 
 // The states of a generation.
 const (
@@ -37,6 +56,11 @@ var (
 
 // KeptBy is what pins of a generation say: whether it is kept for good, until when people keep it, and whether somebody reads it.
 func KeptBy(pins []format.Pin) (kept bool, until time.Time, open bool) { return find.KeptBy(pins) }
+
+// Regions reads the regions of a part that are asked for, by name, each checked.
+func Regions(sh ShardReader, want func(replica.Region) bool) (map[string][]byte, error) {
+	return read.Regions(sh, want)
+}
 
 // Plain says in a few words, for people, why a read failed.
 func Plain(err error) string { return damage.Plain(err) }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/replica"
 )
@@ -19,7 +20,7 @@ func (c *Catalog) Remember(ctx context.Context, f find.Found, met error) (bad, u
 	if !damage.Is(met) || ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // nothing is known of it: a canceled read tells nothing
 	}
-	how := How{Cold: true}
+	how := read.How{Cold: true}
 	var d *damage.Damage
 	if errors.As(met, &d) {
 		of := slices.IndexFunc(f.Index.Files,
@@ -27,9 +28,9 @@ func (c *Catalog) Remember(ctx context.Context, f find.Found, met error) (bad, u
 		if of < 0 {
 			return nil, nil
 		}
-		how.only = f.Index.Files[of].Key
+		how.Only = f.Index.Files[of].Key
 	}
-	if _, bad = c.VerifyAs(ctx, f, how, nil); !damage.Is(bad) {
+	if _, bad = c.Reader.VerifyAs(ctx, f, how, nil); !damage.Is(bad) {
 		return nil, nil
 	}
 	return bad, c.MarkDamaged(ctx, f, bad)
@@ -38,7 +39,7 @@ func (c *Catalog) Remember(ctx context.Context, f find.Found, met error) (bad, u
 // ReadBackNew reads a generation that was just written whole, and records what that found: an error is damage. What could not be read or
 // recorded is unread, and told of: it is written all the same.
 func (c *Catalog) ReadBackNew(ctx context.Context, r find.Run, g replica.Generation) error {
-	err := c.ReadBack(ctx, r, g, How{Cold: true, Back: true}, nil)
+	err := c.ReadBack(ctx, r, g, read.How{Cold: true, Back: true}, nil)
 	switch {
 	case damage.Is(err):
 		return fmt.Errorf("step %d of job %s was written, and is damaged: %w", g.Step, r.Job, err)

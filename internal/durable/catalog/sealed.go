@@ -2,64 +2,12 @@ package catalog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 
-	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
-	"github.com/replicad/replicad/internal/durable/sealed"
-	"github.com/replicad/replicad/internal/durable/store"
 )
-
-// readRange reads what lies in a file from byte off on; s is nil where it is not encrypted. One range of the file is read for it.
-func (c *Catalog) readRange(ctx context.Context, key string, s *sealed.File, off uint64, b []byte) error {
-	if s == nil {
-		return c.objects.Range(ctx, key, int64(off), b)
-	}
-	from, n := s.Span(off, uint64(len(b)))
-	span := make([]byte, n)
-	if err := c.objects.Range(ctx, key, int64(from), span); err != nil {
-		return err
-	}
-	return damage.Corrupted(s.Decrypt(b, off, span))
-}
-
-// unlock opens a file. One that no key opens may have been changed, or be whole and encrypted to others: its digest tells, and it counts as
-// damaged no sooner, since what is damaged is deleted.
-func (c *Catalog) unlock(first []byte, size uint64) (*sealed.File, error) {
-	s, err := c.keys.Open(first, size)
-	if errors.Is(err, find.ErrLocked) {
-		err = fmt.Errorf("%w: durable_recipients was another on the node that wrote it: add the key of that to durable_identities (--identity)", err)
-	}
-	return s, damage.Corrupted(err)
-}
-
-// head reads the first bytes of what lies in a file, f.Header of them, with the file's envelope in one request.
-func (c *Catalog) head(ctx context.Context, key string, f format.File) (head []byte, s *sealed.File, err error) {
-	first := f.Header
-	if f.Sealed > 0 {
-		from, n := sealed.Span(f.Plain(), f.Sealed, 0, f.Header)
-		first = from + n
-	}
-	var b []byte
-	err = c.objects.Again(ctx, func() error {
-		b = make([]byte, first) // not used again after an error
-		return c.objects.Range(ctx, key, 0, b)
-	})
-	if err != nil || f.Sealed == 0 {
-		return b, nil, err
-	}
-	if s, err = c.unlock(b, f.Bytes); err == nil && s.Envelope() != f.Sealed {
-		err = fmt.Errorf("%w: %d bytes lie before what is encrypted, its writer said %d", store.ErrCorrupt, s.Envelope(), f.Sealed)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	head = make([]byte, f.Header)
-	return head, s, damage.Corrupted(s.Decrypt(head, 0, b[f.Sealed:]))
-}
 
 // sealing has fill's bytes encrypted on their way into a file, where the catalog has recipients: how large the file is, and how much lies
 // before them.

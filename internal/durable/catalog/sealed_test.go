@@ -11,6 +11,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/diff"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
@@ -269,7 +270,7 @@ func TestEncryptedTakesNoMoreRequests(t *testing.T) {
 		st.requests.Store(0)
 		checkWhole(t, c, found[0], 2)
 		for _, p := range found[0].Index.Parts {
-			rd, err := c.open(t.Context(), found[0], p.Part)
+			rd, err := c.Open(t.Context(), found[0], p.Part)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -312,7 +313,7 @@ func TestWithoutAKey(t *testing.T) {
 		locked("open", err)
 		_, err = c.Tensors(t.Context(), f)
 		locked("tensors", err)
-		_, err = Diff(t.Context(), c, f, c, f)
+		_, err = diff.Generations(t.Context(), c, f, c, f)
 		locked("diff", err)
 		locked("copy anew", c.CopyAnew(t.Context(), f, over(memory.New(), 1)))
 		if _, err := c.Strip(t.Context(), f, "test", true); err == nil || !strings.Contains(err.Error(), "--decrypt") {

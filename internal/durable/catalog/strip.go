@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -101,7 +102,7 @@ func (c *Catalog) unpinned(ctx context.Context, f find.Found) error {
 type bare struct {
 	Part
 	at    format.PartAt // the former
-	from  *reader
+	from  read.ShardReader
 	moved []moved // by where they lie now
 	freed uint64
 	chunk int // of the former part, that buf has; -1: none
@@ -112,7 +113,7 @@ type bare struct {
 type moved struct{ now, was replica.Region }
 
 func (c *Catalog) bare(ctx context.Context, f find.Found, at format.PartAt) (*bare, error) {
-	from, err := c.open(ctx, f, at.Part)
+	from, err := c.Reader.Open(ctx, f, at.Part)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +235,7 @@ func (c *Catalog) rewrite(ctx context.Context, f find.Found, parts []*bare) (was
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	layouts, err := c.layouts(ctx, f.Run, files)
+	layouts, err := c.Reader.Layouts(ctx, f.Run, files)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -258,7 +259,7 @@ func (c *Catalog) rewrite(ctx context.Context, f find.Found, parts []*bare) (was
 	if com, b, err = c.putIndex(ctx, a, Fleet{Cluster: f.Cluster}, said, x); err != nil {
 		return nil, nil, nil, err
 	}
-	_, err = c.VerifyAs(ctx, find.Found{Commit: *com, Run: f.Run, Index: x}, How{Cold: true}, nil)
+	_, err = c.Reader.VerifyAs(ctx, find.Found{Commit: *com, Run: f.Run, Index: x}, read.How{Cold: true}, nil)
 	return was, com, b, err
 }
 
@@ -288,9 +289,9 @@ func (c *Catalog) rewritten(ctx context.Context, f find.Found, a Attempt, parts 
 				return nil, err
 			}
 		}
-		o, _, err := c.object(ctx, f.Run, file, file.Key)
+		o, _, err := c.Reader.Object(ctx, f.Run, file, file.Key)
 		if err != nil && file.Twin != "" {
-			o, _, err = c.object(ctx, f.Run, file, file.Twin)
+			o, _, err = c.Reader.Object(ctx, f.Run, file, file.Twin)
 		}
 		if err != nil {
 			return nil, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -45,7 +46,7 @@ func bytesOf(t testing.TB, c *Catalog, f find.Found, part replica.Part) map[stri
 		t.Fatal(err)
 	}
 	defer sh.Close()
-	got, err := Regions(sh, func(replica.Region) bool { return true })
+	got, err := read.Regions(sh, func(replica.Region) bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,13 +105,13 @@ func (c *Catalog) WriteGroup(ctx context.Context, a Attempt, p Part) (format.Wri
 // there is looked at once in the life of a catalog, and after each read that failed.
 func (c *Catalog) WriteFrozen(ctx context.Context, r find.Run, p Part) (w format.Written, err error) {
 	name := frozenName(p.Manifest, 'a')
-	if w, ok := c.seen(r, name); ok {
+	if w, ok := c.Reader.Seen(r, name); ok {
 		return w, nil
 	}
 	if w, err = c.freeze(ctx, r, p); err != nil {
 		return w, fmt.Errorf("write the frozen part of group %d of job %s: %w", p.Manifest.Part.Index, r.Job, err)
 	}
-	c.see(r, name, w)
+	c.Reader.See(r, name, w)
 	return w, nil
 }
 
@@ -207,7 +207,7 @@ func (c *Catalog) isWritten(ctx context.Context, r find.Run, n format.Name, part
 	if w.File.Header, w.File.Sealed, err = c.headBytes(ctx, key, info.Size); err != nil {
 		return w, err
 	}
-	o, s, err := c.object(ctx, r, w.File, w.File.Key)
+	o, s, err := c.Reader.Object(ctx, r, w.File, w.File.Key)
 	if err != nil {
 		return w, err
 	}
@@ -216,7 +216,7 @@ func (c *Catalog) isWritten(ctx context.Context, r find.Run, n format.Name, part
 			return w, fmt.Errorf("%s: %w: it has not %v with root %v", key, store.ErrCorrupt, m.Part, m.Root)
 		}
 	}
-	if w.File.SHA256, err = c.readFile(ctx, r, w.File, w.File.Key, o, s, nil, func(uint64) {}); err == nil {
+	if w.File.SHA256, err = c.Reader.ReadFile(ctx, r, w.File, w.File.Key, o, s, nil, func(uint64) {}); err == nil {
 		w.Object = o
 	}
 	return w, err
@@ -252,7 +252,7 @@ func (c *Catalog) headBytes(ctx context.Context, key string, size int64) (n, env
 
 // firstOf decrypts the first 8 bytes of what lies in an object, out of its own first ones.
 func (c *Catalog) firstOf(b []byte, size uint64) (first []byte, envelope uint64, err error) {
-	s, err := c.unlock(b, size)
+	s, err := c.Reader.Unlock(b, size)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -266,29 +266,6 @@ func (c *Catalog) firstOf(b []byte, size uint64) (first []byte, envelope uint64,
 
 func frozenName(m replica.Manifest, twin byte) format.Name {
 	return format.Name{Kind: format.SharedKind, Group: m.Part.Index, Root: m.Root, Twin: twin}
-}
-
-func (c *Catalog) seen(r find.Run, n format.Name) (format.Written, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	w, ok := c.frozen[r.Key(n)]
-	return w, ok
-}
-
-// see remembers a frozen part that was looked at, and was whole.
-func (c *Catalog) see(r find.Run, n format.Name, w format.Written) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.frozen[r.Key(n)] = w
-}
-
-// doubt has the next write of a frozen part look at what lies there.
-func (c *Catalog) doubt(r find.Run, n format.Name) {
-	n.Twin, n.Seal = 'a', ""
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.frozen, r.Key(n))
-	clear(c.backed)
 }
 
 // write uploads one object.

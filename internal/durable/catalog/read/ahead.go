@@ -1,4 +1,4 @@
-package catalog
+package read
 
 import (
 	"context"
@@ -15,7 +15,7 @@ var errClosed = errors.New("the reader was closed")
 // ahead reads the bytes of a part in blocks, and the next ones while these are used: chunks are small, and a request takes long whatever it
 // brings. Chunks that are asked for in order are read once.
 type ahead struct {
-	c     *Catalog
+	c     *Reader
 	ctx   context.Context // ends with the reader
 	stop  context.CancelCauseFunc
 	key   string
@@ -37,7 +37,7 @@ type fetched struct {
 	err  error
 }
 
-func (c *Catalog) ahead(ctx context.Context, key string, s *sealed.File, base, size uint64) *ahead {
+func (c *Reader) ahead(ctx context.Context, key string, s *sealed.File, base, size uint64) *ahead {
 	a := &ahead{c: c, key: key, seal: s, base: base, size: size, block: uint64(c.objects.Block)}
 	a.ctx, a.stop = context.WithCancelCause(ctx)
 	return a

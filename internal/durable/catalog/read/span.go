@@ -1,4 +1,4 @@
-package catalog
+package read
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 // ReadSpan reads n chunks from chunk i on as one range of the file, into dst, grown if it is too short: who wants a few rows of a large
 // part reads no more than the chunks that they lie in. Each chunk is checked. One that differs is read again by itself, and from the twin.
 // After an error dst must not be used again.
-func (rd *reader) ReadSpan(i, n int, dst []byte) ([]byte, error) {
+func (rd *shard) ReadSpan(i, n int, dst []byte) ([]byte, error) {
 	m := &rd.p.Manifest
 	if i < 0 || n < 1 || i >= len(m.Chunks) || n > len(m.Chunks)-i {
 		return nil, fmt.Errorf("%s: %d chunks from %d on, of %d", rd.keys[0], n, i, len(m.Chunks))
@@ -55,7 +55,7 @@ func (rd *reader) ReadSpan(i, n int, dst []byte) ([]byte, error) {
 
 // packed reads what lies in the file of some chunks, into the end of dst, or of what takes its place: gaps are put between from the
 // beginning on.
-func (rd *reader) packed(i, n int, dst []byte) (all, got []byte, err error) {
+func (rd *shard) packed(i, n int, dst []byte) (all, got []byte, err error) {
 	var begin, size uint64
 	for k := range n {
 		from, packed, err := extent(rd.p, i+k)

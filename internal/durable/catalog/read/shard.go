@@ -1,4 +1,4 @@
-package catalog
+package read
 
 import (
 	"context"
@@ -28,9 +28,9 @@ type ShardReader interface {
 	Close()
 }
 
-// reader reads one part of a file.
-type reader struct {
-	c     *Catalog
+// shard reads one part of a file.
+type shard struct {
+	c     *Reader
 	ctx   context.Context // of whoever opened it: ShardReader's calls have none
 	run   find.Run
 	keys  []string // the file, and its twin
@@ -41,96 +41,27 @@ type reader struct {
 	ahead *ahead       // nil: each chunk is a request
 }
 
-func (c *Catalog) reader(r find.Run, f format.File, s *sealed.File, head uint64, p *format.Packed) *reader {
-	rd := &reader{c: c, run: r, keys: []string{f.Key}, data: head + p.At, seal: s, p: p}
+func (c *Reader) reader(r find.Run, f format.File, s *sealed.File, head uint64, p *format.Packed) *shard {
+	rd := &shard{c: c, run: r, keys: []string{f.Key}, data: head + p.At, seal: s, p: p}
 	if f.Twin != "" {
 		rd.keys = append(rd.keys, f.Twin)
 	}
 	return rd
 }
 
-// OpenShard opens a part of a generation. Bytes are checked as they are read; of a frozen part either twin serves. Calls of the reader end
-// with ctx.
-func (c *Catalog) OpenShard(ctx context.Context, f find.Found, part replica.Part) (ShardReader, error) {
-	rd, err := c.open(ctx, f, part)
-	if err != nil {
-		return nil, fmt.Errorf("open %v of generation %v of job %s: %w", part, f.Generation, f.Job, err)
-	}
-	return rd, nil
-}
+func (rd *shard) Manifest() replica.Manifest { return rd.p.Manifest }
 
-func (c *Catalog) open(ctx context.Context, f find.Found, part replica.Part) (*reader, error) {
-	if err := f.Readable(); err != nil {
-		return nil, err
-	}
-	at, ok := f.Index.Part(part)
-	if !ok {
-		return nil, errors.New("the index does not list it")
-	}
-	file := f.Index.Files[at.File]
-	o, s, err := c.object(ctx, f.Run, file, file.Key)
-	if err == nil {
-		err = c.belongs(f, file, o)
-	}
-	if err != nil && file.Twin != "" {
-		c.doubt(f.Run, format.ParseName(file.Key))
-		var twinErr error
-		if o, s, twinErr = c.object(ctx, f.Run, file, file.Twin); twinErr == nil {
-			twinErr = c.belongs(f, file, o)
-		}
-		if twinErr == nil {
-			err = nil
-			file.Key, file.Twin = file.Twin, ""
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	p, _ := o.Part(part)
-	if part.Kind == replica.FrozenPart {
-		// The file is every cluster's and every generation's. Whoever loads a part wants to know of which it is.
-		p.Manifest.Cluster, p.Manifest.Generation = f.Cluster, f.Generation
-	}
-	rd := c.reader(f.Run, file, s, o.Head, p)
-	rd.ctx = ctx
-	if size := p.Layout.Size(); size > 0 {
-		rd.ahead = c.ahead(ctx, f.Run.Under(file.Key), s, rd.data, size)
-	}
-	return rd, nil
-}
-
-// belongs reports whether a file has the parts that its generation's index lists in it, and no others.
-func (c *Catalog) belongs(f find.Found, file format.File, o *format.Object) error {
-	n := 0
-	for _, at := range f.Index.Parts {
-		if f.Index.Files[at.File].Key != file.Key {
-			continue
-		}
-		n++
-		p, ok := o.Part(at.Part)
-		if !ok || p.Manifest.Root != at.Root || p.Manifest.Job != f.Commit.Run || at.Part.Kind != replica.FrozenPart &&
-			p.Manifest.Generation != f.Generation {
-			return damage.Lying(file.Key, fmt.Errorf("%w: it has not %v with root %v", store.ErrCorrupt, at.Part, at.Root))
-		}
-	}
-	if n != len(o.Parts) || o.Head != file.Header {
-		return damage.Lying(file.Key, fmt.Errorf("%w: it has %d parts, the index lists %d", store.ErrCorrupt, len(o.Parts), n))
-	}
-	return nil
-}
-
-func (rd *reader) Manifest() replica.Manifest { return rd.p.Manifest }
-func (rd *reader) Regions() []replica.Region  { return rd.p.Regions }
+func (rd *shard) Regions() []replica.Region { return rd.p.Regions }
 
 // Close ends what is read ahead. Chunks can still be read.
-func (rd *reader) Close() {
+func (rd *shard) Close() {
 	if rd.ahead != nil {
 		rd.ahead.close()
 	}
 }
 
 // ReadChunk reads chunk i into dst, grown if it is too short, and checks it against its digest.
-func (rd *reader) ReadChunk(i int, dst []byte) ([]byte, error) {
+func (rd *shard) ReadChunk(i int, dst []byte) ([]byte, error) {
 	if m := &rd.p.Manifest; rd.ahead != nil && i >= 0 && i < len(m.Chunks) {
 		_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
 		if uint64(cap(dst)) < n {
@@ -148,7 +79,7 @@ func (rd *reader) ReadChunk(i int, dst []byte) ([]byte, error) {
 	return rd.chunk(rd.ctx, i, dst) // by itself, from the twin too
 }
 
-func (rd *reader) chunk(ctx context.Context, i int, dst []byte) ([]byte, error) {
+func (rd *shard) chunk(ctx context.Context, i int, dst []byte) ([]byte, error) {
 	m := &rd.p.Manifest
 	if i < 0 || i >= len(m.Chunks) {
 		return nil, fmt.Errorf("%s: chunk %d of %d", rd.keys[0], i, len(m.Chunks))
@@ -177,7 +108,7 @@ func (rd *reader) chunk(ctx context.Context, i int, dst []byte) ([]byte, error) 
 			return dst, nil
 		}
 		if len(rd.keys) > 1 {
-			rd.c.doubt(rd.run, format.ParseName(rd.keys[which]))
+			rd.c.Doubt(rd.run, format.ParseName(rd.keys[which]))
 		}
 		errs = append(errs, err)
 	}
@@ -185,7 +116,7 @@ func (rd *reader) chunk(ctx context.Context, i int, dst []byte) ([]byte, error) 
 }
 
 // try reads a chunk from one file: what lies in it of the chunk is one range, which the gaps are put into.
-func (rd *reader) try(key string, i int, dst []byte, read func(from uint64, b []byte) error) error {
+func (rd *shard) try(key string, i int, dst []byte, read func(from uint64, b []byte) error) error {
 	m := &rd.p.Manifest
 	from, size, err := extent(rd.p, i)
 	if err != nil {
@@ -241,7 +172,7 @@ func scatter(p *format.Packed, i int, dst, packed []byte) error {
 }
 
 // region reads one region of the part, checked.
-func (rd *reader) region(ctx context.Context, name string) ([]byte, error) {
+func (rd *shard) region(ctx context.Context, name string) ([]byte, error) {
 	return regionOf(rd.p.Manifest, rd.p.Layout.Regions, name, func(i int, dst []byte) ([]byte, error) { return rd.chunk(ctx, i, dst) })
 }
 
