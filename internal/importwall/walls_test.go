@@ -32,6 +32,7 @@ var houses = [][]string{
 	{
 		"internal/durable/catalog/damage", "internal/durable/catalog/objects",
 		"internal/durable/catalog/find", "internal/durable/catalog/read", "internal/durable/catalog/diff",
+		"internal/durable/catalog/hints", "internal/durable/catalog/write", "internal/durable/catalog/keep", "internal/durable/catalog/move",
 		"internal/durable/catalog",
 	},
 }
@@ -84,10 +85,32 @@ var walls = map[string]wall{
 		"replica", "internal/durable/catalog/damage", "internal/durable/catalog/find", "internal/durable/catalog/objects",
 		"internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store",
 	}, nil},
+	"internal/durable/catalog/hints": {3, []string{
+		"replica", "internal/durable/catalog/find", "internal/durable/catalog/objects", "internal/durable/format",
+	}, nil},
+	"internal/durable/catalog/write": {3, []string{
+		"replica", "internal/durable/catalog/damage", "internal/durable/catalog/find", "internal/durable/catalog/hints",
+		"internal/durable/catalog/objects", "internal/durable/catalog/read",
+		"internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store",
+	}, nil},
+	"internal/durable/catalog/keep": {3, []string{
+		"replica", "internal/durable/catalog/damage", "internal/durable/catalog/find", "internal/durable/catalog/hints",
+		"internal/durable/catalog/objects", "internal/durable/catalog/read", "internal/durable/format", "internal/durable/store",
+	}, nil},
+	"internal/durable/catalog/move": {3, []string{
+		"replica", "internal/durable/catalog/damage", "internal/durable/catalog/find", "internal/durable/catalog/hints",
+		"internal/durable/catalog/keep", "internal/durable/catalog/objects", "internal/durable/catalog/read", "internal/durable/catalog/write",
+		"internal/durable/format", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store",
+	}, nil},
 	"internal/durable/catalog/diff": {3, []string{
 		"replica", "internal/durable/catalog/find", "internal/durable/catalog/read", "internal/durable/format", "internal/durable/safetensors",
 	}, nil},
-	"internal/durable/catalog": {3, []string{"replica", "internal/durable/catalog/damage", "internal/durable/catalog/diff", "internal/durable/catalog/find", "internal/durable/catalog/objects", "internal/durable/catalog/read", "internal/durable/format", "internal/durable/kept", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/store"}, nil},
+	"internal/durable/catalog": {3, []string{
+		"replica", "internal/durable/catalog/damage", "internal/durable/catalog/diff", "internal/durable/catalog/find",
+		"internal/durable/catalog/hints", "internal/durable/catalog/keep", "internal/durable/catalog/move",
+		"internal/durable/catalog/objects", "internal/durable/catalog/read", "internal/durable/catalog/write", "internal/durable/format",
+		"internal/durable/sealed", "internal/durable/store",
+	}, nil},
 
 	"internal/durable/formats":             {1, []string{"replica"}, []string{"golang.org/x/sys/unix"}},
 	"internal/durable/formats/pickles":     {1, []string{}, nil},

@@ -15,34 +15,26 @@
 // With recipients, what it writes of index and parts is encrypted, object by object, on its way into the buffers that are sent. COMMIT says
 // of the files what a generation is verified, copied and deleted by without a key.
 //
-// A Catalog may be used by several goroutines. It keeps no truth of its own: all of it can be made anew over the same store. The package
-// imports format, kept, safetensors, sealed, store and replica; it must not know any store by name.
+// A Catalog may be used by several goroutines. It keeps no truth of its own: all of it can be made anew over the same store. The packages
+// below it are its parts, and know no store by name.
 package catalog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/hints"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
+	"github.com/replicad/replicad/internal/durable/catalog/move"
 	"github.com/replicad/replicad/internal/durable/catalog/objects"
 	"github.com/replicad/replicad/internal/durable/catalog/read"
-	"github.com/replicad/replicad/internal/durable/format"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/sealed"
 	"github.com/replicad/replicad/internal/durable/store"
 )
-
-// ErrCommitted marks a second, different COMMIT of a generation.
-var ErrCommitted = errors.New("already has another commit")
-
-// ErrFenced marks what a fleet may not do any more: another one claimed the epoch, or a later one.
-var ErrFenced = errors.New("another fleet owns the run")
-
-// ErrPinned marks a generation that somebody keeps, or reads.
-var ErrPinned = errors.New("pinned")
 
 // Options of a catalog. The zero value is for programs that only read.
 type Options struct {
@@ -52,6 +44,7 @@ type Options struct {
 	Now   func() time.Time                           // for what is written for people, and the ends of pins
 	Pause func(context.Context, time.Duration) error // between tries; nil waits
 	Lanes int                                        // requests at once for one thing: parts of an upload, blocks, files [4]
+	Block int64                                      // how much of an object is read at once, in bytes [8 MiB]
 	// Best is the metric that best.json goes by, empty for none; Largest: its largest value is the best.
 	Best    string
 	Largest bool
@@ -62,65 +55,48 @@ type Options struct {
 	Unconditional bool
 }
 
-// Catalog is the tier over one root.
+// Catalog is the tier over one root: what finds, reads, writes, keeps and moves generations there.
 type Catalog struct {
 	*find.Finder
 	*read.Reader
-	objects *objects.Writer
-	who     string
-	host    string
-	now     func() time.Time
-	best    string // the metric of best.json
-	most    bool   // its largest value is the best
-	keys    *sealed.Keys
-	weak    bool // the store ignores conditions
-
-	mu   sync.Mutex
-	kept map[store.Info]keptLook // tars of runs' files that were read; guarded by mu
+	*hints.Hints
+	*write.Writer
+	*keep.Keeper
+	*move.Mover
 }
 
 // New makes a catalog over a store, which stays the caller's to close.
 func New(st store.Store, o Options) *Catalog {
-	asks := objects.New(st, objects.Options{Now: o.Now, Pause: o.Pause, Lanes: o.Lanes, Note: o.Note, Unconditional: o.Unconditional})
-	c := &Catalog{objects: asks, who: o.Who, host: o.Host, now: o.Now, best: o.Best, most: o.Largest, keys: o.Keys, weak: o.Unconditional,
-		kept: make(map[store.Info]keptLook)}
-	if c.who == "" {
-		c.who = "user-" + fmt.Sprint(os.Getuid())
+	if o.Who == "" {
+		o.Who = "user-" + fmt.Sprint(os.Getuid())
 	}
-	if c.host == "" {
-		c.host, _ = os.Hostname() // a log without it is still one
+	if o.Host == "" {
+		o.Host, _ = os.Hostname() // a log without it is still one
 	}
-	if c.now == nil {
-		c.now = time.Now
+	if o.Now == nil {
+		o.Now = time.Now
 	}
-	c.Finder = find.New(asks.Reader, c.keys, c.now)
-	c.Reader = read.New(asks.Reader, c.Finder, c.keys)
-	return c
+	asks := objects.New(st, objects.Options{
+		Now: o.Now, Pause: o.Pause, Lanes: o.Lanes, Block: o.Block, Note: o.Note, Unconditional: o.Unconditional,
+	})
+	f := find.New(asks.Reader, o.Keys, o.Now)
+	r := read.New(asks.Reader, f, o.Keys)
+	h := hints.New(asks, hints.Options{Who: o.Who, Host: o.Host, Now: o.Now, Best: o.Best, Largest: o.Largest,
+		Unconditional: o.Unconditional})
+	w := write.New(asks, f, r, h, write.Options{Who: o.Who, Keys: o.Keys, Now: o.Now, Unconditional: o.Unconditional})
+	k := keep.New(asks, f, r, h, o.Who, o.Now)
+	return &Catalog{Finder: f, Reader: r, Hints: h, Writer: w, Keeper: k, Mover: move.New(asks, f, r, h, w, k, o.Keys)}
 }
 
-// root makes sure that the root is of a format that this program knows, and marks it where nothing does. A mark that is damaged is put anew
-// where runs lie below it: each document has its format's number too.
-func (c *Catalog) root(ctx context.Context) error {
-	b, err := format.SealRoot()
-	if err != nil {
-		return err
-	}
-	there, err := c.objects.PutOnce(ctx, format.RootKey, b)
-	if there == nil {
-		return err
-	}
-	err = format.ParseRoot(there)
-	if !errors.Is(err, format.ErrCorrupt) {
-		return err
-	}
-	err = fmt.Errorf("%s/%s: %w", c.Finder.URL(), format.RootKey, err)
-	if jobs, jerr := c.Finder.Jobs(ctx); jerr != nil || len(jobs) == 0 {
-		return errors.Join(fmt.Errorf("%w: it is none of replicad's: move it elsewhere, or take another place for checkpoints", err), jerr)
-	}
-	_, rerr := c.objects.Replace(ctx, format.RootKey, b, func(there []byte) bool {
-		return !errors.Is(format.ParseRoot(there),
-			format.ErrCorrupt)
-	})
-	c.objects.Note(err)
-	return rerr
+// Copy takes a generation to another catalog, under the same names: files, index, COMMIT last. One that is there already is no error;
+// mended: files of it were damaged or missing, and were written anew. The source keeps the generation meanwhile, where it can be written
+// to.
+func (c *Catalog) Copy(ctx context.Context, f Found, to *Catalog) (mended bool, err error) {
+	return c.Mover.Copy(ctx, f, to.Mover)
+}
+
+// CopyAnew is Copy of what lies in a generation: it is read, each byte checked, and written as the target writes, which may be without
+// encryption, or to others. Where the very parts are there already they are read, and written anew if they are damaged.
+func (c *Catalog) CopyAnew(ctx context.Context, f Found, to *Catalog) error {
+	return c.Mover.CopyAnew(ctx, f, to.Mover)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/catalog/diff"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -27,10 +28,13 @@ import (
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 var (
-	fleet = Fleet{durabletest.Cluster, "fleet-1", 1}
+	fleet = write.Fleet{Cluster: durabletest.Cluster, Name: "fleet-1", Epoch: 1}
 	began = time.Date(2026, 11, 25, 17, 16, 0, 0, time.UTC)
 	now   = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 )
+
+// block has parts have several.
+const block = 1 << 10
 
 // over is a catalog that waits for nothing.
 func over(st store.Store, lanes int) *Catalog {
@@ -42,15 +46,13 @@ var encrypting *sealed.Keys
 
 // with is one that encrypts, with further options.
 func with(st store.Store, lanes int, keys *sealed.Keys, further ...func(*Options)) *Catalog {
-	o := Options{Who: "ada", Host: "h", Keys: keys, Lanes: lanes}
+	o := Options{Who: "ada", Host: "h", Keys: keys, Lanes: lanes, Block: block}
 	o.Now = func() time.Time { return now }
 	o.Pause = func(ctx context.Context, _ time.Duration) error { return ctx.Err() }
 	for _, set := range further {
 		set(&o)
 	}
-	c := New(st, o)
-	c.objects.Block = 1 << 10 // parts have several
-	return c
+	return New(st, o)
 }
 
 // noting gives a catalog somebody who hears of hints that could not be written.
@@ -61,7 +63,9 @@ func ignoring(is bool) func(*Options) { return func(o *Options) { o.Unconditiona
 
 func gen(step replica.Step) replica.Generation { return replica.Generation{Epoch: 1, Step: step} }
 
-func part(p durabletest.Part) Part { return Part{p.Manifest, p.Regions, p.Read} }
+func part(p durabletest.Part) write.Part {
+	return write.Part{Manifest: p.Manifest, Regions: p.Regions, Read: p.Read}
+}
 
 // wrote does what a job does for a generation, as attempt n.
 func wrote(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64) (*format.Commit, error) {
@@ -70,11 +74,11 @@ func wrote(ctx context.Context, c *Catalog, g replica.Generation, groups int, n 
 	return writeAs(ctx, c, g, groups, n, fleet)
 }
 
-func writeAs(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64, fleet Fleet) (*format.Commit, error) {
+func writeAs(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64, fleet write.Fleet) (*format.Commit, error) {
 	return writeMade(ctx, c, durabletest.Make(g, groups), n, fleet)
 }
 
-func writeMade(ctx context.Context, c *Catalog, made durabletest.Generation, n uint64, fleet Fleet) (*format.Commit, error) {
+func writeMade(ctx context.Context, c *Catalog, made durabletest.Generation, n uint64, fleet write.Fleet) (*format.Commit, error) {
 	g := made.Generation
 	r, err := c.Begin(ctx, format.Run{Job: durabletest.JobName, ID: durabletest.Job, Owner: 7, Began: began.UnixMilli()})
 	if err != nil {
@@ -83,7 +87,7 @@ func writeMade(ctx context.Context, c *Catalog, made durabletest.Generation, n u
 	if err := c.Claim(ctx, r, fleet); err != nil {
 		return nil, err
 	}
-	a := Attempt{r, g, n}
+	a := write.Attempt{Run: r, Generation: g, Write: n}
 	var files []format.Written
 	roots := make(map[replica.Part]replica.Digest)
 	for i, p := range made.Groups {
@@ -99,7 +103,7 @@ func writeMade(ctx context.Context, c *Catalog, made durabletest.Generation, n u
 		files = append(files, f, w)
 		roots[p.Manifest.Part] = p.Manifest.Root
 	}
-	w, err := c.WriteObject(ctx, a, NodeObject("b"), part(made.Private[0]), part(made.Private[1]))
+	w, err := c.WriteObject(ctx, a, write.NodeObject("b"), part(made.Private[0]), part(made.Private[1]))
 	if err != nil {
 		return nil, err
 	}
@@ -206,12 +210,12 @@ func TestCommitOnce(t *testing.T) {
 	checkWhole(t, c, found[0], 2)
 	other := durabletest.Make(gen(2), 1)
 	r := found[0].Run
-	a := Attempt{r, gen(2), 30}
+	a := write.Attempt{Run: r, Generation: gen(2), Write: 30}
 	w, err := c.WriteGroup(t.Context(), a, part(other.Groups[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := c.WriteObject(t.Context(), a, NodeObject("b"), part(other.Private[0]), part(other.Private[1]))
+	p, err := c.WriteObject(t.Context(), a, write.NodeObject("b"), part(other.Private[0]), part(other.Private[1]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,14 +254,14 @@ func TestWriteRefuses(t *testing.T) {
 	mustWrite(t, c, gen(1), 1)
 	before := m.Keys()
 	found, _ := finds(t, c)
-	a := Attempt{found[0].Run, gen(2), 17}
+	a := write.Attempt{Run: found[0].Run, Generation: gen(2), Write: 17}
 	good := part(durabletest.Make(gen(2), 1).Groups[0])
-	with := func(read func(i int, dst []byte) ([]byte, error)) Part {
-		return Part{good.Manifest, good.Regions, read}
+	with := func(read func(i int, dst []byte) ([]byte, error)) write.Part {
+		return write.Part{Manifest: good.Manifest, Regions: good.Regions, Read: read}
 	}
 	other := good
 	other.Manifest.Job = replica.JobID{9}
-	for name, p := range map[string]Part{
+	for name, p := range map[string]write.Part{
 		"bytes": with(func(i int, dst []byte) ([]byte, error) {
 			b, err := good.Read(i, dst)
 			if i == len(good.Manifest.Chunks)-1 {
@@ -379,9 +383,9 @@ func (f *flipping) ReadRange(ctx context.Context, key string, off int64, b []byt
 }
 
 // tryOf is the key of the one object of a name.
-func tryOf(t *testing.T, c *Catalog, a Attempt, name string) string {
+func tryOf(t *testing.T, c *Catalog, a write.Attempt, name string) string {
 	t.Helper()
-	list, err := c.tries(t.Context(), a, name)
+	list, err := c.Tries(t.Context(), a, name)
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%v, %v", list, err)
 	}
@@ -397,7 +401,7 @@ func TestSwapped(t *testing.T) {
 	found, _ := finds(t, c)
 	of := func(g replica.Generation) []string {
 		return []string{found[0].Run.Key(format.Name{Kind: format.CommitKind, Generation: g}), found[0].Run.Key(format.Name{Kind: format.IndexKind, Generation: g, Write: 17}),
-			tryOf(t, c, Attempt{found[0].Run, g, 17}, "group-0"), tryOf(t, c, Attempt{found[0].Run, g, 17}, "node-b")}
+			tryOf(t, c, write.Attempt{Run: found[0].Run, Generation: g, Write: 17}, "group-0"), tryOf(t, c, write.Attempt{Run: found[0].Run, Generation: g, Write: 17}, "node-b")}
 	}
 	for i, key := range of(gen(4)) {
 		s := m.Clone()
@@ -435,23 +439,23 @@ func TestFence(t *testing.T) {
 		t.Fatal(runs, err)
 	}
 	r := runs[0]
-	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil {
+	if err := c.Claim(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "fleet-2", Epoch: 2}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil {
+	if err := c.Claim(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "fleet-2", Epoch: 2}); err != nil {
 		t.Errorf("its own claim again: %v", err)
 	}
-	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, fleet.Name, 2}); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "fleet-2") || !strings.Contains(err.Error(), "--resume") {
+	if err := c.Claim(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: fleet.Name, Epoch: 2}); !errors.Is(err, write.ErrFenced) || !strings.Contains(err.Error(), "fleet-2") || !strings.Contains(err.Error(), "--resume") {
 		t.Errorf("a claimed epoch: %v", err)
 	}
-	if _, err := wrote(t.Context(), c, gen(4), 1, 18); !errors.Is(err, ErrFenced) {
+	if _, err := wrote(t.Context(), c, gen(4), 1, 18); !errors.Is(err, write.ErrFenced) {
 		t.Errorf("the former fleet commits: %v", err)
 	}
 	if found, _ := finds(t, c); len(found) != 1 {
 		t.Errorf("found %d", len(found))
 	}
 	// What was restored keeps its name of an earlier epoch: the epoch that counts is the job's present one.
-	if com, err := writeAs(t.Context(), c, gen(6), 1, 19, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil || com.Position.Epoch != 2 {
+	if com, err := writeAs(t.Context(), c, gen(6), 1, 19, write.Fleet{Cluster: fleet.Cluster, Name: "fleet-2", Epoch: 2}); err != nil || com.Position.Epoch != 2 {
 		t.Errorf("the fleet that owns the run: %v", err)
 	}
 }
@@ -485,7 +489,7 @@ func TestRunsOfAName(t *testing.T) {
 	if got := order(); got != "321" {
 		t.Errorf("order %s", got)
 	}
-	if err := c.Claim(t.Context(), runs[1], Fleet{fleet.Cluster, "f", 4}); err != nil {
+	if err := c.Claim(t.Context(), runs[1], write.Fleet{Cluster: fleet.Cluster, Name: "f", Epoch: 4}); err != nil {
 		t.Fatal(err)
 	}
 	if got := order(); got != "231" {
@@ -551,7 +555,7 @@ func TestListIsCheap(t *testing.T) {
 		}
 		rows = append(rows, com.Row())
 	}
-	if err := c.summarize(t.Context(), f.Run.Place, func(was []format.Row) []format.Row { return append(was, rows...) }); err != nil {
+	if err := c.Summarize(t.Context(), f.Run.Place, func(was []format.Row) []format.Row { return append(was, rows...) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Pin(t.Context(), f.Run, gen(7), "ada", "paper", time.Time{}); err != nil {
@@ -733,7 +737,7 @@ func TestPartsAreReadOnce(t *testing.T) {
 			}
 		}
 		sh.Close()
-		if got := p.bytes.Load(); got > int64(len(want.Bytes)) || p.ranges.Load() > int64(len(want.Bytes))/c.objects.Block+1 {
+		if got := p.bytes.Load(); got > int64(len(want.Bytes)) || p.ranges.Load() > int64(len(want.Bytes))/block+1 {
 			t.Errorf("%d lanes: %d bytes in %d requests, of a part of %d", lanes, got, p.ranges.Load(), len(want.Bytes))
 		}
 		if sh, err = c.OpenShard(t.Context(), found[0], replica.OfGroup(0)); err != nil {

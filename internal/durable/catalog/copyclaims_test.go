@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/replica"
@@ -24,10 +25,10 @@ func epochs(t *testing.T, c *Catalog, r find.Run) (list []replica.Epoch) {
 }
 
 // resumes has a fleet take the run in the next epoch, and commit a generation in it.
-func resumes(t *testing.T, c *Catalog, name string) Fleet {
+func resumes(t *testing.T, c *Catalog, name string) write.Fleet {
 	t.Helper()
 	f := find0(t, c)[0]
-	fleet := Fleet{Cluster: durabletest.Cluster, Name: name}
+	fleet := write.Fleet{Cluster: durabletest.Cluster, Name: name}
 	e, _, err := c.Resume(t.Context(), f.Run, fleet, f.Position.Epoch)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -326,7 +328,7 @@ func TestDeleteAtEveryCallOfAPin(t *testing.T) {
 			break
 		}
 		left := mustGet(t, over(m.Clone(), 1), r)
-		if err == nil && len(left) == 0 || errors.Is(delErr, ErrPinned) && len(left) == 0 || delErr == nil && err == nil {
+		if err == nil && len(left) == 0 || errors.Is(delErr, keep.ErrPinned) && len(left) == 0 || delErr == nil && err == nil {
 			t.Fatalf("call %d: pin %v, delete %v, left %d", n, err, delErr, len(left))
 		}
 	}
@@ -481,7 +483,7 @@ func TestSweepSpares(t *testing.T) {
 	found, _ := finds(t, c)
 	r := found[0].Run
 	made := durabletest.Make(gen(4), 1)
-	if _, err := c.WriteGroup(t.Context(), Attempt{r, gen(4), 18}, part(made.Groups[0])); err != nil {
+	if _, err := c.WriteGroup(t.Context(), write.Attempt{Run: r, Generation: gen(4), Write: 18}, part(made.Groups[0])); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.Upload(t.Context(), r.Under("step-00000004.e1/node-b.w18.safetensors"), 10); err != nil {
@@ -517,7 +519,7 @@ func TestPinsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Delete(t.Context(), r, gen(2), "test"); !errors.Is(err, ErrPinned) {
+	if err := c.Delete(t.Context(), r, gen(2), "test"); !errors.Is(err, keep.ErrPinned) {
 		t.Errorf("leased, and deleted: %v", err)
 	}
 	if found, _ := finds(t, c); len(found) != 1 {
@@ -527,7 +529,7 @@ func TestPinsEnd(t *testing.T) {
 	if pins, err := late.Pinned(t.Context(), r, gen(2)); err != nil || len(pins) != 0 {
 		t.Errorf("an hour later: %v, %v", pins, err)
 	}
-	for after, want := range map[time.Duration]int{time.Hour: 1, LeaseTime + time.Hour + time.Second: 0} {
+	for after, want := range map[time.Duration]int{time.Hour: 1, keep.LeaseTime + time.Hour + time.Second: 0} {
 		swept := m.Clone()
 		swept.Age(after)
 		sweeper := New(swept, Options{Who: "late", Now: func() time.Time { return now.Add(-after) }})
@@ -635,8 +637,8 @@ func TestALeaseIsRenewed(t *testing.T) {
 		mustWrite(t, c, gen(2), 1)
 		found, _ := finds(t, c)
 		err := c.Leased(t.Context(), found[0], "loads", nil, func() error {
-			time.Sleep(10 * LeaseTime)
-			if err := c.Delete(t.Context(), found[0].Run, gen(2), "test"); !errors.Is(err, ErrPinned) {
+			time.Sleep(10 * keep.LeaseTime)
+			if err := c.Delete(t.Context(), found[0].Run, gen(2), "test"); !errors.Is(err, keep.ErrPinned) {
 				t.Errorf("leased, and deleted: %v", err)
 			}
 			return nil

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/racing"
@@ -71,7 +72,7 @@ func discards(ctx context.Context, c *Catalog) error {
 	if err != nil {
 		return err
 	}
-	return c.Discard(ctx, Attempt{r, gen(100), 17}, []string{"group-0", NodeObject("b")})
+	return c.Discard(ctx, write.Attempt{Run: r, Generation: gen(100), Write: 17}, []string{"group-0", write.NodeObject("b")})
 }
 
 // A discard that broke off anywhere is finished by the next, and Sweep removes the entry that it leaves.
@@ -87,8 +88,8 @@ func TestDiscardThatBreaksOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		made := durabletest.Make(gen(100), 1)
-		a := Attempt{r, gen(100), 17}
-		for name, parts := range map[string][]Part{"group-0": {part(made.Groups[0])}, NodeObject("b"): {part(made.Private[0]), part(made.Private[1])}} {
+		a := write.Attempt{Run: r, Generation: gen(100), Write: 17}
+		for name, parts := range map[string][]write.Part{"group-0": {part(made.Groups[0])}, write.NodeObject("b"): {part(made.Private[0]), part(made.Private[1])}} {
 			if _, err := c.WriteObject(t.Context(), a, name, parts...); err != nil {
 				t.Fatal(err)
 			}
@@ -141,7 +142,7 @@ func TestLastWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.WriteGroup(t.Context(), Attempt{r, gen(80), 40}, part(durabletest.Make(gen(80), 1).Groups[0])); err != nil {
+	if _, err := c.WriteGroup(t.Context(), write.Attempt{Run: r, Generation: gen(80), Write: 40}, part(durabletest.Make(gen(80), 1).Groups[0])); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := c.LastWrite(t.Context(), r); err != nil || n != 40 {

@@ -234,7 +234,7 @@ func TestKeptFilesMended(t *testing.T) {
 	other := must(tarOf(t, "other")())(t)
 	n.Bend(r.Under(format.KeptKey), func([]byte) []byte { return other })
 	to := copied()
-	if b, _, err := to.objects.Get(t.Context(), r.Under(format.KeptKey)); err != nil || string(b) != string(other) || len(told) != 1 || !strings.Contains(told[0].Error(), "carries other files") {
+	if b, _, err := n.Get(t.Context(), r.Under(format.KeptKey), format.MaxDocument); err != nil || string(b) != string(other) || len(told) != 1 || !strings.Contains(told[0].Error(), "carries other files") {
 		t.Error(told, err)
 	}
 	_, err := to.KeepFiles(t.Context(), r, func() ([]byte, error) { return []byte("no tar"), nil })

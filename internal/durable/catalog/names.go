@@ -7,7 +7,10 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/catalog/diff"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
+	"github.com/replicad/replicad/internal/durable/catalog/move"
 	"github.com/replicad/replicad/internal/durable/catalog/read"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/replica"
 )
@@ -36,6 +39,23 @@ func Diff(ctx context.Context, catA *Catalog, a Found, catB *Catalog, b Found) (
 	return diff.Generations(ctx, catA, a, catB, b)
 }
 
+// What is written, kept and moved.
+type (
+	Attempt = write.Attempt
+	Part    = write.Part
+	Fleet   = write.Fleet
+	Lease   = keep.Lease
+)
+
+// LeaseTime is how long a lease keeps a generation whose reader died. LeastGrace is longer than a write and any request of it take.
+const (
+	LeaseTime  = keep.LeaseTime
+	LeastGrace = keep.LeastGrace
+)
+
+// NodeObject is the name of the object that the private parts of a node's ranks are packed in.
+func NodeObject(node replica.NodeName) string { return write.NodeObject(node) }
+
 // The states of a generation.
 const (
 	Good       = find.Good
@@ -48,10 +68,13 @@ const (
 	Encrypted  = find.Encrypted
 )
 
-// ErrNone marks a job, run or generation that is not there; ErrLocked what is encrypted, and no key of it was given.
+// What callers tell apart.
 var (
-	ErrNone   = find.ErrNone
-	ErrLocked = find.ErrLocked
+	ErrNone    = find.ErrNone    // there is no such job, run or generation
+	ErrLocked  = find.ErrLocked  // it is encrypted, and no key of it was given
+	ErrFenced  = write.ErrFenced // another fleet claimed the epoch, or a later one
+	ErrPinned  = keep.ErrPinned  // somebody keeps the generation, or reads it
+	ErrNothing = move.ErrNothing // the generation has no optimizer state
 )
 
 // KeptBy is what pins of a generation say: whether it is kept for good, until when people keep it, and whether somebody reads it.

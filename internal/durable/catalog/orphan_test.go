@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -111,7 +112,7 @@ func TestOrphans(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.Age(2 * time.Hour)
-			if _, err := c.Sweep(t.Context(), f.Run, LeastGrace); err != nil {
+			if _, err := c.Sweep(t.Context(), f.Run, keep.LeastGrace); err != nil {
 				t.Fatal(err)
 			}
 			if is := slices.Contains(m.Keys(), superseded); is != objects {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -92,11 +93,11 @@ func TestClaimRace(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
-				err := over(m, 1).Claim(t.Context(), r, Fleet{durabletest.Cluster, fmt.Sprint("fleet-", e, "-", i), 2})
+				err := over(m, 1).Claim(t.Context(), r, write.Fleet{Cluster: durabletest.Cluster, Name: fmt.Sprint("fleet-", e, "-", i), Epoch: 2})
 				switch {
 				case err == nil:
 					won.Add(1)
-				case !errors.Is(err, ErrFenced):
+				case !errors.Is(err, write.ErrFenced):
 					t.Error(err)
 				}
 			})
@@ -119,7 +120,7 @@ func TestSweepAtEveryCallOfAWrite(t *testing.T) {
 		found, _ := finds(t, c)
 		r := found[0].Run
 		made := durabletest.Make(gen(4), 1)
-		if _, err := c.WriteGroup(t.Context(), Attempt{r, gen(4), 16}, part(made.Groups[0])); err != nil {
+		if _, err := c.WriteGroup(t.Context(), write.Attempt{Run: r, Generation: gen(4), Write: 16}, part(made.Groups[0])); err != nil {
 			t.Fatal(err)
 		}
 		m.Age(2 * time.Hour)

@@ -13,6 +13,8 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/catalog/diff"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -109,7 +111,7 @@ func TestAnEarlierTryIsNeverReplaced(t *testing.T) {
 	_, other := pair(t, id.Recipient().String()) // its daemon came again with others
 	made := durabletest.Make(gen(4), 1)
 	f := find0(t, c)[0]
-	w, err := with(m, 1, other).WriteGroup(t.Context(), Attempt{f.Run, gen(4), 17}, part(made.Groups[0]))
+	w, err := with(m, 1, other).WriteGroup(t.Context(), write.Attempt{Run: f.Run, Generation: gen(4), Write: 17}, part(made.Groups[0]))
 	if err != nil || w.File.Key == f.Index.Files[1].Key {
 		t.Errorf("%+v, %v", w.File, err)
 	}
@@ -138,7 +140,7 @@ func TestWritersAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := Attempt{r, gen(4), 17}
+	a := write.Attempt{Run: r, Generation: gen(4), Write: 17}
 	if _, err := with(slow, 1, keys).WriteGroup(t.Context(), a, part(made.Groups[0])); err != nil || !committed {
 		t.Fatal(committed, err)
 	}
@@ -147,7 +149,7 @@ func TestWritersAtOnce(t *testing.T) {
 		t.Errorf("%v, %v", faults, err)
 	}
 	checkWhole(t, c, f, 1)
-	if list, err := c.tries(t.Context(), a, "group-0"); err != nil || len(list) != 2 {
+	if list, err := c.Tries(t.Context(), a, "group-0"); err != nil || len(list) != 2 {
 		t.Errorf("%v, %v", list, err)
 	}
 	a.Write++
@@ -157,7 +159,7 @@ func TestWritersAtOnce(t *testing.T) {
 	if err := c.Discard(t.Context(), a, []string{"group-0"}); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := c.tries(t.Context(), a, "group-0"); err != nil || len(list) != 0 {
+	if list, err := c.Tries(t.Context(), a, "group-0"); err != nil || len(list) != 0 {
 		t.Errorf("what was given up stays: %v, %v", list, err)
 	}
 }
@@ -172,7 +174,7 @@ func TestWhatIsLockedIsNoDamage(t *testing.T) {
 	c := with(m, 1, keys)
 	f := find0(t, c)[0]
 	made := durabletest.Make(gen(4), 1)
-	w, err := with(m, 1, others).WriteGroup(t.Context(), Attempt{f.Run, gen(4), 18}, part(made.Groups[0]))
+	w, err := with(m, 1, others).WriteGroup(t.Context(), write.Attempt{Run: f.Run, Generation: gen(4), Write: 18}, part(made.Groups[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,8 +266,7 @@ func TestEncryptedTakesNoMoreRequests(t *testing.T) {
 	for i, k := range []*sealed.Keys{nil, keys} {
 		st := &ranged{Store: memory.New()}
 		mustWrite(t, with(st, 1, k), gen(4), 2)
-		c := with(st, 1, k)
-		c.objects.Block = 8 << 20
+		c := with(st, 1, k, func(o *Options) { o.Block = 8 << 20 })
 		found, _ := finds(t, c)
 		st.requests.Store(0)
 		checkWhole(t, c, found[0], 2)
@@ -331,7 +332,7 @@ func TestWithoutAKey(t *testing.T) {
 		}
 		copied := find0(t, with(to, 2, keys))
 		checkWhole(t, with(to, 2, keys), copied[0], 2)
-		if s, err := c.Sweep(t.Context(), f.Run, LeastGrace); err != nil || len(s.Objects) > 0 {
+		if s, err := c.Sweep(t.Context(), f.Run, keep.LeastGrace); err != nil || len(s.Objects) > 0 {
 			t.Errorf("%+v, %v", s, err)
 		}
 		for _, key := range []string{f.Index.Files[len(f.Index.Files)-1].Key, f.Commit.Index.Key} {
@@ -404,7 +405,7 @@ func TestNodesThatDiffer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := Attempt{r, gen(4), 17}
+		a := write.Attempt{Run: r, Generation: gen(4), Write: 17}
 		w, err := node.WriteGroup(t.Context(), a, part(made.Groups[0]))
 		if err != nil {
 			t.Fatal(err)
@@ -460,7 +461,7 @@ func TestCopyAnew(t *testing.T) {
 	if f := find0(t, with(theirs, 2, opening(t, a)))[0]; f.Readable() == nil {
 		t.Error("the former key opens a copy to others")
 	}
-	if err := from.CopyAnew(t.Context(), f, with(src.Clone(), 2, nil)); !errors.Is(err, ErrCommitted) {
+	if err := from.CopyAnew(t.Context(), f, with(src.Clone(), 2, nil)); !errors.Is(err, write.ErrCommitted) {
 		t.Errorf("over the encrypted one: %v", err)
 	}
 	broken := errors.New("broken")
@@ -562,7 +563,7 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 			}
 			return nil
 		}
-		if err := from.CopyAnew(t.Context(), f, with(st, 1, third)); !errors.Is(err, ErrCommitted) || uploads > 0 || !strings.Contains(err.Error(), "encrypted otherwise") {
+		if err := from.CopyAnew(t.Context(), f, with(st, 1, third)); !errors.Is(err, write.ErrCommitted) || uploads > 0 || !strings.Contains(err.Error(), "encrypted otherwise") {
 			t.Errorf("%s, for others: %d uploads, %v", name, uploads, err)
 		}
 		st.Before = nil

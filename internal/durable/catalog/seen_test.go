@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -185,7 +187,7 @@ func TestRecordsOfBefore(t *testing.T) {
 
 // TestALeaseEndsByTheStoresClock: whoever deletes goes by when the lease was written, as the store says, whatever the clocks of both hosts say.
 func TestALeaseEndsByTheStoresClock(t *testing.T) {
-	for _, off := range []time.Duration{-2 * LeaseTime, 0, 2 * LeaseTime} {
+	for _, off := range []time.Duration{-2 * keep.LeaseTime, 0, 2 * keep.LeaseTime} {
 		m := memory.New()
 		c := over(m, 1)
 		mustWrite(t, c, gen(2), 1)
@@ -193,9 +195,9 @@ func TestALeaseEndsByTheStoresClock(t *testing.T) {
 		if _, err := clocked(m, "reader", off).Lease(t.Context(), r, gen(2), "reads"); err != nil {
 			t.Fatal(err)
 		}
-		m.Age(LeaseTime - time.Minute)
-		for _, who := range []time.Duration{-2 * LeaseTime, 0, 2 * LeaseTime} {
-			if err := clocked(m.Clone(), "deleter", who).Delete(t.Context(), r, gen(2), "test"); !errors.Is(err, ErrPinned) {
+		m.Age(keep.LeaseTime - time.Minute)
+		for _, who := range []time.Duration{-2 * keep.LeaseTime, 0, 2 * keep.LeaseTime} {
+			if err := clocked(m.Clone(), "deleter", who).Delete(t.Context(), r, gen(2), "test"); !errors.Is(err, keep.ErrPinned) {
 				t.Errorf("clocks off by %v and %v: leased, and deleted: %v", off, who, err)
 			}
 			ended := m.Clone()
@@ -234,12 +236,12 @@ func TestOverABrokenOffDeletion(t *testing.T) {
 				overEntry++
 			}
 			if what == "commit" && entry {
-				if !errors.Is(err, errDeleting) {
+				if !errors.Is(err, write.ErrDeleting) {
 					t.Errorf("call %d: committed over an entry: %v", n, err)
 				}
 				continue
 			}
-			if err != nil && !errors.Is(err, ErrCommitted) {
+			if err != nil && !errors.Is(err, write.ErrCommitted) {
 				t.Errorf("call %d: %s: %v", n, what, err)
 			}
 			st.Age(2 * time.Hour)
@@ -278,7 +280,7 @@ func TestCopyOverADeletionThatIsPinned(t *testing.T) {
 	if _, err := st.PutNew(t.Context(), f.Run.Key(format.Name{Kind: format.TrashKind, Generation: f.Generation}), b); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Copy(t.Context(), f, to); !errors.Is(err, ErrPinned) || !strings.Contains(err.Error(), "copy again") {
+	if _, err := c.Copy(t.Context(), f, to); !errors.Is(err, keep.ErrPinned) || !strings.Contains(err.Error(), "copy again") {
 		t.Errorf("copied with %v", err)
 	}
 }

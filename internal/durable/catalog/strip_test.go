@@ -12,6 +12,8 @@ import (
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
+	"github.com/replicad/replicad/internal/durable/catalog/move"
 	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
@@ -125,10 +127,10 @@ func TestStrip(t *testing.T) {
 		if err != nil || logs[len(logs)-1].Verb != "strip" || logs[len(logs)-1].Generations[0] != gen(4) {
 			t.Errorf("%+v, %v", logs, err)
 		}
-		if _, err := c.Strip(t.Context(), f, "test", false); !errors.Is(err, ErrNothing) {
+		if _, err := c.Strip(t.Context(), f, "test", false); !errors.Is(err, move.ErrNothing) {
 			t.Errorf("stripped again: %v", err)
 		}
-		if _, err := c.Strip(t.Context(), found[1], "test", false); !errors.Is(err, ErrNothing) {
+		if _, err := c.Strip(t.Context(), found[1], "test", false); !errors.Is(err, move.ErrNothing) {
 			t.Errorf("nothing to strip: %v", err)
 		}
 		to := over(memory.New(), 4)
@@ -149,7 +151,7 @@ func TestStripLeavesAlone(t *testing.T) {
 	}
 	before := len(m.Keys())
 	for _, dry := range []bool{true, false} {
-		if _, err := c.Strip(t.Context(), f, "test", dry); !errors.Is(err, ErrPinned) || !strings.Contains(err.Error(), "ada") || len(m.Keys()) != before {
+		if _, err := c.Strip(t.Context(), f, "test", dry); !errors.Is(err, keep.ErrPinned) || !strings.Contains(err.Error(), "ada") || len(m.Keys()) != before {
 			t.Fatal(err)
 		}
 	}
@@ -258,7 +260,7 @@ func TestPinAgainstStrip(t *testing.T) {
 			t.Fatalf("call %d: %v, %v", n, faults, err)
 		}
 		switch {
-		case !g.Stripped && errors.Is(err, ErrPinned):
+		case !g.Stripped && errors.Is(err, keep.ErrPinned):
 			kept++
 		case !stripped:
 			t.Fatalf("call %d: pinned whole, and stripped: %v", n, err)
@@ -314,28 +316,5 @@ func TestReadOfWhatWasStripped(t *testing.T) {
 	}
 	if _, skipped := finds(t, c); len(skipped) != 1 {
 		t.Errorf("damage of a stripped generation is not seen: %v", skipped)
-	}
-}
-
-// A parameter of no model lies under its optimizer's name, and is none of its state.
-func TestWhatIsAnOptimizers(t *testing.T) {
-	names := map[string]bool{ // and whether it goes
-		"model.weight": false, "model.param.0.1": false, "optimal": false, "replicad.shared": false,
-		"optim.model.weight.exp_avg": true, "optim.own.count": true, "optim.groups.0.lr": true, "optim.model.param.0.1.exp_avg": true,
-		"optim.param.0.1": false, "optim.param.0.1.exp_avg": true, "optim.2.param.0.0": false, "optim.2.param.0.0.exp_avg": true,
-		"optim.adam.param.1.0.inner": false, // a wrapper's
-	}
-	var regions []replica.Region
-	for name := range names {
-		regions = append(regions, replica.Region{Name: name})
-	}
-	goes := ofOptimizer(regions)
-	for _, r := range regions {
-		if goes(r) != names[r.Name] {
-			t.Errorf("%s goes: %v", r.Name, goes(r))
-		}
-	}
-	if goes(replica.Region{Name: "optim.own.seed", Kind: replica.Private}) || goes(replica.Region{Name: "optim.x", Class: replica.Frozen}) {
-		t.Error("what is a rank's own, or frozen, goes")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
@@ -54,11 +55,11 @@ func TestWhatIsNotSaidToAStore(t *testing.T) {
 		}
 		mustWrite(t, c, gen(2), 1)
 		f := find0(t, c)[0]
-		a := Attempt{f.Run, gen(3), 1}
+		a := write.Attempt{Run: f.Run, Generation: gen(3), Write: 1}
 		made := durabletest.Make(gen(3), 1)
 		g, gerr := c.WriteGroup(t.Context(), a, part(made.Groups[0]))
 		fr, ferr := c.WriteFrozen(t.Context(), f.Run, part(made.Frozen[0]))
-		p, perr := c.WriteObject(t.Context(), a, NodeObject("b"), part(made.Private[0]), part(made.Private[1]))
+		p, perr := c.WriteObject(t.Context(), a, write.NodeObject("b"), part(made.Private[0]), part(made.Private[1]))
 		if err := errors.Join(gerr, ferr, perr); err != nil {
 			t.Fatal(err)
 		}

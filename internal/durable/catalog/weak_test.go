@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/racing"
@@ -36,7 +37,7 @@ func weak(st *memory.Store) *Catalog {
 
 // as writes a generation of a fleet, which carries on from what another wrote.
 func as(ctx context.Context, c *Catalog, name string, e replica.Epoch, step replica.Step, n uint64) error {
-	_, err := writeAs(ctx, c, replica.Generation{Epoch: e, Step: step}, 1, n, Fleet{fleet.Cluster, name, e})
+	_, err := writeAs(ctx, c, replica.Generation{Epoch: e, Step: step}, 1, n, write.Fleet{Cluster: fleet.Cluster, Name: name, Epoch: e})
 	return err
 }
 
@@ -71,14 +72,14 @@ func race(t *testing.T, begins, pauses int64) (is raced) {
 		if calls++; calls == begins+1 {
 			is.begun = true
 			running.Go(func() {
-				is.epochs[1], _, is.errs[1] = weak(theirs).Resume(t.Context(), r, Fleet{fleet.Cluster, "c", 0}, 1)
+				is.epochs[1], _, is.errs[1] = weak(theirs).Resume(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "c", Epoch: 0}, 1)
 				once.Do(func() { close(reached) })
 			})
 			<-reached
 		}
 		return nil
 	}
-	is.epochs[0], _, is.errs[0] = weak(ours).Resume(t.Context(), r, Fleet{fleet.Cluster, "b", 0}, 1)
+	is.epochs[0], _, is.errs[0] = weak(ours).Resume(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 0}, 1)
 	close(release)
 	running.Wait()
 	is.st = st
@@ -98,7 +99,7 @@ func (is raced) check(t *testing.T, what string) {
 		}
 	}
 	was := max(is.epochs[0], is.epochs[1], 1)
-	later, _, err := c.Resume(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "d", 0}, was)
+	later, _, err := c.Resume(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "d", Epoch: 0}, was)
 	if err == nil {
 		err = as(t.Context(), c, "d", later, 6, 19)
 	}
@@ -106,7 +107,7 @@ func (is raced) check(t *testing.T, what string) {
 		t.Fatalf("%s: a later one: %v", what, err)
 	}
 	for _, name := range []string{fleet.Name, "b", "c"} {
-		if err := as(t.Context(), c, name, was, 8, 20); !errors.Is(err, ErrFenced) {
+		if err := as(t.Context(), c, name, was, 8, 20); !errors.Is(err, write.ErrFenced) {
 			t.Fatalf("%s: %s writes on: %v", what, name, err)
 		}
 	}
@@ -134,7 +135,7 @@ func TestTwoFleetsWithoutConditions(t *testing.T) {
 				if err != nil {
 					refused[i]++
 				}
-				if err != nil && (!errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "resume again")) {
+				if err != nil && (!errors.Is(err, write.ErrFenced) || !strings.Contains(err.Error(), "resume again")) {
 					t.Fatal(what)
 				}
 			}
@@ -158,10 +159,10 @@ func TestAResumeThatDiedWithoutConditions(t *testing.T) {
 			mustWrite(t, weak(st), gen(2), 1)
 			r, dead := runOf(t, weak(st)), st.Client()
 			dies(dead, calls, done)
-			_, _, err := weak(dead).Resume(t.Context(), r, Fleet{fleet.Cluster, "b", 0}, 1)
+			_, _, err := weak(dead).Resume(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 0}, 1)
 			finished = !died(dead)
 			c := weak(st.Client())
-			e, _, again := c.Resume(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "c", 0}, 1)
+			e, _, again := c.Resume(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "c", Epoch: 0}, 1)
 			if again == nil {
 				again = as(t.Context(), c, "c", e, 4, 18)
 			}
@@ -192,9 +193,9 @@ func TestTheFormerFleetWithoutConditions(t *testing.T) {
 			}
 			return nil
 		}
-		e, _, err := weak(ours).Resume(t.Context(), r, Fleet{fleet.Cluster, "b", 0}, 1)
+		e, _, err := weak(ours).Resume(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 0}, 1)
 		for _, err := range []error{err, former} {
-			if err != nil && !errors.Is(err, ErrFenced) {
+			if err != nil && !errors.Is(err, write.ErrFenced) {
 				t.Fatalf("at call %d: %v", at, err)
 			}
 		}
@@ -248,10 +249,10 @@ func TestAClaimThatIsWithdrawn(t *testing.T) {
 	st := heedless(t)
 	c := weak(st)
 	mustWrite(t, c, gen(2), 1)
-	if err := c.putClaim(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "b", 2}, true); err != nil {
+	if err := c.PutClaim(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 2}, true); err != nil {
 		t.Fatal(err)
 	}
-	key := runOf(t, c).Key(c.claimName(Fleet{fleet.Cluster, "b", 2}))
+	key := runOf(t, c).Key(c.ClaimName(write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 2}))
 	reader := st.Client()
 	reader.Before = func(call memory.Call) error {
 		if call.Verb == "Get" && call.Key == key {
@@ -262,10 +263,10 @@ func TestAClaimThatIsWithdrawn(t *testing.T) {
 	if r := runOf(t, weak(reader)); r.Claimed != 1 || r.Cluster != fleet.Cluster {
 		t.Errorf("the newest claim is of epoch %d", r.Claimed)
 	}
-	if err := c.putClaim(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "b", 2}, true); err != nil {
+	if err := c.PutClaim(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 2}, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := weak(reader).owns(t.Context(), runOf(t, c), fleet); err != nil {
+	if _, err := weak(reader).Owns(t.Context(), runOf(t, c), fleet); err != nil {
 		t.Errorf("whose run it is may not commit: %v", err)
 	}
 }

@@ -17,6 +17,7 @@ type Options struct {
 	Now   func() time.Time                           // when a request began, to the end of patience; nil: this host's clock
 	Pause func(context.Context, time.Duration) error // between tries; nil waits
 	Lanes int                                        // requests at once for one thing: parts of an upload, blocks, files [4]
+	Block int64                                      // how much of an object is read at once, in bytes [8 MiB]
 	Note  func(error)                                // gets the errors of hints that could not be written; nil: nobody does
 	// Unconditional: the store ignores the conditions of puts.
 	Unconditional bool
@@ -33,7 +34,7 @@ type Reader struct {
 
 // New makes what reads and writes a store. Its Reader is for those that only read.
 func New(st store.Store, o Options) *Writer {
-	r := &Reader{st: st, now: o.Now, pause: o.Pause, Lanes: o.Lanes, Block: blockBytes}
+	r := &Reader{st: st, now: o.Now, pause: o.Pause, Lanes: o.Lanes, Block: o.Block}
 	if r.now == nil {
 		r.now = time.Now
 	}
@@ -42,6 +43,9 @@ func New(st store.Store, o Options) *Writer {
 	}
 	if r.Lanes <= 0 {
 		r.Lanes = 4
+	}
+	if r.Block <= 0 {
+		r.Block = blockBytes
 	}
 	return &Writer{Reader: r, note: o.Note, weak: o.Unconditional}
 }

@@ -1,4 +1,4 @@
-package catalog
+package write
 
 import (
 	"context"
@@ -11,22 +11,32 @@ import (
 	"github.com/replicad/replicad/internal/durable/store"
 )
 
+// Unused is a number of a write, from least on, of which no object lies in a generation: what a copy that broke off left stays its own.
+func (c *Writer) Unused(ctx context.Context, a Attempt, least uint64) (uint64, error) {
+	prefix := a.Run.Under(format.StepName(a.Generation)) + "/"
+	err := c.objects.List(ctx, prefix, "", func(info store.Info) error {
+		least = max(least, format.ParseName(strings.TrimPrefix(info.Key, a.Run.Prefix())).Write+1)
+		return nil
+	})
+	return least, err
+}
+
 // Discard removes objects of an attempt that was given up, by their names. Its caller knows that none of them is on its way.
 //
 // A COMMIT of the attempt may still come: its writer was asked for it, and nobody knows what became of him. It needs an index, put where
 // none is; so an entry is put in the index's place first. Where an index is there already the objects stay, and Sweep removes what no
 // COMMIT names. The entry stays too, until then: without it an index would find its place again.
-func (c *Catalog) Discard(ctx context.Context, a Attempt, names []string) error {
+func (c *Writer) Discard(ctx context.Context, a Attempt, names []string) error {
 	if err := c.discard(ctx, a, names); err != nil {
 		return fmt.Errorf("remove what write %d left of generation %v of job %s: %w", a.Write, a.Generation, a.Run.Job, err)
 	}
 	return nil
 }
 
-func (c *Catalog) discard(ctx context.Context, a Attempt, names []string) error {
+func (c *Writer) discard(ctx context.Context, a Attempt, names []string) error {
 	var keys []string
 	for _, name := range names {
-		list, err := c.tries(ctx, a, name)
+		list, err := c.Tries(ctx, a, name)
 		if err != nil {
 			return err
 		}
@@ -59,7 +69,7 @@ func (c *Catalog) discard(ctx context.Context, a Attempt, names []string) error 
 }
 
 // LastWrite is the highest number of a write that an object of the run has in its name, whether or not a COMMIT names it.
-func (c *Catalog) LastWrite(ctx context.Context, r find.Run) (n uint64, err error) {
+func (c *Writer) LastWrite(ctx context.Context, r find.Run) (n uint64, err error) {
 	prefix := r.Prefix()
 	err = c.objects.List(ctx, prefix+format.StepPrefix, "", func(info store.Info) error {
 		n = max(n, format.ParseName(strings.TrimPrefix(info.Key, prefix)).Write)

@@ -1,94 +1,18 @@
-package catalog
+package keep
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/damage"
 	"github.com/replicad/replicad/internal/durable/catalog/find"
-	"github.com/replicad/replicad/internal/durable/catalog/objects"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
-
-// Delete deletes a generation: trash entry, COMMIT, files, entry. A pinned one is ErrPinned. What it broke off at, the next Delete of the
-// same generation or Sweep finishes. Frozen parts stay until Sweep finds that no generation needs them.
-func (c *Catalog) Delete(ctx context.Context, r find.Run, g replica.Generation, why string) error {
-	if err := c.delete(ctx, r, g, why); err != nil {
-		return fmt.Errorf("delete generation %v of job %s: %w", g, r.Job, err)
-	}
-	return nil
-}
-
-func (c *Catalog) delete(ctx context.Context, r find.Run, g replica.Generation, why string) error {
-	t := format.Trash{Generation: g, Who: c.who, Why: replica.Line(why, format.MaxText), At: c.now().Unix(), Nonce: rand.Text()}
-	b, err := t.Seal()
-	if err != nil {
-		return err
-	}
-	entry, commit := r.Key(format.Name{Kind: format.TrashKind, Generation: g}), r.Key(format.Name{Kind: format.CommitKind, Generation: g})
-	there, err := c.objects.PutOnce(ctx, entry, b)
-	if err != nil && there == nil {
-		return err
-	}
-	pins, err := c.Finder.PinnedAt(ctx, r, g, func() (time.Time, error) {
-		if there == nil {
-			return c.objects.Modified(ctx, entry) // just now
-		}
-		return c.storeTime(ctx, r, "sweep", "whether leases have ended")
-	})
-	if err != nil {
-		return err
-	}
-	if len(pins) > 0 {
-		err := fmt.Errorf("%w by %s: %s", ErrPinned, pins[0].Who, pins[0].Why)
-		if there == nil {
-			// It stays. Another's entry is not taken back: he may have looked for pins before this one was put, and go on.
-			err = errors.Join(err, c.objects.Remove(ctx, entry))
-		}
-		return err
-	}
-	if there == nil { // who finishes another's deletion leaves no second line
-		if err := c.Log(ctx, r.Job, format.Log{Verb: "delete", Run: r.Run, Generations: []replica.Generation{g}, Why: why}); err != nil {
-			return err
-		}
-	}
-	if err := c.objects.Remove(ctx, commit); err != nil {
-		return err
-	}
-	if err := c.below(ctx, r, g); err != nil {
-		return err
-	}
-	_ = c.summarize(ctx, r.Place, func(rows []format.Row) []format.Row { // a hint
-		return slices.DeleteFunc(rows, func(row format.Row) bool { return row.Generation == g })
-	})
-	return c.objects.Remove(ctx, entry)
-}
-
-// below removes what a generation had beside COMMIT and trash entry.
-func (c *Catalog) below(ctx context.Context, r find.Run, g replica.Generation) error {
-	var keys []string
-	prefix := r.Prefix()
-	note := func(info store.Info) error {
-		if n := format.ParseName(strings.TrimPrefix(info.Key, prefix)); n.OfGeneration() && n.Generation == g {
-			keys = append(keys, info.Key)
-		}
-		return nil
-	}
-	for _, p := range []string{format.StepName(g) + "/", format.ReadPrefix + format.StepName(g) + ".",
-		format.PinPrefix + format.StepName(g) + "-"} {
-		if err := c.objects.List(ctx, prefix+p, "", note); err != nil {
-			return err
-		}
-	}
-	return c.objects.Each(ctx, len(keys), func(ctx context.Context, i int) error { return c.objects.Remove(ctx, keys[i]) })
-}
 
 // LeastGrace is longer than a write and any request of it take: what no COMMIT names and is younger may be on its way to one.
 const LeastGrace = time.Hour
@@ -103,14 +27,14 @@ type Swept struct {
 // Sweep finishes deletions and removes pins that have ended, and what is older than the grace, by the store's own times, and named by no
 // COMMIT: objects of attempts that failed, frozen parts, unfinished uploads, and pins and records of reads of what is gone. Beside a live
 // writer the grace must be LeastGrace or longer. Where a COMMIT or an index cannot be read, what it might name stays.
-func (c *Catalog) Sweep(ctx context.Context, r find.Run, grace time.Duration) (s Swept, err error) {
+func (c *Keeper) Sweep(ctx context.Context, r find.Run, grace time.Duration) (s Swept, err error) {
 	if s, err = c.sweep(ctx, r, grace); err != nil {
 		return s, fmt.Errorf("sweep run %s of job %s: %w", r.Run, r.Job, err)
 	}
 	return s, nil
 }
 
-func (c *Catalog) sweep(ctx context.Context, r find.Run, grace time.Duration) (s Swept, err error) {
+func (c *Keeper) sweep(ctx context.Context, r find.Run, grace time.Duration) (s Swept, err error) {
 	prefix := r.Prefix()
 	var all []store.Info
 	err = c.objects.List(ctx, prefix, "", func(info store.Info) error {
@@ -127,7 +51,7 @@ func (c *Catalog) sweep(ctx context.Context, r find.Run, grace time.Duration) (s
 	var loose []store.Info
 	for _, info := range all {
 		if n := format.ParseName(strings.TrimPrefix(info.Key, prefix)); n.Kind == format.TrashKind {
-			if err := c.delete(ctx, r, n.Generation, "a deletion was broken off"); errors.Is(err, ErrPinned) {
+			if err := c.Drop(ctx, r, n.Generation, "a deletion was broken off"); errors.Is(err, ErrPinned) {
 				loose = append(loose, info) // who put the entry died before he took it back
 			} else if err != nil {
 				return s, err
@@ -157,7 +81,7 @@ func (c *Catalog) sweep(ctx context.Context, r find.Run, grace time.Duration) (s
 	if len(loose)+len(uploads) == 0 {
 		return s, nil
 	}
-	now, err := c.storeTime(ctx, r, "sweep", fmt.Sprintf("%d objects and %d uploads that no commit names", len(loose), len(uploads)))
+	now, err := c.StoreTime(ctx, r, "sweep", fmt.Sprintf("%d objects and %d uploads that no commit names", len(loose), len(uploads)))
 	if err != nil {
 		return s, err
 	}
@@ -184,7 +108,7 @@ func (c *Catalog) sweep(ctx context.Context, r find.Run, grace time.Duration) (s
 
 // ended lists the pins with an end, each as if it had been written then. What is older than a grace had a reader who died, or somebody
 // pinned for some time.
-func (c *Catalog) ended(ctx context.Context, r find.Run, all []store.Info) (list []store.Info, err error) {
+func (c *Keeper) ended(ctx context.Context, r find.Run, all []store.Info) (list []store.Info, err error) {
 	for _, info := range all {
 		n := format.ParseName(strings.TrimPrefix(info.Key, r.Prefix()))
 		if n.Kind != format.PinKind {
@@ -203,58 +127,6 @@ func (c *Catalog) ended(ctx context.Context, r find.Run, all []store.Info) (list
 		}
 	}
 	return list, nil
-}
-
-// Clear removes what a run has left that has no generation any more: frozen parts, the files that it carries, claims, its words. Where a
-// generation is there, or is being deleted, or an object is younger than the grace by the store's own times, everything stays.
-func (c *Catalog) Clear(ctx context.Context, r find.Run, grace time.Duration) (gone bool, err error) {
-	if gone, err = c.clear(ctx, r, grace); err != nil {
-		err = fmt.Errorf("clear run %s of job %s: %w", r.Run, r.Job, err)
-	}
-	return gone, err
-}
-
-func (c *Catalog) clear(ctx context.Context, r find.Run, grace time.Duration) (bool, error) {
-	var keys []string
-	var newest time.Time
-	used := false
-	err := c.objects.List(ctx, r.Prefix(), "", func(info store.Info) error {
-		switch format.ParseName(strings.TrimPrefix(info.Key, r.Prefix())).Kind {
-		case format.CommitKind, format.TrashKind, format.PinKind:
-			used = true
-			return objects.ErrStop
-		case format.Stray, format.RunKind, format.ClaimKind, format.SummaryKind, format.SharedKind, format.KeptKind, format.ShardKind,
-			format.IndexKind, format.ReadKind:
-		}
-		used = used || info.Modified.IsZero()
-		if info.Modified.After(newest) {
-			newest = info.Modified
-		}
-		if info.Key != r.Under(format.RunKey) {
-			keys = append(keys, info.Key)
-		}
-		return nil
-	})
-	if err != nil || used {
-		return false, err
-	}
-	now, err := c.storeTime(ctx, r, "sweep", "no generation of the run is left")
-	if err != nil || now.Sub(newest) < grace {
-		return false, err
-	}
-	uploads, err := c.objects.Unfinished(ctx, r.Prefix())
-	if err != nil {
-		return false, err
-	}
-	for _, u := range uploads {
-		if err := c.objects.Abort(ctx, u); err != nil {
-			return false, err
-		}
-	}
-	if err := c.objects.Each(ctx, len(keys), func(ctx context.Context, i int) error { return c.objects.Remove(ctx, keys[i]) }); err != nil {
-		return false, err
-	}
-	return true, c.objects.Remove(ctx, r.Under(format.RunKey)) // last: what broke off is found again
 }
 
 // superseded reports whether commits name another frozen part of the same group. The first one of a group may be waiting for its commit,
@@ -282,22 +154,9 @@ func filled(r find.Run, all []store.Info) map[replica.Generation]bool {
 	return has
 }
 
-// storeTime is what the store's clock says: of a line of the log, which is worth leaving anyway.
-func (c *Catalog) storeTime(ctx context.Context, r find.Run, verb, why string) (time.Time, error) {
-	key, err := c.log(ctx, r.Job, format.Log{Verb: verb, Run: r.Run, Why: why})
-	if err != nil {
-		return time.Time{}, err
-	}
-	now, err := c.objects.Modified(ctx, key)
-	if err == nil && now.IsZero() {
-		err = errors.New("the store says no times: nothing can be told to be older than the grace")
-	}
-	return now, err
-}
-
 // named lists what COMMITs name. Of generations in attempts nothing may go, since their COMMIT or index cannot be read; unknown: so it is
 // with some generation, whose frozen parts nobody knows.
-func (c *Catalog) named(ctx context.Context, r find.Run, all []store.Info) (named map[string]bool, attempts map[replica.Generation]bool,
+func (c *Keeper) named(ctx context.Context, r find.Run, all []store.Info) (named map[string]bool, attempts map[replica.Generation]bool,
 	unknown bool, err error) {
 	named, attempts = make(map[string]bool), make(map[replica.Generation]bool)
 	prefix := r.Prefix()
@@ -318,7 +177,7 @@ func (c *Catalog) named(ctx context.Context, r find.Run, all []store.Info) (name
 		if n.Kind != format.CommitKind {
 			continue
 		}
-		com, err := c.Finder.ReadCommit(ctx, r, n.Generation)
+		com, err := c.find.ReadCommit(ctx, r, n.Generation)
 		if errors.Is(err, store.ErrAbsent) {
 			continue // its deletion was finished just now
 		}
@@ -329,7 +188,7 @@ func (c *Catalog) named(ctx context.Context, r find.Run, all []store.Info) (name
 		case err == nil:
 			var b []byte
 			if b, _, err = c.objects.Get(ctx, r.Under(com.Index.Key)); err == nil {
-				x, err = c.Finder.ParseIndex(b, com)
+				x, err = c.find.ParseIndex(b, com)
 			}
 		}
 		if ferr := damage.Fatal(err); ferr != nil {

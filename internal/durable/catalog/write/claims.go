@@ -1,4 +1,4 @@
-package catalog
+package write
 
 import (
 	"cmp"
@@ -13,14 +13,8 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// One fleet owns a run: the one that took it last. A fleet takes a run with a claim of an epoch behind all others, when it resumes it, or
-// with its first claim of all. From then on it claims its further epochs, and the fleet before it commits no more, whatever that one
-// claims.
-
-//
-// With conditions one claim of an epoch lies in the store. Without them each fleet puts claims under keys that no other one has. It goes on
-// only if it lists no other taker's claim of the epoch when its own lies there. Of two fleets the one that put later sees the other's, or
-// both do: then neither goes on.
+// ErrFenced marks what a fleet may not do any more: another one claimed the epoch, or a later one.
+var ErrFenced = errors.New("another fleet owns the run")
 
 func (f Fleet) put(claim *format.Claim) bool {
 	return claim.Cluster == f.Cluster && claim.Fleet == f.Name
@@ -120,27 +114,27 @@ func fenced(own *format.Claim, at replica.Epoch) error {
 
 // Claim gives a fleet an epoch of a run that it owns, and the run where nobody has claimed its epoch or a later one. Who loses gets
 // ErrFenced, with the owner's name. The run becomes the last of its name.
-func (c *Catalog) Claim(ctx context.Context, r find.Run, fleet Fleet) error {
+func (c *Writer) Claim(ctx context.Context, r find.Run, fleet Fleet) error {
 	if err := c.claimed(ctx, r, fleet); err != nil {
 		return fmt.Errorf("claim epoch %d of run %s of job %s: %w", fleet.Epoch, r.Run, r.Job, err)
 	}
 	return nil
 }
 
-func (c *Catalog) claimed(ctx context.Context, r find.Run, fleet Fleet) error {
-	claims, err := c.Finder.Claims(ctx, r)
+func (c *Writer) claimed(ctx context.Context, r find.Run, fleet Fleet) error {
+	claims, err := c.find.Claims(ctx, r)
 	if err != nil {
 		return err
 	}
 	takes, err := may(claims, fleet)
 	if errors.Is(err, find.ErrNone) {
-		if err := c.putClaim(ctx, r, fleet, takes); err != nil {
+		if err := c.PutClaim(ctx, r, fleet, takes); err != nil {
 			return err
 		}
 		if takes && !c.weak {
 			return nil
 		}
-		if claims, err = c.Finder.Claims(ctx, r); err != nil { // somebody may have taken the run meanwhile
+		if claims, err = c.find.Claims(ctx, r); err != nil { // somebody may have taken the run meanwhile
 			return err
 		}
 		_, err = may(claims, fleet)
@@ -148,9 +142,9 @@ func (c *Catalog) claimed(ctx context.Context, r find.Run, fleet Fleet) error {
 	return err
 }
 
-// putClaim puts a claim of a fleet's epoch where none is. Another's is ErrFenced.
-func (c *Catalog) putClaim(ctx context.Context, r find.Run, fleet Fleet, takes bool) error {
-	runs, err := c.Finder.Runs(ctx, r.Job)
+// PutClaim puts a claim of a fleet's epoch where none is. Another's is ErrFenced.
+func (c *Writer) PutClaim(ctx context.Context, r find.Run, fleet Fleet, takes bool) error {
+	runs, err := c.find.Runs(ctx, r.Job)
 	if err != nil {
 		return err
 	}
@@ -169,13 +163,13 @@ func (c *Catalog) putClaim(ctx context.Context, r find.Run, fleet Fleet, takes b
 	if err != nil {
 		return err
 	}
-	there, err := c.objects.PutOnce(ctx, r.Key(c.claimName(fleet)), b)
+	there, err := c.objects.PutOnce(ctx, r.Key(c.ClaimName(fleet)), b)
 	if there == nil {
 		return err
 	}
 	other, err := format.ParseClaim(there, r.Place, r.ID, fleet.Epoch)
 	if err != nil {
-		return (&find.Holding{Epoch: fleet.Epoch, Err: fmt.Errorf("%s: %w", r.Key(c.claimName(fleet)), err)}).Unread()
+		return (&find.Holding{Epoch: fleet.Epoch, Err: fmt.Errorf("%s: %w", r.Key(c.ClaimName(fleet)), err)}).Unread()
 	}
 	if !fleet.put(other) {
 		return fenced(other, other.Epoch)
@@ -183,7 +177,8 @@ func (c *Catalog) putClaim(ctx context.Context, r find.Run, fleet Fleet, takes b
 	return nil
 }
 
-func (c *Catalog) claimName(fleet Fleet) format.Name {
+// ClaimName names the claim of a fleet.
+func (c *Writer) ClaimName(fleet Fleet) format.Name {
 	n := format.Name{Kind: format.ClaimKind, Epoch: fleet.Epoch}
 	if c.weak {
 		n.Fleet = format.FleetKey(fleet.Cluster, fleet.Name)
@@ -194,12 +189,12 @@ func (c *Catalog) claimName(fleet Fleet) format.Name {
 // alone lists the claims of a run once more when a fleet that resumes it has put its own, where that could not be refused. was are those
 // that it saw before. Where others have come, or nobody knows, the fleet's is withdrawn, and the error is ErrFenced: the other one may have
 // seen none.
-func (c *Catalog) alone(ctx context.Context, r find.Run, fleet Fleet, was []find.Holding) error {
-	now, err := c.Finder.Claims(ctx, r)
+func (c *Writer) alone(ctx context.Context, r find.Run, fleet Fleet, was []find.Holding) error {
+	now, err := c.find.Claims(ctx, r)
 	if err != nil {
 		err = fmt.Errorf("%w: nobody knows whether another fleet resumes the run: %w. Resume again", ErrFenced, err)
 	}
-	key := r.Key(c.claimName(fleet))
+	key := r.Key(c.ClaimName(fleet))
 	for _, h := range now {
 		if h.Key != key && !slices.ContainsFunc(was, func(w find.Holding) bool { return w.Key == h.Key }) {
 			err = fmt.Errorf("%w. If that fleet is gone, resume again", fenced(h.Said, h.Epoch))
@@ -216,10 +211,10 @@ func (c *Catalog) alone(ctx context.Context, r find.Run, fleet Fleet, was []find
 // withdrawTime bounds the withdrawal of a claim: a launcher waits for it.
 const withdrawTime = 10 * time.Second
 
-// owns reports whether a fleet may commit in an epoch: it has claimed it, and nobody else has taken the run since. ErrNone: nobody has
+// Owns reports whether a fleet may commit in an epoch: it has claimed it, and nobody else has taken the run since. ErrNone: nobody has
 // claimed it. order is the run's, as its claims say.
-func (c *Catalog) owns(ctx context.Context, r find.Run, fleet Fleet) (order uint64, err error) {
-	claims, err := c.Finder.Claims(ctx, r)
+func (c *Writer) Owns(ctx context.Context, r find.Run, fleet Fleet) (order uint64, err error) {
+	claims, err := c.find.Claims(ctx, r)
 	if err != nil {
 		return 0, err
 	}
@@ -233,61 +228,10 @@ func (c *Catalog) owns(ctx context.Context, r find.Run, fleet Fleet) (order uint
 	return order, err
 }
 
-// Resume takes a run for a fleet before it opens its job, with a claim of the epoch behind was and behind every claim that is there. The
-// fleet that had it commits no more: nobody can tell from here whether it lives. r is as it was when its generations were looked for: a
-// fleet that has claimed an epoch since resumes the run at this very moment, and has won. Then the error is ErrFenced, with its name.
-//
-// over is the claim of another fleet that was there, and in whose epoch nothing was committed, as far as was says; none: there was none.
-// Several are of one epoch, whatever was committed in it: the store has no conditions.
-func (c *Catalog) Resume(ctx context.Context, r find.Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, over []format.Claim,
-	err error) {
-	if e, over, err = c.resume(ctx, r, fleet, was); err != nil {
-		err = fmt.Errorf("claim the next epoch of run %s of job %s: %w", r.Run, r.Job, err)
-	}
-	return e, over, err
-}
-
-func (c *Catalog) resume(ctx context.Context, r find.Run, fleet Fleet, was replica.Epoch) (e replica.Epoch, over []format.Claim,
-	err error) {
-	claims, err := c.Finder.Claims(ctx, r)
-	if err != nil {
-		return 0, nil, err
-	}
-	own, at := owner(claims, fleet), newestClaim(claims)
-	if own != nil && fleet.put(own) && own.Epoch > was && own.Epoch == at && rival(claims, fleet, at) == nil && riddle(claims, at) == nil {
-		return own.Epoch, nil, nil // a leader of this fleet took it, and opened nothing yet
-	}
-	if h := riddle(claims, r.Claimed+1); h != nil {
-		return 0, nil,
-			fmt.Errorf("%w: epoch %d was claimed while this one looked for its generations, and by whom cannot be read: %w. Resume again",
-				ErrFenced, h.Epoch, h.Err)
-	}
-	if at > r.Claimed {
-		return 0, nil, fmt.Errorf("%w. If that fleet is gone, resume again", fenced(own, at))
-	}
-	fleet.Epoch = max(was, at) + 1
-	if err := c.putClaim(ctx, r, fleet, true); err != nil {
-		return 0, nil, err
-	}
-	if c.weak {
-		if err := c.alone(ctx, r, fleet, claims); err != nil {
-			return 0, nil, err
-		}
-	}
-	if own == nil || own.Epoch <= was && rival(claims, Fleet{own.Cluster, own.Fleet, own.Epoch}, own.Epoch) == nil {
-		return fleet.Epoch, nil, nil
-	}
-	for _, h := range claims {
-		if h.Epoch != own.Epoch || h.Said == nil || !h.Said.Takes || fleet.put(h.Said) {
-			continue
-		}
-		over = append(over, *h.Said)
-		why := fmt.Sprintf("%s takes the run from %s, which had claimed epoch %d at %s", fleet.Name, h.Said.Fleet, h.Epoch,
-			time.UnixMilli(h.Said.At).UTC().Format(time.RFC3339))
-		if h.Epoch > was {
-			why += " and committed nothing in it"
-		}
-		_ = c.Log(ctx, r.Job, format.Log{Verb: "resume", Run: r.Run, Why: why}) // the claim says it too
-	}
-	return fleet.Epoch, over, nil
+// Fleet is who owns an epoch of a run, and commits in it. The epoch is the job's present one: a generation that was restored in it keeps
+// the name that it has from an earlier one.
+type Fleet struct {
+	Cluster replica.ClusterID
+	Name    string // unique, so that two fleets of one cluster are told apart: for people, and a nonce
+	Epoch   replica.Epoch
 }

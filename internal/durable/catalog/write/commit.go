@@ -1,11 +1,11 @@
-package catalog
+package write
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"maps"
 	"slices"
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
@@ -14,47 +14,42 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// errDeleting marks a generation that somebody began to delete.
-var errDeleting = errors.New("it is being deleted")
+// ErrCommitted marks a second, different COMMIT of a generation.
+var ErrCommitted = errors.New("already has another commit")
 
-// Fleet is who owns an epoch of a run, and commits in it. The epoch is the job's present one: a generation that was restored in it keeps
-// the name that it has from an earlier one.
-type Fleet struct {
-	Cluster replica.ClusterID
-	Name    string // unique, so that two fleets of one cluster are told apart: for people, and a nonce
-	Epoch   replica.Epoch
-}
+// ErrDeleting marks a generation that somebody began to delete.
+var ErrDeleting = errors.New("it is being deleted")
 
 // Commit makes a generation exist, from files that are all written: index, COMMIT, hints. It is the last step, and may be made again: the
 // same commit is no error, another is ErrCommitted. roots are those that the job has committed; said is what COMMIT has beside them.
-func (c *Catalog) Commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest,
+func (c *Writer) Commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest,
 	files []format.Written) (*format.Commit, error) {
 	return c.CommitThen(ctx, a, fleet, said, roots, files, func() {})
 }
 
 // CommitThen is Commit that calls there once the generation exists: hints take as long as the store does, and nobody is to wait for them.
-func (c *Catalog) CommitThen(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest,
+func (c *Writer) CommitThen(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest,
 	files []format.Written, there func()) (*format.Commit, error) {
 	com, b, err := c.commit(ctx, a, fleet, said, roots, files)
 	if err != nil {
 		return nil, fmt.Errorf("commit generation %v of job %s: %w", a.Generation, a.Run.Job, err)
 	}
 	there()
-	c.hint(ctx, a.Run, com, b)
+	c.hints.Hint(ctx, a.Run, com, b)
 	return com, nil
 }
 
-func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest,
+func (c *Writer) commit(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, roots map[replica.Part]replica.Digest,
 	files []format.Written) (com *format.Commit, b []byte, err error) {
-	if said.Order, err = c.owns(ctx, a.Run, fleet); err != nil {
+	if said.Order, err = c.Owns(ctx, a.Run, fleet); err != nil {
 		return nil, nil, err
 	}
 	// Whoever finds the entry deletes all that is there of the generation.
-	if gone, err := c.Finder.Deleting(ctx, a.Run, a.Generation); err != nil {
+	if gone, err := c.find.Deleting(ctx, a.Run, a.Generation); err != nil {
 		return nil, nil, err
 	} else if gone {
 		return nil, nil,
-			fmt.Errorf("a deletion of it was broken off and is not finished: `replicad ckpt prune %s/%s` finishes it, and so does the next sweep: %w", c.Finder.URL(), a.Run.Job, errDeleting)
+			fmt.Errorf("a deletion of it was broken off and is not finished: `replicad ckpt prune %s/%s` finishes it, and so does the next sweep: %w", c.find.URL(), a.Run.Job, ErrDeleting)
 	}
 	files = slices.Clone(files)
 	slices.SortFunc(files, func(a, b format.Written) int { return cmp.Compare(a.File.Key, b.File.Key) })
@@ -67,15 +62,15 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 	if err := fits(files, roots); err != nil {
 		return nil, nil, err
 	}
-	layouts, err := c.Reader.Layouts(ctx, a.Run, files)
+	layouts, err := c.read.Layouts(ctx, a.Run, files)
 	if err != nil {
 		return nil, nil, err
 	}
-	if said.KeptFiles, err = c.carried(ctx, a.Run); err != nil {
+	if said.KeptFiles, err = c.Carried(ctx, a.Run); err != nil {
 		return nil, nil, err
 	}
 	x := format.NewIndex(a.Run.Job, a.Run.ID, a.Generation, a.Write, files, layouts)
-	if com, b, err = c.putIndex(ctx, a, fleet, said, x); err != nil {
+	if com, b, err = c.PutIndex(ctx, a, fleet, said, x); err != nil {
 		return nil, nil, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -99,12 +94,12 @@ func (c *Catalog) commit(ctx context.Context, a Attempt, fleet Fleet, said forma
 
 // sameRoots reports whether a COMMIT is of the very parts, in the files of an earlier try: then that one had come through, and this one's
 // files are named by nobody.
-func (c *Catalog) sameRoots(ctx context.Context, r find.Run, com *format.Commit, roots map[replica.Part]replica.Digest) error {
+func (c *Writer) sameRoots(ctx context.Context, r find.Run, com *format.Commit, roots map[replica.Part]replica.Digest) error {
 	b, _, err := c.objects.Get(ctx, r.Under(com.Index.Key))
 	if err != nil {
 		return err
 	}
-	x, err := c.Finder.ParseIndex(b, com)
+	x, err := c.find.ParseIndex(b, com)
 	if err != nil {
 		return err
 	}
@@ -117,10 +112,10 @@ func (c *Catalog) sameRoots(ctx context.Context, r find.Run, com *format.Commit,
 }
 
 // describe fills COMMIT in, for an index and its bytes as they lie in the store. What nobody could read back is refused.
-func (c *Catalog) describe(a Attempt, fleet Fleet, said format.Commit, x *format.Index, plain, xb []byte) (com *format.Commit, b []byte,
+func (c *Writer) describe(a Attempt, fleet Fleet, said format.Commit, x *format.Index, plain, xb []byte) (com *format.Commit, b []byte,
 	err error) {
 	com = &said
-	com.Provenance = c.unsaid(said.Provenance)
+	com.Provenance = c.Unsaid(said.Provenance)
 	com.Job, com.Run, com.Generation, com.Write, com.Cluster = a.Run.Job, a.Run.ID, a.Generation, a.Write, fleet.Cluster
 	com.Index = format.Ref{Key: format.Name{Kind: format.IndexKind, Generation: a.Generation, Write: a.Write}.String(),
 		Bytes: uint64(len(xb)), SHA256: format.Sum(xb)}
@@ -148,7 +143,7 @@ func (c *Catalog) describe(a Attempt, fleet Fleet, said format.Commit, x *format
 }
 
 // there looks at a file that somebody wrote: its size, its checksum where the store has one, and its header.
-func (c *Catalog) there(ctx context.Context, r find.Run, w *format.Written) error {
+func (c *Writer) there(ctx context.Context, r find.Run, w *format.Written) error {
 	n := format.ParseName(w.File.Key)
 	if is := w.File.Sealed > 0; is != c.keys.Seals() || is && !n.SealedFor(c.keys.Tag()) {
 		return fmt.Errorf("%s is written %s, this daemon writes %s: durable_recipients is to be the same on all nodes", w.File.Key,
@@ -161,7 +156,7 @@ func (c *Catalog) there(ctx context.Context, r find.Run, w *format.Written) erro
 	for _, key := range keys {
 		info, err := c.objects.Stat(ctx, r.Under(key))
 		if err != nil {
-			c.Reader.Doubt(r, format.ParseName(key))
+			c.read.Doubt(r, format.ParseName(key))
 			return err
 		}
 		if info.Size != int64(w.File.Bytes) {
@@ -170,14 +165,14 @@ func (c *Catalog) there(ctx context.Context, r find.Run, w *format.Written) erro
 			err = c.objects.Whole(ctx, r.Under(key), w.File, true)
 		}
 		if err != nil {
-			c.Reader.Doubt(r, format.ParseName(key))
+			c.read.Doubt(r, format.ParseName(key))
 			return err
 		}
 	}
 	if w.Object != nil {
 		return nil
 	}
-	o, _, err := c.Reader.Object(ctx, r, w.File, w.File.Key)
+	o, _, err := c.read.Object(ctx, r, w.File, w.File.Key)
 	w.Object = o
 	return err
 }
@@ -210,58 +205,63 @@ func fits(files []format.Written, roots map[replica.Part]replica.Digest) error {
 	return nil
 }
 
-// maxSummary bounds the rows that the hint keeps: the newest.
-const maxSummary = 1 << 14
-
-// hint writes what saves requests. What fails here costs requests.
-func (c *Catalog) hint(ctx context.Context, r find.Run, com *format.Commit, b []byte) {
-	if !c.weak { // the others of the name write them too
-		c.objects.Note(c.hintLast(ctx, r, com, b))
-		c.hintBest(ctx, r, com, b)
+// Unsaid leaves out of what a run or a generation says of its program what goes to no store that others read: its arguments, where the
+// catalog encrypts. A token, or the address of something, is among them sooner or later.
+func (c *Writer) Unsaid(said map[string]string) map[string]string {
+	if _, there := said[format.Arguments]; !there || !c.keys.Seals() {
+		return said
 	}
-	c.objects.Note(c.summarize(ctx, r.Place, func(rows []format.Row) []format.Row {
-		rows = slices.DeleteFunc(rows, func(row format.Row) bool { return row.Generation == com.Generation })
-		rows = append(rows, com.Row())
-		return rows[max(0, len(rows)-maxSummary):]
-	}))
+	said = maps.Clone(said)
+	delete(said, format.Arguments)
+	return said
 }
 
-func (c *Catalog) hintLast(ctx context.Context, r find.Run, com *format.Commit, b []byte) error {
-	return c.objects.Swap(ctx, r.Job+"/"+format.LastKey, func(was []byte) ([]byte, error) {
-		if h, err := format.ParseHint(was); err == nil && h.Run == r.Run && find.Newer(h.Position, h.Generation, com.Position,
-			com.Generation) > 0 {
-			return nil, nil // it never moves back
-		}
-		h := format.Hint{Run: r.Run, Generation: com.Generation, Position: com.Position, SHA256: format.Sum(b)}
-		return h.Seal()
-	})
-}
-
-// hintBest moves best.json where a commit has a better metric.
-func (c *Catalog) hintBest(ctx context.Context, r find.Run, com *format.Commit, b []byte) {
-	value, ok := com.Metrics[c.best]
-	if !ok || math.IsNaN(float64(value)) {
-		return
+// Downgrades is an error where a catalog would write without encryption for a job whose newest generation is encrypted.
+func (c *Writer) Downgrades(ctx context.Context, job string) error {
+	if c.keys.Seals() {
+		return nil
 	}
-	_ = c.objects.Swap(ctx, r.Job+"/"+format.BestKey, func(was []byte) ([]byte, error) {
-		h, err := format.ParseHint(was)
-		if err == nil && h.Run == r.Run && h.Metric == c.best && (c.most && h.Value >= value || !c.most && h.Value <= value) {
-			return nil, nil
+	list, err := c.find.List(ctx, job)
+	if err != nil {
+		return err
+	}
+	for _, l := range list { // the newest first
+		if l.State == find.Unfinished {
+			continue
 		}
-		h = &format.Hint{Run: r.Run, Generation: com.Generation, Position: com.Position, SHA256: format.Sum(b), Metric: c.best,
-			Value: value}
-		return h.Seal()
-	})
+		if l.Row.Sealed {
+			return fmt.Errorf("step %d of job %s in %s is encrypted, and the next one would not be: name to whom in REPLICAD_RECIPIENTS, or give it another job", l.Generation.Step, job, c.find.URL())
+		}
+		break
+	}
+	return nil
 }
 
-// summarize changes the rows of a run's summary.
-func (c *Catalog) summarize(ctx context.Context, p format.Place, change func([]format.Row) []format.Row) error {
-	return c.objects.Swap(ctx, p.Under(format.SummaryKey), func(was []byte) ([]byte, error) {
-		s, err := format.ParseSummary(was, p)
-		if err != nil {
-			s = &format.Summary{Run: p.Run}
+// PutIndex puts the index of an attempt, and says what COMMIT is to say. What is encrypted anew has other bytes: where an earlier try has
+// put the very index, COMMIT names that.
+func (c *Writer) PutIndex(ctx context.Context, a Attempt, fleet Fleet, said format.Commit, x *format.Index) (com *format.Commit, b []byte,
+	err error) {
+	plain, err := x.Seal()
+	if err != nil {
+		return nil, nil, err
+	}
+	xb := plain
+	if c.keys.Seals() {
+		if xb, err = c.keys.SealBytes(plain); err != nil {
+			return nil, nil, err
 		}
-		s.Rows = change(s.Rows)
-		return s.Seal()
-	})
+	}
+	if com, b, err = c.describe(a, fleet, said, x, plain, xb); err != nil {
+		return nil, nil, err
+	}
+	there, err := c.objects.PutOnce(ctx, a.Run.Under(com.Index.Key), xb)
+	if there != nil && c.keys.Seals() {
+		if got, oerr := c.keys.OpenBytes(there); oerr == nil && string(got) == string(plain) {
+			return c.describe(a, fleet, said, x, plain, there)
+		}
+	}
+	if there != nil {
+		return nil, nil, fmt.Errorf("index of write %d: %w", a.Write, ErrCommitted)
+	}
+	return com, b, err
 }

@@ -1,4 +1,4 @@
-package catalog
+package move
 
 import (
 	"bytes"
@@ -11,9 +11,10 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
 	"github.com/replicad/replicad/internal/durable/catalog/read"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/format"
-	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
 )
@@ -44,14 +45,14 @@ func ofOptimizer(regions []replica.Region) func(replica.Region) bool {
 // of the former one, in one change. Then the former files go. Parameters, buffers and what is a rank's own stay as they are; nothing
 // resumes from it. Where it breaks off, the one generation or the other is there whole, and Sweep removes the rest. A pinned one is
 // ErrPinned, one without such state ErrNothing. freed is the size of the state; with dry set nothing is written.
-func (c *Catalog) Strip(ctx context.Context, f find.Found, why string, dry bool) (freed uint64, err error) {
+func (c *Mover) Strip(ctx context.Context, f find.Found, why string, dry bool) (freed uint64, err error) {
 	if freed, err = c.strip(ctx, f, why, dry); err != nil {
 		return freed, fmt.Errorf("strip generation %v of job %s: %w", f.Generation, f.Job, err)
 	}
 	return freed, nil
 }
 
-func (c *Catalog) strip(ctx context.Context, f find.Found, why string, dry bool) (freed uint64, err error) {
+func (c *Mover) strip(ctx context.Context, f find.Found, why string, dry bool) (freed uint64, err error) {
 	if f.Sealed != nil || c.keys.Seals() {
 		return 0, errors.New("it is encrypted: `replicad ckpt cp --decrypt` makes a plain copy, which can be stripped")
 	}
@@ -88,154 +89,30 @@ func (c *Catalog) strip(ctx context.Context, f find.Found, why string, dry bool)
 	return freed, c.exchange(ctx, f, com, was, b, why)
 }
 
-func (c *Catalog) unpinned(ctx context.Context, f find.Found) error {
-	pins, err := c.Finder.PinnedAt(ctx, f.Run, f.Generation, func() (time.Time, error) {
-		return c.storeTime(ctx, f.Run, "strip", "whether leases have ended")
+func (c *Mover) unpinned(ctx context.Context, f find.Found) error {
+	pins, err := c.find.PinnedAt(ctx, f.Run, f.Generation, func() (time.Time, error) {
+		return c.keep.StoreTime(ctx, f.Run, "strip", "whether leases have ended")
 	})
 	if err == nil && len(pins) > 0 {
-		err = fmt.Errorf("%w by %s: %s", ErrPinned, pins[0].Who, pins[0].Why)
+		err = fmt.Errorf("%w by %s: %s", keep.ErrPinned, pins[0].Who, pins[0].Why)
 	}
 	return err
 }
 
-// bare is a group's part without optimizer state: another part, of fewer regions, whose bytes are those of the former.
-type bare struct {
-	Part
-	at    format.PartAt // the former
-	from  read.ShardReader
-	moved []moved // by where they lie now
-	freed uint64
-	chunk int // of the former part, that buf has; -1: none
-	buf   []byte
-}
-
-// moved is a region that stays.
-type moved struct{ now, was replica.Region }
-
-func (c *Catalog) bare(ctx context.Context, f find.Found, at format.PartAt) (*bare, error) {
-	from, err := c.Reader.Open(ctx, f, at.Part)
-	if err != nil {
-		return nil, err
-	}
-	b := &bare{at: at, from: from, chunk: -1}
-	if err := b.plan(); err != nil {
-		from.Close()
-		return nil, err
-	}
-	return b, nil
-}
-
-// plan lays out the regions that stay.
-func (b *bare) plan() error {
-	all := b.from.Regions()
-	goes := ofOptimizer(all)
-	var stay []replica.Region
-	for _, r := range all {
-		if goes(r) {
-			b.freed += r.Bytes
-		} else {
-			stay = append(stay, r)
-		}
-	}
-	g, err := replica.NewGeometry(stay)
-	if err != nil {
-		return err
-	}
-	m := b.from.Manifest()
-	for i, now := range g.Regions {
-		if safetensors.Belongs(now, m.Part.Kind) {
-			b.moved = append(b.moved, moved{now, stay[i]})
-		}
-	}
-	slices.SortStableFunc(b.moved, func(x, y moved) int { return int(int64(x.now.Offset) - int64(y.now.Offset)) })
-	m.Bytes, m.Geometry = g.ReplicatedBytes, safetensors.Hash(g.DigestInput(m.Part.Kind))
-	if m.Regions != nil {
-		m.Regions = g.Of(m.Part.Kind)
-	}
-	m.Chunks, m.Root = nil, replica.Digest{}
-	b.Part = Part{Manifest: m, Regions: g.Regions, Read: b.read}
-	return nil
-}
-
-// digest makes the manifest whole: the bytes are read once for it, and once more where they are written.
-func (b *bare) digest(ctx context.Context) error {
-	m := &b.Manifest
-	var buf []byte
-	for i := range replica.ChunkCount(m.Bytes, m.ChunkBytes) {
-		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
-		}
-		_, n := replica.ChunkSpan(i, m.Bytes, m.ChunkBytes)
-		buf = slices.Grow(buf[:0], int(n))[:n]
-		if _, err := b.read(i, buf); err != nil {
-			return err
-		}
-		m.Chunks = append(m.Chunks, safetensors.Hash(buf))
-	}
-	m.Root = safetensors.Hash(m.RootInput())
-	return nil
-}
-
-// read gives a chunk of the part, from the former one's, each byte of which is checked.
-func (b *bare) read(i int, dst []byte) ([]byte, error) {
-	off, n := replica.ChunkSpan(i, b.Manifest.Bytes, b.Manifest.ChunkBytes)
-	dst = dst[:n]
-	clear(dst)
-	first, _ := slices.BinarySearchFunc(b.moved, off, func(m moved, off uint64) int {
-		if m.now.Offset+m.now.Bytes <= off {
-			return -1
-		}
-		return 1
-	})
-	for _, m := range b.moved[first:] {
-		if m.now.Offset >= off+n {
-			break
-		}
-		from, to := max(off, m.now.Offset), min(off+n, m.now.Offset+m.now.Bytes)
-		if from >= to {
-			continue
-		}
-		if err := b.copy(dst[from-off:to-off], m.was.Offset+from-m.now.Offset); err != nil {
-			return nil, err
-		}
-	}
-	return dst, nil
-}
-
-// copy fills dst with the former part's bytes at an offset.
-func (b *bare) copy(dst []byte, at uint64) error {
-	size := uint64(b.at.ChunkBytes)
-	for len(dst) > 0 {
-		i := int(at / size)
-		if i != b.chunk {
-			b.chunk = -1
-			buf, err := b.from.ReadChunk(i, b.buf)
-			if err != nil {
-				b.buf = nil // not used again after an error
-				return err
-			}
-			b.chunk, b.buf = i, buf
-		}
-		n := copy(dst, b.buf[at-uint64(i)*size:])
-		dst, at = dst[n:], at+uint64(n)
-	}
-	return nil
-}
-
 // rewrite writes the files and the index of the new generation, and reads them back. was are the former COMMIT's bytes, b the new one's.
-func (c *Catalog) rewrite(ctx context.Context, f find.Found, parts []*bare) (was []byte, com *format.Commit, b []byte, err error) {
+func (c *Mover) rewrite(ctx context.Context, f find.Found, parts []*bare) (was []byte, com *format.Commit, b []byte, err error) {
 	if was, _, err = c.objects.Get(ctx, f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})); err != nil {
 		return nil, nil, nil, err
 	}
-	a := Attempt{Run: f.Run, Generation: f.Generation}
-	if a.Write, err = c.Unused(ctx, a, f.Write+1); err != nil {
+	a := write.Attempt{Run: f.Run, Generation: f.Generation}
+	if a.Write, err = c.write.Unused(ctx, a, f.Write+1); err != nil {
 		return nil, nil, nil, err
 	}
 	files, err := c.rewritten(ctx, f, a, parts)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	layouts, err := c.Reader.Layouts(ctx, f.Run, files)
+	layouts, err := c.read.Layouts(ctx, f.Run, files)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -256,22 +133,22 @@ func (c *Catalog) rewrite(ctx context.Context, f find.Found, parts []*bare) (was
 		}
 	}
 	x := format.NewIndex(f.Job, f.Commit.Run, f.Generation, a.Write, files, layouts)
-	if com, b, err = c.putIndex(ctx, a, Fleet{Cluster: f.Cluster}, said, x); err != nil {
+	if com, b, err = c.write.PutIndex(ctx, a, write.Fleet{Cluster: f.Cluster}, said, x); err != nil {
 		return nil, nil, nil, err
 	}
-	_, err = c.Reader.VerifyAs(ctx, find.Found{Commit: *com, Run: f.Run, Index: x}, read.How{Cold: true}, nil)
+	_, err = c.read.VerifyAs(ctx, find.Found{Commit: *com, Run: f.Run, Index: x}, read.How{Cold: true}, nil)
 	return was, com, b, err
 }
 
 // rewritten writes the files: groups' parts without optimizer state, private ones as they are under the new write's name. Frozen ones are
 // shared.
-func (c *Catalog) rewritten(ctx context.Context, f find.Found, a Attempt, parts []*bare) (files []format.Written, err error) {
+func (c *Mover) rewritten(ctx context.Context, f find.Found, a write.Attempt, parts []*bare) (files []format.Written, err error) {
 	for _, p := range parts {
 		if err := p.digest(ctx); err != nil {
 			return nil, err
 		}
 		n := format.ParseName(f.Index.Files[p.at.File].Key)
-		w, err := c.WriteObject(ctx, a, n.Shard, p.Part)
+		w, err := c.write.WriteObject(ctx, a, n.Shard, p.Part)
 		if err != nil {
 			return nil, err
 		}
@@ -289,9 +166,9 @@ func (c *Catalog) rewritten(ctx context.Context, f find.Found, a Attempt, parts 
 				return nil, err
 			}
 		}
-		o, _, err := c.Reader.Object(ctx, f.Run, file, file.Key)
+		o, _, err := c.read.Object(ctx, f.Run, file, file.Key)
 		if err != nil && file.Twin != "" {
-			o, _, err = c.Reader.Object(ctx, f.Run, file, file.Twin)
+			o, _, err = c.read.Object(ctx, f.Run, file, file.Twin)
 		}
 		if err != nil {
 			return nil, err
@@ -304,16 +181,16 @@ func (c *Catalog) rewritten(ctx context.Context, f find.Found, a Attempt, parts 
 
 // exchange puts the new COMMIT in the former's place, and removes what that one named alone. Somebody may pin the generation meanwhile:
 // then it is as he found it, or was stripped before he looked.
-func (c *Catalog) exchange(ctx context.Context, f find.Found, com *format.Commit, was, b []byte, why string) error {
+func (c *Mover) exchange(ctx context.Context, f find.Found, com *format.Commit, was, b []byte, why string) error {
 	if err := c.unpinned(ctx, f); err != nil {
 		return errors.Join(err, c.disown(ctx, f, com.Write))
 	}
-	if err := c.Log(ctx, f.Job, format.Log{Verb: "strip", Run: f.Run.Run, Generations: []replica.Generation{f.Generation},
+	if err := c.hints.Log(ctx, f.Job, format.Log{Verb: "strip", Run: f.Run.Run, Generations: []replica.Generation{f.Generation},
 		Why: why}); err != nil {
 		return err
 	}
 	// A list believes the summary: nothing of the former may be left in it once the new one is there.
-	err := c.summarize(ctx, f.Run.Place, func(rows []format.Row) []format.Row {
+	err := c.hints.Summarize(ctx, f.Run.Place, func(rows []format.Row) []format.Row {
 		return slices.DeleteFunc(rows, func(row format.Row) bool { return row.Generation == f.Generation })
 	})
 	if err != nil {
@@ -322,20 +199,20 @@ func (c *Catalog) exchange(ctx context.Context, f find.Found, com *format.Commit
 	if err := c.place(ctx, f, was, b); err != nil {
 		return err
 	}
-	if err := c.unpinned(ctx, f); errors.Is(err, ErrPinned) {
+	if err := c.unpinned(ctx, f); errors.Is(err, keep.ErrPinned) {
 		return errors.Join(err, c.place(ctx, f, b, was), c.disown(ctx, f, com.Write))
 	} else if err != nil {
 		return err
 	}
-	c.hint(ctx, f.Run, com, b)
+	c.hints.Hint(ctx, f.Run, com, b)
 	if err := c.disown(ctx, f, f.Write); err != nil {
 		return err
 	}
-	return c.MarkRead(ctx, find.Found{Commit: *com, Run: f.Run}, nil)
+	return c.keep.MarkRead(ctx, find.Found{Commit: *com, Run: f.Run}, nil)
 }
 
 // place puts one COMMIT in the place of another.
-func (c *Catalog) place(ctx context.Context, f find.Found, was, b []byte) error {
+func (c *Mover) place(ctx context.Context, f find.Found, was, b []byte) error {
 	key := f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation})
 	return c.objects.Swap(ctx, key, func(there []byte) ([]byte, error) {
 		switch {
@@ -349,7 +226,7 @@ func (c *Catalog) place(ctx context.Context, f find.Found, was, b []byte) error 
 }
 
 // disown removes the files and the index of a write of a generation.
-func (c *Catalog) disown(ctx context.Context, f find.Found, write uint64) error {
+func (c *Mover) disown(ctx context.Context, f find.Found, write uint64) error {
 	var keys []string
 	err := c.objects.List(ctx, f.Run.Under(format.StepName(f.Generation))+"/", "", func(info store.Info) error {
 		if n := format.ParseName(strings.TrimPrefix(info.Key,
