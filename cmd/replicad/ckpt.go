@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/replica"
@@ -169,7 +170,7 @@ func (c ckpt) find(ctx context.Context, arg string, who string) (w *where, err e
 }
 
 // isRoot tells whether a root is one: by its mark, or, where that does not count, by what lies below it.
-func isRoot(ctx context.Context, cat *catalog.Catalog, names []string, unmarked bool) (bool, error) {
+func isRoot(ctx context.Context, cat *find.Finder, names []string, unmarked bool) (bool, error) {
 	if !unmarked {
 		return cat.Marked(ctx)
 	}
@@ -197,7 +198,7 @@ func (c ckpt) open(ctx context.Context, w *where, url string, names []string, wh
 		return false, errors.Join(err, st.Close())
 	}
 	cat := catalog.New(st, catalog.Options{Who: who, Keys: keys})
-	ok, err := isRoot(ctx, cat, names, unmarked)
+	ok, err := isRoot(ctx, cat.Finder, names, unmarked)
 	if !unmarked && (catalog.IsDamage(err) && !errors.Is(err, format.ErrNewer) || errors.Is(err, store.ErrRefused)) { // what lies below says whether it is one
 		w.mark, err = err, nil
 	}

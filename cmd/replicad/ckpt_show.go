@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/replica"
@@ -68,7 +69,7 @@ func (c ckpt) look(ctx context.Context, w *where) (s shown, err error) {
 		s = shown{URL: w.cat.URL(), Commit: f.Commit, Files: f.Index.Files, Tensors: f.Index.Tensors, Beyond: f.Index.Beyond, Locked: f.Readable()}
 		return w.cat.Unleased(ctx, f, func() (err error) {
 			if s.Locked == nil {
-				err = s.own(ctx, w.cat, f)
+				err = s.own(ctx, w.cat.Reader, f)
 			}
 			if err != nil {
 				return err
@@ -76,7 +77,7 @@ func (c ckpt) look(ctx context.Context, w *where) (s shown, err error) {
 			if s.Pins, err = w.cat.Pinned(ctx, f.Run, f.Generation); err != nil {
 				return err
 			}
-			return s.carried(ctx, w.cat, f)
+			return s.carried(ctx, w.cat.Reader, f)
 		})
 	})
 	return s, err
@@ -89,7 +90,7 @@ const maxOwn = 8
 const maxEpochs = 5
 
 // own reads what the first ranks keep of their generators and loaders.
-func (s *shown) own(ctx context.Context, cat *catalog.Catalog, f catalog.Found) error {
+func (s *shown) own(ctx context.Context, cat *read.Reader, f catalog.Found) error {
 	s.Generators, s.Loaders = make(map[string][]string), make(map[string]json.RawMessage)
 	for rank := range min(f.Layout.World, maxOwn) {
 		sh, err := cat.OpenShard(ctx, f, replica.OfRank(replica.Rank(rank)))
@@ -116,7 +117,7 @@ func (s *shown) own(ctx context.Context, cat *catalog.Catalog, f catalog.Found) 
 }
 
 // carried lists the files that the run carries.
-func (s *shown) carried(ctx context.Context, cat *catalog.Catalog, f catalog.Found) error {
+func (s *shown) carried(ctx context.Context, cat *read.Reader, f catalog.Found) error {
 	err := cat.ReadKept(ctx, f, func(file kept.File, _ io.Reader) error {
 		s.Kept = append(s.Kept, file)
 		return nil

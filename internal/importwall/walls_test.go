@@ -117,7 +117,7 @@ var walls = map[string]wall{
 	"internal/durable/formats/pt":          {2, []string{"replica", "internal/durable/formats", "internal/durable/formats/pickles"}, nil},
 	"internal/durable/formats/hf":          {2, []string{"internal/durable/formats", "internal/durable/safetensors"}, nil},
 	"internal/durable/formats/dcp":         {3, []string{"replica", "internal/durable/formats", "internal/durable/formats/pickles", "internal/durable/formats/pt"}, nil},
-	"internal/durable/formats/convert":     {4, []string{"replica", "internal/durable/catalog", "internal/durable/format", "internal/durable/kept", "internal/durable/formats", "internal/durable/formats/dcp", "internal/durable/formats/hf", "internal/durable/formats/pt", "internal/durable/safetensors"}, nil},
+	"internal/durable/formats/convert":     {4, []string{"replica", "internal/durable/catalog", "internal/durable/catalog/damage", "internal/durable/catalog/find", "internal/durable/catalog/read", "internal/durable/format", "internal/durable/kept", "internal/durable/formats", "internal/durable/formats/dcp", "internal/durable/formats/hf", "internal/durable/formats/pt", "internal/durable/safetensors"}, nil},
 	"internal/durable/formats/formatstest": {side, []string{"replica", "internal/durable/formats"}, nil},
 
 	"internal/session":           {2, []string{"replica", "internal/durable/kept", "internal/unixsock", "internal/want", "internal/wire"}, []string{"golang.org/x/sys/unix"}},
@@ -147,7 +147,7 @@ var walls = map[string]wall{
 	"internal/holding":       {3, []string{"replica", "internal/atomicfile", "internal/invariant", "internal/journal", "internal/planted", "internal/shm", "internal/unixsock"}, nil},
 
 	"internal/durable":      {4, []string{"internal/durable/azure", "internal/durable/directory", "internal/durable/gcs", "internal/durable/remote", "internal/durable/s3", "internal/durable/store"}, nil},
-	"internal/durable/pipe": {4, []string{"replica", "internal/durable/catalog", "internal/durable/format", "internal/durable/safetensors"}, nil},
+	"internal/durable/pipe": {4, []string{"replica", "internal/durable/catalog", "internal/durable/catalog/read", "internal/durable/format", "internal/durable/safetensors"}, nil},
 	"internal/durable/tier": {4, []string{"replica", "internal/durable/catalog", "internal/durable/directory", "internal/durable/format", "internal/durable/kept", "internal/durable/retain", "internal/durable/sealed", "internal/durable/store"}, nil},
 
 	"internal/host/act":     {4, []string{"replica", "internal/holding", "internal/session", "internal/shm"}, nil},

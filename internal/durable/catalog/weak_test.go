@@ -13,6 +13,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
@@ -249,10 +250,10 @@ func TestAClaimThatIsWithdrawn(t *testing.T) {
 	st := heedless(t)
 	c := weak(st)
 	mustWrite(t, c, gen(2), 1)
-	if err := c.PutClaim(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 2}, true); err != nil {
-		t.Fatal(err)
+	if e, _, err := c.Resume(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "b"}, 1); err != nil || e != 2 {
+		t.Fatal(e, err)
 	}
-	key := runOf(t, c).Key(c.ClaimName(write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 2}))
+	key := runOf(t, c).Key(format.Name{Kind: format.ClaimKind, Epoch: 2, Fleet: format.FleetKey(fleet.Cluster, "b")})
 	reader := st.Client()
 	reader.Before = func(call memory.Call) error {
 		if call.Verb == "Get" && call.Key == key {
@@ -263,8 +264,8 @@ func TestAClaimThatIsWithdrawn(t *testing.T) {
 	if r := runOf(t, weak(reader)); r.Claimed != 1 || r.Cluster != fleet.Cluster {
 		t.Errorf("the newest claim is of epoch %d", r.Claimed)
 	}
-	if err := c.PutClaim(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 2}, true); err != nil {
-		t.Fatal(err)
+	if e, _, err := c.Resume(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "b"}, 1); err != nil || e != 2 {
+		t.Fatal(e, err)
 	}
 	if _, err := weak(reader).Owns(t.Context(), runOf(t, c), fleet); err != nil {
 		t.Errorf("whose run it is may not commit: %v", err)

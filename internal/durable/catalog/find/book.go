@@ -34,8 +34,8 @@ func (b *book) adds(was *book) bool {
 	return false
 }
 
-// book reads what listing says of the first run behind from, in three ranges of keys; next is where the run after it is looked for, empty
-// where there is none.
+// book reads what listing says of the first run behind from, in three ranges of keys. next is where the run after it begins, empty where
+// there is none.
 func (c *Finder) book(ctx context.Context, job, from string) (b *book, next string, err error) {
 	b = &book{commits: make(map[replica.Generation]store.Info), pins: make(map[replica.Generation][]Keeper),
 		reads: make(map[replica.Generation]format.Name), marked: make(map[replica.Generation]time.Time),

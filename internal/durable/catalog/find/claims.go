@@ -89,5 +89,7 @@ func (c *Finder) claim(ctx context.Context, r Run, n format.Name) (*format.Claim
 
 // Unread says that nobody knows whose a run is, and what brings it on. It is not ErrFenced: no other fleet is known of.
 func (h *Holding) Unread() error {
-	return fmt.Errorf("nobody knows which fleet has claimed epoch %d, since its claim cannot be read: %w. Bring that object back; or, if no other fleet trains this run, delete it: the next durable write claims the epoch anew. A job that is started with --resume needs neither", h.Epoch, h.Err)
+	return fmt.Errorf("nobody knows which fleet has claimed epoch %d, since its claim cannot be read: %w. Bring that object back; or, if "+
+		"no other fleet trains this run, delete it: the next durable write claims the epoch anew. A job that is started with --resume "+
+		"needs neither", h.Epoch, h.Err)
 }

@@ -39,9 +39,9 @@ func passedOver(r Run, g replica.Generation, s State, why error, whole *Found) S
 	return Skipped{Run: r, Generation: g, State: s, Reason: why.Error(), Plain: damage.Plain(why), Whole: whole}
 }
 
-// Find lists the generations of a run whose files are all there and whose newest whole read, if there was one, found every byte; and what
-// it passed over and why. With a zero id it lists those of every run of the name, the last run first. Within a run the newest position
-// comes first, and behind all others what a later epoch left aside.
+// Find lists the generations of a run whose files are all there, and whose newest whole read, if there was one, found every byte. It lists
+// what it passed over too, and why. With a zero id it lists those of every run of the name, the last run first. Within a run the newest
+// position comes first, and behind all others what a later epoch left aside.
 //
 // An error means that the store did not answer: what lies there is not known then, and an older generation must not pass for the newest.
 func (c *Finder) Find(ctx context.Context, job string, id replica.JobID) (found []Found, skipped []Skipped, err error) {
@@ -71,8 +71,8 @@ const (
 	looksVain = 100 // none has found any
 )
 
-// findIn looks at one run. A generation that was deleted beside the look has made room for a
-// newer one, which the list may lack, and the deleted one too: where a new list has it, the run is looked at again.
+// findIn looks at one run. A generation that was deleted beside the look has made room for a newer one, and the list may lack both. Where a
+// new list has it, the run is looked at again.
 func (c *Finder) findIn(ctx context.Context, r Run, id replica.JobID) (found []Found, skipped []Skipped, err error) {
 	b, err := c.bookOf(ctx, r)
 	for i := 0; (i < looks || len(found) == 0 && i < looksVain) && err == nil && b != nil; i++ {
@@ -170,8 +170,8 @@ func (c *Finder) findBy(ctx context.Context, b *book, r Run, id replica.JobID) (
 	return found, skipped, nil
 }
 
-// loose is what is said of objects behind the newest COMMIT that have none of their own: a write that was never finished, or a COMMIT that
-// is gone, where a record of a read, the summary or last.json says that there was one.
+// loose is what objects mean that lie behind the newest COMMIT and have none of their own: a write that was never finished, or a COMMIT
+// that is gone. A record of a read, the summary or last.json names a COMMIT that there was.
 func (c *Finder) loose(ctx context.Context, r Run, b *book) (skipped []Skipped, err error) {
 	if len(b.loose) == 0 {
 		return nil, nil

@@ -16,7 +16,8 @@ var ErrLocked = sealed.ErrLocked
 
 // lockedTo is what Readable says.
 func (c *Finder) lockedTo(f Found) error {
-	return fmt.Errorf("step %d of %s/%s is encrypted to %s: %w: name its key's file in durable_identities, or for ckpt and --from in --identity or REPLICAD_IDENTITY",
+	return fmt.Errorf("step %d of %s/%s is encrypted to %s: %w: name its key's file in durable_identities, or for ckpt and --from in "+
+		"--identity or REPLICAD_IDENTITY",
 		f.Generation.Step, c.URL(), f.Job, short(f.Sealed.Recipients), ErrLocked)
 }
 

@@ -111,8 +111,8 @@ func (c *Keeper) MarkRead(ctx context.Context, f find.Found, failed error) error
 }
 
 // Remember takes in that a read of a generation failed, for whatever it was made. The file that the error names, or all where it names
-// none, is read again, twice if need be, as Verify does: bad is what that found, and a record says so then. Nil: the generation is whole as
-// far as that tells, or the error is of something else. unrecorded: the store does not take the record.
+// none, is read again, twice if need be, as Verify does. bad is what that found, and is recorded. Nil: the generation is whole as far as
+// that shows, or the error is of something else. unrecorded: the store does not take the record.
 func (c *Keeper) Remember(ctx context.Context, f find.Found, met error) (bad, unrecorded error) {
 	if !damage.Is(met) || ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // nothing is known of it: a canceled read tells nothing

@@ -24,9 +24,9 @@ type Swept struct {
 	Uploads  int                  // that were never completed
 }
 
-// Sweep finishes deletions and removes pins that have ended, and what is older than the grace, by the store's own times, and named by no
-// COMMIT: objects of attempts that failed, frozen parts, unfinished uploads, and pins and records of reads of what is gone. Beside a live
-// writer the grace must be LeastGrace or longer. Where a COMMIT or an index cannot be read, what it might name stays.
+// Sweep finishes deletions, removes pins that have ended, and what no COMMIT names and is older than the grace, by the store's own times:
+// objects of attempts that failed, frozen parts, unfinished uploads. So go pins and records of reads of what is gone. Beside a live writer
+// the grace must be LeastGrace or longer. Where a COMMIT or an index cannot be read, what it might name stays.
 func (c *Keeper) Sweep(ctx context.Context, r find.Run, grace time.Duration) (s Swept, err error) {
 	if s, err = c.sweep(ctx, r, grace); err != nil {
 		return s, fmt.Errorf("sweep run %s of job %s: %w", r.Run, r.Job, err)

@@ -121,7 +121,8 @@ func (c *Mover) finish(ctx context.Context, f find.Found) (finished bool, err er
 	err = c.keep.Drop(ctx, f.Run, f.Generation, "a deletion was broken off")
 	if errors.Is(err, keep.ErrPinned) {
 		return false,
-			fmt.Errorf("a deletion of it was broken off there, and cannot be finished: %w: unpin it there, or run `replicad ckpt prune %s/%s`, and copy again", err, c.find.URL(), f.Job)
+			fmt.Errorf("a deletion of it was broken off there, and cannot be finished: %w: unpin it there, or run `replicad ckpt prune "+
+				"%s/%s`, and copy again", err, c.find.URL(), f.Job)
 	}
 	return err == nil, err
 }

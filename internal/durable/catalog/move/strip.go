@@ -27,8 +27,8 @@ const optimizers = "optim."
 
 var ownParameter = regexp.MustCompile(`^optim\.(.+\.)?param\.\d+\.\d+`)
 
-// ofOptimizer tells which regions of a rank are an optimizer's state. A parameter that no model has lies under the optimizer's name too,
-// and stays; what lies below such a name is its state, or, where no region has the name itself, what the parameter consists of.
+// ofOptimizer is which regions of a rank are an optimizer's state. A parameter that no model has lies under the optimizer's name too, and
+// stays. What lies below such a name is its state. Where no region has the name itself, it is what the parameter consists of.
 func ofOptimizer(regions []replica.Region) func(replica.Region) bool {
 	names := make(map[string]bool, len(regions))
 	for _, r := range regions {
@@ -41,9 +41,9 @@ func ofOptimizer(regions []replica.Region) func(replica.Region) bool {
 	}
 }
 
-// Strip puts a generation without optimizer state in the place of one: new files, which are read back, an index, and a COMMIT in the place
-// of the former one, in one change. Then the former files go. Parameters, buffers and what is a rank's own stay as they are; nothing
-// resumes from it. Where it breaks off, the one generation or the other is there whole, and Sweep removes the rest. A pinned one is
+// Strip puts a generation without optimizer state in the place of one: new files, which are read back, and an index. Then a COMMIT takes
+// the place of the former one, in one change, and the former files go. Parameters, buffers and what is a rank's own stay as they are;
+// nothing resumes from it. Where it breaks off, the one generation or the other is there whole, and Sweep removes the rest. A pinned one is
 // ErrPinned, one without such state ErrNothing. freed is the size of the state; with dry set nothing is written.
 func (c *Mover) Strip(ctx context.Context, f find.Found, why string, dry bool) (freed uint64, err error) {
 	if freed, err = c.strip(ctx, f, why, dry); err != nil {

@@ -138,8 +138,8 @@ func (c *Reader) Each(ctx context.Context, n int, do func(ctx context.Context, i
 	return c.eachOf(ctx, c.Lanes, n, do)
 }
 
-// lookLanes is how many requests that hold next to nothing in memory are made in place of one that holds a block: a generation of thousands
-// of ranks has as many files to look at.
+// lookLanes is how many small requests are made in place of one that holds a block in memory. A generation of thousands of ranks has as
+// many files to look at.
 const lookLanes = 4
 
 // EachSmall is each for requests that hold next to nothing in memory.

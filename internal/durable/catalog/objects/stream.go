@@ -95,8 +95,8 @@ func (s *Stream) Close() {
 	s.wg.Wait()
 }
 
-// Whole reports whether an object has the bytes that its file should have: by the checksum that the store made when it got them, or, where
-// there is none or another, by reading it; deep: it is read whatever the store says of it.
+// Whole reports whether an object has the bytes that its file should have. The checksum that the store made when it got them shows it.
+// Where there is none, or another, the object is read. deep: it is read in any case.
 func (c *Reader) Whole(ctx context.Context, key string, f format.File, deep bool) error {
 	info, err := c.Stat(ctx, key)
 	if err != nil {

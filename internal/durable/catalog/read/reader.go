@@ -148,12 +148,13 @@ func (c *Reader) readRange(ctx context.Context, key string, s *sealed.File, off 
 	return damage.Corrupted(s.Decrypt(b, off, span))
 }
 
-// Unlock opens a file. One that no key opens may have been changed, or be whole and encrypted to others: its digest tells, and it counts as
-// damaged no sooner, since what is damaged is deleted.
+// Unlock opens a file. One that no key opens may have been changed, or be whole and encrypted to others, which its digest shows. It counts
+// as damaged no sooner, since what is damaged is deleted.
 func (c *Reader) Unlock(first []byte, size uint64) (*sealed.File, error) {
 	s, err := c.keys.Open(first, size)
 	if errors.Is(err, find.ErrLocked) {
-		err = fmt.Errorf("%w: durable_recipients was another on the node that wrote it: add the key of that to durable_identities (--identity)", err)
+		err = fmt.Errorf("%w: durable_recipients was another on the node that wrote it: add the key of that to durable_identities "+
+			"(--identity)", err)
 	}
 	return s, damage.Corrupted(err)
 }

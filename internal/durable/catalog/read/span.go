@@ -8,8 +8,8 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// ReadSpan reads n chunks from chunk i on as one range of the file, into dst, grown if it is too short: who wants a few rows of a large
-// part reads no more than the chunks that they lie in. Each chunk is checked. One that differs is read again by itself, and from the twin.
+// ReadSpan reads n chunks from chunk i on as one range of the file, into dst, grown if it is too short. A few rows of a large part take
+// no more than the chunks that they lie in. Each chunk is checked. One that differs is read again by itself, and from the twin.
 // After an error dst must not be used again.
 func (rd *shard) ReadSpan(i, n int, dst []byte) ([]byte, error) {
 	m := &rd.p.Manifest

@@ -35,8 +35,8 @@ func (c *Reader) Verify(ctx context.Context, f find.Found, progress func(read, o
 
 // How says how to read a generation whole.
 type How struct {
-	// Cold reads from the disk what a kernel remembers of the files, and lets it forget them afterwards: what was just written, or is read
-	// once a week, says nothing of the disk otherwise.
+	// Cold reads from the disk what a kernel remembers of the files, and lets it forget them afterwards. Otherwise a read of what was
+	// just written would show nothing of the disk.
 	Cold bool
 	// Back reads back what was just written. What the store computed when it took an object, where that is the whole object's SHA-256,
 	// stands for reading it. Frozen parts that were read so before, and that all generations of a run name, are looked at and not read.

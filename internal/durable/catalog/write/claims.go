@@ -128,7 +128,7 @@ func (c *Writer) claimed(ctx context.Context, r find.Run, fleet Fleet) error {
 	}
 	takes, err := may(claims, fleet)
 	if errors.Is(err, find.ErrNone) {
-		if err := c.PutClaim(ctx, r, fleet, takes); err != nil {
+		if err := c.putClaim(ctx, r, fleet, takes); err != nil {
 			return err
 		}
 		if takes && !c.weak {
@@ -142,8 +142,8 @@ func (c *Writer) claimed(ctx context.Context, r find.Run, fleet Fleet) error {
 	return err
 }
 
-// PutClaim puts a claim of a fleet's epoch where none is. Another's is ErrFenced.
-func (c *Writer) PutClaim(ctx context.Context, r find.Run, fleet Fleet, takes bool) error {
+// putClaim puts a claim of a fleet's epoch where none is. Another's is ErrFenced.
+func (c *Writer) putClaim(ctx context.Context, r find.Run, fleet Fleet, takes bool) error {
 	runs, err := c.find.Runs(ctx, r.Job)
 	if err != nil {
 		return err
@@ -163,13 +163,13 @@ func (c *Writer) PutClaim(ctx context.Context, r find.Run, fleet Fleet, takes bo
 	if err != nil {
 		return err
 	}
-	there, err := c.objects.PutOnce(ctx, r.Key(c.ClaimName(fleet)), b)
+	there, err := c.objects.PutOnce(ctx, r.Key(c.claimName(fleet)), b)
 	if there == nil {
 		return err
 	}
 	other, err := format.ParseClaim(there, r.Place, r.ID, fleet.Epoch)
 	if err != nil {
-		return (&find.Holding{Epoch: fleet.Epoch, Err: fmt.Errorf("%s: %w", r.Key(c.ClaimName(fleet)), err)}).Unread()
+		return (&find.Holding{Epoch: fleet.Epoch, Err: fmt.Errorf("%s: %w", r.Key(c.claimName(fleet)), err)}).Unread()
 	}
 	if !fleet.put(other) {
 		return fenced(other, other.Epoch)
@@ -177,8 +177,8 @@ func (c *Writer) PutClaim(ctx context.Context, r find.Run, fleet Fleet, takes bo
 	return nil
 }
 
-// ClaimName names the claim of a fleet.
-func (c *Writer) ClaimName(fleet Fleet) format.Name {
+// claimName names the claim of a fleet.
+func (c *Writer) claimName(fleet Fleet) format.Name {
 	n := format.Name{Kind: format.ClaimKind, Epoch: fleet.Epoch}
 	if c.weak {
 		n.Fleet = format.FleetKey(fleet.Cluster, fleet.Name)
@@ -194,7 +194,7 @@ func (c *Writer) alone(ctx context.Context, r find.Run, fleet Fleet, was []find.
 	if err != nil {
 		err = fmt.Errorf("%w: nobody knows whether another fleet resumes the run: %w. Resume again", ErrFenced, err)
 	}
-	key := r.Key(c.ClaimName(fleet))
+	key := r.Key(c.claimName(fleet))
 	for _, h := range now {
 		if h.Key != key && !slices.ContainsFunc(was, func(w find.Holding) bool { return w.Key == h.Key }) {
 			err = fmt.Errorf("%w. If that fleet is gone, resume again", fenced(h.Said, h.Epoch))

@@ -49,7 +49,8 @@ func (c *Writer) commit(ctx context.Context, a Attempt, fleet Fleet, said format
 		return nil, nil, err
 	} else if gone {
 		return nil, nil,
-			fmt.Errorf("a deletion of it was broken off and is not finished: `replicad ckpt prune %s/%s` finishes it, and so does the next sweep: %w", c.find.URL(), a.Run.Job, ErrDeleting)
+			fmt.Errorf("a deletion of it was broken off and is not finished: `replicad ckpt prune %s/%s` finishes it, and so does the "+
+				"next sweep: %w", c.find.URL(), a.Run.Job, ErrDeleting)
 	}
 	files = slices.Clone(files)
 	slices.SortFunc(files, func(a, b format.Written) int { return cmp.Compare(a.File.Key, b.File.Key) })
@@ -92,8 +93,8 @@ func (c *Writer) commit(ctx context.Context, a Attempt, fleet Fleet, said format
 	return com, b, nil
 }
 
-// sameRoots reports whether a COMMIT is of the very parts, in the files of an earlier try: then that one had come through, and this one's
-// files are named by nobody.
+// sameRoots reports whether a COMMIT is of the very parts, in the files of an earlier try. Then that try had come through, and no COMMIT
+// names the files of this one.
 func (c *Writer) sameRoots(ctx context.Context, r find.Run, com *format.Commit, roots map[replica.Part]replica.Digest) error {
 	b, _, err := c.objects.Get(ctx, r.Under(com.Index.Key))
 	if err != nil {
@@ -230,7 +231,8 @@ func (c *Writer) Downgrades(ctx context.Context, job string) error {
 			continue
 		}
 		if l.Row.Sealed {
-			return fmt.Errorf("step %d of job %s in %s is encrypted, and the next one would not be: name to whom in REPLICAD_RECIPIENTS, or give it another job", l.Generation.Step, job, c.find.URL())
+			return fmt.Errorf("step %d of job %s in %s is encrypted, and the next one would not be: name to whom in REPLICAD_RECIPIENTS, "+
+				"or give it another job", l.Generation.Step, job, c.find.URL())
 		}
 		break
 	}

@@ -43,7 +43,7 @@ func (c *Writer) resume(ctx context.Context, r find.Run, fleet Fleet, was replic
 		return 0, nil, fmt.Errorf("%w. If that fleet is gone, resume again", fenced(own, at))
 	}
 	fleet.Epoch = max(was, at) + 1
-	if err := c.PutClaim(ctx, r, fleet, true); err != nil {
+	if err := c.putClaim(ctx, r, fleet, true); err != nil {
 		return 0, nil, err
 	}
 	if c.weak {

@@ -99,8 +99,8 @@ func (c *Writer) WriteObject(ctx context.Context, a Attempt, name string, parts 
 	return w, nil
 }
 
-// writeObject writes an object of an attempt. What is encrypted once more has other bytes, stores replace what is there when an upload is
-// completed, and a COMMIT may name what an earlier try has left: that is taken, and what is written has a name of its own.
+// writeObject writes an object of an attempt. What is encrypted once more has other bytes, and a COMMIT may name what an earlier try
+// has left. An upload that completes would replace it. So what is there is taken, and what is written has a name of its own.
 func (c *Writer) writeObject(ctx context.Context, a Attempt, name string, parts []Part) (format.Written, error) {
 	n := format.Name{Kind: format.ShardKind, Generation: a.Generation, Write: a.Write, Shard: name}
 	if c.keys.Seals() {
