@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/leader/durable"
@@ -135,7 +135,7 @@ func reads(l *Leader, of reread.Read, again bool) {
 		if !again {
 			err = l.readAgain(ctx, of)
 		}
-		learned := rereadLearned{ev: reread.Ended{Read: of, Refused: err != nil && !tier.IsDamage(err) && !errors.Is(err, catalog.ErrNone)}, err: err, again: again}
+		learned := rereadLearned{ev: reread.Ended{Read: of, Refused: err != nil && !tier.IsDamage(err) && !errors.Is(err, find.ErrNone)}, err: err, again: again}
 		if err != nil || !of.Back || job == nil {
 			return learned
 		}
@@ -197,7 +197,7 @@ func (l *Leader) rereadEnded(ev rereadLearned) {
 	if read && ev.err == nil {
 		l.log.Note2(nil, "durable_read", fmt.Sprintf("generation %v of job %q was read back and is good", of.Generation, of.Name))
 	}
-	if ev.err == nil || errors.Is(ev.err, context.Canceled) || errors.Is(ev.err, catalog.ErrNone) {
+	if ev.err == nil || errors.Is(ev.err, context.Canceled) || errors.Is(ev.err, find.ErrNone) {
 		return // retention may have deleted it since it was listed
 	}
 	where := path.Join(of.Name, of.Job.String(), format.StepName(of.Generation))
@@ -226,8 +226,8 @@ func (l *Leader) lying(ctx context.Context, name string) reread.Listed {
 		}
 		for _, g := range list {
 			switch g.State {
-			case catalog.Good, catalog.Unread, catalog.Damaged, catalog.Stripped, catalog.Encrypted:
-			case catalog.Unfinished, catalog.Unreadable, catalog.Deleting:
+			case find.Good, find.Unread, find.Damaged, find.Stripped, find.Encrypted:
+			case find.Unfinished, find.Unreadable, find.Deleting:
 				continue
 			}
 			is := reread.Lying{Name: n, Job: g.Run.ID, Generation: g.Generation, Read: g.Read}

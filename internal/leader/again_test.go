@@ -10,7 +10,7 @@ import (
 
 	"github.com/replicad/replicad/internal/bubble"
 	"github.com/replicad/replicad/internal/control"
-	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/internal/leader/reread"
 	"github.com/replicad/replicad/replica"
@@ -85,7 +85,7 @@ func TestDurableGenerationsAreReadAgain(t *testing.T) {
 	if c.state(6) != "good" || c.state(4) != "damaged" {
 		t.Errorf("step 6 is %s, step 4 %s", c.state(6), c.state(4))
 	}
-	if other, err := c.disk.List(t.Context(), "other"); err != nil || len(other) != 1 || other[0].State != catalog.Good {
+	if other, err := c.disk.List(t.Context(), "other"); err != nil || len(other) != 1 || other[0].State != find.Good {
 		t.Errorf("of another name: %+v, %v", other, err)
 	}
 	const want = "warning: the durable generation of step 4, which is kept, failed a read and counts for nothing: group-0.w1.safetensors, chunk 2: digest differs"
@@ -185,7 +185,7 @@ func TestListThatFails(t *testing.T) {
 	if n := c.log.Count("list what is to be read again"); n != 1 {
 		t.Errorf("%d lines in the log", n)
 	}
-	if err := c.readAgain(t.Context(), reread.Read{Lying: reread.Lying{Name: "job", Job: fixture.JobID, Generation: fixture.Gen(1, 2)}}); !errors.Is(err, catalog.ErrNone) {
+	if err := c.readAgain(t.Context(), reread.Read{Lying: reread.Lying{Name: "job", Job: fixture.JobID, Generation: fixture.Gen(1, 2)}}); !errors.Is(err, find.ErrNone) {
 		t.Errorf("of what is gone: %v", err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/leader/durable"
 	"github.com/replicad/replicad/recovery"
@@ -146,10 +146,10 @@ func (l *Leader) durableFound(ctx context.Context, job *replica.Job) (out []reco
 func notKnown(url string, job *replica.Job, found []tier.Found, skipped []tier.Skipped) error {
 	seen := len(found) > 0
 	for _, s := range skipped {
-		if s.State == catalog.Unreadable {
+		if s.State == find.Unreadable {
 			return fmt.Errorf("durable generation %s: %s", s.Where(), s.Reason)
 		}
-		seen = seen || s.State == catalog.Damaged || s.State == catalog.Stripped || s.State == catalog.Encrypted
+		seen = seen || s.State == find.Damaged || s.State == find.Stripped || s.State == find.Encrypted
 	}
 	if !seen && !job.Durable.IsZero() {
 		return fmt.Errorf("%s has nothing of the job, though durable generation %v was written: mount it, or end the job (replicad job end %s)", url, job.Durable, job.Name)

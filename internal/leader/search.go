@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/leader/reread"
@@ -120,7 +120,7 @@ func (s *searched) prove(ctx context.Context, l *Leader, own func(tier.Found) bo
 		switch {
 		case err == nil:
 			return
-		case errors.Is(err, catalog.ErrNone): // retention has deleted it
+		case errors.Is(err, find.ErrNone): // retention has deleted it
 		case tier.IsDamage(err) || errors.Is(err, store.ErrRefused):
 			s.skipped = append(s.skipped, tier.Skipped{Run: f.Run, Generation: f.Generation, State: tier.StateOf(err), Reason: err.Error(), Plain: tier.Plain(err), Whole: &f})
 		default: // nothing is known of it: an older one must not pass for the newest
@@ -213,7 +213,7 @@ func (s *searched) generations(url string) (out []recovery.DurableGen) {
 
 // bad is a generation that can't be used. What was never finished is none.
 func (s *searched) bad(sk tier.Skipped) (g recovery.DurableGen, ok bool) {
-	if sk.State != catalog.Damaged && sk.State != catalog.Unreadable && sk.State != catalog.Stripped && sk.State != catalog.Encrypted {
+	if sk.State != find.Damaged && sk.State != find.Unreadable && sk.State != find.Stripped && sk.State != find.Encrypted {
 		return g, false
 	}
 	g.Generation, g.Position, g.Bad = sk.Generation, replica.Position(sk.Generation), sk.Plain

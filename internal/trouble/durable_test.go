@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
@@ -132,7 +132,7 @@ func TestResumePassesOverDamage(t *testing.T) {
 	}
 	newer := 0
 	for _, l := range list {
-		if l.State == catalog.Good && l.Generation.Step > found[1].Generation.Step {
+		if l.State == find.Good && l.Generation.Step > found[1].Generation.Step {
 			newer++
 		}
 	}
@@ -532,6 +532,6 @@ func TestDurableIsReadBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(marked, func(g catalog.Listed) bool { return g.State == catalog.Good })
+		return slices.ContainsFunc(marked, func(g find.Listed) bool { return g.State == find.Good })
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -14,7 +16,7 @@ import (
 )
 
 // large is a part of one tensor, in chunks of the usual size.
-func large(b *testing.B, size uint64) Part {
+func large(b *testing.B, size uint64) write.Part {
 	b.Helper()
 	g, err := replica.NewGeometry([]replica.Region{{Name: "w", DType: replica.F32, Shape: []uint64{size / 4}, Bytes: size}})
 	if err != nil {
@@ -30,7 +32,7 @@ func large(b *testing.B, size uint64) Part {
 		m.Chunks = append(m.Chunks, safetensors.Hash(bytes[off:off+n]))
 	}
 	m.Root = safetensors.Hash(m.RootInput())
-	return Part{m, g.Regions, func(i int, dst []byte) ([]byte, error) {
+	return write.Part{Manifest: m, Regions: g.Regions, Read: func(i int, dst []byte) ([]byte, error) {
 		off, n := replica.ChunkSpan(i, size, m.ChunkBytes)
 		return dst[:copy(dst, bytes[off:off+n])], nil
 	}}
@@ -71,23 +73,23 @@ func writeAndRead(b *testing.B, o Options) {
 		b.Fatal(err)
 	}
 	var w format.Written
-	if w, err = c.WriteGroup(b.Context(), Attempt{r, gen(2), 1}, p); err != nil {
+	if w, err = c.WriteGroup(b.Context(), write.Attempt{Run: r, Generation: gen(2), Write: 1}, p); err != nil {
 		b.Fatal(err)
 	}
 	b.Run("write", func(b *testing.B) {
 		c := New(&sink{Store: m}, o)
 		b.SetBytes(size)
 		for b.Loop() {
-			if _, err := c.WriteGroup(b.Context(), Attempt{r, gen(2), 1}, p); err != nil {
+			if _, err := c.WriteGroup(b.Context(), write.Attempt{Run: r, Generation: gen(2), Write: 1}, p); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
-	f := Found{Commit: format.Commit{Run: r.ID, Generation: gen(2)}, Run: r, Index: &format.Index{Files: []format.File{w.File}, Parts: []format.PartAt{{Part: p.Manifest.Part, Root: p.Manifest.Root}}}}
+	f := find.Found{Commit: format.Commit{Run: r.ID, Generation: gen(2)}, Run: r, Index: &format.Index{Files: []format.File{w.File}, Parts: []format.PartAt{{Part: p.Manifest.Part, Root: p.Manifest.Root}}}}
 	b.Run("read", func(b *testing.B) {
 		b.SetBytes(size)
 		for b.Loop() {
-			rd, err := c.open(b.Context(), f, p.Manifest.Part)
+			rd, err := c.OpenShard(b.Context(), f, p.Manifest.Part)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/diff"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -25,10 +28,13 @@ import (
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 var (
-	fleet = Fleet{durabletest.Cluster, "fleet-1", 1}
+	fleet = write.Fleet{Cluster: durabletest.Cluster, Name: "fleet-1", Epoch: 1}
 	began = time.Date(2026, 11, 25, 17, 16, 0, 0, time.UTC)
 	now   = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 )
+
+// block has parts have several.
+const block = 1 << 10
 
 // over is a catalog that waits for nothing.
 func over(st store.Store, lanes int) *Catalog {
@@ -38,29 +44,41 @@ func over(st store.Store, lanes int) *Catalog {
 // encrypting are the keys of all catalogs while TestEncrypted runs other tests.
 var encrypting *sealed.Keys
 
-// with is one that encrypts.
-func with(st store.Store, lanes int, keys *sealed.Keys) *Catalog {
-	c := New(st, Options{Who: "ada", Host: "h", Keys: keys, Lanes: lanes, Now: func() time.Time { return now }, Pause: func(ctx context.Context, _ time.Duration) error { return ctx.Err() }})
-	c.block = 1 << 10 // parts have several
-	return c
+// with is one that encrypts, with further options.
+func with(st store.Store, lanes int, keys *sealed.Keys, further ...func(*Options)) *Catalog {
+	o := Options{Who: "ada", Host: "h", Keys: keys, Lanes: lanes, Block: block}
+	o.Now = func() time.Time { return now }
+	o.Pause = func(ctx context.Context, _ time.Duration) error { return ctx.Err() }
+	for _, set := range further {
+		set(&o)
+	}
+	return New(st, o)
 }
+
+// noting gives a catalog somebody who hears of hints that could not be written.
+func noting(note func(error)) func(*Options) { return func(o *Options) { o.Note = note } }
+
+// ignoring is for a store that ignores conditions, or not.
+func ignoring(is bool) func(*Options) { return func(o *Options) { o.Unconditional = is } }
 
 func gen(step replica.Step) replica.Generation { return replica.Generation{Epoch: 1, Step: step} }
 
-func part(p durabletest.Part) Part { return Part{p.Manifest, p.Regions, p.Read} }
+func part(p durabletest.Part) write.Part {
+	return write.Part{Manifest: p.Manifest, Regions: p.Regions, Read: p.Read}
+}
 
-// write does what a job does for a generation, as attempt n.
-func write(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64) (*format.Commit, error) {
+// wrote does what a job does for a generation, as attempt n.
+func wrote(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64) (*format.Commit, error) {
 	fleet := fleet
 	fleet.Epoch = g.Epoch
 	return writeAs(ctx, c, g, groups, n, fleet)
 }
 
-func writeAs(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64, fleet Fleet) (*format.Commit, error) {
+func writeAs(ctx context.Context, c *Catalog, g replica.Generation, groups int, n uint64, fleet write.Fleet) (*format.Commit, error) {
 	return writeMade(ctx, c, durabletest.Make(g, groups), n, fleet)
 }
 
-func writeMade(ctx context.Context, c *Catalog, made durabletest.Generation, n uint64, fleet Fleet) (*format.Commit, error) {
+func writeMade(ctx context.Context, c *Catalog, made durabletest.Generation, n uint64, fleet write.Fleet) (*format.Commit, error) {
 	g := made.Generation
 	r, err := c.Begin(ctx, format.Run{Job: durabletest.JobName, ID: durabletest.Job, Owner: 7, Began: began.UnixMilli()})
 	if err != nil {
@@ -69,7 +87,7 @@ func writeMade(ctx context.Context, c *Catalog, made durabletest.Generation, n u
 	if err := c.Claim(ctx, r, fleet); err != nil {
 		return nil, err
 	}
-	a := Attempt{r, g, n}
+	a := write.Attempt{Run: r, Generation: g, Write: n}
 	var files []format.Written
 	roots := make(map[replica.Part]replica.Digest)
 	for i, p := range made.Groups {
@@ -85,7 +103,7 @@ func writeMade(ctx context.Context, c *Catalog, made durabletest.Generation, n u
 		files = append(files, f, w)
 		roots[p.Manifest.Part] = p.Manifest.Root
 	}
-	w, err := c.WriteObject(ctx, a, NodeObject("b"), part(made.Private[0]), part(made.Private[1]))
+	w, err := c.WriteObject(ctx, a, write.NodeObject("b"), part(made.Private[0]), part(made.Private[1]))
 	if err != nil {
 		return nil, err
 	}
@@ -99,13 +117,13 @@ func writeMade(ctx context.Context, c *Catalog, made durabletest.Generation, n u
 
 func mustWrite(t testing.TB, c *Catalog, g replica.Generation, groups int) {
 	t.Helper()
-	if _, err := write(t.Context(), c, g, groups, 17); err != nil {
+	if _, err := wrote(t.Context(), c, g, groups, 17); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // checkWhole compares every part of a generation with what was written.
-func checkWhole(t testing.TB, c *Catalog, f Found, groups int) {
+func checkWhole(t testing.TB, c *Catalog, f find.Found, groups int) {
 	t.Helper()
 	made := durabletest.Make(f.Generation, groups)
 	for _, p := range append(append(made.Groups, made.Frozen...), made.Private...) {
@@ -132,7 +150,7 @@ func checkWhole(t testing.TB, c *Catalog, f Found, groups int) {
 	}
 }
 
-func find(t testing.TB, c *Catalog) ([]Found, []Skipped) {
+func finds(t testing.TB, c *Catalog) ([]find.Found, []find.Skipped) {
 	t.Helper()
 	found, skipped, err := c.Find(t.Context(), durabletest.JobName, durabletest.Job)
 	if err != nil {
@@ -148,7 +166,7 @@ func TestRoundTrip(t *testing.T) {
 		for _, g := range []replica.Generation{gen(90), {Epoch: 2, Step: 10}, {Epoch: 2, Step: 9}} {
 			mustWrite(t, c, g, groups)
 		}
-		found, skipped := find(t, over(m, 4))
+		found, skipped := finds(t, over(m, 4))
 		if len(found) != 3 || len(skipped) != 0 {
 			t.Fatalf("found %d, skipped %v", len(found), skipped)
 		}
@@ -161,14 +179,11 @@ func TestRoundTrip(t *testing.T) {
 				t.Errorf("since %v: %v", since, err)
 			}
 		}
-		if f, _, err := c.Newest(t.Context(), durabletest.JobName, replica.JobID{}); err != nil || f.Generation != found[0].Generation {
-			t.Error(f.Generation, err)
-		}
 		if _, err := c.Holds(t.Context(), durabletest.JobName, durabletest.Job, gen(91)); !errors.Is(err, store.ErrAbsent) {
 			t.Error(err)
 		}
-		if _, _, err := c.Newest(t.Context(), "other", replica.JobID{}); !errors.Is(err, ErrNone) {
-			t.Error(err)
+		if others, _, err := c.Find(t.Context(), "other", replica.JobID{}); err != nil || len(others) != 0 {
+			t.Error(others, err)
 		}
 		frozen := 0
 		for _, k := range m.Keys() {
@@ -187,20 +202,20 @@ func TestCommitOnce(t *testing.T) {
 	m := memory.New()
 	c := over(m, 4)
 	for n := range uint64(3) {
-		if com, err := write(t.Context(), c, gen(2), 2, 17+n); err != nil || com.Write != 17 {
+		if com, err := wrote(t.Context(), c, gen(2), 2, 17+n); err != nil || com.Write != 17 {
 			t.Fatalf("attempt %d: %+v, %v", n, com, err)
 		}
 	}
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	checkWhole(t, c, found[0], 2)
 	other := durabletest.Make(gen(2), 1)
 	r := found[0].Run
-	a := Attempt{r, gen(2), 30}
+	a := write.Attempt{Run: r, Generation: gen(2), Write: 30}
 	w, err := c.WriteGroup(t.Context(), a, part(other.Groups[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := c.WriteObject(t.Context(), a, NodeObject("b"), part(other.Private[0]), part(other.Private[1]))
+	p, err := c.WriteObject(t.Context(), a, write.NodeObject("b"), part(other.Private[0]), part(other.Private[1]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,15 +253,15 @@ func TestWriteRefuses(t *testing.T) {
 	c := over(m, 2)
 	mustWrite(t, c, gen(1), 1)
 	before := m.Keys()
-	found, _ := find(t, c)
-	a := Attempt{found[0].Run, gen(2), 17}
+	found, _ := finds(t, c)
+	a := write.Attempt{Run: found[0].Run, Generation: gen(2), Write: 17}
 	good := part(durabletest.Make(gen(2), 1).Groups[0])
-	with := func(read func(i int, dst []byte) ([]byte, error)) Part {
-		return Part{good.Manifest, good.Regions, read}
+	with := func(read func(i int, dst []byte) ([]byte, error)) write.Part {
+		return write.Part{Manifest: good.Manifest, Regions: good.Regions, Read: read}
 	}
 	other := good
 	other.Manifest.Job = replica.JobID{9}
-	for name, p := range map[string]Part{
+	for name, p := range map[string]write.Part{
 		"bytes": with(func(i int, dst []byte) ([]byte, error) {
 			b, err := good.Read(i, dst)
 			if i == len(good.Manifest.Chunks)-1 {
@@ -280,7 +295,7 @@ func TestDamage(t *testing.T) {
 	mustWrite(t, c, gen(4), 2)
 	for keys := clean.Keys(); len(keys) > 0; keys = keys[min(racing.Stride, len(keys)):] {
 		key := keys[0]
-		p, name, ok := split(key)
+		p, name, ok := find.Split(key)
 		if !ok {
 			continue
 		}
@@ -346,7 +361,7 @@ func TestOneBadReadIsNoDamage(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
 	mustWrite(t, c, gen(2), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	d := over(&flipping{Store: m, at: 5}, 1)
 	if faults, err := d.Verify(t.Context(), found[0], nil); err != nil || len(faults) != 0 {
 		t.Errorf("%v, %v", faults, err)
@@ -368,9 +383,9 @@ func (f *flipping) ReadRange(ctx context.Context, key string, off int64, b []byt
 }
 
 // tryOf is the key of the one object of a name.
-func tryOf(t *testing.T, c *Catalog, a Attempt, name string) string {
+func tryOf(t *testing.T, c *Catalog, a write.Attempt, name string) string {
 	t.Helper()
-	list, err := c.tries(t.Context(), a, name)
+	list, err := c.Tries(t.Context(), a, name)
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%v, %v", list, err)
 	}
@@ -383,10 +398,10 @@ func TestSwapped(t *testing.T) {
 	c := over(m, 4)
 	mustWrite(t, c, gen(2), 2)
 	mustWrite(t, c, gen(4), 2)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	of := func(g replica.Generation) []string {
 		return []string{found[0].Run.Key(format.Name{Kind: format.CommitKind, Generation: g}), found[0].Run.Key(format.Name{Kind: format.IndexKind, Generation: g, Write: 17}),
-			tryOf(t, c, Attempt{found[0].Run, g, 17}, "group-0"), tryOf(t, c, Attempt{found[0].Run, g, 17}, "node-b")}
+			tryOf(t, c, write.Attempt{Run: found[0].Run, Generation: g, Write: 17}, "group-0"), tryOf(t, c, write.Attempt{Run: found[0].Run, Generation: g, Write: 17}, "node-b")}
 	}
 	for i, key := range of(gen(4)) {
 		s := m.Clone()
@@ -396,7 +411,7 @@ func TestSwapped(t *testing.T) {
 		}
 		s.Bend(key, func([]byte) []byte { return from })
 		d := over(s, 4)
-		found, skipped := find(t, d)
+		found, skipped := finds(t, d)
 		if len(found) == 1 && len(skipped) == 1 && found[0].Generation == gen(2) {
 			continue
 		}
@@ -424,23 +439,23 @@ func TestFence(t *testing.T) {
 		t.Fatal(runs, err)
 	}
 	r := runs[0]
-	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil {
+	if err := c.Claim(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "fleet-2", Epoch: 2}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil {
+	if err := c.Claim(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "fleet-2", Epoch: 2}); err != nil {
 		t.Errorf("its own claim again: %v", err)
 	}
-	if err := c.Claim(t.Context(), r, Fleet{fleet.Cluster, fleet.Name, 2}); !errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "fleet-2") || !strings.Contains(err.Error(), "--resume") {
+	if err := c.Claim(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: fleet.Name, Epoch: 2}); !errors.Is(err, write.ErrFenced) || !strings.Contains(err.Error(), "fleet-2") || !strings.Contains(err.Error(), "--resume") {
 		t.Errorf("a claimed epoch: %v", err)
 	}
-	if _, err := write(t.Context(), c, gen(4), 1, 18); !errors.Is(err, ErrFenced) {
+	if _, err := wrote(t.Context(), c, gen(4), 1, 18); !errors.Is(err, write.ErrFenced) {
 		t.Errorf("the former fleet commits: %v", err)
 	}
-	if found, _ := find(t, c); len(found) != 1 {
+	if found, _ := finds(t, c); len(found) != 1 {
 		t.Errorf("found %d", len(found))
 	}
 	// What was restored keeps its name of an earlier epoch: the epoch that counts is the job's present one.
-	if com, err := writeAs(t.Context(), c, gen(6), 1, 19, Fleet{fleet.Cluster, "fleet-2", 2}); err != nil || com.Position.Epoch != 2 {
+	if com, err := writeAs(t.Context(), c, gen(6), 1, 19, write.Fleet{Cluster: fleet.Cluster, Name: "fleet-2", Epoch: 2}); err != nil || com.Position.Epoch != 2 {
 		t.Errorf("the fleet that owns the run: %v", err)
 	}
 }
@@ -449,7 +464,7 @@ func TestFence(t *testing.T) {
 func TestRunsOfAName(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
-	var runs []Run
+	var runs []find.Run
 	for i, day := range []int{5, 1, 9} {
 		r, err := c.Begin(t.Context(), format.Run{Job: "lm", ID: replica.JobID{byte(i + 1)}, Began: began.AddDate(0, 0, day).UnixMilli()})
 		if err != nil {
@@ -474,7 +489,7 @@ func TestRunsOfAName(t *testing.T) {
 	if got := order(); got != "321" {
 		t.Errorf("order %s", got)
 	}
-	if err := c.Claim(t.Context(), runs[1], Fleet{fleet.Cluster, "f", 4}); err != nil {
+	if err := c.Claim(t.Context(), runs[1], write.Fleet{Cluster: fleet.Cluster, Name: "f", Epoch: 4}); err != nil {
 		t.Fatal(err)
 	}
 	if got := order(); got != "231" {
@@ -482,23 +497,6 @@ func TestRunsOfAName(t *testing.T) {
 	}
 	if jobs, err := c.Jobs(t.Context()); err != nil || !reflect.DeepEqual(jobs, []string{"lm"}) {
 		t.Error(jobs, err)
-	}
-}
-
-// TestAbandoned: what a later epoch left aside comes behind its ancestors.
-func TestAbandoned(t *testing.T) {
-	r := Run{}
-	line := replica.Lineage{{Epoch: 1}, {Epoch: 2, Start: 50}}
-	com := func(e replica.Epoch, s replica.Step, l replica.Lineage) *format.Commit {
-		return &format.Commit{Generation: replica.Generation{Epoch: e, Step: s}, Position: replica.Position{Epoch: e, Step: s}, Lineage: l}
-	}
-	list := inOrder(r, []*format.Commit{com(1, 50, line[:1]), com(1, 90, line[:1]), com(2, 60, line), com(1, 20, line[:1])})
-	var got []string
-	for _, f := range list {
-		got = append(got, fmt.Sprint(f.Generation, f.Abandoned))
-	}
-	if want := []string{"(2,60) false", "(1,50) false", "(1,20) false", "(1,90) true"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("%v", got)
 	}
 }
 
@@ -538,7 +536,7 @@ func TestListIsCheap(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
 	mustWrite(t, c, gen(1), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	f := found[0]
 	var rows []format.Row
 	for step := replica.Step(2); step <= 1000; step++ {
@@ -557,7 +555,7 @@ func TestListIsCheap(t *testing.T) {
 		}
 		rows = append(rows, com.Row())
 	}
-	if err := c.summarize(t.Context(), f.Run.Place, func(was []format.Row) []format.Row { return append(was, rows...) }); err != nil {
+	if err := c.Summarize(t.Context(), f.Run.Place, func(was []format.Row) []format.Row { return append(was, rows...) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Pin(t.Context(), f.Run, gen(7), "ada", "paper", time.Time{}); err != nil {
@@ -580,10 +578,10 @@ func TestListIsCheap(t *testing.T) {
 	t.Logf("%d requests", p.requests)
 	var unfinished, good, pinned, measured int
 	for _, l := range list {
-		if l.State == Unfinished {
+		if l.State == find.Unfinished {
 			unfinished++
 		}
-		if l.State == Good && l.Generation == gen(1) {
+		if l.State == find.Good && l.Generation == gen(1) {
 			good++
 		}
 		if len(l.Pins) == 1 && l.Pins[0].Who == "ada" && l.Generation == gen(7) {
@@ -619,7 +617,7 @@ func TestForeignKeys(t *testing.T) {
 	if err != nil || len(list) != 1 || p.requests > 12 {
 		t.Errorf("%d lines, %d requests, %v", len(list), p.requests, err)
 	}
-	found, skipped := find(t, d)
+	found, skipped := finds(t, d)
 	if len(found) != 1 || len(skipped) != 0 {
 		t.Errorf("%v, %v", found, skipped)
 	}
@@ -634,7 +632,7 @@ func TestHintsLie(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
 	mustWrite(t, c, gen(2), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	for _, h := range []format.Hint{{Run: "20200101T0000Z-00000000", SHA256: strings.Repeat("0", 64)}, {Run: found[0].Run.Run, Generation: gen(999), SHA256: strings.Repeat("0", 64)}} {
 		b, err := h.Seal()
 		if err != nil {
@@ -642,7 +640,7 @@ func TestHintsLie(t *testing.T) {
 		}
 		m.Bend(durabletest.JobName+"/last.json", func([]byte) []byte { return b })
 		m.Bend(found[0].Run.Under(format.SummaryKey), func([]byte) []byte { return []byte("{") })
-		if again, _ := find(t, c); len(again) != 1 {
+		if again, _ := finds(t, c); len(again) != 1 {
 			t.Errorf("found %d", len(again))
 		}
 		if list, err := c.List(t.Context(), durabletest.JobName); err != nil || len(list) != 1 || list[0].Row.Bytes == 0 {
@@ -682,15 +680,15 @@ func TestDiff(t *testing.T) {
 	c := over(m, 4)
 	mustWrite(t, c, gen(2), 2)
 	mustWrite(t, c, gen(4), 2)
-	found, _ := find(t, c)
-	if d, err := Diff(t.Context(), c, found[0], c, found[0]); err != nil || len(d) != 0 {
+	found, _ := finds(t, c)
+	if d, err := diff.Generations(t.Context(), c, found[0], c, found[0]); err != nil || len(d) != 0 {
 		t.Errorf("with itself: %v, %v", d, err)
 	}
-	list, err := Diff(t.Context(), c, found[1], c, found[0])
+	list, err := diff.Generations(t.Context(), c, found[1], c, found[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := make(map[string]Difference)
+	seen := make(map[string]diff.Difference)
 	for _, d := range list {
 		seen[fmt.Sprint(d.Tensor, d.Index)] = d
 	}
@@ -699,8 +697,8 @@ func TestDiff(t *testing.T) {
 		t.Errorf("%v", list)
 	}
 	mustWrite(t, c, gen(6), 1)
-	found, _ = find(t, c)
-	list, err = Diff(t.Context(), c, found[1], c, found[0])
+	found, _ = finds(t, c)
+	list, err = diff.Generations(t.Context(), c, found[1], c, found[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -715,20 +713,6 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-func TestNumbers(t *testing.T) {
-	for _, tc := range []struct {
-		t    replica.DType
-		b    []byte
-		want float64
-	}{{replica.F16, []byte{0x00, 0x3c}, 1}, {replica.F16, []byte{0x01, 0x00}, 5.960464477539063e-08}, {replica.F16, []byte{0x00, 0xc0}, -2}, {replica.BF16, []byte{0x80, 0x3f}, 1},
-		{replica.F8E4M3, []byte{0x38}, 1}, {replica.F8E4M3, []byte{0x7e}, 448}, {replica.F8E4M3, []byte{0x01}, 0.001953125}, {replica.F8E8M0, []byte{0x80}, 2}, {replica.F8E4M3FNUZ, []byte{0x40}, 1}, {replica.F8E4M3FNUZ, []byte{0x7f}, 240}, {replica.F8E5M2FNUZ, []byte{0x40}, 1}, {replica.F8E5M2FNUZ, []byte{0x7f}, 57344}, {replica.F8E5M2, []byte{0x3c}, 1}, {replica.F8E5M2, []byte{0x7b}, 57344},
-		{replica.I8, []byte{0xff}, -1}, {replica.U8, []byte{0xff}, 255}, {replica.Bool, []byte{1}, 1}, {replica.I16, []byte{0xfe, 0xff}, -2}} {
-		if got := number(tc.t, tc.b); got != tc.want {
-			t.Errorf("%v %x is %v, want %v", tc.t, tc.b, got, tc.want)
-		}
-	}
-}
-
 func parsed(name string) format.Name { return format.ParseName(name) }
 
 // TestPartsAreReadOnce: chunks in order take each byte from the store once, in blocks, and from several goroutines the same bytes.
@@ -738,7 +722,7 @@ func TestPartsAreReadOnce(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		p := counting(m)
 		c := over(p, lanes)
-		found, _ := find(t, c)
+		found, _ := finds(t, c)
 		sh, err := c.OpenShard(t.Context(), found[0], replica.OfGroup(0))
 		if err != nil {
 			t.Fatal(err)
@@ -753,7 +737,7 @@ func TestPartsAreReadOnce(t *testing.T) {
 			}
 		}
 		sh.Close()
-		if got := p.bytes.Load(); got > int64(len(want.Bytes)) || p.ranges.Load() > int64(len(want.Bytes))/c.block+1 {
+		if got := p.bytes.Load(); got > int64(len(want.Bytes)) || p.ranges.Load() > int64(len(want.Bytes))/block+1 {
 			t.Errorf("%d lanes: %d bytes in %d requests, of a part of %d", lanes, got, p.ranges.Load(), len(want.Bytes))
 		}
 		if sh, err = c.OpenShard(t.Context(), found[0], replica.OfGroup(0)); err != nil {

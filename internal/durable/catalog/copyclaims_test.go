@@ -4,29 +4,31 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/replica"
 )
 
 // epochs are those of a run that are claimed.
-func epochs(t *testing.T, c *Catalog, r Run) (list []replica.Epoch) {
+func epochs(t *testing.T, c *Catalog, r find.Run) (list []replica.Epoch) {
 	t.Helper()
-	claims, err := c.claims(t.Context(), r)
+	claims, err := c.Claims(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range claims {
-		list = append(list, h.epoch)
+		list = append(list, h.Epoch)
 	}
 	return list
 }
 
 // resumes has a fleet take the run in the next epoch, and commit a generation in it.
-func resumes(t *testing.T, c *Catalog, name string) Fleet {
+func resumes(t *testing.T, c *Catalog, name string) write.Fleet {
 	t.Helper()
 	f := find0(t, c)[0]
-	fleet := Fleet{Cluster: durabletest.Cluster, Name: name}
+	fleet := write.Fleet{Cluster: durabletest.Cluster, Name: name}
 	e, _, err := c.Resume(t.Context(), f.Run, fleet, f.Position.Epoch)
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +47,7 @@ func TestCopyTakesClaimsOfItsEpoch(t *testing.T) {
 	resumes(t, c, "second")
 	resumes(t, c, "third")
 	found := find0(t, c)
-	slices.SortFunc(found, func(a, b Found) int { return a.Generation.Compare(b.Generation) })
+	slices.SortFunc(found, func(a, b find.Found) int { return a.Generation.Compare(b.Generation) })
 	want := []replica.Epoch{}
 	for i, f := range found {
 		if _, err := c.Copy(t.Context(), f, to); err != nil {

@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/bubble"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -62,12 +65,12 @@ func TestCrashAtEveryCall(t *testing.T) {
 				m := memory.New()
 				mustWrite(t, over(m, lanes), gen(2), groups)
 				dies(m, calls, done)
-				_, err := write(t.Context(), over(m, lanes), gen(4), groups, 17)
+				_, err := wrote(t.Context(), over(m, lanes), gen(4), groups, 17)
 				finished = err == nil && int64(m.Calls()) < most && !died(m)
 				what := fmt.Sprintf("%d lanes, stopped at call %d (done: %v): %v", lanes, calls, done, err)
 				after := m.Clone()
 				c := over(after, lanes)
-				found, _ := find(t, c)
+				found, _ := finds(t, c)
 				if len(found) == 0 || found[len(found)-1].Generation != gen(2) || err == nil && len(found) != 2 {
 					t.Fatalf("%s: found %d", what, len(found))
 				}
@@ -86,7 +89,7 @@ func TestCrashOfTheFirst(t *testing.T) {
 	for calls, finished := int64(0), false; !finished; calls += racing.Stride {
 		m := memory.New()
 		dies(m, calls, calls%2 == 0)
-		_, err := write(t.Context(), over(m, 1), gen(4), 1, 17)
+		_, err := wrote(t.Context(), over(m, 1), gen(4), 1, 17)
 		finished = !died(m)
 		c := over(m.Clone(), 1)
 		found, _, ferr := c.Find(t.Context(), durabletest.JobName, durabletest.Job)
@@ -96,7 +99,7 @@ func TestCrashOfTheFirst(t *testing.T) {
 		if _, err := c.List(t.Context(), durabletest.JobName); err != nil {
 			t.Fatalf("call %d: %v", calls, err)
 		}
-		if _, err := write(t.Context(), c, gen(4), 1, 18); err != nil {
+		if _, err := wrote(t.Context(), c, gen(4), 1, 18); err != nil {
 			t.Fatalf("call %d: writing again: %v", calls, err)
 		}
 		checkWhole(t, c, find0(t, c)[0], 1)
@@ -113,11 +116,11 @@ func died(m *memory.Store) bool {
 func again(t *testing.T, m *memory.Store, lanes, groups int, what string) {
 	t.Helper()
 	c := over(m, lanes)
-	com, err := write(t.Context(), c, gen(4), groups, 18)
+	com, err := wrote(t.Context(), c, gen(4), groups, 18)
 	if err != nil {
 		t.Fatalf("%s: writing again: %v", what, err)
 	}
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	if len(found) != 2 {
 		t.Fatalf("%s: %d are found after writing again", what, len(found))
 	}
@@ -127,7 +130,7 @@ func again(t *testing.T, m *memory.Store, lanes, groups int, what string) {
 	}
 	checkWhole(t, c, found[0], groups)
 	for _, key := range m.Keys() {
-		p, name, ok := split(key)
+		p, name, ok := find.Split(key)
 		if ok && parsed(name).OfGeneration() && parsed(name).Generation == gen(4) && parsed(name).Write != 0 && parsed(name).Write != com.Write {
 			t.Fatalf("%s: left over: %s of %v", what, key, p)
 		}
@@ -156,12 +159,12 @@ func TestDoubtAtEveryCall(t *testing.T) {
 				}
 				return nil
 			}
-			com, err := write(t.Context(), over(m, 1), gen(4), 1, 17)
+			com, err := wrote(t.Context(), over(m, 1), gen(4), 1, 17)
 			if err != nil || com.Write != 17 {
 				t.Fatalf("call %d (done: %v): %v", n, done, err)
 			}
 			c := over(m.Clone(), 1)
-			found, _ := find(t, c)
+			found, _ := finds(t, c)
 			if len(found) != 2 {
 				t.Fatalf("call %d (done: %v): found %d", n, done, len(found))
 			}
@@ -183,14 +186,14 @@ func TestCrashWhileDeleting(t *testing.T) {
 			c := over(m, 1)
 			mustWrite(t, c, gen(2), 2)
 			mustWrite(t, c, gen(4), 2)
-			found, _ := find(t, c)
+			found, _ := finds(t, c)
 			r := found[0].Run
 			dies(m, n, done)
 			err := over(m, 1).Delete(t.Context(), r, gen(2), "test")
 			stopped := died(m)
 			after := m.Clone()
 			d := over(after, 1)
-			found, _ = find(t, d)
+			found, _ = finds(t, d)
 			if len(found) == 0 || found[0].Generation != gen(4) || err == nil && len(found) != 1 {
 				t.Fatalf("call %d (done: %v): %d are found: %v", n, done, len(found), err)
 			}
@@ -203,7 +206,7 @@ func TestCrashWhileDeleting(t *testing.T) {
 			}
 			begun := len(find0(t, d)) == 1
 			for _, key := range after.Keys() {
-				if _, name, ok := split(key); ok && begun && parsed(name).OfGeneration() && parsed(name).Generation == gen(2) {
+				if _, name, ok := find.Split(key); ok && begun && parsed(name).OfGeneration() && parsed(name).Generation == gen(2) {
 					t.Fatalf("call %d (done: %v): left over: %s", n, done, key)
 				}
 			}
@@ -215,9 +218,9 @@ func TestCrashWhileDeleting(t *testing.T) {
 	}
 }
 
-func find0(t *testing.T, c *Catalog) []Found {
+func find0(t *testing.T, c *Catalog) []find.Found {
 	t.Helper()
-	found, skipped := find(t, c)
+	found, skipped := finds(t, c)
 	if len(skipped) != 0 {
 		t.Fatalf("skipped %v", skipped)
 	}
@@ -233,7 +236,7 @@ func TestPinAgainstDelete(t *testing.T) {
 			c := over(m, 1)
 			mustWrite(t, c, gen(2), 1)
 			mustWrite(t, c, gen(4), 1)
-			found, _ := find(t, c)
+			found, _ := finds(t, c)
 			r := found[0].Run
 			var calls atomic.Int64
 			var inside atomic.Bool
@@ -265,14 +268,14 @@ func TestPinAgainstDelete(t *testing.T) {
 					t.Fatalf("%d deleters, call %d: pinned, and then: %v (delete: %v)", deleters, n, gerr, err)
 				}
 				checkWhole(t, d, f, 1)
-			} else if !errors.Is(pinErr, ErrNone) {
+			} else if !errors.Is(pinErr, find.ErrNone) {
 				t.Fatalf("%d deleters, call %d: %v", deleters, n, pinErr)
 			}
 		}
 	}
 }
 
-func mustGet(t *testing.T, c *Catalog, r Run) (list []Found) {
+func mustGet(t *testing.T, c *Catalog, r find.Run) (list []find.Found) {
 	t.Helper()
 	if f, err := c.Get(t.Context(), r, gen(2)); err == nil {
 		list = append(list, f)
@@ -306,7 +309,7 @@ func TestDeleteAtEveryCallOfAPin(t *testing.T) {
 		m := memory.New()
 		c := over(m, 1)
 		mustWrite(t, c, gen(2), 1)
-		found, _ := find(t, c)
+		found, _ := finds(t, c)
 		r := found[0].Run
 		var calls atomic.Int64
 		var inside atomic.Bool
@@ -325,7 +328,7 @@ func TestDeleteAtEveryCallOfAPin(t *testing.T) {
 			break
 		}
 		left := mustGet(t, over(m.Clone(), 1), r)
-		if err == nil && len(left) == 0 || errors.Is(delErr, ErrPinned) && len(left) == 0 || delErr == nil && err == nil {
+		if err == nil && len(left) == 0 || errors.Is(delErr, keep.ErrPinned) && len(left) == 0 || delErr == nil && err == nil {
 			t.Fatalf("call %d: pin %v, delete %v, left %d", n, err, delErr, len(left))
 		}
 	}
@@ -336,7 +339,7 @@ func TestCopyCrash(t *testing.T) {
 	src := memory.New()
 	c := over(src, 1)
 	mustWrite(t, c, gen(2), 2)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	for n := int64(0); ; n += racing.Stride {
 		dst := memory.New()
 		dies(dst, n, n%2 == 0)
@@ -353,7 +356,7 @@ func TestCopyCrash(t *testing.T) {
 		if _, err := c.Copy(t.Context(), found[0], d); err != nil {
 			t.Fatalf("call %d: again: %v", n, err)
 		}
-		copied, _ = find(t, d)
+		copied, _ = finds(t, d)
 		checkWhole(t, d, copied[0], 2)
 		if !stopped {
 			break
@@ -369,14 +372,14 @@ func TestCopyHealsFromTheTwin(t *testing.T) {
 	src := memory.New()
 	c := over(src, 1)
 	mustWrite(t, c, gen(2), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	src.Bend(found[0].Run.Under(found[0].Frozen[0]), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
 	dst := memory.New()
 	d := over(dst, 1)
 	if _, err := c.Copy(t.Context(), found[0], d); err != nil {
 		t.Fatal(err)
 	}
-	copied, _ := find(t, d)
+	copied, _ := finds(t, d)
 	checkWhole(t, d, copied[0], 1)
 	src.Bend(found[0].Run.Under(found[0].Index.Files[1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
 	if _, err := c.Copy(t.Context(), found[0], over(memory.New(), 1)); !errors.Is(err, store.ErrCorrupt) {
@@ -390,7 +393,7 @@ func TestFrozenIsMended(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
 	mustWrite(t, c, gen(2), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	a, b := found[0].Run.Under(found[0].Frozen[0]), found[0].Run.Under(found[0].Frozen[1])
 	m.Bend(a, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
 	m.Bend(b, func([]byte) []byte { return nil })
@@ -412,7 +415,7 @@ func TestFrozenOfAnotherCluster(t *testing.T) {
 	mustWrite(t, over(m, 1), gen(2), 1)
 	before := m.Keys()
 	c := over(m, 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	p := part(durabletest.Make(gen(4), 1).Frozen[0])
 	p.Manifest.Cluster, p.Manifest.Era, p.Manifest.Incarnation = replica.ClusterID{9}, 7, 8
 	w, err := c.WriteFrozen(t.Context(), found[0].Run, p)
@@ -430,7 +433,7 @@ func TestFrozenOfAnotherCluster(t *testing.T) {
 func TestFrozenOfAnotherProgram(t *testing.T) {
 	clean := memory.New()
 	mustWrite(t, over(clean, 1), gen(2), 1)
-	found, _ := find(t, over(clean, 1))
+	found, _ := finds(t, over(clean, 1))
 	r, keys := found[0].Run, found[0].Frozen
 	rewrite := func(m *memory.Store, change func(meta map[string]string)) {
 		for _, key := range keys {
@@ -467,7 +470,7 @@ func TestFrozenOfAnotherProgram(t *testing.T) {
 	checkWhole(t, c, f, 1)
 	m = clean.Clone()
 	rewrite(m, func(meta map[string]string) { meta["version"] = "99" })
-	if _, err := write(t.Context(), over(m, 1), gen(4), 1, 17); !errors.Is(err, format.ErrNewer) {
+	if _, err := wrote(t.Context(), over(m, 1), gen(4), 1, 17); !errors.Is(err, format.ErrNewer) {
 		t.Errorf("over a newer program's file: %v", err)
 	}
 }
@@ -477,10 +480,10 @@ func TestSweepSpares(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
 	mustWrite(t, c, gen(2), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	r := found[0].Run
 	made := durabletest.Make(gen(4), 1)
-	if _, err := c.WriteGroup(t.Context(), Attempt{r, gen(4), 18}, part(made.Groups[0])); err != nil {
+	if _, err := c.WriteGroup(t.Context(), write.Attempt{Run: r, Generation: gen(4), Write: 18}, part(made.Groups[0])); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.Upload(t.Context(), r.Under("step-00000004.e1/node-b.w18.safetensors"), 10); err != nil {
@@ -510,23 +513,23 @@ func TestPinsEnd(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
 	mustWrite(t, c, gen(2), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	r := found[0].Run
 	lease, err := c.Lease(t.Context(), r, gen(2), "loads")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Delete(t.Context(), r, gen(2), "test"); !errors.Is(err, ErrPinned) {
+	if err := c.Delete(t.Context(), r, gen(2), "test"); !errors.Is(err, keep.ErrPinned) {
 		t.Errorf("leased, and deleted: %v", err)
 	}
-	if found, _ := find(t, c); len(found) != 1 {
+	if found, _ := finds(t, c); len(found) != 1 {
 		t.Error("a deletion that was refused leaves something behind")
 	}
 	late := New(m, Options{Who: "late", Now: func() time.Time { return now.Add(2 * time.Hour) }})
 	if pins, err := late.Pinned(t.Context(), r, gen(2)); err != nil || len(pins) != 0 {
 		t.Errorf("an hour later: %v, %v", pins, err)
 	}
-	for after, want := range map[time.Duration]int{time.Hour: 1, LeaseTime + time.Hour + time.Second: 0} {
+	for after, want := range map[time.Duration]int{time.Hour: 1, keep.LeaseTime + time.Hour + time.Second: 0} {
 		swept := m.Clone()
 		swept.Age(after)
 		sweeper := New(swept, Options{Who: "late", Now: func() time.Time { return now.Add(-after) }})
@@ -540,13 +543,13 @@ func TestPinsEnd(t *testing.T) {
 	if err := lease.End(t.Context()); err != nil {
 		t.Errorf("a lease that was swept ends with %v", err)
 	}
-	if err := c.Unpin(t.Context(), r, gen(2), "nobody"); !errors.Is(err, ErrNone) {
+	if err := c.Unpin(t.Context(), r, gen(2), "nobody"); !errors.Is(err, find.ErrNone) {
 		t.Error(err)
 	}
 	if err := c.Delete(t.Context(), r, gen(2), "test"); err != nil {
 		t.Error(err)
 	}
-	if err := c.Pin(t.Context(), r, gen(2), "ada", "", time.Time{}); !errors.Is(err, ErrNone) {
+	if err := c.Pin(t.Context(), r, gen(2), "ada", "", time.Time{}); !errors.Is(err, find.ErrNone) {
 		t.Errorf("pinned what is gone: %v", err)
 	}
 }
@@ -556,7 +559,7 @@ func TestCopyMendsItsTarget(t *testing.T) {
 	src := memory.New()
 	c := over(src, 1)
 	mustWrite(t, c, gen(2), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	f := found[0]
 	whole := memory.New()
 	if mended, err := c.Copy(t.Context(), f, over(whole, 1)); err != nil || mended {
@@ -595,7 +598,7 @@ func TestCopyMendsItsTarget(t *testing.T) {
 					t.Errorf("%s is %s, marked %v: mended %v, %v", key, what, marked, mended, err)
 					continue
 				}
-				got, skipped := find(t, d)
+				got, skipped := finds(t, d)
 				if len(got) != 1 || len(skipped) != 0 {
 					t.Errorf("%s was %s: found %d, %v", key, what, len(got), skipped)
 					continue
@@ -632,10 +635,10 @@ func TestALeaseIsRenewed(t *testing.T) {
 		m := memory.New()
 		c := New(m, Options{Who: "Ada L."})
 		mustWrite(t, c, gen(2), 1)
-		found, _ := find(t, c)
+		found, _ := finds(t, c)
 		err := c.Leased(t.Context(), found[0], "loads", nil, func() error {
-			time.Sleep(10 * LeaseTime)
-			if err := c.Delete(t.Context(), found[0].Run, gen(2), "test"); !errors.Is(err, ErrPinned) {
+			time.Sleep(10 * keep.LeaseTime)
+			if err := c.Delete(t.Context(), found[0].Run, gen(2), "test"); !errors.Is(err, keep.ErrPinned) {
 				t.Errorf("leased, and deleted: %v", err)
 			}
 			return nil
@@ -646,7 +649,7 @@ func TestALeaseIsRenewed(t *testing.T) {
 		if err := c.Delete(t.Context(), found[0].Run, gen(2), "test"); err != nil {
 			t.Error(err)
 		}
-		if err := c.Leased(t.Context(), found[0], "loads", nil, func() error { t.Error("it reads what is gone"); return nil }); !errors.Is(err, ErrNone) {
+		if err := c.Leased(t.Context(), found[0], "loads", nil, func() error { t.Error("it reads what is gone"); return nil }); !errors.Is(err, find.ErrNone) {
 			t.Errorf("what is gone is leased: %v", err)
 		}
 	})
@@ -657,7 +660,7 @@ func TestALeaseThatIsRefused(t *testing.T) {
 	m := memory.New()
 	c := over(m, 1)
 	mustWrite(t, c, gen(2), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	m.Before = func(call memory.Call) error {
 		if call.Changes() {
 			return store.ErrRefused
@@ -677,11 +680,11 @@ func TestMarkedReads(t *testing.T) {
 	at := now
 	c := New(m, Options{Who: "Ada L.", Now: func() time.Time { return at }})
 	mustWrite(t, c, gen(2), 1)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	for _, step := range []struct {
 		err  error
-		want State
-	}{{nil, Good}, {errors.New("step-00000002.e1/group-0.w17.safetensors: chunk 9"), Damaged}, {nil, Good}} {
+		want find.State
+	}{{nil, find.Good}, {errors.New("step-00000002.e1/group-0.w17.safetensors: chunk 9"), find.Damaged}, {nil, find.Good}} {
 		at = at.Add(time.Minute)
 		if err := c.MarkRead(t.Context(), found[0], step.err); err != nil {
 			t.Fatal(err)
@@ -690,14 +693,14 @@ func TestMarkedReads(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].State != step.want || !list[0].Read.Equal(at) || (step.err != nil) != (list[0].Why != "") {
 			t.Errorf("%+v, %v", list, err)
 		}
-		again, skipped := find(t, c)
+		again, skipped := finds(t, c)
 		if len(again)+len(skipped) != 1 || (len(again) == 1) != (step.err == nil) || step.err != nil && (skipped[0].Whole == nil || !strings.Contains(skipped[0].Reason, "chunk 9")) {
 			t.Errorf("found %d, skipped %+v", len(again), skipped)
 		}
 	}
 	n := 0
 	for _, key := range m.Keys() {
-		if _, name, ok := split(key); ok && parsed(name).Kind == parsed("reads/step-00000002.e1.1.good-a.json").Kind {
+		if _, name, ok := find.Split(key); ok && parsed(name).Kind == parsed("reads/step-00000002.e1.1.good-a.json").Kind {
 			n++
 		}
 	}

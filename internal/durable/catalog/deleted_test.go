@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/racing"
@@ -14,29 +16,29 @@ import (
 
 // TestReadsBesideADeletion deletes a generation before each call of a reader, whole or by half. It looks damaged then, and is said to be gone.
 func TestReadsBesideADeletion(t *testing.T) {
-	for what, read := range map[string]func(*testing.T, *Catalog, Found) error{
-		"get": func(t *testing.T, c *Catalog, f Found) error {
+	for what, read := range map[string]func(*testing.T, *Catalog, find.Found) error{
+		"get": func(t *testing.T, c *Catalog, f find.Found) error {
 			_, err := c.Get(t.Context(), f.Run, f.Generation)
 			return err
 		},
-		"verify": func(t *testing.T, c *Catalog, f Found) error {
+		"verify": func(t *testing.T, c *Catalog, f find.Found) error {
 			faults, err := c.Verify(t.Context(), f, nil)
 			if err != nil && len(faults) > 0 {
 				t.Errorf("faults of what is gone: %+v", faults)
 			}
 			return err
 		},
-		"find": func(t *testing.T, c *Catalog, _ Found) error {
+		"find": func(t *testing.T, c *Catalog, _ find.Found) error {
 			found, skipped, err := c.Find(t.Context(), durabletest.JobName, replica.JobID{})
 			for _, s := range skipped {
-				if s.State != Deleting {
+				if s.State != find.Deleting {
 					t.Errorf("%v is passed over as %s: %s", s.Generation, s.State, s.Reason)
 				}
 			}
 			if len(found) == 2 {
 				return err
 			}
-			return errors.Join(err, ErrNone)
+			return errors.Join(err, find.ErrNone)
 		},
 	} {
 		gone := false
@@ -46,7 +48,7 @@ func TestReadsBesideADeletion(t *testing.T) {
 				c := over(m, 1)
 				mustWrite(t, c, gen(2), 1)
 				mustWrite(t, c, gen(4), 1)
-				found, _ := find(t, c)
+				found, _ := finds(t, c)
 				var calls atomic.Int64
 				m.Before = func(memory.Call) error {
 					if calls.Add(1)-1 == n {
@@ -59,8 +61,8 @@ func TestReadsBesideADeletion(t *testing.T) {
 				if m.Before != nil {
 					break
 				}
-				gone = gone || errors.Is(err, ErrNone)
-				if err != nil && (IsDamage(err) || !errors.Is(err, ErrNone)) {
+				gone = gone || errors.Is(err, find.ErrNone)
+				if err != nil && (damage.Is(err) || !errors.Is(err, find.ErrNone)) {
 					t.Errorf("%s, deleted before call %d up to %d: %v", what, n, left, err)
 				}
 			}
@@ -80,7 +82,7 @@ func TestARunThatGoesOnIsFound(t *testing.T) {
 			m := memory.New()
 			c := over(m, 1)
 			mustWrite(t, c, gen(2), 1)
-			was, _ := find(t, c)
+			was, _ := finds(t, c)
 			var calls atomic.Int64
 			m.Before = func(memory.Call) error {
 				if calls.Add(1)-1 == n {

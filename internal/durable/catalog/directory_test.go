@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/directory"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 )
@@ -22,7 +23,7 @@ func TestOverADirectory(t *testing.T) {
 	c := New(st, Options{Who: "ada", Host: "h"})
 	mustWrite(t, c, gen(2), 2)
 	mustWrite(t, c, gen(4), 2)
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	for _, f := range found {
 		checkWhole(t, c, f, 2)
 		if err := c.MarkRead(t.Context(), f, nil); err != nil {
@@ -36,7 +37,7 @@ func TestOverADirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := c.List(t.Context(), durabletest.JobName)
-	if err != nil || len(list) != 1 || list[0].State != Good || list[0].Row.Bytes == 0 {
+	if err != nil || len(list) != 1 || list[0].State != find.Good || list[0].Row.Bytes == 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
 	checkWhole(t, c, find0(t, c)[0], 2)

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/racing"
@@ -27,7 +29,7 @@ func TestDiscardBesideACommit(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := write(t.Context(), c, gen(100), 1, 17)
+		_, err := wrote(t.Context(), c, gen(100), 1, 17)
 		st.Before = nil
 		done := len(ended) == 1
 		if done {
@@ -40,7 +42,7 @@ func TestDiscardBesideACommit(t *testing.T) {
 			t.Fatal(ferr)
 		}
 		for _, s := range skipped {
-			if s.State == Damaged {
+			if s.State == find.Damaged {
 				t.Fatalf("discarded at call %d: %s", at, s.Reason)
 			}
 		}
@@ -64,13 +66,13 @@ func TestDiscardBesideACommit(t *testing.T) {
 
 func discards(ctx context.Context, c *Catalog) error {
 	r, err := c.At(ctx, durabletest.JobName, durabletest.Job)
-	if errors.Is(err, ErrNone) {
+	if errors.Is(err, find.ErrNone) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return c.Discard(ctx, Attempt{r, gen(100), 17}, []string{"group-0", NodeObject("b")})
+	return c.Discard(ctx, write.Attempt{Run: r, Generation: gen(100), Write: 17}, []string{"group-0", write.NodeObject("b")})
 }
 
 // A discard that broke off anywhere is finished by the next, and Sweep removes the entry that it leaves.
@@ -78,7 +80,7 @@ func TestDiscardThatBreaksOff(t *testing.T) {
 	for at := 0; ; at += racing.Stride {
 		st := memory.New()
 		c := over(st, 1)
-		if _, err := write(t.Context(), c, gen(90), 1, 16); err != nil {
+		if _, err := wrote(t.Context(), c, gen(90), 1, 16); err != nil {
 			t.Fatal(err)
 		}
 		r, err := c.At(t.Context(), durabletest.JobName, durabletest.Job)
@@ -86,8 +88,8 @@ func TestDiscardThatBreaksOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		made := durabletest.Make(gen(100), 1)
-		a := Attempt{r, gen(100), 17}
-		for name, parts := range map[string][]Part{"group-0": {part(made.Groups[0])}, NodeObject("b"): {part(made.Private[0]), part(made.Private[1])}} {
+		a := write.Attempt{Run: r, Generation: gen(100), Write: 17}
+		for name, parts := range map[string][]write.Part{"group-0": {part(made.Groups[0])}, write.NodeObject("b"): {part(made.Private[0]), part(made.Private[1])}} {
 			if _, err := c.WriteObject(t.Context(), a, name, parts...); err != nil {
 				t.Fatal(err)
 			}
@@ -133,14 +135,14 @@ func left(t *testing.T, st *memory.Store, suffix string) (keys []string) {
 // The highest number of a write counts on, whatever became of it.
 func TestLastWrite(t *testing.T) {
 	c := over(memory.New(), 4)
-	if _, err := write(t.Context(), c, gen(90), 1, 16); err != nil {
+	if _, err := wrote(t.Context(), c, gen(90), 1, 16); err != nil {
 		t.Fatal(err)
 	}
 	r, err := c.At(t.Context(), durabletest.JobName, replica.JobID{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.WriteGroup(t.Context(), Attempt{r, gen(80), 40}, part(durabletest.Make(gen(80), 1).Groups[0])); err != nil {
+	if _, err := c.WriteGroup(t.Context(), write.Attempt{Run: r, Generation: gen(80), Write: 40}, part(durabletest.Make(gen(80), 1).Groups[0])); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := c.LastWrite(t.Context(), r); err != nil || n != 40 {

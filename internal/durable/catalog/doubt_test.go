@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/store"
 )
@@ -32,7 +35,7 @@ func other(info store.Info) store.Info {
 func TestAnotherChecksumIsADoubt(t *testing.T) {
 	m := memory.New()
 	c := New(composite{m}, Options{Who: "me"})
-	if _, err := write(t.Context(), c, gen(2), 1, 1); err != nil {
+	if _, err := wrote(t.Context(), c, gen(2), 1, 1); err != nil {
 		t.Fatal(err)
 	}
 	found, skipped, err := c.Find(t.Context(), find0(t, c)[0].Job, find0(t, c)[0].Commit.Run)
@@ -40,11 +43,11 @@ func TestAnotherChecksumIsADoubt(t *testing.T) {
 		t.Fatalf("found %d, skipped %+v, %v", len(found), skipped, err)
 	}
 	f := found[0]
-	if err := ReadBackNew(t.Context(), c, f.Run, f.Generation); err != nil || stateIn(t, c, f) != Good {
+	if err := c.ReadBackNew(t.Context(), f.Run, f.Generation); err != nil || stateIn(t, c, f) != find.Good {
 		t.Errorf("it is %s, %v", stateIn(t, c, f), err)
 	}
 	m.Bend(f.Run.Under(f.Index.Files[0].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	if err := c.ReadBack(t.Context(), f.Run, f.Generation, How{Back: true}, nil); !IsDamage(err) && f.Index.Files[0].Twin == "" {
+	if err := c.ReadBack(t.Context(), f.Run, f.Generation, read.How{Back: true}, nil); !damage.Is(err) && f.Index.Files[0].Twin == "" {
 		t.Errorf("a flipped byte reads with %v", err)
 	}
 	// What the store has the very checksum of is not read.
@@ -56,7 +59,7 @@ func TestAnotherChecksumIsADoubt(t *testing.T) {
 		return nil
 	}
 	plain := over(m, 1)
-	if err := plain.ReadBack(t.Context(), f.Run, f.Generation, How{Back: true}, nil); err != nil || reads != 0 {
+	if err := plain.ReadBack(t.Context(), f.Run, f.Generation, read.How{Back: true}, nil); err != nil || reads != 0 {
 		t.Errorf("%d reads, %v", reads, err)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
@@ -29,7 +31,7 @@ func tarOf(t testing.TB, text string) func() ([]byte, error) {
 }
 
 // begun is a run that has claimed its first epoch.
-func begun(t testing.TB, c *Catalog) Run {
+func begun(t testing.TB, c *Catalog) find.Run {
 	t.Helper()
 	r, err := c.Begin(t.Context(), format.Run{Job: durabletest.JobName, ID: durabletest.Job, Owner: 7, Began: began.UnixMilli()})
 	if err == nil {
@@ -42,7 +44,7 @@ func begun(t testing.TB, c *Catalog) Run {
 }
 
 // files are those that a generation's run carries.
-func files(t testing.TB, c *Catalog, f Found) map[string]string {
+func files(t testing.TB, c *Catalog, f find.Found) map[string]string {
 	t.Helper()
 	got := map[string]string{}
 	err := c.ReadKept(t.Context(), f, func(f kept.File, r io.Reader) error {
@@ -133,17 +135,15 @@ func TestKeptFiles(t *testing.T) {
 // Of several that put a tar at once one wins, and all are told which, also where the store ignores conditions: there the last one may, as each of them
 // finds by reading back.
 func TestKeptFilesRace(t *testing.T) {
-	for _, heedless := range []bool{false, true} {
+	for _, ignores := range []bool{false, true} {
 		m := memory.New()
-		m.Heedless = heedless
-		c := over(m, 4)
-		c.weak = heedless
+		m.Heedless = ignores
+		c := with(m, 4, encrypting, ignoring(ignores))
 		r := begun(t, c)
 		var wg sync.WaitGroup
 		got := make([]format.Ref, 8)
 		for i := range got {
-			one, tar := over(m.Client(), 1), tarOf(t, strings.Repeat("x", i))
-			one.weak = heedless
+			one, tar := with(m.Client(), 1, encrypting, ignoring(ignores)), tarOf(t, strings.Repeat("x", i))
 			wg.Go(func() {
 				var err error
 				if got[i], err = one.KeepFiles(context.WithoutCancel(t.Context()), r, tar); err != nil {
@@ -154,7 +154,7 @@ func TestKeptFilesRace(t *testing.T) {
 		wg.Wait()
 		there := must(over(m, 1).KeepFiles(t.Context(), r, nil))(t)
 		for i, ref := range got {
-			if ref != there && !heedless {
+			if ref != there && !ignores {
 				t.Errorf("%d was told %v, and there is %v", i, ref, there)
 			}
 		}
@@ -174,19 +174,18 @@ func TestKeptFilesDamaged(t *testing.T) {
 		must(c.KeepFiles(t.Context(), r, tarOf(t, "first")))(t)
 		mustWrite(t, c, gen(2), 1)
 		m.Bend(r.Under(format.KeptKey), bend)
-		c = over(m, 4)
 		var told []error
-		c.note = func(err error) { told = append(told, err) }
+		note := noting(func(err error) { told = append(told, err) })
+		c = with(m, 4, encrypting, note)
 		f := find0(t, c)[0]
 		faults, err := c.Verify(t.Context(), f, nil)
 		if err != nil || len(faults) != 1 || !faults[0].Beside || faults[0].Twin || faults[0].Key != format.KeptKey {
 			t.Errorf("%s: %+v, %v", what, faults, err)
 		}
-		if err := c.ReadKept(t.Context(), f, func(kept.File, io.Reader) error { t.Error("a file is given"); return nil }); !IsDamage(err) {
+		if err := c.ReadKept(t.Context(), f, func(kept.File, io.Reader) error { t.Error("a file is given"); return nil }); !damage.Is(err) {
 			t.Errorf("%s: %v", what, err)
 		}
-		to := over(memory.New(), 4)
-		to.note = c.note
+		to := with(memory.New(), 4, encrypting, note)
 		if _, err := c.Copy(t.Context(), f, to); err != nil || len(told) != 1 || !strings.Contains(told[0].Error(), "are not copied") {
 			t.Errorf("%s: %v, %v", what, told, err)
 		}
@@ -197,7 +196,7 @@ func TestKeptFilesDamaged(t *testing.T) {
 			if is != nil || len(told) != 2 || !strings.Contains(told[1].Error(), "name no kept files") {
 				t.Errorf("%s: %+v, %v", what, is, told)
 			}
-			if _, err := c.KeepFiles(t.Context(), r, tarOf(t, "again")); !IsDamage(err) {
+			if _, err := c.KeepFiles(t.Context(), r, tarOf(t, "again")); !damage.Is(err) {
 				t.Errorf("%s: %v", what, err)
 			}
 		case "gone":
@@ -221,8 +220,7 @@ func TestKeptFilesMended(t *testing.T) {
 	f := find0(t, c)[0]
 	var told []error
 	copied := func() *Catalog {
-		to := over(n, 4)
-		to.note = func(err error) { told = append(told, err) }
+		to := with(n, 4, encrypting, noting(func(err error) { told = append(told, err) }))
 		if _, err := c.Copy(t.Context(), f, to); err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +234,7 @@ func TestKeptFilesMended(t *testing.T) {
 	other := must(tarOf(t, "other")())(t)
 	n.Bend(r.Under(format.KeptKey), func([]byte) []byte { return other })
 	to := copied()
-	if b, _, err := to.get(t.Context(), r.Under(format.KeptKey)); err != nil || string(b) != string(other) || len(told) != 1 || !strings.Contains(told[0].Error(), "carries other files") {
+	if b, _, err := n.Get(t.Context(), r.Under(format.KeptKey), format.MaxDocument); err != nil || string(b) != string(other) || len(told) != 1 || !strings.Contains(told[0].Error(), "carries other files") {
 		t.Error(told, err)
 	}
 	_, err := to.KeepFiles(t.Context(), r, func() ([]byte, error) { return []byte("no tar"), nil })

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/store"
@@ -16,7 +18,7 @@ import (
 )
 
 // marks are the records of reads of a run's generation that lie there.
-func marks(m *memory.Store, f Found) (list []string) {
+func marks(m *memory.Store, f find.Found) (list []string) {
 	for _, key := range m.Keys() {
 		if n := format.ParseName(strings.TrimPrefix(key, f.Run.Prefix())); n.Kind == format.ReadKind && n.Generation == f.Generation {
 			list = append(list, key)
@@ -58,8 +60,8 @@ func TestMarkBesideADeletion(t *testing.T) {
 				if m.Before != nil {
 					break
 				}
-				gone = gone || errors.Is(merr, ErrNone)
-				if merr != nil && !errors.Is(merr, ErrNone) {
+				gone = gone || errors.Is(merr, find.ErrNone)
+				if merr != nil && !errors.Is(merr, find.ErrNone) {
 					t.Errorf("call %d: %v", n, merr)
 				}
 				if left := marks(m, f); len(left) > 0 {
@@ -110,7 +112,7 @@ func TestOrphans(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.Age(2 * time.Hour)
-			if _, err := c.Sweep(t.Context(), f.Run, LeastGrace); err != nil {
+			if _, err := c.Sweep(t.Context(), f.Run, keep.LeastGrace); err != nil {
 				t.Fatal(err)
 			}
 			if is := slices.Contains(m.Keys(), superseded); is != objects {
@@ -128,9 +130,9 @@ func TestOrphans(t *testing.T) {
 }
 
 // find1 is the newest that is found, whatever is passed over.
-func find1(t *testing.T, c *Catalog) Found {
+func find1(t *testing.T, c *Catalog) find.Found {
 	t.Helper()
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	if len(found) != 1 {
 		t.Fatalf("found %d", len(found))
 	}

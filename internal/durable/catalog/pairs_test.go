@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -26,15 +28,15 @@ func TestDamageInPairs(t *testing.T) {
 		func(b []byte) []byte { b[len(b)/2] ^= 4; return b },
 		func([]byte) []byte { return nil },
 	}
-	touches := func(key string, f *Found) bool {
-		p, name, ok := split(key)
+	touches := func(key string, f *find.Found) bool {
+		p, name, ok := find.Split(key)
 		n := format.ParseName(name)
 		return ok && p == f.Run.Place && n.OfGeneration() && n.Generation == f.Generation
 	}
-	whole, _ := find(t, c)
+	whole, _ := finds(t, c)
 	twins := func(a, b string) bool { // of one frozen part
-		_, x, _ := split(a)
-		_, y, _ := split(b)
+		_, x, _ := find.Split(a)
+		_, y, _ := find.Split(b)
 		p, q := format.ParseName(x), format.ParseName(y)
 		return p.Kind == format.SharedKind && q.Kind == format.SharedKind && p.Root == q.Root
 	}
@@ -91,11 +93,11 @@ func TestClaimRace(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
-				err := over(m, 1).Claim(t.Context(), r, Fleet{durabletest.Cluster, fmt.Sprint("fleet-", e, "-", i), 2})
+				err := over(m, 1).Claim(t.Context(), r, write.Fleet{Cluster: durabletest.Cluster, Name: fmt.Sprint("fleet-", e, "-", i), Epoch: 2})
 				switch {
 				case err == nil:
 					won.Add(1)
-				case !errors.Is(err, ErrFenced):
+				case !errors.Is(err, write.ErrFenced):
 					t.Error(err)
 				}
 			})
@@ -115,10 +117,10 @@ func TestSweepAtEveryCallOfAWrite(t *testing.T) {
 		m := memory.New()
 		c := over(m, 1)
 		mustWrite(t, c, gen(2), 1)
-		found, _ := find(t, c)
+		found, _ := finds(t, c)
 		r := found[0].Run
 		made := durabletest.Make(gen(4), 1)
-		if _, err := c.WriteGroup(t.Context(), Attempt{r, gen(4), 16}, part(made.Groups[0])); err != nil {
+		if _, err := c.WriteGroup(t.Context(), write.Attempt{Run: r, Generation: gen(4), Write: 16}, part(made.Groups[0])); err != nil {
 			t.Fatal(err)
 		}
 		m.Age(2 * time.Hour)
@@ -136,12 +138,12 @@ func TestSweepAtEveryCallOfAWrite(t *testing.T) {
 			}
 			return nil
 		}
-		if _, err := write(t.Context(), c, gen(4), 1, 17); err != nil {
+		if _, err := wrote(t.Context(), c, gen(4), 1, 17); err != nil {
 			t.Fatalf("call %d: %v", n, err)
 		}
 		after := m.Clone()
 		d := over(after, 1)
-		found, skipped := find(t, d)
+		found, skipped := finds(t, d)
 		if len(found) != 2 || len(skipped) != 0 {
 			t.Fatalf("call %d: %v", n, skipped)
 		}

@@ -9,6 +9,12 @@ import (
 	"testing"
 
 	"filippo.io/age"
+
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/diff"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -61,7 +67,7 @@ func TestAnEarlierTryIsTaken(t *testing.T) {
 	_, keys := pair(t)
 	m := memory.New()
 	c := with(m, 1, keys)
-	com, err := write(t.Context(), c, gen(4), 1, 17)
+	com, err := wrote(t.Context(), c, gen(4), 1, 17)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +76,7 @@ func TestAnEarlierTryIsTaken(t *testing.T) {
 	if err := m.Delete(t.Context(), commit); err != nil {
 		t.Fatal(err)
 	}
-	again, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17)
+	again, err := wrote(t.Context(), with(m, 1, keys), gen(4), 1, 17)
 	if err != nil || again.Index != com.Index || !slices.Equal(again.Sealed.Files, com.Sealed.Files) {
 		t.Fatalf("%+v, was %+v: %v", again, com, err)
 	}
@@ -79,7 +85,7 @@ func TestAnEarlierTryIsTaken(t *testing.T) {
 	if err := m.Delete(t.Context(), commit); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17); err == nil {
+	if _, err := wrote(t.Context(), with(m, 1, keys), gen(4), 1, 17); err == nil {
 		t.Error("what was damaged is taken")
 	}
 }
@@ -90,11 +96,11 @@ func TestAnEarlierTryIsNeverReplaced(t *testing.T) {
 	id, keys := pair(t)
 	m := memory.New()
 	m.Replaces = true
-	com, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17)
+	com, err := wrote(t.Context(), with(m, 1, keys), gen(4), 1, 17)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := write(t.Context(), with(m, 1, keys), gen(4), 1, 17)
+	again, err := wrote(t.Context(), with(m, 1, keys), gen(4), 1, 17)
 	if err != nil || !again.Same(com) {
 		t.Errorf("%+v, was %+v: %v", again, com, err)
 	}
@@ -105,7 +111,7 @@ func TestAnEarlierTryIsNeverReplaced(t *testing.T) {
 	_, other := pair(t, id.Recipient().String()) // its daemon came again with others
 	made := durabletest.Make(gen(4), 1)
 	f := find0(t, c)[0]
-	w, err := with(m, 1, other).WriteGroup(t.Context(), Attempt{f.Run, gen(4), 17}, part(made.Groups[0]))
+	w, err := with(m, 1, other).WriteGroup(t.Context(), write.Attempt{Run: f.Run, Generation: gen(4), Write: 17}, part(made.Groups[0]))
 	if err != nil || w.File.Key == f.Index.Files[1].Key {
 		t.Errorf("%+v, %v", w.File, err)
 	}
@@ -134,7 +140,7 @@ func TestWritersAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := Attempt{r, gen(4), 17}
+	a := write.Attempt{Run: r, Generation: gen(4), Write: 17}
 	if _, err := with(slow, 1, keys).WriteGroup(t.Context(), a, part(made.Groups[0])); err != nil || !committed {
 		t.Fatal(committed, err)
 	}
@@ -143,7 +149,7 @@ func TestWritersAtOnce(t *testing.T) {
 		t.Errorf("%v, %v", faults, err)
 	}
 	checkWhole(t, c, f, 1)
-	if list, err := c.tries(t.Context(), a, "group-0"); err != nil || len(list) != 2 {
+	if list, err := c.Tries(t.Context(), a, "group-0"); err != nil || len(list) != 2 {
 		t.Errorf("%v, %v", list, err)
 	}
 	a.Write++
@@ -153,7 +159,7 @@ func TestWritersAtOnce(t *testing.T) {
 	if err := c.Discard(t.Context(), a, []string{"group-0"}); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := c.tries(t.Context(), a, "group-0"); err != nil || len(list) != 0 {
+	if list, err := c.Tries(t.Context(), a, "group-0"); err != nil || len(list) != 0 {
 		t.Errorf("what was given up stays: %v, %v", list, err)
 	}
 }
@@ -168,7 +174,7 @@ func TestWhatIsLockedIsNoDamage(t *testing.T) {
 	c := with(m, 1, keys)
 	f := find0(t, c)[0]
 	made := durabletest.Make(gen(4), 1)
-	w, err := with(m, 1, others).WriteGroup(t.Context(), Attempt{f.Run, gen(4), 18}, part(made.Groups[0]))
+	w, err := with(m, 1, others).WriteGroup(t.Context(), write.Attempt{Run: f.Run, Generation: gen(4), Write: 18}, part(made.Groups[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,15 +182,15 @@ func TestWhatIsLockedIsNoDamage(t *testing.T) {
 	was := f.Index.Files[i]
 	f.Index.Files[i] = w.File // as a commit of before has it, which did not compare recipients
 	_, err = c.OpenShard(t.Context(), f, replica.OfGroup(0))
-	if !errors.Is(err, ErrLocked) || IsDamage(err) || !strings.Contains(err.Error(), "durable_identities") {
+	if !errors.Is(err, find.ErrLocked) || damage.Is(err) || !strings.Contains(err.Error(), "durable_identities") {
 		t.Errorf("open: %v", err)
 	}
-	if _, err := c.Verify(t.Context(), f, nil); !errors.Is(err, ErrLocked) || IsDamage(err) {
+	if _, err := c.Verify(t.Context(), f, nil); !errors.Is(err, find.ErrLocked) || damage.Is(err) {
 		t.Errorf("verify: %v", err)
 	}
 	f.Index.Files[i] = was
 	m.Bend(f.Run.Under(was.Key), func(b []byte) []byte { b[bytes.IndexByte(b, '\n')+12] ^= 1; return b })
-	if _, err := c.OpenShard(t.Context(), f, replica.OfGroup(0)); !IsDamage(err) {
+	if _, err := c.OpenShard(t.Context(), f, replica.OfGroup(0)); !damage.Is(err) {
 		t.Errorf("changed: %v", err)
 	}
 }
@@ -208,7 +214,7 @@ func TestFrozenTwinsThatBothRotted(t *testing.T) {
 		t.Errorf("%s has other bytes than %v says", first.Commit.Frozen[0], first.Generation)
 	}
 	checkWhole(t, c, second, 1)
-	if _, err := c.Verify(t.Context(), first, nil); !IsDamage(err) {
+	if _, err := c.Verify(t.Context(), first, nil); !damage.Is(err) {
 		t.Error(err)
 	}
 	mustWrite(t, with(m, 1, keys), gen(12), 1)
@@ -260,13 +266,12 @@ func TestEncryptedTakesNoMoreRequests(t *testing.T) {
 	for i, k := range []*sealed.Keys{nil, keys} {
 		st := &ranged{Store: memory.New()}
 		mustWrite(t, with(st, 1, k), gen(4), 2)
-		c := with(st, 1, k)
-		c.block = 8 << 20
-		found, _ := find(t, c)
+		c := with(st, 1, k, func(o *Options) { o.Block = 8 << 20 })
+		found, _ := finds(t, c)
 		st.requests.Store(0)
 		checkWhole(t, c, found[0], 2)
 		for _, p := range found[0].Index.Parts {
-			rd, err := c.open(t.Context(), found[0], p.Part)
+			rd, err := c.Open(t.Context(), found[0], p.Part)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -290,17 +295,17 @@ func TestWithoutAKey(t *testing.T) {
 		m := memory.New()
 		mustWrite(t, with(m, 2, keys), gen(4), 2)
 		c := with(m, 2, other)
-		found, skipped := find(t, c)
+		found, skipped := finds(t, c)
 		if len(found) != 1 || len(skipped) != 0 {
 			t.Fatal(found, skipped)
 		}
 		f := found[0]
 		locked := func(what string, err error) {
 			t.Helper()
-			if want := "step 4 of " + m.URL() + "/" + f.Job + " is encrypted to " + keys.Recipients()[0] + ": no key that was given opens it: name its key's file in durable_identities"; !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), want) {
+			if want := "step 4 of " + m.URL() + "/" + f.Job + " is encrypted to " + keys.Recipients()[0] + ": no key that was given opens it: name its key's file in durable_identities"; !errors.Is(err, find.ErrLocked) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s, %s: %v", name, what, err)
 			}
-			if IsDamage(err) {
+			if damage.Is(err) {
 				t.Errorf("%s, %s: it counts as damage", name, what)
 			}
 		}
@@ -309,7 +314,7 @@ func TestWithoutAKey(t *testing.T) {
 		locked("open", err)
 		_, err = c.Tensors(t.Context(), f)
 		locked("tensors", err)
-		_, err = Diff(t.Context(), c, f, c, f)
+		_, err = diff.Generations(t.Context(), c, f, c, f)
 		locked("diff", err)
 		locked("copy anew", c.CopyAnew(t.Context(), f, over(memory.New(), 1)))
 		if _, err := c.Strip(t.Context(), f, "test", true); err == nil || !strings.Contains(err.Error(), "--decrypt") {
@@ -327,19 +332,19 @@ func TestWithoutAKey(t *testing.T) {
 		}
 		copied := find0(t, with(to, 2, keys))
 		checkWhole(t, with(to, 2, keys), copied[0], 2)
-		if s, err := c.Sweep(t.Context(), f.Run, LeastGrace); err != nil || len(s.Objects) > 0 {
+		if s, err := c.Sweep(t.Context(), f.Run, keep.LeastGrace); err != nil || len(s.Objects) > 0 {
 			t.Errorf("%+v, %v", s, err)
 		}
 		for _, key := range []string{f.Index.Files[len(f.Index.Files)-1].Key, f.Commit.Index.Key} {
 			bad := m.Clone()
 			bad.Bend(f.Run.Under(key), func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
-			_, skipped := find(t, with(bad, 1, other))
+			_, skipped := finds(t, with(bad, 1, other))
 			_, err := with(bad, 1, other).Verify(t.Context(), f, nil)
 			if key == f.Commit.Index.Key {
-				if len(skipped) != 1 || skipped[0].State != Damaged {
+				if len(skipped) != 1 || skipped[0].State != find.Damaged {
 					t.Errorf("a damaged index: %+v", skipped)
 				}
-			} else if !IsDamage(err) {
+			} else if !damage.Is(err) {
 				t.Errorf("%s: %v", key, err)
 			}
 		}
@@ -400,7 +405,7 @@ func TestNodesThatDiffer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := Attempt{r, gen(4), 17}
+		a := write.Attempt{Run: r, Generation: gen(4), Write: 17}
 		w, err := node.WriteGroup(t.Context(), a, part(made.Groups[0]))
 		if err != nil {
 			t.Fatal(err)
@@ -456,7 +461,7 @@ func TestCopyAnew(t *testing.T) {
 	if f := find0(t, with(theirs, 2, opening(t, a)))[0]; f.Readable() == nil {
 		t.Error("the former key opens a copy to others")
 	}
-	if err := from.CopyAnew(t.Context(), f, with(src.Clone(), 2, nil)); !errors.Is(err, ErrCommitted) {
+	if err := from.CopyAnew(t.Context(), f, with(src.Clone(), 2, nil)); !errors.Is(err, write.ErrCommitted) {
 		t.Errorf("over the encrypted one: %v", err)
 	}
 	broken := errors.New("broken")
@@ -484,7 +489,7 @@ func TestCopyAnew(t *testing.T) {
 	}
 	var bad store.Store = src
 	src.Bend(f.Run.Under(f.Index.Files[len(f.Index.Files)-1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	if err := with(bad, 1, keys).CopyAnew(t.Context(), f, with(memory.New(), 1, nil)); !IsDamage(err) {
+	if err := with(bad, 1, keys).CopyAnew(t.Context(), f, with(memory.New(), 1, nil)); !damage.Is(err) {
 		t.Errorf("a damaged source: %v", err)
 	}
 }
@@ -506,9 +511,7 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 		st := memory.New()
 		var said []string
 		to := func() *Catalog {
-			c := with(st, 1, tc.to)
-			c.note = func(err error) { said = append(said, err.Error()) }
-			return c
+			return with(st, 1, tc.to, noting(func(err error) { said = append(said, err.Error()) }))
 		}
 		if err := from.CopyAnew(t.Context(), f, to()); err != nil {
 			t.Fatal(err)
@@ -517,10 +520,10 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 		if err := from.CopyAnew(t.Context(), f, to()); err != nil || !slices.Equal(st.Keys(), before) || len(said) > 0 {
 			t.Errorf("%s, again: %v, %v", name, said, err)
 		}
-		for which, of := range map[string]func(g Found) []string{
-			"index": func(g Found) []string { return []string{g.Commit.Index.Key} },
-			"shard": func(g Found) []string { return []string{g.Index.Files[len(g.Index.Files)-1].Key} },
-			"twins": func(g Found) []string { return g.Frozen[:2] }, // one bad twin is mended from the other
+		for which, of := range map[string]func(g find.Found) []string{
+			"index": func(g find.Found) []string { return []string{g.Commit.Index.Key} },
+			"shard": func(g find.Found) []string { return []string{g.Index.Files[len(g.Index.Files)-1].Key} },
+			"twins": func(g find.Found) []string { return g.Frozen[:2] }, // one bad twin is mended from the other
 		} {
 			for what, bend := range map[string]func(b []byte) []byte{"flipped": func(b []byte) []byte { b[len(b)-20] ^= 1; return b }, "gone": func([]byte) []byte { return nil }} {
 				g := find0(t, with(st, 1, tc.reads))[0]
@@ -549,7 +552,7 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 		if err := from.CopyAnew(t.Context(), f, to()); err != nil {
 			t.Error(err)
 		}
-		if n, ok, err := to().newestRead(t.Context(), g.Run, gen(4)); err != nil || !ok || !n.Good {
+		if n, ok, err := to().NewestRead(t.Context(), g.Run, gen(4)); err != nil || !ok || !n.Good {
 			t.Errorf("%s: a record of a read that failed outlives one that did not: %+v, %v", name, n, err)
 		}
 		_, third := pair(t)
@@ -560,17 +563,17 @@ func TestCopyAnewMendsItsTarget(t *testing.T) {
 			}
 			return nil
 		}
-		if err := from.CopyAnew(t.Context(), f, with(st, 1, third)); !errors.Is(err, ErrCommitted) || uploads > 0 || !strings.Contains(err.Error(), "encrypted otherwise") {
+		if err := from.CopyAnew(t.Context(), f, with(st, 1, third)); !errors.Is(err, write.ErrCommitted) || uploads > 0 || !strings.Contains(err.Error(), "encrypted otherwise") {
 			t.Errorf("%s, for others: %d uploads, %v", name, uploads, err)
 		}
 		st.Before = nil
 		st.Bend(g.Run.Under(g.Index.Files[len(g.Index.Files)-1].Key), func([]byte) []byte { return nil })
 		bad := src.Clone()
 		bad.Bend(f.Run.Under(f.Index.Files[len(f.Index.Files)-1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-		if err := with(bad, 1, keys).CopyAnew(t.Context(), f, to()); !IsDamage(err) {
+		if err := with(bad, 1, keys).CopyAnew(t.Context(), f, to()); !damage.Is(err) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := to().readCommit(t.Context(), g.Run, gen(4)); err != nil {
+		if _, err := to().ReadCommit(t.Context(), g.Run, gen(4)); err != nil {
 			t.Errorf("%s: what was damaged went, for a source that is: %v", name, err)
 		}
 	}

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -17,7 +20,7 @@ import (
 )
 
 // stateIn is what a list says of a generation.
-func stateIn(t *testing.T, c *Catalog, f Found) State {
+func stateIn(t *testing.T, c *Catalog, f find.Found) find.State {
 	t.Helper()
 	list, err := c.List(t.Context(), durabletest.JobName)
 	if err != nil {
@@ -33,18 +36,18 @@ func stateIn(t *testing.T, c *Catalog, f Found) State {
 
 // TestSeenDamageIsMarked: what a look finds missing, short or unreadable is marked as what a read finds flipped.
 func TestSeenDamageIsMarked(t *testing.T) {
-	for what, harm := range map[string]func(m *memory.Store, f Found) error{
-		"a shard is missing": func(m *memory.Store, f Found) error {
+	for what, harm := range map[string]func(m *memory.Store, f find.Found) error{
+		"a shard is missing": func(m *memory.Store, f find.Found) error {
 			return m.Delete(t.Context(), f.Run.Under(f.Index.Files[len(f.Index.Files)-1].Key))
 		},
-		"a shard is short": func(m *memory.Store, f Found) error {
+		"a shard is short": func(m *memory.Store, f find.Found) error {
 			m.Bend(f.Run.Under(f.Index.Files[len(f.Index.Files)-1].Key), func(b []byte) []byte { return b[:len(b)-1] })
 			return nil
 		},
-		"the index is missing": func(m *memory.Store, f Found) error {
+		"the index is missing": func(m *memory.Store, f find.Found) error {
 			return m.Delete(t.Context(), f.Run.Under(f.Commit.Index.Key))
 		},
-		"COMMIT is flipped": func(m *memory.Store, f Found) error {
+		"COMMIT is flipped": func(m *memory.Store, f find.Found) error {
 			m.Bend(f.Run.Key(format.Name{Kind: format.CommitKind, Generation: f.Generation}), func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 			return nil
 		},
@@ -56,14 +59,14 @@ func TestSeenDamageIsMarked(t *testing.T) {
 		if err := c.MarkRead(t.Context(), f, nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.MarkSeen(t.Context(), f.Run, f.Generation); err != nil || stateIn(t, c, f) != Good {
+		if err := c.MarkSeen(t.Context(), f.Run, f.Generation); err != nil || stateIn(t, c, f) != find.Good {
 			t.Errorf("a whole one is %s, %v", stateIn(t, c, f), err)
 		}
 		was := m.Clone()
 		if err := harm(m, f); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.MarkSeen(t.Context(), f.Run, f.Generation); err != nil || stateIn(t, c, f) != Damaged {
+		if err := c.MarkSeen(t.Context(), f.Run, f.Generation); err != nil || stateIn(t, c, f) != find.Damaged {
 			t.Errorf("%s: it is %s, %v", what, stateIn(t, c, f), err)
 		}
 		n := len(m.Keys())
@@ -80,7 +83,7 @@ func TestSeenDamageIsMarked(t *testing.T) {
 			t.Errorf("a store that refuses: %v", err)
 		}
 		was.Before = nil
-		if stateIn(t, over(was, 1), f) != Good {
+		if stateIn(t, over(was, 1), f) != find.Good {
 			t.Error("a store that refuses is marked")
 		}
 	}
@@ -115,19 +118,19 @@ func TestClocksDoNotOrderReads(t *testing.T) {
 			c := over(m, 1)
 			mustWrite(t, c, gen(2), 1)
 			f := find0(t, c)[0]
-			second, want := rot, Damaged
+			second, want := rot, find.Damaged
 			if first != nil {
-				second, want = nil, Good
+				second, want = nil, find.Good
 			}
 			if err := errors.Join(clocked(m, "other", off).MarkRead(t.Context(), f, first), c.MarkRead(t.Context(), f, second)); err != nil {
 				t.Fatal(err)
 			}
-			found, _ := find(t, c)
-			if s := stateIn(t, c, f); s != want || (len(found) == 1) != (want == Good) {
+			found, _ := finds(t, c)
+			if s := stateIn(t, c, f); s != want || (len(found) == 1) != (want == find.Good) {
 				t.Errorf("%v by a clock that is %v off, then %v: it is %s, found %d", first, off, second, s, len(found))
 			}
 			_, err := c.Holds(t.Context(), durabletest.JobName, durabletest.Job, f.Generation)
-			if (err == nil) != (want == Good) {
+			if (err == nil) != (want == find.Good) {
 				t.Errorf("it is %s, and holds with %v", want, err)
 			}
 		}
@@ -148,10 +151,10 @@ func TestClocksDoNotOrderReads(t *testing.T) {
 	if err := c.MarkRead(t.Context(), f, rot); err != nil {
 		t.Fatal(err)
 	}
-	if s := stateIn(t, c, f); s != Damaged {
+	if s := stateIn(t, c, f); s != find.Damaged {
 		t.Errorf("good and damaged at once: it is %s", s)
 	}
-	if err := c.MarkRead(t.Context(), f, nil); err != nil || stateIn(t, c, f) != Good {
+	if err := c.MarkRead(t.Context(), f, nil); err != nil || stateIn(t, c, f) != find.Good {
 		t.Errorf("read again: it is %s, %v", stateIn(t, c, f), err)
 	}
 }
@@ -171,10 +174,10 @@ func TestRecordsOfBefore(t *testing.T) {
 	if _, err := m.PutNew(t.Context(), key, b); err != nil {
 		t.Fatal(err)
 	}
-	if s := stateIn(t, c, f); s != Good {
+	if s := stateIn(t, c, f); s != find.Good {
 		t.Errorf("it is %s", s)
 	}
-	if err := c.MarkRead(t.Context(), f, store.ErrCorrupt); err != nil || stateIn(t, c, f) != Damaged {
+	if err := c.MarkRead(t.Context(), f, store.ErrCorrupt); err != nil || stateIn(t, c, f) != find.Damaged {
 		t.Errorf("it is %s, %v", stateIn(t, c, f), err)
 	}
 	if _, err := m.Stat(t.Context(), key); !errors.Is(err, store.ErrAbsent) {
@@ -184,7 +187,7 @@ func TestRecordsOfBefore(t *testing.T) {
 
 // TestALeaseEndsByTheStoresClock: whoever deletes goes by when the lease was written, as the store says, whatever the clocks of both hosts say.
 func TestALeaseEndsByTheStoresClock(t *testing.T) {
-	for _, off := range []time.Duration{-2 * LeaseTime, 0, 2 * LeaseTime} {
+	for _, off := range []time.Duration{-2 * keep.LeaseTime, 0, 2 * keep.LeaseTime} {
 		m := memory.New()
 		c := over(m, 1)
 		mustWrite(t, c, gen(2), 1)
@@ -192,9 +195,9 @@ func TestALeaseEndsByTheStoresClock(t *testing.T) {
 		if _, err := clocked(m, "reader", off).Lease(t.Context(), r, gen(2), "reads"); err != nil {
 			t.Fatal(err)
 		}
-		m.Age(LeaseTime - time.Minute)
-		for _, who := range []time.Duration{-2 * LeaseTime, 0, 2 * LeaseTime} {
-			if err := clocked(m.Clone(), "deleter", who).Delete(t.Context(), r, gen(2), "test"); !errors.Is(err, ErrPinned) {
+		m.Age(keep.LeaseTime - time.Minute)
+		for _, who := range []time.Duration{-2 * keep.LeaseTime, 0, 2 * keep.LeaseTime} {
+			if err := clocked(m.Clone(), "deleter", who).Delete(t.Context(), r, gen(2), "test"); !errors.Is(err, keep.ErrPinned) {
 				t.Errorf("clocks off by %v and %v: leased, and deleted: %v", off, who, err)
 			}
 			ended := m.Clone()
@@ -220,11 +223,11 @@ func TestOverABrokenOffDeletion(t *testing.T) {
 		broke := over(m, 1).Delete(t.Context(), f.Run, gen(4), "test")
 		for what, again := range map[string]func(to *Catalog) error{
 			"copy":   func(to *Catalog) error { _, err := c.Copy(t.Context(), f, to); return err },
-			"commit": func(to *Catalog) error { _, err := write(t.Context(), to, gen(4), 1, 18); return err },
+			"commit": func(to *Catalog) error { _, err := wrote(t.Context(), to, gen(4), 1, 18); return err },
 		} {
 			st := m.Clone()
 			to := over(st, 1)
-			entry, err := to.deleting(t.Context(), f.Run, gen(4))
+			entry, err := to.Deleting(t.Context(), f.Run, gen(4))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -233,12 +236,12 @@ func TestOverABrokenOffDeletion(t *testing.T) {
 				overEntry++
 			}
 			if what == "commit" && entry {
-				if !errors.Is(err, errDeleting) {
+				if !errors.Is(err, write.ErrDeleting) {
 					t.Errorf("call %d: committed over an entry: %v", n, err)
 				}
 				continue
 			}
-			if err != nil && !errors.Is(err, ErrCommitted) {
+			if err != nil && !errors.Is(err, write.ErrCommitted) {
 				t.Errorf("call %d: %s: %v", n, what, err)
 			}
 			st.Age(2 * time.Hour)
@@ -264,7 +267,8 @@ func TestCopyOverADeletionThatIsPinned(t *testing.T) {
 	c := over(src, 1)
 	mustWrite(t, c, gen(2), 1)
 	f := find0(t, c)[0]
-	to := over(src.Clone(), 1)
+	st := src.Clone()
+	to := over(st, 1)
 	if err := to.Pin(t.Context(), f.Run, f.Generation, "ada", "paper", time.Time{}); err != nil {
 		t.Fatal(err)
 	}
@@ -273,10 +277,10 @@ func TestCopyOverADeletionThatIsPinned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := to.st.PutNew(t.Context(), f.Run.Key(format.Name{Kind: format.TrashKind, Generation: f.Generation}), b); err != nil {
+	if _, err := st.PutNew(t.Context(), f.Run.Key(format.Name{Kind: format.TrashKind, Generation: f.Generation}), b); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Copy(t.Context(), f, to); !errors.Is(err, ErrPinned) || !strings.Contains(err.Error(), "copy again") {
+	if _, err := c.Copy(t.Context(), f, to); !errors.Is(err, keep.ErrPinned) || !strings.Contains(err.Error(), "copy again") {
 		t.Errorf("copied with %v", err)
 	}
 }
@@ -294,8 +298,8 @@ func TestOfANewerProgramNothingIsKnown(t *testing.T) {
 	st.Bend(f.Run.Under(format.SummaryKey), func(b []byte) []byte { // so does its summary
 		return bytes.Replace(b, fmt.Appendf(nil, `"format":%d`, format.Number), []byte(`"format":99`), 1)
 	})
-	found, skipped := find(t, c)
-	if len(found) != 1 || len(skipped) != 1 || skipped[0].State != Unreadable || !strings.Contains(skipped[0].Reason, "use a newer one") {
+	found, skipped := finds(t, c)
+	if len(found) != 1 || len(skipped) != 1 || skipped[0].State != find.Unreadable || !strings.Contains(skipped[0].Reason, "use a newer one") {
 		t.Errorf("found %v, passed over %+v", found, skipped)
 	}
 	list, err := c.List(t.Context(), f.Run.Job)
@@ -303,7 +307,7 @@ func TestOfANewerProgramNothingIsKnown(t *testing.T) {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	for _, l := range list {
-		if is := l.State == Unreadable && strings.Contains(l.Why, "use a newer one"); is != (l.Generation == gen(6)) {
+		if is := l.State == find.Unreadable && strings.Contains(l.Why, "use a newer one"); is != (l.Generation == gen(6)) {
 			t.Errorf("%+v", l)
 		}
 	}

@@ -10,6 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/keep"
+	"github.com/replicad/replicad/internal/durable/catalog/move"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
@@ -20,7 +25,7 @@ import (
 )
 
 // trained writes a generation of a job with an optimizer.
-func trained(ctx context.Context, t testing.TB, c *Catalog, g replica.Generation, groups int) Found {
+func trained(ctx context.Context, t testing.TB, c *Catalog, g replica.Generation, groups int) find.Found {
 	t.Helper()
 	f := fleet
 	f.Epoch = g.Epoch
@@ -36,14 +41,14 @@ func trained(ctx context.Context, t testing.TB, c *Catalog, g replica.Generation
 }
 
 // bytesOf reads the regions of a part, by name.
-func bytesOf(t testing.TB, c *Catalog, f Found, part replica.Part) map[string][]byte {
+func bytesOf(t testing.TB, c *Catalog, f find.Found, part replica.Part) map[string][]byte {
 	t.Helper()
 	sh, err := c.OpenShard(t.Context(), f, part)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sh.Close()
-	got, err := Regions(sh, func(replica.Region) bool { return true })
+	got, err := read.Regions(sh, func(replica.Region) bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +56,7 @@ func bytesOf(t testing.TB, c *Catalog, f Found, part replica.Part) map[string][]
 }
 
 // checkStripped compares all that stays of a generation with what was written.
-func checkStripped(t testing.TB, c *Catalog, f Found, groups int) {
+func checkStripped(t testing.TB, c *Catalog, f find.Found, groups int) {
 	t.Helper()
 	gone := map[string]bool{"optim.weight.exp_avg": true, "optim.param.0.1.exp_avg": true, "optim.groups.0.lr": true}
 	made := durabletest.Make(f.Generation, groups, durabletest.Trained()...)
@@ -110,11 +115,11 @@ func TestStrip(t *testing.T) {
 		checkStripped(t, c, f, groups)
 		checkWhole(t, c, found[1], groups)
 		list, err := c.List(t.Context(), durabletest.JobName)
-		if err != nil || len(list) != 2 || list[0].State != Good || !list[0].Row.Stripped || list[0].Row.Bytes != f.Bytes || list[1].Row.Stripped {
+		if err != nil || len(list) != 2 || list[0].State != find.Good || !list[0].Row.Stripped || list[0].Row.Bytes != f.Bytes || list[1].Row.Stripped {
 			t.Fatalf("%+v, %v", list, err)
 		}
 		for _, key := range m.Keys() {
-			if _, name, ok := split(key); ok && parsed(name).Generation == gen(4) && parsed(name).Write == was.Write {
+			if _, name, ok := find.Split(key); ok && parsed(name).Generation == gen(4) && parsed(name).Write == was.Write {
 				t.Errorf("left: %s", key)
 			}
 		}
@@ -122,10 +127,10 @@ func TestStrip(t *testing.T) {
 		if err != nil || logs[len(logs)-1].Verb != "strip" || logs[len(logs)-1].Generations[0] != gen(4) {
 			t.Errorf("%+v, %v", logs, err)
 		}
-		if _, err := c.Strip(t.Context(), f, "test", false); !errors.Is(err, ErrNothing) {
+		if _, err := c.Strip(t.Context(), f, "test", false); !errors.Is(err, move.ErrNothing) {
 			t.Errorf("stripped again: %v", err)
 		}
-		if _, err := c.Strip(t.Context(), found[1], "test", false); !errors.Is(err, ErrNothing) {
+		if _, err := c.Strip(t.Context(), found[1], "test", false); !errors.Is(err, move.ErrNothing) {
 			t.Errorf("nothing to strip: %v", err)
 		}
 		to := over(memory.New(), 4)
@@ -146,7 +151,7 @@ func TestStripLeavesAlone(t *testing.T) {
 	}
 	before := len(m.Keys())
 	for _, dry := range []bool{true, false} {
-		if _, err := c.Strip(t.Context(), f, "test", dry); !errors.Is(err, ErrPinned) || !strings.Contains(err.Error(), "ada") || len(m.Keys()) != before {
+		if _, err := c.Strip(t.Context(), f, "test", dry); !errors.Is(err, keep.ErrPinned) || !strings.Contains(err.Error(), "ada") || len(m.Keys()) != before {
 			t.Fatal(err)
 		}
 	}
@@ -154,7 +159,7 @@ func TestStripLeavesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Bend(f.Run.Under(f.Index.Files[1].Key), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	if _, err := c.Strip(t.Context(), f, "test", false); !IsDamage(err) {
+	if _, err := c.Strip(t.Context(), f, "test", false); !damage.Is(err) {
 		t.Fatal(err)
 	}
 	if g := find0(t, c)[0]; g.Stripped || g.Write != f.Write {
@@ -208,7 +213,7 @@ func TestStripAtEveryCall(t *testing.T) {
 			}
 			checkStripped(t, c, last, 1)
 			for _, key := range after.Keys() {
-				if _, name, ok := split(key); ok && parsed(name).Write != 0 && parsed(name).Write != last.Write && parsed(name).Kind != format.ReadKind {
+				if _, name, ok := find.Split(key); ok && parsed(name).Write != 0 && parsed(name).Write != last.Write && parsed(name).Kind != format.ReadKind {
 					t.Fatalf("%s: left over: %s", what, key)
 				}
 			}
@@ -236,7 +241,7 @@ func TestPinAgainstStrip(t *testing.T) {
 			inside.Store(true)
 			defer inside.Store(false)
 			d := over(m, 1)
-			com, err := d.readCommit(t.Context(), f.Run, f.Generation)
+			com, err := d.ReadCommit(t.Context(), f.Run, f.Generation)
 			if err == nil {
 				stripped = com.Stripped
 				err = d.Pin(t.Context(), f.Run, f.Generation, "bob", "paper", time.Time{})
@@ -255,7 +260,7 @@ func TestPinAgainstStrip(t *testing.T) {
 			t.Fatalf("call %d: %v, %v", n, faults, err)
 		}
 		switch {
-		case !g.Stripped && errors.Is(err, ErrPinned):
+		case !g.Stripped && errors.Is(err, keep.ErrPinned):
 			kept++
 		case !stripped:
 			t.Fatalf("call %d: pinned whole, and stripped: %v", n, err)
@@ -309,30 +314,7 @@ func TestReadOfWhatWasStripped(t *testing.T) {
 	if err := c.MarkRead(t.Context(), g, errors.New("rotten")); err != nil {
 		t.Fatal(err)
 	}
-	if _, skipped := find(t, c); len(skipped) != 1 {
+	if _, skipped := finds(t, c); len(skipped) != 1 {
 		t.Errorf("damage of a stripped generation is not seen: %v", skipped)
-	}
-}
-
-// A parameter of no model lies under its optimizer's name, and is none of its state.
-func TestWhatIsAnOptimizers(t *testing.T) {
-	names := map[string]bool{ // and whether it goes
-		"model.weight": false, "model.param.0.1": false, "optimal": false, "replicad.shared": false,
-		"optim.model.weight.exp_avg": true, "optim.own.count": true, "optim.groups.0.lr": true, "optim.model.param.0.1.exp_avg": true,
-		"optim.param.0.1": false, "optim.param.0.1.exp_avg": true, "optim.2.param.0.0": false, "optim.2.param.0.0.exp_avg": true,
-		"optim.adam.param.1.0.inner": false, // a wrapper's
-	}
-	var regions []replica.Region
-	for name := range names {
-		regions = append(regions, replica.Region{Name: name})
-	}
-	goes := ofOptimizer(regions)
-	for _, r := range regions {
-		if goes(r) != names[r.Name] {
-			t.Errorf("%s goes: %v", r.Name, goes(r))
-		}
-	}
-	if goes(replica.Region{Name: "optim.own.seed", Kind: replica.Private}) || goes(replica.Region{Name: "optim.x", Class: replica.Frozen}) {
-		t.Error("what is a rank's own, or frozen, goes")
 	}
 }

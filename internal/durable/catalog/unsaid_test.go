@@ -6,6 +6,8 @@ import (
 	"io"
 	"testing"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
@@ -38,7 +40,7 @@ func having(t testing.TB, m *memory.Store, text string) (keys []string) {
 func TestWhatIsNotSaidToAStore(t *testing.T) {
 	const argument, inFile = "--wandb-key=5ec4e7a46um3n7", "hf_t0k3n1n4f1l3"
 	id, keys := pair(t)
-	writes := func(c *Catalog) Found {
+	writes := func(c *Catalog) find.Found {
 		t.Helper()
 		said := map[string]string{"program": "train.py", format.Arguments: argument}
 		r, err := c.Begin(t.Context(), format.Run{Job: durabletest.JobName, ID: durabletest.Job, Owner: 7, Began: began.UnixMilli(), Program: said})
@@ -53,11 +55,11 @@ func TestWhatIsNotSaidToAStore(t *testing.T) {
 		}
 		mustWrite(t, c, gen(2), 1)
 		f := find0(t, c)[0]
-		a := Attempt{f.Run, gen(3), 1}
+		a := write.Attempt{Run: f.Run, Generation: gen(3), Write: 1}
 		made := durabletest.Make(gen(3), 1)
 		g, gerr := c.WriteGroup(t.Context(), a, part(made.Groups[0]))
 		fr, ferr := c.WriteFrozen(t.Context(), f.Run, part(made.Frozen[0]))
-		p, perr := c.WriteObject(t.Context(), a, NodeObject("b"), part(made.Private[0]), part(made.Private[1]))
+		p, perr := c.WriteObject(t.Context(), a, write.NodeObject("b"), part(made.Private[0]), part(made.Private[1]))
 		if err := errors.Join(gerr, ferr, perr); err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +77,7 @@ func TestWhatIsNotSaidToAStore(t *testing.T) {
 		}
 		return find0(t, c)[0]
 	}
-	inFiles := func(c *Catalog, f Found) (text string) {
+	inFiles := func(c *Catalog, f find.Found) (text string) {
 		t.Helper()
 		err := c.ReadKept(t.Context(), f, func(_ kept.File, r io.Reader) error {
 			b, err := io.ReadAll(r)
@@ -115,7 +117,7 @@ func TestWhatIsNotSaidToAStore(t *testing.T) {
 		if faults, err := without.Verify(t.Context(), f, nil); err != nil || len(faults) > 0 {
 			t.Errorf("%s: without a key it verifies with %v, %v", what, faults, err)
 		}
-		if err := without.ReadKept(t.Context(), f, func(kept.File, io.Reader) error { return nil }); !errors.Is(err, ErrLocked) {
+		if err := without.ReadKept(t.Context(), f, func(kept.File, io.Reader) error { return nil }); !errors.Is(err, find.ErrLocked) {
 			t.Errorf("%s: without a key the files read with %v", what, err)
 		}
 	}

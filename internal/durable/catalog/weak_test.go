@@ -10,7 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/write"
 	"github.com/replicad/replicad/internal/durable/durabletest"
+	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/racing"
 	"github.com/replicad/replicad/replica"
@@ -30,14 +33,12 @@ func heedless(t *testing.T) *memory.Store {
 
 // weak is over for a store without conditions.
 func weak(st *memory.Store) *Catalog {
-	c := over(st, 1)
-	c.weak = true
-	return c
+	return with(st, 1, encrypting, ignoring(true))
 }
 
 // as writes a generation of a fleet, which carries on from what another wrote.
 func as(ctx context.Context, c *Catalog, name string, e replica.Epoch, step replica.Step, n uint64) error {
-	_, err := writeAs(ctx, c, replica.Generation{Epoch: e, Step: step}, 1, n, Fleet{fleet.Cluster, name, e})
+	_, err := writeAs(ctx, c, replica.Generation{Epoch: e, Step: step}, 1, n, write.Fleet{Cluster: fleet.Cluster, Name: name, Epoch: e})
 	return err
 }
 
@@ -72,14 +73,14 @@ func race(t *testing.T, begins, pauses int64) (is raced) {
 		if calls++; calls == begins+1 {
 			is.begun = true
 			running.Go(func() {
-				is.epochs[1], _, is.errs[1] = weak(theirs).Resume(t.Context(), r, Fleet{fleet.Cluster, "c", 0}, 1)
+				is.epochs[1], _, is.errs[1] = weak(theirs).Resume(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "c", Epoch: 0}, 1)
 				once.Do(func() { close(reached) })
 			})
 			<-reached
 		}
 		return nil
 	}
-	is.epochs[0], _, is.errs[0] = weak(ours).Resume(t.Context(), r, Fleet{fleet.Cluster, "b", 0}, 1)
+	is.epochs[0], _, is.errs[0] = weak(ours).Resume(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 0}, 1)
 	close(release)
 	running.Wait()
 	is.st = st
@@ -99,7 +100,7 @@ func (is raced) check(t *testing.T, what string) {
 		}
 	}
 	was := max(is.epochs[0], is.epochs[1], 1)
-	later, _, err := c.Resume(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "d", 0}, was)
+	later, _, err := c.Resume(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "d", Epoch: 0}, was)
 	if err == nil {
 		err = as(t.Context(), c, "d", later, 6, 19)
 	}
@@ -107,11 +108,11 @@ func (is raced) check(t *testing.T, what string) {
 		t.Fatalf("%s: a later one: %v", what, err)
 	}
 	for _, name := range []string{fleet.Name, "b", "c"} {
-		if err := as(t.Context(), c, name, was, 8, 20); !errors.Is(err, ErrFenced) {
+		if err := as(t.Context(), c, name, was, 8, 20); !errors.Is(err, write.ErrFenced) {
 			t.Fatalf("%s: %s writes on: %v", what, name, err)
 		}
 	}
-	found, skipped := find(t, c)
+	found, skipped := finds(t, c)
 	if len(found) != want {
 		t.Fatalf("%s: %d are found, want %d; passed over %+v", what, len(found), want, skipped)
 	}
@@ -135,7 +136,7 @@ func TestTwoFleetsWithoutConditions(t *testing.T) {
 				if err != nil {
 					refused[i]++
 				}
-				if err != nil && (!errors.Is(err, ErrFenced) || !strings.Contains(err.Error(), "resume again")) {
+				if err != nil && (!errors.Is(err, write.ErrFenced) || !strings.Contains(err.Error(), "resume again")) {
 					t.Fatal(what)
 				}
 			}
@@ -159,17 +160,17 @@ func TestAResumeThatDiedWithoutConditions(t *testing.T) {
 			mustWrite(t, weak(st), gen(2), 1)
 			r, dead := runOf(t, weak(st)), st.Client()
 			dies(dead, calls, done)
-			_, _, err := weak(dead).Resume(t.Context(), r, Fleet{fleet.Cluster, "b", 0}, 1)
+			_, _, err := weak(dead).Resume(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 0}, 1)
 			finished = !died(dead)
 			c := weak(st.Client())
-			e, _, again := c.Resume(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "c", 0}, 1)
+			e, _, again := c.Resume(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "c", Epoch: 0}, 1)
 			if again == nil {
 				again = as(t.Context(), c, "c", e, 4, 18)
 			}
 			if again != nil {
 				t.Fatalf("died at call %d (done: %v): %v; the next: %v", calls, done, err, again)
 			}
-			found, _ := find(t, c)
+			found, _ := finds(t, c)
 			if len(found) != 2 {
 				t.Fatalf("died at call %d (done: %v): %d are found", calls, done, len(found))
 			}
@@ -193,9 +194,9 @@ func TestTheFormerFleetWithoutConditions(t *testing.T) {
 			}
 			return nil
 		}
-		e, _, err := weak(ours).Resume(t.Context(), r, Fleet{fleet.Cluster, "b", 0}, 1)
+		e, _, err := weak(ours).Resume(t.Context(), r, write.Fleet{Cluster: fleet.Cluster, Name: "b", Epoch: 0}, 1)
 		for _, err := range []error{err, former} {
-			if err != nil && !errors.Is(err, ErrFenced) {
+			if err != nil && !errors.Is(err, write.ErrFenced) {
 				t.Fatalf("at call %d: %v", at, err)
 			}
 		}
@@ -217,7 +218,7 @@ func TestWhatLiesThereWithoutConditions(t *testing.T) {
 	if slices.ContainsFunc(keys, func(k string) bool { return strings.HasSuffix(k, "/last.json") || strings.HasSuffix(k, "/best.json") }) {
 		t.Errorf("there are hints: %q", keys)
 	}
-	found, _ := find(t, c)
+	found, _ := finds(t, c)
 	to := memory.New()
 	if _, err := c.Copy(t.Context(), found[0], over(to, 1)); err != nil {
 		t.Fatal(err)
@@ -236,7 +237,7 @@ func TestWhatLiesThereWithoutConditions(t *testing.T) {
 	if r := runOf(t, over(to, 1)); r.Claimed != 1 || r.Cluster != fleet.Cluster {
 		t.Errorf("the copy is %+v", r)
 	}
-	if list, err := c.List(t.Context(), durabletest.JobName); err != nil || len(list) != 1 || list[0].State != Unread {
+	if list, err := c.List(t.Context(), durabletest.JobName); err != nil || len(list) != 1 || list[0].State != find.Unread {
 		t.Errorf("listed: %+v, %v", list, err)
 	}
 	if _, err := c.Sweep(t.Context(), found[0].Run, time.Minute); err != nil {
@@ -249,10 +250,10 @@ func TestAClaimThatIsWithdrawn(t *testing.T) {
 	st := heedless(t)
 	c := weak(st)
 	mustWrite(t, c, gen(2), 1)
-	if err := c.putClaim(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "b", 2}, true); err != nil {
-		t.Fatal(err)
+	if e, _, err := c.Resume(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "b"}, 1); err != nil || e != 2 {
+		t.Fatal(e, err)
 	}
-	key := runOf(t, c).Key(c.claimName(Fleet{fleet.Cluster, "b", 2}))
+	key := runOf(t, c).Key(format.Name{Kind: format.ClaimKind, Epoch: 2, Fleet: format.FleetKey(fleet.Cluster, "b")})
 	reader := st.Client()
 	reader.Before = func(call memory.Call) error {
 		if call.Verb == "Get" && call.Key == key {
@@ -263,10 +264,10 @@ func TestAClaimThatIsWithdrawn(t *testing.T) {
 	if r := runOf(t, weak(reader)); r.Claimed != 1 || r.Cluster != fleet.Cluster {
 		t.Errorf("the newest claim is of epoch %d", r.Claimed)
 	}
-	if err := c.putClaim(t.Context(), runOf(t, c), Fleet{fleet.Cluster, "b", 2}, true); err != nil {
-		t.Fatal(err)
+	if e, _, err := c.Resume(t.Context(), runOf(t, c), write.Fleet{Cluster: fleet.Cluster, Name: "b"}, 1); err != nil || e != 2 {
+		t.Fatal(e, err)
 	}
-	if _, err := weak(reader).owns(t.Context(), runOf(t, c), fleet); err != nil {
+	if _, err := weak(reader).Owns(t.Context(), runOf(t, c), fleet); err != nil {
 		t.Errorf("whose run it is may not commit: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/kept"
 	"github.com/replicad/replicad/internal/durable/place"
@@ -36,7 +37,7 @@ func Look(ctx context.Context, w *place.Place) (s Shown, err error) {
 			Locked: f.Readable()}
 		return w.Cat.Unleased(ctx, f, func() (err error) {
 			if s.Locked == nil {
-				err = s.own(ctx, w.Cat, f)
+				err = s.own(ctx, w.Cat.Reader, f)
 			}
 			if err != nil {
 				return err
@@ -44,7 +45,7 @@ func Look(ctx context.Context, w *place.Place) (s Shown, err error) {
 			if s.Pins, err = w.Cat.Pinned(ctx, f.Run, f.Generation); err != nil {
 				return err
 			}
-			return s.carried(ctx, w.Cat, f)
+			return s.carried(ctx, w.Cat.Reader, f)
 		})
 	})
 	return s, err
@@ -54,7 +55,7 @@ func Look(ctx context.Context, w *place.Place) (s Shown, err error) {
 const maxOwn = 8
 
 // own reads what the first ranks keep of their generators and loaders.
-func (s *Shown) own(ctx context.Context, cat *catalog.Catalog, f catalog.Found) error {
+func (s *Shown) own(ctx context.Context, cat *read.Reader, f catalog.Found) error {
 	s.Generators, s.Loaders = make(map[string][]string), make(map[string]json.RawMessage)
 	for rank := range min(f.Layout.World, maxOwn) {
 		sh, err := cat.OpenShard(ctx, f, replica.OfRank(replica.Rank(rank)))
@@ -81,7 +82,7 @@ func (s *Shown) own(ctx context.Context, cat *catalog.Catalog, f catalog.Found) 
 }
 
 // carried lists the files that the run carries.
-func (s *Shown) carried(ctx context.Context, cat *catalog.Catalog, f catalog.Found) error {
+func (s *Shown) carried(ctx context.Context, cat *read.Reader, f catalog.Found) error {
 	err := cat.ReadKept(ctx, f, func(file kept.File, _ io.Reader) error {
 		s.Kept = append(s.Kept, file)
 		return nil

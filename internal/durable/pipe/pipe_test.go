@@ -25,12 +25,24 @@ import (
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
+// newest is the newest generation of a job.
+func newest(ctx context.Context, c *catalog.Catalog, job string) (f catalog.Found, err error) {
+	found, _, err := c.Find(ctx, job, replica.JobID{})
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("job %s: no generation: %w", job, catalog.ErrNone)
+	}
+	if err != nil {
+		return f, err
+	}
+	return found[0], nil
+}
+
 // over are the stores of one in memory: the newest generation of the job is opened.
 func over(m *memory.Store) Stores {
 	c := catalog.New(m, catalog.Options{Who: "ada", Host: "h"})
 	return Stores{
 		Read: func(ctx context.Context, job, _ string, read func(Generation) error) error {
-			f, _, err := c.Newest(ctx, job, replica.JobID{})
+			f, err := newest(ctx, c, job)
 			if err != nil {
 				return err
 			}
@@ -269,7 +281,7 @@ func under(m *memory.Store, what string) []string {
 func verify(t *testing.T, m *memory.Store, job string) {
 	t.Helper()
 	c := catalog.New(m, catalog.Options{Who: "ada"})
-	f, _, err := c.Newest(t.Context(), job, replica.JobID{})
+	f, err := newest(t.Context(), c, job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +422,7 @@ func save(t *testing.T, m *memory.Store, made durabletest.Generation) catalog.Fo
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, _, err := c.Newest(ctx, durabletest.JobName, replica.JobID{})
+	f, err := newest(ctx, c, durabletest.JobName)
 	if err != nil {
 		t.Fatal(err)
 	}

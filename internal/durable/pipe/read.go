@@ -7,7 +7,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/safetensors"
 	"github.com/replicad/replicad/replica"
@@ -36,7 +36,7 @@ type some struct {
 
 // shard is an open part.
 type shard struct {
-	catalog.ShardReader
+	read.ShardReader
 	regions map[string]replica.Region
 	m       replica.Manifest
 }

@@ -43,7 +43,7 @@ func fleet(name string) catalog.Fleet { return catalog.Fleet{Name: name, Epoch: 
 
 // begin gives a run its place and its owner, and the attempt a number.
 func (w *writing) begin(ctx context.Context, r *beginRequest) (any, error) {
-	if err := catalog.Downgrades(ctx, w.c, r.Job); err != nil {
+	if err := w.c.Downgrades(ctx, r.Job); err != nil {
 		return nil, usage.Wrong(err)
 	}
 	step, err := w.step(ctx, r)
@@ -283,7 +283,7 @@ func (w *writing) commit(ctx context.Context, r *commitRequest) (any, error) {
 	}
 	com, err := w.c.Commit(ctx, a, fleet(r.Fleet), said, roots, files)
 	if err == nil {
-		err = catalog.ReadBackNew(ctx, w.c, a.Run, a.Generation)
+		err = w.c.ReadBackNew(ctx, a.Run, a.Generation)
 	}
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/usage"
@@ -70,7 +71,7 @@ func (f Finder) Find(ctx context.Context, arg string, who string) (p *Place, err
 }
 
 // isRoot tells whether a root is one: by its mark, or, where that does not count, by what lies below it.
-func isRoot(ctx context.Context, cat *catalog.Catalog, names []string, unmarked bool) (bool, error) {
+func isRoot(ctx context.Context, cat *find.Finder, names []string, unmarked bool) (bool, error) {
 	if !unmarked {
 		return cat.Marked(ctx)
 	}
@@ -98,7 +99,7 @@ func (f Finder) open(ctx context.Context, p *Place, url string, names []string, 
 		return false, errors.Join(err, st.Close())
 	}
 	cat := catalog.New(st, catalog.Options{Who: who, Keys: keys})
-	ok, err := isRoot(ctx, cat, names, unmarked)
+	ok, err := isRoot(ctx, cat.Finder, names, unmarked)
 	// what lies below says whether it is one
 	if !unmarked && (catalog.IsDamage(err) && !errors.Is(err, format.ErrNewer) || errors.Is(err, store.ErrRefused)) {
 		p.mark, err = err, nil

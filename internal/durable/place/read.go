@@ -60,7 +60,7 @@ func (p *Place) Remembers(ctx context.Context, f catalog.Found, met error) bool 
 	if p.bad[f.Where()] {
 		return false
 	}
-	bad, unrecorded := catalog.Remember(ctx, p.Cat, f, met)
+	bad, unrecorded := p.Cat.Remember(ctx, f, met)
 	if bad == nil {
 		return false
 	}

@@ -35,7 +35,7 @@ func generations(t *testing.T, b Bed) {
 		t.Fatalf("%d generations are whole, 2 were committed; passed over: %+v", len(found), skipped)
 	}
 	for _, f := range found {
-		want(t, "read back", catalog.ReadBackNew(ctx, open(), f.Run, f.Generation), nil)
+		want(t, "read back", open().ReadBackNew(ctx, f.Run, f.Generation), nil)
 		var read uint64
 		faults, err := open().Verify(ctx, f, func(n, _ uint64) { read = n })
 		want(t, "read whole", err, nil)

@@ -848,11 +848,11 @@ func TestAStrippedOneIsPassedOver(t *testing.T) {
 	f.more = durabletest.Trained()
 	f.writes(3, 10, 20)
 	cat := catalog.New(st, catalog.Options{})
-	newest, _, err := cat.Newest(t.Context(), name, f.of.Job)
+	found, _, err := cat.Find(t.Context(), name, f.of.Job)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cat.Strip(t.Context(), newest, "test", false); err != nil {
+	if _, err := cat.Strip(t.Context(), found[0], "test", false); err != nil {
 		t.Fatal(err)
 	}
 	found, skipped, err := tier.Find(t.Context(), name, f.of.Job)

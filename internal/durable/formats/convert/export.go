@@ -102,7 +102,7 @@ func Export(ctx context.Context, cat *catalog.Catalog, f catalog.Found, w Want) 
 	}
 	why := fmt.Sprintf("as %s to %s", w.Format, w.Dir)
 	err = cat.Leased(ctx, f, "ckpt export "+why, w.Refused, func() error {
-		g := newGeneration(ctx, cat, f)
+		g := newGeneration(ctx, cat.Reader, f)
 		defer g.close()
 		tensors, aliases, notes, err := g.export(w)
 		if err != nil {
@@ -117,7 +117,7 @@ func Export(ctx context.Context, cat *catalog.Catalog, f catalog.Found, w Want) 
 			if err := writers[w.Format](ctx, dir, f, tensors, aliases); err != nil {
 				return err
 			}
-			return d.writeKept(ctx, cat, f, w.Format, dir)
+			return d.writeKept(ctx, cat.Reader, f, w.Format, dir)
 		})
 	})
 	if err != nil {

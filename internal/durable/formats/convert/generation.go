@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/format"
 	"github.com/replicad/replicad/internal/durable/formats"
 	"github.com/replicad/replicad/internal/durable/safetensors"
@@ -20,22 +21,22 @@ const ahead = 256 << 20
 // generation reads tensors of a generation, through the catalog: every byte is checked. It belongs to one goroutine at a time.
 type generation struct {
 	ctx   context.Context // of the export: calls of tensors have none
-	cat   *catalog.Catalog
-	f     catalog.Found
+	cat   *read.Reader
+	f     find.Found
 	room  int64
 	parts map[replica.Part]*part
 }
 
 // part reads one part in its chunks.
 type part struct {
-	sh      catalog.ShardReader
+	sh      read.ShardReader
 	m       replica.Manifest
 	regions map[string]replica.Region
 	chunk   int // that buf has; -1: none
 	buf     []byte
 }
 
-func newGeneration(ctx context.Context, cat *catalog.Catalog, f catalog.Found) *generation {
+func newGeneration(ctx context.Context, cat *read.Reader, f find.Found) *generation {
 	return &generation{ctx: ctx, cat: cat, f: f, room: ahead / int64(max(len(f.Index.Parts), 1)), parts: make(map[replica.Part]*part)}
 }
 

@@ -404,7 +404,7 @@ func (g *whole) write(ctx context.Context, cat *catalog.Catalog, into Into, from
 	if _, err = cat.Commit(ctx, a, fleet, said, roots, append(files, own)); err != nil {
 		return r.Run, err
 	}
-	return r.Run, catalog.ReadBackNew(ctx, cat, r, g.generation)
+	return r.Run, cat.ReadBackNew(ctx, r, g.generation)
 }
 
 // write writes a group's files.

@@ -10,7 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/replicad/replicad/internal/durable/catalog"
+	"github.com/replicad/replicad/internal/durable/catalog/damage"
+	"github.com/replicad/replicad/internal/durable/catalog/find"
+	"github.com/replicad/replicad/internal/durable/catalog/read"
 	"github.com/replicad/replicad/internal/durable/formats"
 	"github.com/replicad/replicad/internal/durable/kept"
 )
@@ -71,7 +73,7 @@ func (s *source) keep(d *Done) []byte {
 }
 
 // writeKept puts the files that a generation's run carries beside the weights, but for those that would be taken for such.
-func (d *Done) writeKept(ctx context.Context, cat *catalog.Catalog, f catalog.Found, format, dir string) error {
+func (d *Done) writeKept(ctx context.Context, cat *read.Reader, f find.Found, format, dir string) error {
 	folders := map[string]bool{}
 	err := cat.ReadKept(ctx, f, func(file kept.File, content io.Reader) error {
 		if taken(format, file.Name) {
@@ -91,7 +93,7 @@ func (d *Done) writeKept(ctx context.Context, cat *catalog.Catalog, f catalog.Fo
 			return err
 		})
 	})
-	if catalog.IsDamage(err) {
+	if damage.Is(err) {
 		d.Notes = append(d.Notes, fmt.Sprintf("the export has none of the files that were kept with the run: %v", err))
 		return nil
 	}
