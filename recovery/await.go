@@ -54,8 +54,8 @@ func (l *Leader) waitsForPlan(in *PlanInput, now time.Duration) (out []waiting) 
 	if at, ok := l.Clocks.At(replica.Clock{Kind: clockAlone}); ok && l.job.Phase == replica.Opening && l.unattended() {
 		out = append(out, waiting{kind: AwaitLauncher, since: at, until: never})
 	}
-	if l.capture.asked && now < l.capture.at+l.bound(AwaitCapture) {
-		out = append(out, waiting{kind: AwaitCapture, since: l.capture.at, until: never, what: l.capture.gen.String()})
+	if l.closing.capture.asked && now < l.closing.capture.at+l.bound(AwaitCapture) {
+		out = append(out, waiting{kind: AwaitCapture, since: l.closing.capture.at, until: never, what: l.closing.capture.gen.String()})
 	}
 	v := &l.verdict
 	switch {
@@ -65,8 +65,8 @@ func (l *Leader) waitsForPlan(in *PlanInput, now time.Duration) (out []waiting) 
 		}
 	case v.Kind == Wait && v.Why == ForScan:
 		what := "it is being searched"
-		if l.unread != "" {
-			what = "it can't be read, and is tried again: " + l.unread
+		if l.closing.unread != "" {
+			what = "it can't be read, and is tried again: " + l.closing.unread
 		}
 		out = append(out, waiting{kind: AwaitDisk, since: l.stageAt(), until: never, what: what})
 	case l.naming.open:

@@ -45,26 +45,15 @@ type Leader struct {
 	stage  stage                              // where the job is, and since when
 	came   map[replica.NodeName]bool          // this leader has seen them go, or come anew
 	lies   lies
-	meets  meets
 	asks   asks // of ranks to grow
 
 	shunned shunned // who does not take which part
 	made    furthest
 
-	// The recovery under way; begins with the epoch's closing and soft, as all of this.
-	closed    replica.Epoch // the closed epoch that the fields below are of
+	closing   closing // the recovery under way
 	lastFault time.Duration
 	faults    []replica.Fault                  // recorded when last looked
 	faultedAt map[replica.Holder]time.Duration // when the newest fault of a node was seen first
-	capture   capturing
-	mirrored  replica.Generation // that the nodes were told to mirror
-	durable   []DurableGen
-	scanned   bool
-	unread    string        // why the durable tier could not be searched, the last time
-	scanNext  time.Duration // not before it is asked for again
-	loaded    loading
-	lacking   map[lack]replica.Rank // parts of the plan that a node can't get, and for which rank
-	asked     map[lack]asked        // who fetches them
 	naming    naming
 	parting   parting
 	// writesNoMore: durable writes of the job have ended for good.
@@ -89,7 +78,7 @@ type Leader struct {
 func NewLeader(job replica.JobID, t Timing) *Leader {
 	l := &Leader{id: job, t: t, budget: DefaultBudget(),
 		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), signs: make(map[replica.Rank]sign), up: make(map[replica.NodeName]bool),
-		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]proposed), away: make(map[replica.NodeName]time.Duration), began: -1, reach: reach{}, came: make(map[replica.NodeName]bool), lies: newLies(), meets: make(meets), lacking: make(map[lack]replica.Rank), asked: make(map[lack]asked),
+		evidence: make(map[faultKey]replica.Fault), pending: make(map[string]proposed), away: make(map[replica.NodeName]time.Duration), began: -1, reach: reach{}, came: make(map[replica.NodeName]bool), lies: newLies(), closing: newClosing(0),
 		faultedAt: make(map[replica.Holder]time.Duration), offers: make(map[replica.Rank]*offering), noted: make(map[string]string), wake: -1,
 		failed: make(map[replica.Generation]map[replica.Incarnation]bool), blamed: make(map[replica.Generation]string)}
 	return l
@@ -152,7 +141,7 @@ func (l *Leader) learn(ev Event) {
 		l.askAgain(ev.Holder.Node)
 		linkedMeets(l, ev.Holder.Node)
 		l.asks.linked(ev.Holder.Node)
-		l.mirrored = replica.Generation{}
+		l.closing.mirrored = replica.Generation{}
 	case NodeGone:
 		delete(l.up, ev.Node)
 		l.Clocks.End(goneClock(ev.Node, l.nodes[ev.Node]))
@@ -161,9 +150,9 @@ func (l *Leader) learn(ev Event) {
 		l.reach.gone(ev.Node)
 		l.withdraw(ev.Node)
 	case DurableFound:
-		l.durable, l.scanned, l.unread = ev.Generations, true, ""
+		l.closing.durable, l.closing.scanned, l.closing.unread = ev.Generations, true, ""
 	case DurableUnread:
-		l.unread, l.scanNext = cmp.Or(ev.Why, "no reason was given"), l.now+scanRetry
+		l.closing.unread, l.closing.scanNext = cmp.Or(ev.Why, "no reason was given"), l.now+scanRetry
 	case Regions:
 		l.learnRegions(ev.RegionReport)
 	case Kept:
@@ -207,9 +196,9 @@ func (l *Leader) learnJob(ev JobChanged) {
 		l.committed = l.job.Position.Step
 		l.Clocks.EndAll(func(k replica.Clock) bool { return endedClock(l, k) && k.Kind == clockRecovered })
 	}
-	if l.job.ClosedEpoch != l.closed || first {
-		l.closed = l.job.ClosedEpoch
-		l.resetRecovery()
+	if l.job.ClosedEpoch != l.closing.epoch || first {
+		l.closing = newClosing(l.job.ClosedEpoch)
+		l.fenced()
 		if under := l.job.Phase == replica.Closed || l.job.Phase == replica.Planned; (!first || under) && l.job.Growth == nil { // a growth closes an epoch, and recovers nothing
 			l.Clocks.Since(l.now, recoveredClock(l))
 		}
@@ -261,13 +250,10 @@ func olderNodes(view, than map[replica.NodeName]replica.Node) bool {
 	return false
 }
 
-func (l *Leader) resetRecovery() {
-	l.capture, l.mirrored, l.durable, l.scanned, l.unread, l.scanNext, l.loaded = capturing{}, replica.Generation{}, nil, false, "", 0, loading{}
-	clear(l.lacking)
-	clear(l.asked)
-	clear(l.meets)
+// fenced drops the times that earlier epochs took. A node that the job has something recorded on has its time from each fence on.
+func (l *Leader) fenced() {
 	l.Clocks.forget(l.job.ClosedEpoch)
-	maps.DeleteFunc(l.away, func(n replica.NodeName, _ time.Duration) bool { return l.job.involved(n) }) // they have their time from each fence on
+	maps.DeleteFunc(l.away, func(n replica.NodeName, _ time.Duration) bool { return l.job.involved(n) })
 }
 
 func (l *Leader) learnReport(r replica.NodeReport) {
@@ -412,7 +398,7 @@ func (l *Leader) input() *PlanInput {
 		return l.in
 	}
 	in := &PlanInput{Job: l.job.Job, rec: l.job, Nodes: l.nodes, Reports: make(map[replica.NodeName]replica.NodeReport), Connected: maps.Clone(l.up),
-		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Least: notBefore(l.began, 0, l.t.HolderGrace), Durable: l.durable, Scanned: l.scanned, Unread: l.unread, Misfit: l.misfit, Doubted: l.lies.doubted(l.now), Made: l.made}
+		AwaySince: l.away, Now: l.now, Grace: l.t.HolderGrace, Least: notBefore(l.began, 0, l.t.HolderGrace), Durable: l.closing.durable, Scanned: l.closing.scanned, Unread: l.closing.unread, Misfit: l.misfit, Doubted: l.lies.doubted(l.now), Made: l.made}
 	for name, n := range l.nodes {
 		if r, ok := l.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
 			in.Reports[name] = r

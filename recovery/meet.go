@@ -35,22 +35,22 @@ func (l *Leader) learnPutOff(ev PutOff) {
 	if ev.Missing != "" {
 		m.rank = 0
 	}
-	p, known := l.meets[m]
+	p, known := l.closing.meets[m]
 	k := meetClock(l.job.Epoch, m)
 	if known && l.now-p.last > putOffAgain {
 		l.Clocks.End(k)
 	}
 	p.since = l.Clocks.Since(l.now, k)
 	p.last = l.now
-	l.meets[m] = p
+	l.closing.meets[m] = p
 }
 
 // waitsAtRendezvous are the nodes that keep ranks from each other there. One that has no link is waited for as any such node is.
 func (l *Leader) waitsAtRendezvous(now time.Duration) (out []waiting) {
-	for _, m := range slices.SortedFunc(maps.Keys(l.meets), func(a, b meeting) int {
+	for _, m := range slices.SortedFunc(maps.Keys(l.closing.meets), func(a, b meeting) int {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.node, b.node))
 	}) {
-		p := l.meets[m]
+		p := l.closing.meets[m]
 		c := l.job.Ranks[m.rank]
 		switch {
 		case now-p.last > putOffAgain:
@@ -65,19 +65,19 @@ func (l *Leader) waitsAtRendezvous(now time.Duration) (out []waiting) {
 
 // linkedMeets has a node be waited for anew that can bring what it keeps from now on. To a new leader each node links anew.
 func linkedMeets(l *Leader, n replica.NodeName) {
-	for m := range l.meets {
+	for m := range l.closing.meets {
 		if m.node == n && l.came[n] {
 			l.Clocks.End(meetClock(l.job.Epoch, m))
 		}
 		if m.node == n {
-			delete(l.meets, m)
+			delete(l.closing.meets, m)
 		}
 	}
 }
 
 // forgetMeets drops what is not repeated.
 func (l *Leader) forgetMeets() {
-	maps.DeleteFunc(l.meets, func(m meeting, p putOff) bool {
+	maps.DeleteFunc(l.closing.meets, func(m meeting, p putOff) bool {
 		if l.now-p.last > putOffAgain {
 			l.Clocks.End(meetClock(l.job.Epoch, m))
 		}

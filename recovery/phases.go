@@ -234,8 +234,8 @@ func (l *Leader) plan() {
 // node alone, since the fence came before its push; the wait takes as long as a program takes to start, or a node to be replaced,
 // and a further fault in it must not cost the step.
 func (l *Leader) mirror(g replica.Generation) {
-	if l.job.Phase == replica.Closed && !g.IsZero() && g != l.mirrored {
-		l.mirrored = g
+	if l.job.Phase == replica.Closed && !g.IsZero() && g != l.closing.mirrored {
+		l.closing.mirrored = g
 		l.out = append(l.out, Mirror{g})
 	}
 }
@@ -246,15 +246,15 @@ const scanRetry = 5 * time.Second
 
 // scan asks for the durable tier's contents, again if no answer came or it could not be read.
 func (l *Leader) scan() {
-	if l.scanned {
+	if l.closing.scanned {
 		return
 	}
-	if l.now < l.scanNext {
-		l.wakeAt(l.scanNext)
+	if l.now < l.closing.scanNext {
+		l.wakeAt(l.closing.scanNext)
 		return
 	}
-	l.scanNext = l.now + l.bound(AwaitDisk)
-	l.wakeAt(l.scanNext)
+	l.closing.scanNext = l.now + l.bound(AwaitDisk)
+	l.wakeAt(l.closing.scanNext)
 	l.out = append(l.out, ScanDurable{})
 }
 
@@ -273,19 +273,19 @@ func (l *Leader) captureLive() (waiting bool) {
 	if _, wait := in.waitForAcks(); wait {
 		return false
 	}
-	if !l.capture.asked {
+	if !l.closing.capture.asked {
 		g, ok := in.capturable()
 		if !ok {
 			return false
 		}
-		l.capture = capturing{asked: true, gen: g, at: l.now}
+		l.closing.capture = capturing{asked: true, gen: g, at: l.now}
 		l.out = append(l.out, Capture{g})
 	}
 	best, _, found := in.stock().newest(l.job)
-	if found && newer(best, l.capture.gen) <= 0 && in.allCaptured(l.capture.gen) {
+	if found && newer(best, l.closing.capture.gen) <= 0 && in.allCaptured(l.closing.capture.gen) {
 		return false
 	}
-	until := l.capture.at + l.bound(AwaitCapture)
+	until := l.closing.capture.at + l.bound(AwaitCapture)
 	l.wakeAt(until)
 	return l.now < until
 }

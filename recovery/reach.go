@@ -104,7 +104,7 @@ func (l *Leader) learnUnreached(ev Unreached) {
 	}
 	if p := l.job.Plan; ev.Fetch && p != nil && l.job.Phase == replica.Planned && ev.Epoch == p.Epoch && int(ev.Rank) < len(l.job.Ranks) {
 		if src, ok := p.Source(ev.Part); ok && src.Tier != replica.Disk {
-			l.lacking[lack{ev.From, ev.Part}] = ev.Rank
+			l.closing.lacking[lack{ev.From, ev.Part}] = ev.Rank
 		}
 	}
 }
@@ -125,14 +125,14 @@ type asked struct {
 // none the rank goes to another node. It says what can't be had, for people.
 func (l *Leader) relay(in *PlanInput) (why string) {
 	p := l.job.Plan
-	for _, k := range slices.SortedFunc(maps.Keys(l.lacking), func(a, b lack) int {
+	for _, k := range slices.SortedFunc(maps.Keys(l.closing.lacking), func(a, b lack) int {
 		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.part.Kind, b.part.Kind), cmp.Compare(a.part.Index, b.part.Index))
 	}) {
-		rank := l.lacking[k]
+		rank := l.closing.lacking[k]
 		src, ok := p.Source(k.part)
 		holds := names(in.holding(k.part, p.Generation, src.Root))
 		if rep, here := in.rank(rank); !ok || slices.Contains(holds, k.node) || here && l.job.Ranks[rank].Node == k.node && rep.Loaded == p.Epoch {
-			delete(l.lacking, k)
+			delete(l.closing.lacking, k)
 			continue
 		}
 		if slices.ContainsFunc(holds, func(n replica.NodeName) bool { return !l.reach.cut(k.node, n, l.now) }) {
@@ -148,14 +148,14 @@ func (l *Leader) askRelay(in *PlanInput, k lack, rank replica.Rank, holds []repl
 		return n != k.node && !slices.Contains(holds, n) && !l.reach.cut(k.node, n, l.now) &&
 			slices.ContainsFunc(holds, func(h replica.NodeName) bool { return !l.reach.cut(h, n, l.now) })
 	}
-	if a, ok := l.asked[k]; ok && reaches(a.node) && l.up[a.node] && l.now < a.at+relayed {
+	if a, ok := l.closing.asked[k]; ok && reaches(a.node) && l.up[a.node] && l.now < a.at+relayed {
 		l.wakeAt(a.at + relayed)
 		return fmt.Sprintf("node %s fetches it for it", a.node)
 	}
 	best, weight := replica.NodeName(""), uint64(0)
 	for n, usable := range in.usable() {
 		w := weigh(l.id, k.part, n)
-		if n == l.asked[k].node {
+		if n == l.closing.asked[k].node {
 			w = 0 // it has had its time; it goes on, and another may be quicker
 		}
 		if usable && reaches(n) && (best == "" || w > weight) {
@@ -166,7 +166,7 @@ func (l *Leader) askRelay(in *PlanInput, k lack, rank replica.Rank, holds []repl
 		l.moveAway(in, k, rank, holds)
 		return fmt.Sprintf("no other node reaches both, rank %d moves to one that offers a process", rank)
 	}
-	l.asked[k] = asked{best, l.now}
+	l.closing.asked[k] = asked{best, l.now}
 	l.wakeAt(l.now + relayed)
 	l.out = append(l.out, Relay{Epoch: l.job.Epoch, Part: k.part, Rank: rank, Node: best})
 	return fmt.Sprintf("node %s fetches it for it", best)

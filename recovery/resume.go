@@ -30,20 +30,20 @@ func (l *Leader) restoring() {
 		}
 	}
 	if len(loadingRanks) > 0 {
-		l.loaded = loading{}
+		l.closing.loaded = loading{}
 		l.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", rankList(loadingRanks), p.Generation)+unreached, map[string]string{"why": "loads"})
 		l.overdue()
 		return
 	}
-	if l.loaded.epoch != p.Epoch {
-		l.loaded = loading{epoch: p.Epoch, at: l.loadedAt()}
+	if l.closing.loaded.epoch != p.Epoch {
+		l.closing.loaded = loading{epoch: p.Epoch, at: l.loadedAt()}
 	}
 	roots, fewest := in.held(p)
 	if fewest == 0 {
 		return // a report that names the loaded copies is still on its way
 	}
 	copies := in.copiesPossible()
-	if until := l.loaded.at + l.bound(AwaitMirror) + grownTime(in.Job); fewest < copies && l.now < until {
+	if until := l.closing.loaded.at + l.bound(AwaitMirror) + grownTime(in.Job); fewest < copies && l.now < until {
 		l.wakeAt(until)
 		l.note("waiting", fmt.Sprintf("some part of %v has %d of %d copies", p.Generation, fewest, copies), map[string]string{"why": "mirrors"})
 		return

@@ -16,7 +16,7 @@ func newestStep(l *Leader) uint64 {
 
 // recoveredClock is that of the recovery that began when the job's newest epoch was closed.
 func recoveredClock(l *Leader) replica.Clock {
-	return replica.Clock{Kind: clockRecovered, Epoch: l.closed, Of: newestStep(l)}
+	return replica.Clock{Kind: clockRecovered, Epoch: l.closing.epoch, Of: newestStep(l)}
 }
 
 // recoveries are the times at which recoveries began since the committed step last rose, under whatever leader, the oldest first.

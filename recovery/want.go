@@ -11,7 +11,7 @@ import (
 // excuse takes the newest recovery out of the budget where a rank at fault lies on a node that is short of something: a want passes, and is
 // nobody's failure. The node reports the want while it lasts and shortly after, so a later word of it still counts.
 func (l *Leader) excuse() {
-	if l.excused == l.closed || !l.awaitsNodes() {
+	if l.excused == l.closing.epoch || !l.awaitsNodes() {
 		return
 	}
 	in := l.input()
@@ -20,9 +20,9 @@ func (l *Leader) excuse() {
 			continue
 		}
 		if n := l.job.Ranks[f.Rank].Node; in.Reports[n].Short != "" {
-			l.excused = l.closed
-			l.Clocks.EndAll(func(k replica.Clock) bool { return k.Kind == clockRecovered && k.Epoch == l.closed })
-			l.Clocks.endTold(func(k replica.Clock) bool { return k.Kind == clockRecovered && k.Epoch == l.closed })
+			l.excused = l.closing.epoch
+			l.Clocks.EndAll(func(k replica.Clock) bool { return k.Kind == clockRecovered && k.Epoch == l.closing.epoch })
+			l.Clocks.endTold(func(k replica.Clock) bool { return k.Kind == clockRecovered && k.Epoch == l.closing.epoch })
 			return
 		}
 	}
