@@ -18,48 +18,48 @@ import (
 const loadFailures = 2
 
 // learnRejected takes a rank's word against the generation it has just loaded.
-func (l *Leader) learnRejected(ev Rejected) {
-	if l.job == nil || l.job.Phase != replica.Planned || ev.Epoch != l.job.Epoch || !l.claims(ev.Rank, ev.Incarnation) {
+func (tr *trust) learnRejected(ev Rejected) {
+	if tr.known.job == nil || tr.known.job.Phase != replica.Planned || ev.Epoch != tr.known.job.Epoch || !claims(tr.known.job.Job, ev.Rank, ev.Incarnation) {
 		return // of an epoch that was closed meanwhile: what it says is asked again at the next load
 	}
-	l.blame(l.job.Plan.Generation, fmt.Sprintf("rank %d rejects it: %s", ev.Rank, ev.Why))
+	tr.blame(tr.known.job.Plan.Generation, fmt.Sprintf("rank %d rejects it: %s", ev.Rank, ev.Why))
 }
 
 // learnLoadFailure counts the processes that loaded other bytes than the plan names.
-func (l *Leader) learnLoadFailure(f replica.Fault) {
-	if f.Kind != replica.BadDigest || f.OfNode() || l.job == nil || l.job.Phase != replica.Planned || f.Epoch != l.job.Epoch || !l.claims(f.Rank, f.Incarnation) {
+func (tr *trust) learnLoadFailure(f replica.Fault) {
+	if f.Kind != replica.BadDigest || f.OfNode() || tr.known.job == nil || tr.known.job.Phase != replica.Planned || f.Epoch != tr.known.job.Epoch || !claims(tr.known.job.Job, f.Rank, f.Incarnation) {
 		return
 	}
-	g := l.job.Plan.Generation
-	if l.failed[g] == nil {
-		l.failed[g] = make(map[replica.Incarnation]bool)
+	g := tr.known.job.Plan.Generation
+	if tr.failed[g] == nil {
+		tr.failed[g] = make(map[replica.Incarnation]bool)
 	}
-	l.failed[g][f.Incarnation] = true
-	if n := len(l.failed[g]); n >= loadFailures {
-		l.blame(g, fmt.Sprintf("%d processes could not load it; the last: %s", n, f.Detail))
+	tr.failed[g][f.Incarnation] = true
+	if n := len(tr.failed[g]); n >= loadFailures {
+		tr.blame(g, fmt.Sprintf("%d processes could not load it; the last: %s", n, f.Detail))
 	}
 }
 
-func (l *Leader) claims(r replica.Rank, i replica.Incarnation) bool {
-	return int(r) < len(l.job.Ranks) && l.job.Ranks[r].Incarnation == i
+func claims(j *replica.Job, r replica.Rank, i replica.Incarnation) bool {
+	return int(r) < len(j.Ranks) && j.Ranks[r].Incarnation == i
 }
 
 // blame has a generation condemned until the state machine says that it is.
-func (l *Leader) blame(g replica.Generation, why string) {
-	if _, known := l.blamed[g]; !known {
-		l.blamed[g] = why
+func (tr *trust) blame(g replica.Generation, why string) {
+	if _, known := tr.blamed[g]; !known {
+		tr.blamed[g] = why
 	}
 }
 
 // condemn proposes what is blamed, and asks for what has become of it.
-func (l *Leader) condemn() {
-	for _, g := range slices.SortedFunc(maps.Keys(l.blamed), newer) {
-		if slices.Contains(l.job.Condemned, g) {
-			delete(l.blamed, g)
-			delete(l.failed, g)
+func (tr *trust) condemn() {
+	for _, g := range slices.SortedFunc(maps.Keys(tr.blamed), newer) {
+		if slices.Contains(tr.known.job.Condemned, g) {
+			delete(tr.blamed, g)
+			delete(tr.failed, g)
 			continue
 		}
-		l.propose(replica.Condemn{Job: l.id, Generation: g, Reason: l.blamed[g]})
+		tr.outbox.propose(replica.Condemn{Job: tr.known.id, Generation: g, Reason: tr.blamed[g]})
 	}
 }
 
@@ -73,21 +73,21 @@ func (l *Leader) badCopies(in *PlanInput, p *replica.Plan) (given bool) {
 			continue
 		}
 		what := fmt.Sprintf("%v of %v with root %v", src.Part, p.Generation, src.Root)
-		l.note("bad-copy", fmt.Sprintf("the copy of %s on %s failed its digest: it was given up", what, nodeNames(culprits)), map[string]string{"part": src.Part.String()})
+		l.outbox.note("bad-copy", fmt.Sprintf("the copy of %s on %s failed its digest: it was given up", what, nodeNames(culprits)), map[string]string{"part": src.Part.String()})
 		if in.servable(p.Generation, src) {
 			continue
 		}
 		given = true
 		if src.Tier == replica.Disk {
-			l.blame(p.Generation, fmt.Sprintf("the durable copy of %s failed its digest", what))
+			l.trust.blame(p.Generation, fmt.Sprintf("the durable copy of %s failed its digest", what))
 			continue
 		}
-		r := loaderOf(l.job.Layout, src.Part)
-		l.learnFault(replica.Fault{Epoch: l.job.Epoch, Kind: replica.Exception, Rank: r, Incarnation: l.job.Ranks[r].Incarnation,
+		r := loaderOf(l.known.job.Layout, src.Part)
+		l.known.learnFault(replica.Fault{Epoch: l.known.job.Epoch, Kind: replica.Exception, Rank: r, Incarnation: l.known.job.Ranks[r].Incarnation,
 			Detail: fmt.Sprintf("no good copy is left of %s: those on %s failed their digest", what, nodeNames(culprits))})
 	}
 	if given {
-		l.condemn()
+		l.trust.condemn()
 		l.assertFaults()
 	}
 	return given

@@ -104,31 +104,30 @@ func voidGroups(j *replica.Job, n replica.NodeName) map[replica.Part]bool {
 }
 
 // judge decides what becomes of the ranks that a majority outvoted; hold: nobody may be given a rank before that is recorded.
-func (l *Leader) judge() (hold bool) {
-	in := l.input()
-	for _, d := range disputes(l.job.Job) {
+func (tr *trust) judge(in *PlanInput) (hold bool) {
+	for _, d := range disputes(tr.known.job.Job) {
 		if !d.Majority() {
 			continue // the planner's
 		}
 		for _, r := range d.Suspects {
 			v := d.Vote(r)
-			if c := l.job.Ranks[r]; c.Incarnation != v.Incarnation || slices.Contains(l.job.Quarantined, v.Node) {
+			if c := tr.known.job.Ranks[r]; c.Incarnation != v.Incarnation || slices.Contains(tr.known.job.Quarantined, v.Node) {
 				continue // it has been answered
 			}
 			if _, waiting := in.waitForAcks(); waiting {
 				return true
 			}
-			votes := named(l.job.Job, d, r)
+			votes := named(tr.known.job.Job, d, r)
 			again := len(votes) - 1
 			switch {
 			case again <= 1 && votes[0].Vote(r).Node == v.Node && in.canLeave(v.Node):
-				l.noteDispute(d, r, fmt.Sprintf("%s; node %s is quarantined for this job", describe(d), v.Node))
-				l.propose(replica.Quarantine{Job: l.id, Node: v.Node})
+				tr.noteDispute(d, r, fmt.Sprintf("%s; node %s is quarantined for this job", describe(d), v.Node))
+				tr.outbox.propose(replica.Quarantine{Job: tr.known.id, Node: v.Node})
 				hold = true
 			case again == 0:
-				l.noteDispute(d, r, fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there", describe(d), v.Node, r))
+				tr.noteDispute(d, r, fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there", describe(d), v.Node, r))
 			default:
-				l.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes), disputeMemory, placesOf(votes, r)))
+				tr.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes), disputeMemory, placesOf(votes, r)))
 				return true
 			}
 		}
@@ -137,10 +136,10 @@ func (l *Leader) judge() (hold bool) {
 }
 
 // noteDispute says once what becomes of a rank in a dispute: a state that went wrong shows at several steps, which would be told in turn at each look.
-func (l *Leader) noteDispute(d replica.Dispute, r replica.Rank, text string) {
-	if key := fmt.Sprintf("%s of rank %d at %v", NoteDispute, r, d.Generation); l.noted[key] != text {
-		l.noted[key] = text
-		l.out = append(l.out, Note{NoteDispute, text, nil})
+func (tr *trust) noteDispute(d replica.Dispute, r replica.Rank, text string) {
+	if key := fmt.Sprintf("%s of rank %d at %v", NoteDispute, r, d.Generation); tr.outbox.noted[key] != text {
+		tr.outbox.noted[key] = text
+		tr.outbox.send(Note{NoteDispute, text, nil})
 	}
 }
 
@@ -162,15 +161,15 @@ func (in *PlanInput) canLeave(node replica.NodeName) bool {
 }
 
 // endDisputed ends the job over a dispute, once the daemons have said in which regions the states differ, or can't.
-func (l *Leader) endDisputed(d replica.Dispute, why string) {
-	regions, done := l.nameRegions(betweenVotes(d))
+func (tr *trust) endDisputed(d replica.Dispute, why string) {
+	regions, done := tr.nameRegions(betweenVotes(d))
 	if !done {
-		l.note("waiting", why+"; two daemons compare the regions", map[string]string{"why": "regions"})
+		tr.outbox.note("waiting", why+"; two daemons compare the regions", map[string]string{"why": "regions"})
 		return
 	}
 	reason := DoNotRequeue + disputeReason(d, why, regions)
-	l.note("stuck", reason, nil)
-	l.propose(replica.EndJob{Job: l.id, Reason: reason, Keep: true})
+	tr.outbox.note("stuck", reason, nil)
+	tr.outbox.propose(replica.EndJob{Job: tr.known.id, Reason: reason, Keep: true})
 }
 
 func disputeReason(d replica.Dispute, why, regions string) string {
@@ -245,14 +244,14 @@ func betweenVotes(d replica.Dispute) *dispute {
 }
 
 // tellRegions tells people, as soon as it is known, in which regions a dispute's states differ; nothing waits for it.
-func (l *Leader) tellRegions() {
-	all := disputes(l.job.Job)
+func (tr *trust) tellRegions() {
+	all := disputes(tr.known.job.Job)
 	if len(all) == 0 || slices.ContainsFunc(all, func(o replica.Dispute) bool { return o.Group != all[0].Group }) {
 		return // of several groups only one that ends the job is looked into: two at once would be asked about in turn for ever
 	}
 	d := all[0] // what went wrong in it may show at several steps
-	if regions, done := l.nameRegions(betweenVotes(d)); done {
-		l.note(NoteRegions, describe(d)+": "+differ(regions)+"; remedy: "+remedyOf(d), nil)
+	if regions, done := tr.nameRegions(betweenVotes(d)); done {
+		tr.outbox.note(NoteRegions, describe(d)+": "+differ(regions)+"; remedy: "+remedyOf(d), nil)
 	}
 }
 

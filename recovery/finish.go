@@ -43,7 +43,7 @@ func (p *pace) commits(e replica.Epoch, now time.Duration, c *Clocks) {
 
 // grace is how long the job stays open for its last commit.
 func (l *Leader) grace() time.Duration {
-	return max(l.bound(AwaitCommit), partingPaces*millis(l.Clocks.Measure(replica.Clock{Kind: measureSpace, Epoch: l.job.Epoch})))
+	return max(l.known.bound(AwaitCommit), partingPaces*millis(l.known.clocks.Measure(replica.Clock{Kind: measureSpace, Epoch: l.known.job.Epoch})))
 }
 
 // partedAt is since when all ranks have left.
@@ -65,26 +65,26 @@ func (l *Leader) AllLeft() bool {
 // Parted tells whether all ranks have left and nothing more will be committed: what is then is how the job ends.
 func (l *Leader) Parted() bool {
 	last, held, all := l.parted()
-	return all && (l.job.Position.Step >= min(last, held) || l.parting.epoch == l.job.Epoch && l.now >= partedAt(&l.Clocks, l.now, l.job.Epoch)+l.grace())
+	return all && (l.known.job.Position.Step >= min(last, held) || l.parting.epoch == l.known.job.Epoch && l.known.now >= partedAt(&l.known.clocks, l.known.now, l.known.job.Epoch)+l.grace())
 }
 
 // finish ends a job whose ranks have all left, once the newest step that all of them hold is committed and, where the job writes to the
 // durable tier, lies there.
 func (l *Leader) finish() {
-	j := l.job
+	j := l.known.job
 	last, held, all := l.parted()
 	if !all {
-		l.Clocks.endOwn(replica.Clock{Kind: clockParted, Epoch: j.Epoch})
+		l.known.clocks.endOwn(replica.Clock{Kind: clockParted, Epoch: j.Epoch})
 		l.parting = parting{}
 		return
 	}
 	if l.parting.epoch != j.Epoch {
 		l.parting = parting{epoch: j.Epoch}
 	}
-	switch until := partedAt(&l.Clocks, l.now, l.job.Epoch) + l.grace(); {
+	switch until := partedAt(&l.known.clocks, l.known.now, l.known.job.Epoch) + l.grace(); {
 	case !l.Parted():
-		l.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be committed", min(last, held)), map[string]string{"why": "last commit"})
-		l.wakeAt(until)
+		l.outbox.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be committed", min(last, held)), map[string]string{"why": "last commit"})
+		l.outbox.wakeAt(until)
 		return
 	case l.unwritten():
 		return
@@ -96,19 +96,19 @@ func (l *Leader) finish() {
 	case j.Undurable():
 		reason = fmt.Sprintf("%s at step %d, which is NOT on disk: the newest step there is %d", Finished, last, j.Durable.Step)
 	}
-	l.propose(replica.EndJob{Job: l.id, Reason: reason, Epoch: j.Epoch})
+	l.outbox.propose(replica.EndJob{Job: l.known.id, Reason: reason, Epoch: j.Epoch})
 }
 
 // unwritten tells whether the last commit is still to be written to the durable tier. Writes that fail are tried again for as long as a stopped job
 // stays in memory.
 func (l *Leader) unwritten() bool {
-	j, until := l.job, partedAt(&l.Clocks, l.now, l.job.Epoch)+l.bound(AwaitReturn)
-	if !j.Undurable() || l.writesNoMore || j.Writer == nil && l.t.Abandoned > 0 && l.now >= until {
+	j, until := l.known.job, partedAt(&l.known.clocks, l.known.now, l.known.job.Epoch)+l.known.bound(AwaitReturn)
+	if !j.Undurable() || l.writesNoMore || j.Writer == nil && l.known.t.Abandoned > 0 && l.known.now >= until {
 		return false
 	}
-	l.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be written to the durable tier", j.Committed.Step), map[string]string{"why": "last durable write"})
-	if l.t.Abandoned > 0 {
-		l.wakeAt(until)
+	l.outbox.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be written to the durable tier", j.Committed.Step), map[string]string{"why": "last durable write"})
+	if l.known.t.Abandoned > 0 {
+		l.outbox.wakeAt(until)
 	}
 	return true
 }
@@ -116,11 +116,11 @@ func (l *Leader) unwritten() bool {
 // parted looks at the ranks of a job that have all said that they are done: the step at which the last of them left, and the newest one
 // that all of them hold whole, beyond which nothing can be committed.
 func (l *Leader) parted() (last, held replica.Step, all bool) {
-	if len(l.job.Ranks) > 0 && !l.firstLeft() { // asked with each report, and mostly answered by this
+	if len(l.known.job.Ranks) > 0 && !l.firstLeft() { // asked with each report, and mostly answered by this
 		return 0, 0, false
 	}
-	ranks := l.own()
-	for r, c := range l.job.Ranks {
+	ranks := l.known.own()
+	for r, c := range l.known.job.Ranks {
 		if rr := ranks[r]; rr == nil || !rr.Left || c.Incarnation == 0 {
 			return 0, 0, false
 		}
@@ -136,30 +136,30 @@ func (l *Leader) parted() (last, held replica.Step, all bool) {
 	if len(common) > 0 {
 		held = slices.Max(common)
 	}
-	return last, held, len(l.job.Ranks) > 0
+	return last, held, len(l.known.job.Ranks) > 0
 }
 
 // firstLeft tells whether rank 0 has said that it is done.
 func (l *Leader) firstLeft() bool {
-	c := l.job.Ranks[0]
-	rep := l.reports[replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}]
+	c := l.known.job.Ranks[0]
+	rep := l.known.reports[replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}]
 	return slices.ContainsFunc(rep.Ranks, func(rr replica.RankReport) bool { return rr.Rank == 0 && rr.Incarnation == c.Incarnation && rr.Left })
 }
 
 // sealedSteps are by rank those of the present epoch of which it has both parts in its own arena.
 func (l *Leader) sealedSteps() [][]replica.Step {
 	const group, own = 1, 2
-	has := make([]map[replica.Step]int, len(l.job.Ranks))
-	for at, rep := range l.reports {
+	has := make([]map[replica.Step]int, len(l.known.job.Ranks))
+	for at, rep := range l.known.reports {
 		for _, h := range rep.Parts {
-			if int(h.Rank) >= len(has) || h.Mirror || h.Generation.Epoch != l.job.Epoch || l.job.Ranks[h.Rank].Node != at.Node || l.job.Ranks[h.Rank].NodeIncarnation != at.Incarnation {
+			if int(h.Rank) >= len(has) || h.Mirror || h.Generation.Epoch != l.known.job.Epoch || l.known.job.Ranks[h.Rank].Node != at.Node || l.known.job.Ranks[h.Rank].NodeIncarnation != at.Incarnation {
 				continue
 			}
 			if has[h.Rank] == nil {
 				has[h.Rank] = make(map[replica.Step]int)
 			}
 			switch h.Part {
-			case replica.OfGroup(l.job.Layout.Groups[h.Rank]):
+			case replica.OfGroup(l.known.job.Layout.Groups[h.Rank]):
 				has[h.Rank][h.Generation.Step] |= group
 			case replica.OfRank(h.Rank):
 				has[h.Rank][h.Generation.Step] |= own

@@ -28,7 +28,7 @@ func meetClock(e replica.Epoch, m meeting) replica.Clock {
 }
 
 func (l *Leader) learnPutOff(ev PutOff) {
-	if l.job == nil || int(ev.Rank) >= len(l.job.Ranks) {
+	if l.known.job == nil || int(ev.Rank) >= len(l.known.job.Ranks) {
 		return
 	}
 	m := meeting{ev.Rank, ev.Missing}
@@ -36,12 +36,12 @@ func (l *Leader) learnPutOff(ev PutOff) {
 		m.rank = 0
 	}
 	p, known := l.closing.meets[m]
-	k := meetClock(l.job.Epoch, m)
-	if known && l.now-p.last > putOffAgain {
-		l.Clocks.End(k)
+	k := meetClock(l.known.job.Epoch, m)
+	if known && l.known.now-p.last > putOffAgain {
+		l.known.clocks.End(k)
 	}
-	p.since = l.Clocks.Since(l.now, k)
-	p.last = l.now
+	p.since = l.known.clocks.Since(l.known.now, k)
+	p.last = l.known.now
 	l.closing.meets[m] = p
 }
 
@@ -51,23 +51,23 @@ func (l *Leader) waitsAtRendezvous(now time.Duration) (out []waiting) {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.node, b.node))
 	}) {
 		p := l.closing.meets[m]
-		c := l.job.Ranks[m.rank]
+		c := l.known.job.Ranks[m.rank]
 		switch {
 		case now-p.last > putOffAgain:
-		case m.node != "" && l.up[m.node] && l.job.Phase != replica.Closed:
-			out = append(out, waiting{kind: AwaitBring, node: m.node, since: p.since, until: notBefore(l.began, p.since+l.bound(AwaitBring), l.t.Ack)})
-		case m.node == "" && !l.job.vacant(m.rank) && l.nodes[c.Node].Incarnation != c.NodeIncarnation && l.job.Phase != replica.Closed:
-			out = append(out, waiting{kind: AwaitMeeting, rank: m.rank, node: c.Node, since: p.since, until: notBefore(l.began, p.since+l.bound(AwaitMeeting), l.t.Ack)})
+		case m.node != "" && l.known.up[m.node] && l.known.job.Phase != replica.Closed:
+			out = append(out, waiting{kind: AwaitBring, node: m.node, since: p.since, until: notBefore(l.known.began, p.since+l.known.bound(AwaitBring), l.known.t.Ack)})
+		case m.node == "" && !l.known.job.vacant(m.rank) && l.known.nodes[c.Node].Incarnation != c.NodeIncarnation && l.known.job.Phase != replica.Closed:
+			out = append(out, waiting{kind: AwaitMeeting, rank: m.rank, node: c.Node, since: p.since, until: notBefore(l.known.began, p.since+l.known.bound(AwaitMeeting), l.known.t.Ack)})
 		}
 	}
 	return out
 }
 
 // linkedMeets has a node be waited for anew that can bring what it keeps from now on. To a new leader each node links anew.
-func linkedMeets(l *Leader, n replica.NodeName) {
+func (l *Leader) linkedMeets(n replica.NodeName) {
 	for m := range l.closing.meets {
-		if m.node == n && l.came[n] {
-			l.Clocks.End(meetClock(l.job.Epoch, m))
+		if m.node == n && l.known.came[n] {
+			l.known.clocks.End(meetClock(l.known.job.Epoch, m))
 		}
 		if m.node == n {
 			delete(l.closing.meets, m)
@@ -78,9 +78,9 @@ func linkedMeets(l *Leader, n replica.NodeName) {
 // forgetMeets drops what is not repeated.
 func (l *Leader) forgetMeets() {
 	maps.DeleteFunc(l.closing.meets, func(m meeting, p putOff) bool {
-		if l.now-p.last > putOffAgain {
-			l.Clocks.End(meetClock(l.job.Epoch, m))
+		if l.known.now-p.last > putOffAgain {
+			l.known.clocks.End(meetClock(l.known.job.Epoch, m))
 		}
-		return l.now-p.last > putOffAgain
+		return l.known.now-p.last > putOffAgain
 	})
 }

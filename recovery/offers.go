@@ -40,7 +40,7 @@ type offering struct {
 func (l *Leader) withdraw(n replica.NodeName) {
 	for r, o := range l.offers {
 		if o.node == n {
-			l.Clocks.End(o.offered(r, n))
+			l.known.clocks.End(o.offered(r, n))
 			o.node, o.taken = "", false
 		}
 	}
@@ -53,21 +53,21 @@ func (l *Leader) fillRanks() {
 	var idle []replica.Rank
 	first := l.turn
 	l.turn = 0
-	for i := range l.job.Ranks {
-		rank := replica.Rank((int(first) + i) % len(l.job.Ranks))
-		if !l.job.vacant(rank) {
+	for i := range l.known.job.Ranks {
+		rank := replica.Rank((int(first) + i) % len(l.known.job.Ranks))
+		if !l.known.job.vacant(rank) {
 			l.drop(s, rank)
 			continue
 		}
 		o := l.offers[rank]
-		if expect := l.job.Ranks[rank].Incarnation; o == nil || o.expect != expect {
+		if expect := l.known.job.Ranks[rank].Incarnation; o == nil || o.expect != expect {
 			l.drop(s, rank)
-			o = &offering{expect: expect, again: l.now + l.t.Claim}
+			o = &offering{expect: expect, again: l.known.now + l.known.t.Claim}
 			l.offers[rank] = o
 		}
-		o.since = l.Clocks.Since(l.now, o.vacant(rank))
+		o.since = l.known.clocks.Since(l.known.now, o.vacant(rank))
 		if o.node != "" {
-			o.at = l.Clocks.Since(l.now, o.offered(rank, o.node))
+			o.at = l.known.clocks.Since(l.known.now, o.offered(rank, o.node))
 		}
 		if !l.offer(in, s, rank, o) {
 			idle = append(idle, rank)
@@ -76,15 +76,15 @@ func (l *Leader) fillRanks() {
 	l.short = len(idle)
 	if len(idle) > 0 {
 		slices.Sort(idle)
-		l.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", rankList(idle))+in.shortages(), nil)
+		l.outbox.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", rankList(idle))+in.shortages(), nil)
 	}
 }
 
 // drop forgets the search for a rank.
 func (l *Leader) drop(s *seats, r replica.Rank) {
 	if o := l.offers[r]; o != nil {
-		l.Clocks.End(o.vacant(r))
-		o.withdrawn(&l.Clocks, r)
+		l.known.clocks.End(o.vacant(r))
+		o.withdrawn(&l.known.clocks, r)
 		s.release(r, o)
 		delete(l.offers, r)
 	}
@@ -115,36 +115,36 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 	if o.node == "" {
 		n := l.underWay(in, s, r, o)
 		s.assign(r, o, n)
-		o.at = l.now
+		o.at = l.known.now
 		if o.own = n != ""; o.own {
-			o.at = l.Clocks.Since(l.now, o.offered(r, n))
+			o.at = l.known.clocks.Since(l.known.now, o.offered(r, n))
 		}
 	}
 	if o.node != "" {
-		patience := l.bound(AwaitStart)
+		patience := l.known.bound(AwaitStart)
 		switch _, connected := in.current(o.node); {
 		case s.starts(o.node, r):
-			o.taken, patience = true, l.bound(AwaitAttach) // its process runs: it imports, or builds its model; its node kills it after Start
+			o.taken, patience = true, l.known.bound(AwaitAttach) // its process runs: it imports, or builds its model; its node kills it after Start
 			switch {
 			case l.roomElsewhere(in, s, r, o):
 				patience = 0
-			case l.job.Phase == replica.Opening && !l.job.attached:
+			case l.known.job.Phase == replica.Opening && !l.known.job.attached:
 				return true // nobody waits for it, so its node does not kill it either
 			}
 		case o.taken && connected && o.own && o.expect == 0:
-			o.withdrawn(&l.Clocks, r)
-			l.Clocks.End(o.vacant(r))
+			o.withdrawn(&l.known.clocks, r)
+			l.known.clocks.End(o.vacant(r))
 			s.release(r, o)
-			*o = offering{since: l.Clocks.Since(l.now, o.vacant(r)), again: l.now + l.t.Claim} // its launcher starts it again while the job opens
-			l.wakeAt(l.now + launcherPatience)
+			*o = offering{since: l.known.clocks.Since(l.known.now, o.vacant(r)), again: l.known.now + l.known.t.Claim} // its launcher starts it again while the job opens
+			l.outbox.wakeAt(l.known.now + launcherPatience)
 			return true
 		case o.taken && connected:
 			patience = 0 // its process ended
-			o.again = l.now + startRetry<<min(o.failed, 3)
+			o.again = l.known.now + startRetry<<min(o.failed, 3)
 			o.failed++
 		}
-		if l.now < o.at+patience {
-			l.wakeAt(o.at + patience)
+		if l.known.now < o.at+patience {
+			l.outbox.wakeAt(o.at + patience)
 			return true
 		}
 		if o.tried == nil {
@@ -158,39 +158,39 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 		if l.turn == 0 {
 			l.turn = r
 		}
-		l.wakeAt(l.now + looksAgain)
+		l.outbox.wakeAt(l.known.now + looksAgain)
 		return true
 	}
-	if heard := l.began + launcherPatience; o.since < l.began && l.now < heard {
-		l.wakeAt(heard) // a process for it may run on a node that has not linked to this leader yet
+	if heard := l.known.began + launcherPatience; o.since < l.known.began && l.known.now < heard {
+		l.outbox.wakeAt(heard) // a process for it may run on a node that has not linked to this leader yet
 		return true
 	}
-	n, ok := pickUntried(l, in, s, r, o)
-	if !ok && len(o.tried) > 0 && l.now >= o.again {
-		o.withdrawn(&l.Clocks, r)
+	n, ok := l.pickUntried(in, s, r, o)
+	if !ok && len(o.tried) > 0 && l.known.now >= o.again {
+		o.withdrawn(&l.known.clocks, r)
 		o.tried = nil // everybody has had a turn
 		n, ok = l.pickNode(in, s, r, o)
 	}
 	if !ok {
-		l.wakeAt(o.since + launcherPatience)
-		l.wakeAt(o.again)
-		return l.now < o.since+launcherPatience || o.failed > 0 && l.now < o.again || l.linksSoon(in, l.job.Ranks[r].Node)
+		l.outbox.wakeAt(o.since + launcherPatience)
+		l.outbox.wakeAt(o.again)
+		return l.known.now < o.since+launcherPatience || o.failed > 0 && l.known.now < o.again || l.linksSoon(in, l.known.job.Ranks[r].Node)
 	}
 	s.assign(r, o, n)
-	o.at = l.Clocks.Since(l.now, o.offered(r, n))
-	l.wakeAt(o.at + l.bound(AwaitStart))
-	l.out = append(l.out, Offer{Rank: r, Expect: o.expect, Node: n})
+	o.at = l.known.clocks.Since(l.known.now, o.offered(r, n))
+	l.outbox.wakeAt(o.at + l.known.bound(AwaitStart))
+	l.outbox.send(Offer{Rank: r, Expect: o.expect, Node: n})
 	return true
 }
 
 // pickUntried picks a node that has not had its time for the rank, under this leader or an earlier one.
-func pickUntried(l *Leader, in *PlanInput, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
+func (l *Leader) pickUntried(in *PlanInput, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
 	for {
 		n, ok := l.pickNode(in, s, r, o)
 		if !ok {
 			return n, ok
 		}
-		if at, offered := l.Clocks.before(o.offered(r, n)); !offered || l.now < at+l.bound(AwaitStart) {
+		if at, offered := l.known.clocks.before(o.offered(r, n)); !offered || l.known.now < at+l.known.bound(AwaitStart) {
 			return n, ok
 		}
 		if o.tried == nil {
@@ -203,34 +203,34 @@ func pickUntried(l *Leader, in *PlanInput, s *seats, r replica.Rank, o *offering
 // pickNode picks the node to offer a rank to: the same node while its process alone is lost; then, in another failure domain
 // than the rest of its group where one is free, a spare that holds the shard, any spare, any node.
 func (l *Leader) pickNode(in *PlanInput, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
-	home, rung := l.job.Ranks[r], l.job.rungs[r]
-	if home.Incarnation != 0 && rung == Process && !o.tried[home.Node] && l.now < o.since+l.t.Claim {
+	home, rung := l.known.job.Ranks[r], l.known.job.rungs[r]
+	if home.Incarnation != 0 && rung == Process && !o.tried[home.Node] && l.known.now < o.since+l.known.t.Claim {
 		_, connected := in.current(home.Node)
 		switch {
-		case !l.admissible(home.Node):
+		case !l.known.admissible(home.Node):
 		case connected && s.free(home.Node) > 0:
 			return home.Node, true
-		case connected && l.now < o.since+launcherPatience, l.linksSoon(in, home.Node):
+		case connected && l.known.now < o.since+launcherPatience, l.linksSoon(in, home.Node):
 			return "", false
 		}
 	}
 	first := home.Incarnation == 0
-	if first && l.now < o.since+launcherPatience {
+	if first && l.known.now < o.since+launcherPatience {
 		return "", false
 	}
 	// Spares take only what was lost elsewhere, or what nobody else takes.
-	return s.best(r, !first || l.now >= o.since+l.t.Claim, func(n replica.NodeName) bool { return o.tried[n] || l.barred(in, r, n) })
+	return s.best(r, !first || l.known.now >= o.since+l.known.t.Claim, func(n replica.NodeName) bool { return o.tried[n] || l.known.barred(in, r, n) })
 }
 
 // linksSoon tells whether a node's stream was lost, or its leader, so short a time ago that it may just not have linked again: a
 // process for a rank may be on its way there, and another one elsewhere would be in its way.
 func (l *Leader) linksSoon(in *PlanInput, n replica.NodeName) bool {
 	_, connected := in.current(n)
-	until := l.goneAt(n) + launcherPatience
-	if _, known := l.nodes[n]; !known || connected || !l.admissible(n) || l.now >= until {
+	until := l.known.goneAt(n) + launcherPatience
+	if _, known := l.known.nodes[n]; !known || connected || !l.known.admissible(n) || l.known.now >= until {
 		return false
 	}
-	l.wakeAt(until)
+	l.outbox.wakeAt(until)
 	return true
 }
 
@@ -238,7 +238,7 @@ func (l *Leader) linksSoon(in *PlanInput, n replica.NodeName) bool {
 // itself, or an earlier leader asked. A second process elsewhere would be in its way, and a spare might take the rank from it.
 func (l *Leader) underWay(in *PlanInput, s *seats, r replica.Rank, o *offering) replica.NodeName {
 	for _, n := range s.starting[r] {
-		if l.admissible(n) && !o.tried[n] && !l.barred(in, r, n) {
+		if l.known.admissible(n) && !o.tried[n] && !l.known.barred(in, r, n) {
 			return n
 		}
 	}
@@ -246,20 +246,15 @@ func (l *Leader) underWay(in *PlanInput, s *seats, r replica.Rank, o *offering) 
 }
 
 // barred tells whether a rank must not come back to the life of the node that it was lost on.
-func (l *Leader) barred(in *PlanInput, r replica.Rank, n replica.NodeName) bool {
-	home := l.job.Ranks[r]
-	return l.job.rungs[r] >= Elsewhere && n == home.Node && in.Nodes[n].Incarnation == home.NodeIncarnation
-}
-
-// admissible tells whether a node may be given ranks: nothing is held against it.
-func (l *Leader) admissible(n replica.NodeName) bool {
-	return l.job.admits(replica.Holder{Node: n, Incarnation: l.nodes[n].Incarnation})
+func (kn *known) barred(in *PlanInput, r replica.Rank, n replica.NodeName) bool {
+	home := kn.job.Ranks[r]
+	return kn.job.rungs[r] >= Elsewhere && n == home.Node && in.Nodes[n].Incarnation == home.NodeIncarnation
 }
 
 // Short tells for how many ranks no node offers a process, and how many processes nodes offer besides: those are full, tried, or
 // kept out. It changes nothing.
 func (l *Leader) Short() (ranks, offered int) {
-	if l.job == nil || !l.awaitsNodes() || l.short == 0 {
+	if l.known.job == nil || !l.known.awaitsNodes() || l.short == 0 {
 		return 0, 0
 	}
 	return l.short, l.seats(l.input()).left()

@@ -10,14 +10,14 @@ import (
 // opening has every rank claimed and its initial state sealed, and then plans the first epoch; or, where the job goes on
 // from a durable generation, plans as for any recovery.
 func (l *Leader) opening() {
-	if l.job.Growth != nil {
+	if l.known.job.Growth != nil {
 		l.growing()
 		return
 	}
 	if l.spent() || l.abandoned() {
 		return
 	}
-	if l.job.ClosedEpoch >= l.job.Epoch {
+	if l.known.job.ClosedEpoch >= l.known.job.Epoch {
 		l.begin()
 		return
 	}
@@ -29,34 +29,34 @@ func (l *Leader) opening() {
 // abandoned ends a job that has never been opened and that nobody works at any more: nothing is lost with it, and what its launchers were
 // told to start is asked for again by starting them.
 func (l *Leader) abandoned() bool {
-	if l.t.Abandoned <= 0 {
+	if l.known.t.Abandoned <= 0 {
 		return false
 	}
 	alone := replica.Clock{Kind: clockAlone}
 	if !l.unattended() {
-		l.Clocks.End(alone)
+		l.known.clocks.End(alone)
 		return false
 	}
-	if until := notBefore(l.began, l.Clocks.Since(l.now, alone)+l.bound(AwaitLauncher), l.t.Ack); l.now < until {
-		l.wakeAt(until)
+	if until := notBefore(l.known.began, l.known.clocks.Since(l.known.now, alone)+l.known.bound(AwaitLauncher), l.known.t.Ack); l.known.now < until {
+		l.outbox.wakeAt(until)
 		return false
 	}
-	l.propose(replica.EndJob{Job: l.id, Reason: fmt.Sprintf("abandoned: it was never opened, and no launcher of it has been there for %v (timing.abandoned); the same replicad run starts it again", l.t.Abandoned)})
+	l.outbox.propose(replica.EndJob{Job: l.known.id, Reason: fmt.Sprintf("abandoned: it was never opened, and no launcher of it has been there for %v (timing.abandoned); the same replicad run starts it again", l.known.t.Abandoned)})
 	return true
 }
 
 // begin mints an epoch to attach under; what failed together is collected first.
 func (l *Leader) begin() {
-	if until := l.lastFault + l.t.Collect; len(l.faults) > 0 && l.now < until {
-		l.wakeAt(until)
+	if until := l.known.faults.last + l.known.t.Collect; len(l.known.faults.list) > 0 && l.known.now < until {
+		l.outbox.wakeAt(until)
 		return
 	}
-	l.propose(replica.Begin{Job: l.id, Epoch: l.job.Epoch + 1})
+	l.outbox.propose(replica.Begin{Job: l.known.id, Epoch: l.known.job.Epoch + 1})
 }
 
 // closedEpoch collects faults, acknowledgements and claims, and plans when there is nothing left to wait for.
 func (l *Leader) closedEpoch() {
-	if l.job.Stop != nil {
+	if l.known.job.Stop != nil {
 		l.stopped()
 		return
 	}
@@ -64,13 +64,13 @@ func (l *Leader) closedEpoch() {
 		return
 	}
 	l.overdue()
-	l.tellRegions()
-	if l.judge() {
+	l.trust.tellRegions()
+	if l.trust.judge(l.input()) {
 		return
 	}
 	l.fillRanks()
-	if until := l.lastFault + l.t.Collect; l.now < until {
-		l.wakeAt(until)
+	if until := l.known.faults.last + l.known.t.Collect; l.known.now < until {
+		l.outbox.wakeAt(until)
 		return
 	}
 	if l.captureLive() {
@@ -81,90 +81,20 @@ func (l *Leader) closedEpoch() {
 
 // spent ends the job when recoveries no longer get anywhere.
 func (l *Leader) spent() bool {
-	began := recoveries(l)
-	if !l.budget.Spent(began, l.now) {
+	began := l.known.recoveries()
+	if !l.budget.Spent(began, l.known.now) {
 		return false
 	}
 	last := "an unknown fault"
-	for _, d := range disputes(l.job.Job) {
+	for _, d := range disputes(l.known.job.Job) {
 		last = "a dispute: " + describe(d)
 	}
-	if n := len(l.job.Faults); n > 0 {
-		last = fmt.Sprintf("%v: %s", keyOf(l.job.Faults[n-1]), l.job.Faults[n-1].Detail)
+	if n := len(l.known.job.Faults); n > 0 {
+		last = fmt.Sprintf("%v: %s", keyOf(l.known.job.Faults[n-1]), l.known.job.Faults[n-1].Detail)
 	}
-	l.propose(replica.EndJob{Job: l.id, Reason: DoNotRequeue + fmt.Sprintf("recovered %d times without a step beyond %d; the last cause was %s",
-		len(began), l.job.Position.Step, last), Keep: true})
+	l.outbox.propose(replica.EndJob{Job: l.known.id, Reason: DoNotRequeue + fmt.Sprintf("recovered %d times without a step beyond %d; the last cause was %s",
+		len(began), l.known.job.Position.Step, last), Keep: true})
 	return true
-}
-
-// missed keeps account of since when each node has not answered, in all phases: one that the job has nothing recorded on and
-// that was silent for ack_timeout before a fault delays no recovery, however many there are.
-func (l *Leader) missed() {
-	in := l.input()
-	l.Clocks.endTold(func(k replica.Clock) bool { return endedClock(l, k) })
-	for n := range l.nodes {
-		if k := goneClock(n, l.nodes[n]); l.up[n] {
-			l.Clocks.End(k)
-		} else {
-			l.Clocks.Since(l.now, k)
-		}
-		if _, ok := in.answered(n); ok {
-			delete(l.away, n)
-			l.Clocks.End(missedClock(l.job, n))
-		} else {
-			l.miss(n)
-		}
-	}
-}
-
-// miss counts from when a node was missed, by this leader: of one that it has not heard yet, by an earlier one too.
-func (l *Leader) miss(n replica.NodeName) {
-	if _, ok := l.away[n]; !ok {
-		l.away[n] = l.now
-	}
-	since := l.Clocks.Since(l.now, missedClock(l.job, n))
-	if !l.up[n] && !l.came[n] {
-		l.away[n] = min(l.away[n], since)
-	}
-}
-
-// goneClock is that of a node which has no link to the leader.
-func goneClock(name replica.NodeName, n replica.Node) replica.Clock {
-	return replica.Clock{Kind: clockGone, Node: name, Of: uint64(n.Incarnation)<<32 ^ uint64(n.Session)}
-}
-
-// missedClock is that of a node which has not answered. One that the job has something recorded on has its time from each fence on.
-func missedClock(job *record, n replica.NodeName) replica.Clock {
-	k := replica.Clock{Kind: clockMissed, Node: n}
-	if job != nil && job.involved(n) {
-		k.Epoch = job.ClosedEpoch
-	}
-	return k
-}
-
-// goneAt is since when a node has had no link to a leader, as far as this one knows.
-func (l *Leader) goneAt(n replica.NodeName) time.Duration {
-	if at, ok := l.Clocks.At(goneClock(n, l.nodes[n])); ok {
-		return at
-	}
-	return l.now
-}
-
-// notBefore is until, unless this leader has just begun: whoever is to be there by then has a third of its time to link first.
-func notBefore(began, until, bound time.Duration) time.Duration { return max(until, began+bound/3) }
-
-// endedClock tells whether a clock that an earlier leader handed out is of something that is over.
-func endedClock(l *Leader, k replica.Clock) bool {
-	switch k.Kind {
-	case clockGone:
-		return l.up[k.Node] || k != goneClock(k.Node, l.nodes[k.Node])
-	case clockVacant, clockOffered:
-		return int(k.Rank) >= len(l.job.Ranks) || !l.job.vacant(k.Rank) || uint64(l.job.Ranks[k.Rank].Incarnation) != k.Of
-	case clockRecovered:
-		return k.Of < uint64(l.committed)
-	default:
-		return k.Epoch != 0 && k.Epoch < l.job.ClosedEpoch
-	}
 }
 
 // revive has a node that was taken for dead or silent, and has acknowledged the fence since, registered again, which ends
@@ -172,13 +102,13 @@ func endedClock(l *Leader, k replica.Clock) bool {
 // node that is linked has nothing more to say, and nobody would ask it again.
 func (l *Leader) revive() {
 	in := l.input()
-	for _, f := range l.job.Faults {
+	for _, f := range l.known.job.Faults {
 		h := replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}
 		if !f.OfNode() || !f.Kind.IsCondition() {
 			continue
 		}
-		if rep, ok := in.acknowledged(f.Node); ok && rep.Holder == h && (l.heard[h] > l.faultedAt[h] || f.Kind == replica.Silent && l.up[f.Node]) {
-			l.propose(replica.RegisterNode{Node: l.nodes[f.Node]})
+		if rep, ok := in.acknowledged(f.Node); ok && rep.Holder == h && (l.known.heard[h] > l.known.faults.at[h] || f.Kind == replica.Silent && l.known.up[f.Node]) {
+			l.outbox.propose(replica.RegisterNode{Node: l.known.nodes[f.Node]})
 		}
 	}
 }
@@ -194,36 +124,36 @@ func (l *Leader) plan() {
 	switch {
 	case v.Kind == Ready:
 		// The placement of mirrors is the greater part of a plan: it is not made for a proposal that is under way.
-		if next := (replica.ApplyPlan{Job: l.id, Plan: in.cites()}); !l.proposed(next) {
+		if next := (replica.ApplyPlan{Job: l.known.id, Plan: in.cites()}); !l.outbox.proposed(next) {
 			next.Plan = in.write(ch)
-			l.propose(next)
+			l.outbox.propose(next)
 		}
 		return
 	case v.Kind == Stuck && v.disputed != nil:
-		l.endDisputed(*v.disputed, v.Reason)
+		l.trust.endDisputed(*v.disputed, v.Reason)
 		return
 	case v.Kind == Stuck:
 		if v.dispute != nil {
-			regions, done := l.nameRegions(v.dispute)
+			regions, done := l.trust.nameRegions(v.dispute)
 			if !done {
-				l.note("waiting", v.Reason+"; the two daemons compare its regions", map[string]string{"why": "regions"})
+				l.outbox.note("waiting", v.Reason+"; the two daemons compare its regions", map[string]string{"why": "regions"})
 				return
 			}
 			v.Reason += fmt.Sprintf(": %s; remedy: broadcast the state of one rank of the group to the others before seal_initial; roots: %s", regions, v.dispute.roots)
 		}
-		l.note("stuck", v.Reason, nil)
+		l.outbox.note("stuck", v.Reason, nil)
 		if v.Final {
-			l.propose(replica.EndJob{Job: l.id, Reason: v.Reason})
+			l.outbox.propose(replica.EndJob{Job: l.known.id, Reason: v.Reason})
 		}
 		return
 	}
-	l.note("waiting", v.Reason, map[string]string{"why": string(v.Why)})
+	l.outbox.note("waiting", v.Reason, map[string]string{"why": string(v.Why)})
 	switch v.Why {
 	case ForHolders:
 		for _, n := range v.WaitFor {
-			l.miss(n)
+			l.known.miss(n)
 		}
-		l.wakeAt(v.Until)
+		l.outbox.wakeAt(v.Until)
 	case ForRanks:
 		l.mirror(v.Scarce)
 	case ForAcks, ForScan: // what comes of them is an event, or overdue's
@@ -234,9 +164,9 @@ func (l *Leader) plan() {
 // node alone, since the fence came before its push; the wait takes as long as a program takes to start, or a node to be replaced,
 // and a further fault in it must not cost the step.
 func (l *Leader) mirror(g replica.Generation) {
-	if l.job.Phase == replica.Closed && !g.IsZero() && g != l.closing.mirrored {
+	if l.known.job.Phase == replica.Closed && !g.IsZero() && g != l.closing.mirrored {
 		l.closing.mirrored = g
-		l.out = append(l.out, Mirror{g})
+		l.outbox.send(Mirror{g})
 	}
 }
 
@@ -249,13 +179,13 @@ func (l *Leader) scan() {
 	if l.closing.scanned {
 		return
 	}
-	if l.now < l.closing.scanNext {
-		l.wakeAt(l.closing.scanNext)
+	if l.known.now < l.closing.scanNext {
+		l.outbox.wakeAt(l.closing.scanNext)
 		return
 	}
-	l.closing.scanNext = l.now + l.bound(AwaitDisk)
-	l.wakeAt(l.closing.scanNext)
-	l.out = append(l.out, ScanDurable{})
+	l.closing.scanNext = l.known.now + l.known.bound(AwaitDisk)
+	l.outbox.wakeAt(l.closing.scanNext)
+	l.outbox.send(ScanDurable{})
 }
 
 // capturing is a capture of the survivors' live state that was asked for.
@@ -278,16 +208,16 @@ func (l *Leader) captureLive() (waiting bool) {
 		if !ok {
 			return false
 		}
-		l.closing.capture = capturing{asked: true, gen: g, at: l.now}
-		l.out = append(l.out, Capture{g})
+		l.closing.capture = capturing{asked: true, gen: g, at: l.known.now}
+		l.outbox.send(Capture{g})
 	}
-	best, _, found := in.stock().newest(l.job)
+	best, _, found := in.stock().newest(l.known.job)
 	if found && newer(best, l.closing.capture.gen) <= 0 && in.allCaptured(l.closing.capture.gen) {
 		return false
 	}
-	until := l.closing.capture.at + l.bound(AwaitCapture)
-	l.wakeAt(until)
-	return l.now < until
+	until := l.closing.capture.at + l.known.bound(AwaitCapture)
+	l.outbox.wakeAt(until)
+	return l.known.now < until
 }
 
 // capturable is the step at which all survivors stand whole, if its capture would give a newer eligible generation.

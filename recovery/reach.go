@@ -66,9 +66,9 @@ func (r reach) gone(n replica.NodeName) {
 
 // awaitCuts wakes the leader when pairs that fail have failed for long enough.
 func (l *Leader) awaitCuts() {
-	for _, c := range l.reach {
+	for _, c := range l.known.reach {
 		if !c.sure {
-			l.wakeAt(c.since + cutAfter)
+			l.outbox.wakeAt(c.since + cutAfter)
 		}
 	}
 }
@@ -77,32 +77,25 @@ func (r reach) renewed(n replica.NodeName) {
 	maps.DeleteFunc(r, func(p pair, _ cut) bool { return p.a == n || p.b == n })
 }
 
-// absent tells whether a node has had no stream to the leader for daemon_grace: until then its daemon may just be restarted.
-func (l *Leader) absent(n replica.NodeName) bool { return !l.up[n] && l.now >= l.backBy(n) }
-
-func (l *Leader) backBy(n replica.NodeName) time.Duration {
-	return notBefore(l.began, l.goneAt(n)+l.t.DaemonGrace, l.t.DaemonGrace)
-}
-
 // misfit tells whether a node that mirrors a part made on another can't get it: its daemon stays away, or the two are cut off from each other.
 func (l *Leader) misfit(from, mirror replica.NodeName) bool {
-	if !l.up[mirror] {
-		l.wakeAt(l.backBy(mirror))
+	if !l.known.up[mirror] {
+		l.outbox.wakeAt(l.known.backBy(mirror))
 	}
-	return l.absent(mirror) || l.reach.cut(from, mirror, l.now)
+	return l.known.cutOff(from, mirror)
 }
 
 // learnUnreached takes a node's word that it could not bring parts to others, or have them from others.
 func (l *Leader) learnUnreached(ev Unreached) {
-	if l.job == nil {
+	if l.known.job == nil {
 		return
 	}
 	for _, to := range ev.To {
-		if _, known := l.nodes[to]; known && to != ev.From && l.up[to] {
-			l.reach.failed(ev.From, to, l.now, ev.Took)
+		if _, known := l.known.nodes[to]; known && to != ev.From && l.known.up[to] {
+			l.known.reach.failed(ev.From, to, l.known.now, ev.Took)
 		}
 	}
-	if p := l.job.Plan; ev.Fetch && p != nil && l.job.Phase == replica.Planned && ev.Epoch == p.Epoch && int(ev.Rank) < len(l.job.Ranks) {
+	if p := l.known.job.Plan; ev.Fetch && p != nil && l.known.job.Phase == replica.Planned && ev.Epoch == p.Epoch && int(ev.Rank) < len(l.known.job.Ranks) {
 		if src, ok := p.Source(ev.Part); ok && src.Tier != replica.Disk {
 			l.closing.lacking[lack{ev.From, ev.Part}] = ev.Rank
 		}
@@ -124,18 +117,18 @@ type asked struct {
 // relay has parts that a node can't get from their holders fetched by a third one that reaches both, which is a holder then. Where there is
 // none the rank goes to another node. It says what can't be had, for people.
 func (l *Leader) relay(in *PlanInput) (why string) {
-	p := l.job.Plan
+	p := l.known.job.Plan
 	for _, k := range slices.SortedFunc(maps.Keys(l.closing.lacking), func(a, b lack) int {
 		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.part.Kind, b.part.Kind), cmp.Compare(a.part.Index, b.part.Index))
 	}) {
 		rank := l.closing.lacking[k]
 		src, ok := p.Source(k.part)
 		holds := names(in.holding(k.part, p.Generation, src.Root))
-		if rep, here := in.rank(rank); !ok || slices.Contains(holds, k.node) || here && l.job.Ranks[rank].Node == k.node && rep.Loaded == p.Epoch {
+		if rep, here := in.rank(rank); !ok || slices.Contains(holds, k.node) || here && l.known.job.Ranks[rank].Node == k.node && rep.Loaded == p.Epoch {
 			delete(l.closing.lacking, k)
 			continue
 		}
-		if slices.ContainsFunc(holds, func(n replica.NodeName) bool { return !l.reach.cut(k.node, n, l.now) }) {
+		if slices.ContainsFunc(holds, func(n replica.NodeName) bool { return !l.known.reach.cut(k.node, n, l.known.now) }) {
 			continue // it fetches from there
 		}
 		why += fmt.Sprintf("; node %s can't get %v from %s: ", k.node, k.part, joined(holds)) + l.askRelay(in, k, rank, holds)
@@ -145,16 +138,16 @@ func (l *Leader) relay(in *PlanInput) (why string) {
 
 func (l *Leader) askRelay(in *PlanInput, k lack, rank replica.Rank, holds []replica.NodeName) string {
 	reaches := func(n replica.NodeName) bool {
-		return n != k.node && !slices.Contains(holds, n) && !l.reach.cut(k.node, n, l.now) &&
-			slices.ContainsFunc(holds, func(h replica.NodeName) bool { return !l.reach.cut(h, n, l.now) })
+		return n != k.node && !slices.Contains(holds, n) && !l.known.reach.cut(k.node, n, l.known.now) &&
+			slices.ContainsFunc(holds, func(h replica.NodeName) bool { return !l.known.reach.cut(h, n, l.known.now) })
 	}
-	if a, ok := l.closing.asked[k]; ok && reaches(a.node) && l.up[a.node] && l.now < a.at+relayed {
-		l.wakeAt(a.at + relayed)
+	if a, ok := l.closing.asked[k]; ok && reaches(a.node) && l.known.up[a.node] && l.known.now < a.at+relayed {
+		l.outbox.wakeAt(a.at + relayed)
 		return fmt.Sprintf("node %s fetches it for it", a.node)
 	}
 	best, weight := replica.NodeName(""), uint64(0)
 	for n, usable := range in.usable() {
-		w := weigh(l.id, k.part, n)
+		w := weigh(l.known.id, k.part, n)
 		if n == l.closing.asked[k].node {
 			w = 0 // it has had its time; it goes on, and another may be quicker
 		}
@@ -166,22 +159,22 @@ func (l *Leader) askRelay(in *PlanInput, k lack, rank replica.Rank, holds []repl
 		l.moveAway(in, k, rank, holds)
 		return fmt.Sprintf("no other node reaches both, rank %d moves to one that offers a process", rank)
 	}
-	l.closing.asked[k] = asked{best, l.now}
-	l.wakeAt(l.now + relayed)
-	l.out = append(l.out, Relay{Epoch: l.job.Epoch, Part: k.part, Rank: rank, Node: best})
+	l.closing.asked[k] = asked{best, l.known.now}
+	l.outbox.wakeAt(l.known.now + relayed)
+	l.outbox.send(Relay{Epoch: l.known.job.Epoch, Part: k.part, Rank: rank, Node: best})
 	return fmt.Sprintf("node %s fetches it for it", best)
 }
 
 // moveAway has a rank whose node reaches no holder of what it is to load claimed by another one, if any that does offers a process.
 func (l *Leader) moveAway(in *PlanInput, k lack, rank replica.Rank, holds []replica.NodeName) {
-	c := l.job.Ranks[rank]
+	c := l.known.job.Ranks[rank]
 	if c.Node != k.node {
 		return // a mirror of the plan, without which the job resumes degraded
 	}
 	for n := range in.Nodes {
 		_, connected := in.current(n)
-		if n != k.node && connected && l.admissible(n) && l.seats(in).free(n) > 0 && slices.ContainsFunc(holds, func(h replica.NodeName) bool { return h == n || !l.reach.cut(h, n, l.now) }) {
-			l.learnFault(replica.Fault{Kind: replica.Health, Rank: rank, Incarnation: c.Incarnation, Epoch: l.job.Epoch, Detail: fmt.Sprintf("node %s can't get %v from %s", k.node, k.part, joined(holds))})
+		if n != k.node && connected && l.known.admissible(n) && l.seats(in).free(n) > 0 && slices.ContainsFunc(holds, func(h replica.NodeName) bool { return h == n || !l.known.reach.cut(h, n, l.known.now) }) {
+			l.known.learnFault(replica.Fault{Kind: replica.Health, Rank: rank, Incarnation: c.Incarnation, Epoch: l.known.job.Epoch, Detail: fmt.Sprintf("node %s can't get %v from %s", k.node, k.part, joined(holds))})
 			l.assertFaults()
 			return
 		}

@@ -41,30 +41,30 @@ type naming struct {
 }
 
 // nameRegions says in which regions a disputed state differs, or why nobody knows; done is false while it is waited for.
-func (l *Leader) nameRegions(d *dispute) (text string, done bool) {
-	n := &l.naming
+func (tr *trust) nameRegions(d *dispute) (text string, done bool) {
+	n := &tr.naming
 	if n.gen != d.gen || n.between != d.between {
 		*n = naming{gen: d.gen, between: d.between}
 	}
 	for i, s := range n.between {
 		if !n.asked[i] && n.said[i] == nil {
 			n.asked[i] = true
-			l.out = append(l.out, AskRegions{Node: s.holder.Node, Rank: s.held.Rank, Generation: d.gen, Part: d.part, Root: s.held.Root})
+			tr.outbox.send(AskRegions{Node: s.holder.Node, Rank: s.held.Rank, Generation: d.gen, Part: d.part, Root: s.held.Root})
 		}
 	}
-	n.until = l.Clocks.Since(l.now, replica.Clock{Kind: clockRegions, Epoch: d.gen.Epoch, Part: d.part, Of: uint64(d.gen.Step)}) + l.bound(AwaitRegions)
+	n.until = tr.known.clocks.Since(tr.known.now, replica.Clock{Kind: clockRegions, Epoch: d.gen.Epoch, Part: d.part, Of: uint64(d.gen.Step)}) + tr.known.bound(AwaitRegions)
 	n.open = false
 	for i, s := range n.between {
 		switch {
 		case n.said[i] != nil && n.said[i].Failed != "":
 			return fmt.Sprintf("in which region is not known: node %s: %s", s.holder.Node, n.said[i].Failed), true
-		case n.said[i] == nil && l.now >= n.until:
-			return fmt.Sprintf("in which region is not known: node %s has not said within %v what its regions hash to", s.holder.Node, l.bound(AwaitRegions)), true
+		case n.said[i] == nil && tr.known.now >= n.until:
+			return fmt.Sprintf("in which region is not known: node %s has not said within %v what its regions hash to", s.holder.Node, tr.known.bound(AwaitRegions)), true
 		}
 	}
 	if n.said[0] == nil || n.said[1] == nil {
 		n.open = true
-		l.wakeAt(n.until)
+		tr.outbox.wakeAt(n.until)
 		return "", false
 	}
 	names := replica.Differing(n.said[0].Regions, n.said[1].Regions)
@@ -83,24 +83,24 @@ func (l *Leader) nameRegions(d *dispute) (text string, done bool) {
 }
 
 // learnRegions takes an answer to AskRegions; any other is nobody's question.
-func (l *Leader) learnRegions(r replica.RegionReport) {
+func (tr *trust) learnRegions(r replica.RegionReport) {
 	tooLong := func(d replica.RegionDigest) bool { return len(d.Name) > replica.MaxRegionName }
-	if r.Job != l.id || len(r.Regions) > replica.MaxRegions || slices.ContainsFunc(r.Regions, tooLong) {
+	if r.Job != tr.known.id || len(r.Regions) > replica.MaxRegions || slices.ContainsFunc(r.Regions, tooLong) {
 		return
 	}
 	r.Failed = r.Failed[:min(len(r.Failed), failedShown)]
-	for i, s := range l.naming.between {
-		if r.Generation == l.naming.gen && r.Part == s.held.Part && r.Rank == s.held.Rank && r.Root == s.held.Root {
-			l.naming.said[i] = &r
+	for i, s := range tr.naming.between {
+		if r.Generation == tr.naming.gen && r.Part == s.held.Part && r.Rank == s.held.Rank && r.Root == s.held.Root {
+			tr.naming.said[i] = &r
 		}
 	}
 }
 
 // askAgain has a node that has linked anew asked again: question or answer may have gone down with its stream.
-func (l *Leader) askAgain(n replica.NodeName) {
-	for i, s := range l.naming.between {
+func (tr *trust) askAgain(n replica.NodeName) {
+	for i, s := range tr.naming.between {
 		if s.holder.Node == n {
-			l.naming.asked[i] = false
+			tr.naming.asked[i] = false
 		}
 	}
 }

@@ -18,44 +18,44 @@ type loading struct {
 // restoring opens the planned epoch once every rank has loaded T and every part of T has copies(p) holders, or, after
 // resume_grace, with the holders there are.
 func (l *Leader) restoring() {
-	in, p := l.input(), l.job.Plan
+	in, p := l.input(), l.known.job.Plan
 	if p == nil || l.badCopies(in, p) {
 		return
 	}
 	unreached := l.relay(in)
 	var loadingRanks []replica.Rank
-	for r := range l.job.Ranks {
+	for r := range l.known.job.Ranks {
 		if rep, ok := in.rank(replica.Rank(r)); !ok || rep.Loaded != p.Epoch {
 			loadingRanks = append(loadingRanks, replica.Rank(r))
 		}
 	}
 	if len(loadingRanks) > 0 {
 		l.closing.loaded = loading{}
-		l.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", rankList(loadingRanks), p.Generation)+unreached, map[string]string{"why": "loads"})
+		l.outbox.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", rankList(loadingRanks), p.Generation)+unreached, map[string]string{"why": "loads"})
 		l.overdue()
 		return
 	}
 	if l.closing.loaded.epoch != p.Epoch {
-		l.closing.loaded = loading{epoch: p.Epoch, at: l.loadedAt()}
+		l.closing.loaded = loading{epoch: p.Epoch, at: l.known.loadedAt()}
 	}
 	roots, fewest := in.held(p)
 	if fewest == 0 {
 		return // a report that names the loaded copies is still on its way
 	}
 	copies := in.copiesPossible()
-	if until := l.closing.loaded.at + l.bound(AwaitMirror) + grownTime(in.Job); fewest < copies && l.now < until {
-		l.wakeAt(until)
-		l.note("waiting", fmt.Sprintf("some part of %v has %d of %d copies", p.Generation, fewest, copies), map[string]string{"why": "mirrors"})
+	if until := l.closing.loaded.at + l.known.bound(AwaitMirror) + grownTime(in.Job); fewest < copies && l.known.now < until {
+		l.outbox.wakeAt(until)
+		l.outbox.note("waiting", fmt.Sprintf("some part of %v has %d of %d copies", p.Generation, fewest, copies), map[string]string{"why": "mirrors"})
 		return
 	}
-	l.propose(replica.Resume{Job: l.id, Epoch: p.Epoch, Parts: roots, Copies: min(copies, fewest)})
+	l.outbox.propose(replica.Resume{Job: l.known.id, Epoch: p.Epoch, Parts: roots, Copies: min(copies, fewest)})
 }
 
 // loadedAt is when the last rank loaded, as far as their nodes can tell a new leader.
-func (l *Leader) loadedAt() (at time.Duration) {
-	at = l.stageAt()
-	for r, c := range l.job.Ranks {
-		if s := l.signs[replica.Rank(r)]; s.of == c.Incarnation {
+func (kn *known) loadedAt() (at time.Duration) {
+	at = kn.stageAt()
+	for r, c := range kn.job.Ranks {
+		if s := kn.signs[replica.Rank(r)]; s.of == c.Incarnation {
 			at = max(at, s.at)
 		}
 	}
@@ -91,15 +91,15 @@ func (in *PlanInput) copiesPossible() int {
 // spread has the generation before the one that the job resumed at let go, once every part of the latter lies on as many nodes as
 // have a place for it: a commit would need no more.
 func (l *Leader) spread(in *PlanInput) {
-	if l.job.Previous == nil || l.job.Plan == nil {
+	if l.known.job.Previous == nil || l.known.job.Plan == nil {
 		return
 	}
 	want := 1
-	for want < minCopies(l.job.Options) && l.placed(want+1) {
+	for want < minCopies(l.known.job.Options) && placed(l.known.job, want+1) {
 		want++
 	}
-	if roots, fewest := in.held(l.job.Plan); fewest >= max(want, l.job.Copies) {
-		l.propose(replica.Resume{Job: l.id, Epoch: l.job.Epoch, Parts: roots, Copies: max(want, l.job.Copies), Spread: true})
+	if roots, fewest := in.held(l.known.job.Plan); fewest >= max(want, l.known.job.Copies) {
+		l.outbox.propose(replica.Resume{Job: l.known.id, Epoch: l.known.job.Epoch, Parts: roots, Copies: max(want, l.known.job.Copies), Spread: true})
 	}
 }
 
@@ -112,24 +112,24 @@ func (l *Leader) training() {
 	l.hang(in)
 	l.grow(in)
 	l.spread(in)
-	if !l.proposed(replica.SetMirrors{}) && l.misplaced(in) {
-		byRank, byGroup := l.mirrorsWith(l.shunned)
-		if !sameMirrors(byRank, l.job.Mirrors) || !sameMirrors(byGroup, l.job.GroupMirrors) {
-			l.propose(replica.SetMirrors{Job: l.id, Mirrors: byRank, GroupMirrors: byGroup})
+	if !l.outbox.proposed(replica.SetMirrors{}) && l.misplaced(in) {
+		byRank, byGroup := l.mirrorsWith(l.trust.shunned)
+		if !sameMirrors(byRank, l.known.job.Mirrors) || !sameMirrors(byGroup, l.known.job.GroupMirrors) {
+			l.outbox.propose(replica.SetMirrors{Job: l.known.id, Mirrors: byRank, GroupMirrors: byGroup})
 		}
 	}
-	want := minCopies(l.job.Options)
+	want := minCopies(l.known.job.Options)
 	healthy := 0 // registered and not known to be lost: silence alone lowers nothing
-	for n, node := range l.nodes {
-		if l.job.admits(replica.Holder{Node: n, Incarnation: node.Incarnation}) {
+	for n, node := range l.known.nodes {
+		if l.known.job.admits(replica.Holder{Node: n, Incarnation: node.Incarnation}) {
 			healthy++
 		}
 	}
 	switch possible := in.copiesPossible(); {
-	case l.job.Copies > max(1, min(want, healthy)):
-		l.propose(replica.SetCopies{Job: l.id, Copies: max(1, min(want, healthy))})
-	case l.job.Copies < possible && l.placed(possible):
-		l.propose(replica.SetCopies{Job: l.id, Copies: possible})
+	case l.known.job.Copies > max(1, min(want, healthy)):
+		l.outbox.propose(replica.SetCopies{Job: l.known.id, Copies: max(1, min(want, healthy))})
+	case l.known.job.Copies < possible && placed(l.known.job, possible):
+		l.outbox.propose(replica.SetCopies{Job: l.known.id, Copies: possible})
 	}
 }
 
@@ -138,31 +138,31 @@ func (l *Leader) training() {
 func (l *Leader) misplaced(in *PlanInput) bool {
 	bad := func(part replica.Part, from replica.NodeName, names []replica.NodeName) bool {
 		return slices.ContainsFunc(names, func(n replica.NodeName) bool {
-			_, known := l.nodes[n]
-			return !known || !l.admissible(n) || l.misfit(from, n) || l.shunned.has(l.job.Epoch, part, n)
+			_, known := l.known.nodes[n]
+			return !known || !l.known.admissible(n) || l.misfit(from, n) || l.trust.shunned.has(l.known.job.Epoch, part, n)
 		})
 	}
-	for r, names := range l.job.Mirrors {
-		if bad(replica.OfRank(replica.Rank(r)), l.job.Ranks[r].Node, names) {
+	for r, names := range l.known.job.Mirrors {
+		if bad(replica.OfRank(replica.Rank(r)), l.known.job.Ranks[r].Node, names) {
 			return true
 		}
 	}
-	for g, names := range l.job.GroupMirrors {
-		if len(names) > 0 && bad(replica.OfGroup(replica.GroupID(g)), l.job.Ranks[l.job.membersOf(replica.GroupID(g))[0]].Node, names) {
+	for g, names := range l.known.job.GroupMirrors {
+		if len(names) > 0 && bad(replica.OfGroup(replica.GroupID(g)), l.known.job.Ranks[l.known.job.membersOf(replica.GroupID(g))[0]].Node, names) {
 			return true
 		}
 	}
-	return !l.placed(in.copiesPossible())
+	return !placed(l.known.job, in.copiesPossible())
 }
 
 // standing adds to the usable nodes those that mirror already and are merely away: a daemon's restart moves no mirror. One that stays away
 // keeps what nobody else can take, since silence lowers no copies.
-func (l *Leader) standing(usable map[replica.NodeName]bool) map[replica.NodeName]bool {
+func (kn *known) standing(usable map[replica.NodeName]bool) map[replica.NodeName]bool {
 	usable = maps.Clone(usable)
-	for _, lists := range [][][]replica.NodeName{l.job.Mirrors, l.job.GroupMirrors} {
+	for _, lists := range [][][]replica.NodeName{kn.job.Mirrors, kn.job.GroupMirrors} {
 		for _, names := range lists {
 			for _, n := range names {
-				if _, known := l.nodes[n]; known && l.admissible(n) {
+				if _, known := kn.nodes[n]; known && kn.admissible(n) {
 					usable[n] = true
 				}
 			}
@@ -172,18 +172,18 @@ func (l *Leader) standing(usable map[replica.NodeName]bool) map[replica.NodeName
 }
 
 // placed tells whether every part has a place on n nodes.
-func (l *Leader) placed(n int) bool {
-	for r := range l.job.Ranks {
-		if 1+len(at(l.job.Mirrors, r)) < n {
+func placed(j *record, n int) bool {
+	for r := range j.Ranks {
+		if 1+len(at(j.Mirrors, r)) < n {
 			return false
 		}
 	}
-	for g, members := range l.job.members {
+	for g, members := range j.members {
 		nodes := make(map[replica.NodeName]bool)
 		for _, r := range members {
-			nodes[l.job.Ranks[r].Node] = true
+			nodes[j.Ranks[r].Node] = true
 		}
-		if len(nodes)+len(at(l.job.GroupMirrors, g)) < n {
+		if len(nodes)+len(at(j.GroupMirrors, g)) < n {
 			return false
 		}
 	}

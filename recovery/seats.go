@@ -84,7 +84,7 @@ func (s *seats) list(b *berth) {
 	if b.report.Spare {
 		open = &s.open[1]
 	}
-	switch want := b.left > 0 && b.connected && s.l.admissible(b.name); {
+	switch want := b.left > 0 && b.connected && s.l.known.admissible(b.name); {
 	case want && b.at < 0:
 		b.at = len(*open)
 		*open = append(*open, b)
@@ -139,8 +139,8 @@ func (s *seats) count(r replica.Rank, o *offering, by int) {
 		b.left -= by
 		s.list(b)
 	}
-	if s.placed && s.l.job.vacant(r) {
-		s.crowd(b, s.l.job.Layout.Groups[r], by)
+	if s.placed && s.l.known.job.vacant(r) {
+		s.crowd(b, s.l.known.job.Layout.Groups[r], by)
 	}
 }
 
@@ -175,9 +175,9 @@ func (s *seats) place() {
 			}
 		}
 	}
-	for m, c := range s.l.job.Ranks {
+	for m, c := range s.l.known.job.Ranks {
 		rank, on := replica.Rank(m), c.Node
-		if s.l.job.vacant(rank) {
+		if s.l.known.job.vacant(rank) {
 			o := s.l.offers[rank]
 			if o == nil || o.node == "" {
 				continue
@@ -185,7 +185,7 @@ func (s *seats) place() {
 			on = o.node // where it is about to be
 		}
 		if b := s.berths[on]; b != nil {
-			s.crowd(b, s.l.job.Layout.Groups[m], 1)
+			s.crowd(b, s.l.known.job.Layout.Groups[m], 1)
 		}
 	}
 }
@@ -220,8 +220,8 @@ func (s *seats) best(r replica.Rank, spares bool, out func(replica.NodeName) boo
 	if spares {
 		lists = s.open[:]
 	}
-	group := s.l.job.Layout.Groups[r]
-	weight := newWeigher(s.l.job.ID, replica.OfRank(r))
+	group := s.l.known.job.Layout.Groups[r]
+	weight := newWeigher(s.l.known.job.ID, replica.OfRank(r))
 	var best seat
 	found := false
 	for _, list := range lists {
@@ -233,7 +233,7 @@ func (s *seats) best(r replica.Rank, spares bool, out func(replica.NodeName) boo
 			if out(b.name) {
 				continue
 			}
-			p := seat{node: b.name, shared: s.harm(b, group), class: b.class(s.l.job, group), load: b.load}
+			p := seat{node: b.name, shared: s.harm(b, group), class: b.class(s.l.known.job, group), load: b.load}
 			crude := 1
 			if found {
 				crude = p.cruder(best)

@@ -21,15 +21,15 @@ type slow struct{ *Leader }
 func (l *slow) fillRanks() {
 	in := l.Leader.input()
 	var idle []replica.Rank
-	for r := range l.job.Ranks {
+	for r := range l.known.job.Ranks {
 		rank := replica.Rank(r)
-		if !slowVacant(l.job.Job, rank) {
+		if !slowVacant(l.known.job.Job, rank) {
 			delete(l.offers, rank)
 			continue
 		}
 		o := l.offers[rank]
-		if o == nil || o.expect != l.job.Ranks[r].Incarnation {
-			o = &offering{expect: l.job.Ranks[r].Incarnation, since: l.now, again: l.now + l.t.Claim}
+		if o == nil || o.expect != l.known.job.Ranks[r].Incarnation {
+			o = &offering{expect: l.known.job.Ranks[r].Incarnation, since: l.known.now, again: l.known.now + l.known.t.Claim}
 			l.offers[rank] = o
 		}
 		if !l.offer(in, rank, o) {
@@ -37,38 +37,38 @@ func (l *slow) fillRanks() {
 		}
 	}
 	if len(idle) > 0 {
-		l.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", idle), nil)
+		l.outbox.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", idle), nil)
 	}
 }
 
 func (l *slow) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 	if o.node == "" {
-		o.node, o.at = l.underWay(in, r, o), l.now
+		o.node, o.at = l.underWay(in, r, o), l.known.now
 		o.own = o.node != ""
 	}
 	if o.node != "" {
-		patience := l.t.Claim
+		patience := l.known.t.Claim
 		switch _, connected := in.current(o.node); {
 		case slowStarting(in, o.node, r):
-			o.taken, patience = true, l.t.Start+l.t.Claim // its process runs: it imports, or builds its model; its node kills it after Start
+			o.taken, patience = true, l.known.t.Start+l.known.t.Claim // its process runs: it imports, or builds its model; its node kills it after Start
 			attached := false
-			for other := range l.job.Ranks {
-				attached = attached || !slowVacant(l.job.Job, replica.Rank(other))
+			for other := range l.known.job.Ranks {
+				attached = attached || !slowVacant(l.known.job.Job, replica.Rank(other))
 			}
-			if !attached && l.job.Phase == replica.Opening {
+			if !attached && l.known.job.Phase == replica.Opening {
 				return true // nobody waits for it
 			}
 		case o.taken && connected && o.own && o.expect == 0:
-			*o = offering{since: l.now, again: l.now + l.t.Claim} // its launcher starts it again while the job opens
-			l.wakeAt(l.now + launcherPatience)
+			*o = offering{since: l.known.now, again: l.known.now + l.known.t.Claim} // its launcher starts it again while the job opens
+			l.outbox.wakeAt(l.known.now + launcherPatience)
 			return true
 		case o.taken && connected:
 			patience = 0 // its process ended
-			o.again = l.now + startRetry<<min(o.failed, 3)
+			o.again = l.known.now + startRetry<<min(o.failed, 3)
 			o.failed++
 		}
-		if l.now < o.at+patience {
-			l.wakeAt(o.at + patience)
+		if l.known.now < o.at+patience {
+			l.outbox.wakeAt(o.at + patience)
 			return true
 		}
 		if o.tried == nil {
@@ -78,47 +78,47 @@ func (l *slow) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 		o.node, o.taken, o.own = "", false, false
 	}
 	n, ok := l.pickNode(in, r, o)
-	if !ok && len(o.tried) > 0 && l.now >= o.again {
+	if !ok && len(o.tried) > 0 && l.known.now >= o.again {
 		o.tried = nil // everybody has had a turn
 		n, ok = l.pickNode(in, r, o)
 	}
 	if !ok {
-		l.wakeAt(o.since + launcherPatience)
-		l.wakeAt(o.again)
-		return l.now < o.since+launcherPatience || o.failed > 0 && l.now < o.again || l.linksSoon(in, l.job.Ranks[r].Node)
+		l.outbox.wakeAt(o.since + launcherPatience)
+		l.outbox.wakeAt(o.again)
+		return l.known.now < o.since+launcherPatience || o.failed > 0 && l.known.now < o.again || l.linksSoon(in, l.known.job.Ranks[r].Node)
 	}
-	o.node, o.at = n, l.now
-	l.wakeAt(l.now + l.t.Claim)
-	l.out = append(l.out, Offer{Rank: r, Expect: o.expect, Node: n})
+	o.node, o.at = n, l.known.now
+	l.outbox.wakeAt(l.known.now + l.known.t.Claim)
+	l.outbox.send(Offer{Rank: r, Expect: o.expect, Node: n})
 	return true
 }
 
 func (l *slow) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.NodeName, bool) {
-	home, rung := l.job.Ranks[r], slowRung(l.job.Job, r)
-	if home.Incarnation != 0 && rung == Process && !o.tried[home.Node] && l.now < o.since+l.t.Claim {
+	home, rung := l.known.job.Ranks[r], slowRung(l.known.job.Job, r)
+	if home.Incarnation != 0 && rung == Process && !o.tried[home.Node] && l.known.now < o.since+l.known.t.Claim {
 		_, connected := in.current(home.Node)
 		switch {
-		case !l.admissible(home.Node):
+		case !l.known.admissible(home.Node):
 		case connected && l.free(in, home.Node) > 0:
 			return home.Node, true
-		case connected && l.now < o.since+launcherPatience, l.linksSoon(in, home.Node):
+		case connected && l.known.now < o.since+launcherPatience, l.linksSoon(in, home.Node):
 			return "", false
 		}
 	}
 	first := home.Incarnation == 0
-	if first && l.now < o.since+launcherPatience {
+	if first && l.known.now < o.since+launcherPatience {
 		return "", false
 	}
 	best, found := seat{}, false
 	for n := range in.Nodes {
 		rep, connected := in.current(n)
-		if !connected || !l.admissible(n) || l.free(in, n) < 1 || o.tried[n] {
+		if !connected || !l.known.admissible(n) || l.free(in, n) < 1 || o.tried[n] {
 			continue
 		}
-		if first && rep.Spare && l.now < o.since+l.t.Claim {
+		if first && rep.Spare && l.known.now < o.since+l.known.t.Claim {
 			continue // spares take only what was lost elsewhere, or what nobody else takes
 		}
-		if l.barred(in, r, n) {
+		if l.known.barred(in, r, n) {
 			continue
 		}
 		if s := l.seat(in, r, n, rep); !found || slowBetter(s, best) {
@@ -130,7 +130,7 @@ func (l *slow) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.Nod
 
 func (l *slow) underWay(in *PlanInput, r replica.Rank, o *offering) replica.NodeName {
 	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
-		if slowStarting(in, n, r) && l.admissible(n) && !o.tried[n] && !l.barred(in, r, n) {
+		if slowStarting(in, n, r) && l.known.admissible(n) && !o.tried[n] && !l.known.barred(in, r, n) {
 			return n
 		}
 	}
@@ -153,21 +153,21 @@ func slowStarting(in *PlanInput, n replica.NodeName, r replica.Rank) bool {
 }
 
 func (l *slow) seat(in *PlanInput, r replica.Rank, n replica.NodeName, rep replica.NodeReport) seat {
-	group := l.job.Layout.Groups[r]
-	s := seat{node: n, weight: weigh(l.job.ID, replica.OfRank(r), n)}
+	group := l.known.job.Layout.Groups[r]
+	s := seat{node: n, weight: weigh(l.known.job.ID, replica.OfRank(r), n)}
 	var others []replica.NodeName
-	for m, c := range l.job.Ranks {
+	for m, c := range l.known.job.Ranks {
 		rank := replica.Rank(m)
 		switch {
-		case rank == r || slowVacant(l.job.Job, rank) && (l.offers[rank] == nil || l.offers[rank].node == ""):
+		case rank == r || slowVacant(l.known.job.Job, rank) && (l.offers[rank] == nil || l.offers[rank].node == ""):
 			continue
-		case slowVacant(l.job.Job, rank):
+		case slowVacant(l.known.job.Job, rank):
 			c.Node = l.offers[rank].node // where it is about to be
 		}
 		if c.Node == n {
 			s.load++
 		}
-		if l.job.Layout.Groups[m] == group {
+		if l.known.job.Layout.Groups[m] == group {
 			others = append(others, c.Node)
 		}
 	}
@@ -178,7 +178,7 @@ func (l *slow) seat(in *PlanInput, r replica.Rank, n replica.NodeName, rep repli
 	if rep.Spare {
 		s.class = 1
 		if slices.ContainsFunc(rep.Parts, func(h replica.Held) bool {
-			return h.Part == replica.OfGroup(group) && h.Generation == l.job.Committed
+			return h.Part == replica.OfGroup(group) && h.Generation == l.known.job.Committed
 		}) {
 			s.class = 2
 		}
@@ -226,8 +226,9 @@ func slowShared(nodes map[replica.NodeName]replica.Node, n replica.Node, others 
 // copied is a leader that goes on from the same knowledge.
 func copied(l *Leader) *Leader {
 	c := *l
-	c.out, c.in, c.owned, c.seated = nil, nil, nil, nil
-	c.noted, c.offers = maps.Clone(l.noted), map[replica.Rank]*offering{}
+	c.outbox.known = &c.known
+	c.outbox.effects, c.in, c.known.owned, c.seated = nil, nil, nil, nil
+	c.outbox.noted, c.offers = maps.Clone(l.outbox.noted), map[replica.Rank]*offering{}
 	for r, o := range l.offers {
 		was := *o
 		was.tried = maps.Clone(o.tried)
@@ -282,18 +283,18 @@ func TestSeatsAgainstSlow(t *testing.T) {
 		l := NewLeader(job.ID, DefaultTiming())
 		l.Step(0, JobChanged{Job: job, Nodes: nodes})
 		for step := range uint64(12) {
-			l.now += pick(rnd, 0, time.Millisecond, 600*time.Millisecond, 1100*time.Millisecond, 16*time.Second)
-			switch n := pick(rnd, slices.Sorted(maps.Keys(l.nodes))...); rnd.IntN(6) {
+			l.known.now += pick(rnd, 0, time.Millisecond, 600*time.Millisecond, 1100*time.Millisecond, 16*time.Second)
+			switch n := pick(rnd, slices.Sorted(maps.Keys(l.known.nodes))...); rnd.IntN(6) {
 			case 0:
 				l.learn(NodeGone{n})
 			case 1:
 				other, _ := chance(rnd, step+2)
 				if len(other.Ranks) == len(job.Ranks) { // the same layout and nodes, other claims and faults
 					other.Layout = job.Layout
-					l.learn(JobChanged{Job: other, Nodes: l.nodes})
+					l.learn(JobChanged{Job: other, Nodes: l.known.nodes})
 				}
 			default:
-				rep := replica.NodeReport{Job: job.ID, Holder: replica.Holder{Node: n, Incarnation: l.nodes[n].Incarnation}, Session: 1, Seq: step + 1, Offers: rnd.IntN(4), Spare: rnd.IntN(3) == 0}
+				rep := replica.NodeReport{Job: job.ID, Holder: replica.Holder{Node: n, Incarnation: l.known.nodes[n].Incarnation}, Session: 1, Seq: step + 1, Offers: rnd.IntN(4), Spare: rnd.IntN(3) == 0}
 				for r := range job.Ranks {
 					if rnd.IntN(5) == 0 {
 						rep.Starting = append(rep.Starting, replica.Rank(r))
@@ -305,14 +306,14 @@ func TestSeatsAgainstSlow(t *testing.T) {
 				l.learn(Report{rep})
 			}
 			twin := copied(l)
-			l.out, l.wake, l.in, l.owned, l.seated = nil, -1, nil, nil, nil
-			twin.wake = -1
+			l.outbox.effects, l.outbox.wake, l.in, l.known.owned, l.seated = nil, -1, nil, nil, nil
+			twin.outbox.wake = -1
 			l.fillRanks()
 			(&slow{twin}).fillRanks()
-			if !reflect.DeepEqual(l.out, twin.out) || l.wake != twin.wake || !reflect.DeepEqual(l.offers, twin.offers) {
-				t.Fatalf("seed %d, step %d:\n%+v, wakes at %v\nlooking at everything\n%+v, wakes at %v\njob %+v\nreports %+v", seed, step, l.out, l.wake, twin.out, twin.wake, *l.job.Job, l.reports)
+			if !reflect.DeepEqual(l.outbox.effects, twin.outbox.effects) || l.outbox.wake != twin.outbox.wake || !reflect.DeepEqual(l.offers, twin.offers) {
+				t.Fatalf("seed %d, step %d:\n%+v, wakes at %v\nlooking at everything\n%+v, wakes at %v\njob %+v\nreports %+v", seed, step, l.outbox.effects, l.outbox.wake, twin.outbox.effects, twin.outbox.wake, *l.known.job.Job, l.known.reports)
 			}
-			for _, e := range l.out {
+			for _, e := range l.outbox.effects {
 				if _, ok := e.(Offer); ok {
 					offered++
 				}

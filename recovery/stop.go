@@ -11,29 +11,29 @@ import (
 // stopped has a job that was stopped end once nothing is left to wait for: it was to end, and what is committed is on disk; or nobody has
 // gone on with it for as long as it stays in memory. A write that is under way is not cut short.
 func (l *Leader) stopped() {
-	j, ends, kept := l.job, notBefore(l.began, l.stageAt()+l.bound(AwaitReturn), l.t.Ack), l.t.Abandoned > 0
+	j, ends, kept := l.known.job, notBefore(l.known.began, l.known.stageAt()+l.known.bound(AwaitReturn), l.known.t.Ack), l.known.t.Abandoned > 0
 	switch {
-	case j.Stop.End && !l.job.Undurable():
-		l.propose(replica.EndJob{Job: l.id, Reason: cmp.Or(j.Stop.Reason, "stopped")})
+	case j.Stop.End && !l.known.job.Undurable():
+		l.outbox.propose(replica.EndJob{Job: l.known.id, Reason: cmp.Or(j.Stop.Reason, "stopped")})
 	case j.Stop.End && l.writesNoMore:
-		l.propose(replica.EndJob{Job: l.id, Reason: l.forgotten()})
+		l.outbox.propose(replica.EndJob{Job: l.known.id, Reason: l.forgotten()})
 	case !kept:
-	case l.now < ends:
-		l.wakeAt(ends)
+	case l.known.now < ends:
+		l.outbox.wakeAt(ends)
 	case j.Writer != nil:
 	default:
-		l.propose(replica.EndJob{Job: l.id, Reason: l.forgotten()})
+		l.outbox.propose(replica.EndJob{Job: l.known.id, Reason: l.forgotten()})
 	}
 }
 
 // forgotten is the reason of a stopped job that ends since nobody went on with it.
 func (l *Leader) forgotten() string {
-	j := l.job
-	why := fmt.Sprintf("%s; nobody went on with it for %v (timing.abandoned)", j.Stop.Reason, l.t.Abandoned)
+	j := l.known.job
+	why := fmt.Sprintf("%s; nobody went on with it for %v (timing.abandoned)", j.Stop.Reason, l.known.t.Abandoned)
 	if j.Stop.End {
 		why = j.Stop.Reason
 	}
-	if l.job.Undurable() {
+	if l.known.job.Undurable() {
 		why += fmt.Sprintf("; step %d could not be written to the durable tier, where the newest is step %d", j.Committed.Step, j.Durable.Step)
 	}
 	return why
@@ -41,11 +41,11 @@ func (l *Leader) forgotten() string {
 
 // waitsForStop is what a stopped job waits for.
 func (l *Leader) waitsForStop() (out []waiting) {
-	if l.job.Undurable() {
-		out = append(out, waiting{kind: AwaitKept, since: l.stageAt(), until: never, what: fmt.Sprint(l.job.Committed.Step)})
+	if l.known.job.Undurable() {
+		out = append(out, waiting{kind: AwaitKept, since: l.known.stageAt(), until: never, what: fmt.Sprint(l.known.job.Committed.Step)})
 	}
-	if !l.job.Stop.End {
-		out = append(out, waiting{kind: AwaitReturn, since: l.stageAt(), until: never})
+	if !l.known.job.Stop.End {
+		out = append(out, waiting{kind: AwaitReturn, since: l.known.stageAt(), until: never})
 	}
 	return out
 }
@@ -53,10 +53,10 @@ func (l *Leader) waitsForStop() (out []waiting) {
 // Unattended tells whether nobody works at the job: no launcher of it is there and none of its processes lives, by the word of every node that
 // has a link.
 func (l *Leader) Unattended() bool {
-	if l.job == nil {
+	if l.known.job == nil {
 		return false
 	}
-	for n := range l.up {
+	for n := range l.known.up {
 		if _, ok := l.input().current(n); !ok {
 			return false
 		}
@@ -66,7 +66,7 @@ func (l *Leader) Unattended() bool {
 
 // unattended is the same by the word of the nodes that have said something.
 func (l *Leader) unattended() bool {
-	for n := range l.nodes {
+	for n := range l.known.nodes {
 		rep, ok := l.input().current(n)
 		if ok && (rep.Launchers > 0 || rep.Offers > 0 || len(rep.Starting) > 0 || slices.ContainsFunc(rep.Ranks, func(r replica.RankReport) bool { return r.Alive })) {
 			return false

@@ -558,10 +558,10 @@ func Domains(nodes map[replica.NodeName]replica.Node) map[string][]replica.NodeN
 
 // Known is what the planner would get now, for Survives, beside the Leader's goroutine too; ok is false before the first change of the job.
 func (l *Leader) Known() (in PlanInput, ok bool) {
-	if l.job == nil {
+	if l.known.job == nil {
 		return in, false
 	}
-	in = *l.input().fresh(l.job.Job)
+	in = *l.input().fresh(l.known.job.Job)
 	in.AwaySince, in.Misfit = nil, nil // these change with the Leader
 	return in, true
 }

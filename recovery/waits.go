@@ -259,7 +259,7 @@ var (
 )
 
 // bound is how long a wait may last, without what grows.
-func (l *Leader) bound(k WaitKind) time.Duration {
-	d, _ := Waits[k].Bound.Of(l.t)
+func (kn *known) bound(k WaitKind) time.Duration {
+	d, _ := Waits[k].Bound.Of(kn.t)
 	return d
 }

@@ -11,18 +11,18 @@ import (
 // excuse takes the newest recovery out of the budget where a rank at fault lies on a node that is short of something: a want passes, and is
 // nobody's failure. The node reports the want while it lasts and shortly after, so a later word of it still counts.
 func (l *Leader) excuse() {
-	if l.excused == l.closing.epoch || !l.awaitsNodes() {
+	if l.excused == l.known.job.ClosedEpoch || !l.known.awaitsNodes() {
 		return
 	}
 	in := l.input()
-	for _, f := range l.job.Faults {
-		if f.OfNode() || l.stale(f) {
+	for _, f := range l.known.job.Faults {
+		if f.OfNode() || l.known.stale(f) {
 			continue
 		}
-		if n := l.job.Ranks[f.Rank].Node; in.Reports[n].Short != "" {
-			l.excused = l.closing.epoch
-			l.Clocks.EndAll(func(k replica.Clock) bool { return k.Kind == clockRecovered && k.Epoch == l.closing.epoch })
-			l.Clocks.endTold(func(k replica.Clock) bool { return k.Kind == clockRecovered && k.Epoch == l.closing.epoch })
+		if n := l.known.job.Ranks[f.Rank].Node; in.Reports[n].Short != "" {
+			l.excused = l.known.job.ClosedEpoch
+			l.known.clocks.EndAll(func(k replica.Clock) bool { return k.Kind == clockRecovered && k.Epoch == l.known.job.ClosedEpoch })
+			l.known.clocks.endTold(func(k replica.Clock) bool { return k.Kind == clockRecovered && k.Epoch == l.known.job.ClosedEpoch })
 			return
 		}
 	}

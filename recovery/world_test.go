@@ -263,7 +263,7 @@ type handover struct {
 
 // handOut has the nodes keep what the job's clocks read.
 func (w *world) handOut() {
-	readings, ok := w.clocks.handing.Look(w.now, w.clocks.began, &w.leader.Clocks)
+	readings, ok := w.clocks.handing.Look(w.now, w.clocks.began, w.leader.Clocks)
 	for _, n := range w.names() {
 		d := w.nodes[n]
 		if j := w.state(); d.up && j != nil {

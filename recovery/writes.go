@@ -30,7 +30,7 @@ func (w *writes) learn(ev Writing, now time.Duration) {
 
 // waitsForSlots are the durable writes that hold the slots which the next commit lacks.
 func (l *Leader) waitsForSlots(now time.Duration) (out []waiting) {
-	if l.job.Writer == nil {
+	if l.known.job.Writer == nil {
 		return nil
 	}
 	parts := slices.SortedFunc(maps.Keys(l.writes), func(a, b replica.Part) int {
@@ -38,7 +38,7 @@ func (l *Leader) waitsForSlots(now time.Duration) (out []waiting) {
 	})
 	for _, p := range parts {
 		w := l.writes[p]
-		if w.Generation != l.job.Writer.Generation || now-w.at > writingFresh || w.at <= l.pace.at && l.pace.epoch == l.job.Epoch {
+		if w.Generation != l.known.job.Writer.Generation || now-w.at > writingFresh || w.at <= l.pace.at && l.pace.epoch == l.known.job.Epoch {
 			continue // it is over, or something was committed since
 		}
 		out = append(out, waiting{kind: AwaitSlot, node: w.Node, since: w.at - w.Late, until: never, what: fmt.Sprintf("step %d, %v", w.Generation.Step, p),
@@ -49,9 +49,9 @@ func (l *Leader) waitsForSlots(now time.Duration) (out []waiting) {
 
 // uncommitted is how many steps ranks have made since the commit.
 func (l *Leader) uncommitted() replica.Step {
-	made := l.job.Position.Step
-	for _, rep := range l.reports {
-		made = max(made, Made(l.job.Job, l.job.Epoch, rep.Ranks))
+	made := l.known.job.Position.Step
+	for _, rep := range l.known.reports {
+		made = max(made, Made(l.known.job.Job, l.known.job.Epoch, rep.Ranks))
 	}
-	return made - l.job.Position.Step
+	return made - l.known.job.Position.Step
 }

@@ -21,7 +21,7 @@ type shelf struct {
 
 func (s shelf) Linked(n replica.NodeName) bool { return s.links[n] != nil }
 
-func (s shelf) Clocks() *recovery.Clocks { return &s.led.recovery.Clocks }
+func (s shelf) Clocks() *recovery.Clocks { return s.led.recovery.Clocks }
 
 func (s shelf) Parted() bool { return s.led.recovery != nil && s.led.recovery.Parted() }
 
