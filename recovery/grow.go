@@ -85,33 +85,6 @@ func (a *asks) answers(in *PlanInput) (out []Effect) {
 	return out
 }
 
-// grow decides what the ranks of an open job ask for.
-func (l *Leader) grow(in *PlanInput) {
-	l.outbox.send(l.asks.answers(in)...)
-	g := l.asks.growth(in)
-	if len(g.ranks) == 0 {
-		l.asks = asks{refused: l.asks.refused}
-		return
-	}
-	l.asks.learn(g, l.known.now)
-	l.asks.at = l.known.clocks.Since(l.known.now, replica.Clock{Kind: clockAsked, Epoch: l.asks.of.Epoch, Rank: replica.Rank(l.asks.count), Of: uint64(l.asks.of.Step)<<32 | uint64(l.asks.ready)})
-	until := l.asks.at + l.known.bound(AwaitGrowth) + sizeTime(g.bytes)
-	why, late := l.asks.denied(in, g), l.asks.waits(in, g)
-	if why == "" && len(late) > 0 && l.known.now >= until {
-		why = fmt.Sprintf("%s (the bound is %v)", late[0].text(l.known.now), Waits[AwaitGrowth].Bound)
-	}
-	switch {
-	case why != "":
-		l.asks.refuse(in.Job, g, why)
-		l.outbox.send(l.asks.answers(in)...)
-	case len(late) == 0:
-		l.outbox.propose(growCommand(l.known.job, g))
-	default:
-		l.outbox.wakeAt(until)
-		l.outbox.note("waiting", late[0].text(l.known.now), map[string]string{"why": "growth"})
-	}
-}
-
 // learn takes in how far the ranks are: each that asks, and each whose node has the memory, gives the others their time anew.
 func (a *asks) learn(g growth, now time.Duration) {
 	of, ready := replica.Position{Epoch: g.ranks[0].Growth.Epoch, Step: g.ranks[0].Growth.Step}, 0
@@ -250,41 +223,4 @@ func grownTime(job *replica.Job) time.Duration {
 		return 0
 	}
 	return sizeTime(job.Growth.Bytes)
-}
-
-// growing has the ranks of a job that grows seal their step, and plans to go on from there. It ends no job: what does not work out is a fault.
-func (l *Leader) growing() {
-	l.overdue()
-	if _, v := l.input().decide(); v.dispute != nil {
-		l.blameGrowth(v.dispute)
-		return
-	}
-	l.plan()
-}
-
-// blameGrowth takes a growth back in which the ranks of a group don't have the same bytes in their new regions.
-func (l *Leader) blameGrowth(d *dispute) {
-	regions, done := l.trust.nameRegions(d)
-	if !done {
-		l.outbox.note("waiting", d.String()+"; the two daemons compare its regions", map[string]string{"why": "regions"})
-		return
-	}
-	r := d.between[1].held.Rank
-	l.known.learnFault(replica.Fault{Epoch: l.known.job.Epoch, Kind: replica.Exception, Rank: r, Incarnation: l.known.job.Ranks[r].Incarnation,
-		Detail: fmt.Sprintf("growth at step %d: %v differs between ranks %d and %d: %s; remedy: give the new regions the same bytes on all ranks of the group before the growth", l.known.job.Growth.Step, d.part, d.between[0].held.Rank, r, regions)})
-	l.assertFaults()
-}
-
-// waitsForGrown are the ranks that have not sealed their step with the new regions. Of each the time counts for itself: the daemons have the
-// memory, and nobody waits for another.
-func (kn *known) waitsForGrown(in *PlanInput, seals []waiting) []waiting {
-	for i, w := range seals {
-		if w.kind == AwaitSeal {
-			w.kind, w.since = AwaitGrown, max(kn.signs[w.rank].at, kn.stageAt())
-			w.what = fmt.Sprintf("step %d", kn.job.Growth.Step)
-			w.until = w.since + kn.bound(AwaitGrown) + grownTime(in.Job)
-			seals[i] = w
-		}
-	}
-	return seals
 }

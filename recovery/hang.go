@@ -1,8 +1,6 @@
 package recovery
 
 import (
-	"fmt"
-	"slices"
 	"time"
 
 	"github.com/replicad/replicad/replica"
@@ -119,7 +117,8 @@ func (kn *known) laggards(in *PlanInput) (behind []replica.RankReport, trains in
 // the daemon started anew: one that is stopped never does.
 func (kn *known) trains(in *PlanInput, r replica.Rank) (replica.RankReport, bool) {
 	rep := in.said()[r]
-	if rep == nil || !rep.Alive || rep.Left || rep.Live.Epoch() != kn.job.Epoch || rep.Incarnation != kn.job.Ranks[r].Incarnation || in.record().vacant(r) {
+	if rep == nil || !rep.Alive || rep.Left || rep.Live.Epoch() != kn.job.Epoch || rep.Incarnation != kn.job.Ranks[r].Incarnation ||
+		in.record().vacant(r) {
 		return replica.RankReport{}, false
 	}
 	return *rep, true
@@ -131,9 +130,6 @@ func (kn *known) left(r replica.Rank) bool {
 	rep := kn.own()[r]
 	return rep != nil && rep.Left && rep.Live.Epoch() == kn.job.Epoch
 }
-
-// Finishing tells whether some rank has finished in the open epoch: little is committed that is newer.
-func (l *Leader) Finishing() bool { return l.known.job != nil && l.known.anyLeft() }
 
 // anyLeft tells whether some rank has finished in the open epoch.
 func (kn *known) anyLeft() bool {
@@ -172,36 +168,6 @@ func (kn *known) stillFor(rep replica.RankReport, now time.Duration) time.Durati
 		return 0
 	}
 	return now - s.at
-}
-
-// hang makes a fault of the ranks that are furthest behind, once all of them stand still; the others wait for them, or have left. Those that the
-// kernel has stopped are named before any that wait. Where all stand at the same place and none is stopped nobody can be named, and every
-// rank's process is started anew, on its node (protocol section 6, evidence).
-func (l *Leader) hang(in *PlanInput) {
-	behind, trains, _ := l.known.laggards(in)
-	var halted []replica.RankReport
-	for r := range l.known.job.Ranks {
-		switch rep, ok := l.known.trains(in, replica.Rank(r)); {
-		case ok && rep.Hung && rep.Halted:
-			halted = append(halted, rep)
-		case !ok && !l.known.left(replica.Rank(r)):
-			return // nobody knows where it is: AwaitNode
-		}
-	}
-	if len(behind) == 0 || slices.ContainsFunc(behind, func(rep replica.RankReport) bool { return !rep.Hung }) {
-		return
-	}
-	detail := "the others wait for it"
-	if len(halted) > 0 {
-		behind, detail = halted, "its process is stopped by a signal, and the others wait for it"
-	} else if len(behind) == trains && trains > 1 {
-		detail = "so do all ranks: nobody can be named"
-	}
-	for _, rep := range behind {
-		l.known.learnFault(replica.Fault{Epoch: l.known.job.Epoch, Kind: Waits[AwaitStep].fault, Rank: rep.Rank, Incarnation: rep.Incarnation,
-			Detail: fmt.Sprintf("stands still in step %d, %v; %s", rep.Live.Step(), rep.Live.Phase(), detail)})
-	}
-	l.assertFaults()
 }
 
 // place orders step words by how far a rank has come: IDLE is the end of a step.

@@ -36,7 +36,8 @@ type known struct {
 	owned     []*replica.RankReport // what follows from the reports, counted once a step
 }
 
-// recorded is the faults that the state machine has, and when they came. A closing leaves them: what a survivor is awaited for counts from the
+// recorded is the faults that the state machine has, and when they came. A closing leaves them: what a survivor is awaited for counts
+// from the
 // fault, which may come before its epoch is closed.
 type recorded struct {
 	list []replica.Fault                  // when last looked
@@ -45,9 +46,9 @@ type recorded struct {
 }
 
 func newKnown(job replica.JobID, t Timing) known {
-	return known{id: job, t: t, began: -1, reach: reach{},
-		reports: make(map[replica.Holder]replica.NodeReport), heard: make(map[replica.Holder]time.Duration), signs: make(map[replica.Rank]sign),
-		up: make(map[replica.NodeName]bool), away: make(map[replica.NodeName]time.Duration), came: make(map[replica.NodeName]bool),
+	return known{id: job, t: t, began: -1, reach: reach{}, reports: make(map[replica.Holder]replica.NodeReport),
+		heard: make(map[replica.Holder]time.Duration), signs: make(map[replica.Rank]sign), up: make(map[replica.NodeName]bool),
+		away: make(map[replica.NodeName]time.Duration), came: make(map[replica.NodeName]bool),
 		evidence: make(map[faultKey]replica.Fault), faults: recorded{at: make(map[replica.Holder]time.Duration)}}
 }
 
@@ -56,7 +57,7 @@ func (kn *known) awaitsNodes() bool {
 	return kn.job.Phase == replica.Closed || kn.job.Phase == replica.Opening
 }
 
-// news tells whether a change is of this job, and no older than what is known.
+// news: a change is of this job, and no older than what is known.
 func (kn *known) news(ev JobChanged) bool {
 	return ev.Job != nil && ev.Job.ID == kn.id && (kn.job == nil || ev.Job.LastIndex >= kn.job.LastIndex && !olderNodes(ev.Nodes, kn.nodes))
 }
@@ -126,7 +127,10 @@ func (kn *known) learnFaults(first bool) {
 		}
 	}
 	maps.DeleteFunc(kn.faults.at, func(h replica.Holder, _ time.Duration) bool {
-		return !slices.ContainsFunc(kn.job.Faults, func(f replica.Fault) bool { return f.Node == h.Node && f.NodeIncarnation == h.Incarnation })
+		return !slices.ContainsFunc(kn.job.Faults, func(f replica.Fault) bool {
+			return f.Node == h.Node &&
+				f.NodeIncarnation == h.Incarnation
+		})
 	})
 	for _, f := range kn.faults.list {
 		if f.OfNode() && f.Epoch == kn.job.Epoch && !slices.Contains(kn.job.Faults, f) {

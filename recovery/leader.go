@@ -16,31 +16,25 @@ type Leader struct {
 	closing closing // the recovery under way
 	outbox  outbox
 	trust   trust
+	seating seating
+	ending  ending
 	budget  Budget
 
-	offers  map[replica.Rank]*offering
-	turn    replica.Rank // the first to be offered in the next step
-	short   int          // vacant ranks that no node offers a process for
-	asks    asks         // of ranks to grow
-	parting parting
-	// writesNoMore: durable writes of the job have ended for good.
-	writesNoMore bool
-	pace         pace
-	writes       writes
+	asks asks // of ranks to grow
 
 	verdict Verdict       // the planner's newest
 	excused replica.Epoch // whose closing began a recovery that does not count
 
 	// What follows from all of this, counted once a step.
-	in     *PlanInput
-	seated *seats
+	in *PlanInput
 }
 
 // NewLeader starts the recovery of a job, knowing nothing: one for each Raft term.
 func NewLeader(job replica.JobID, t Timing) *Leader {
-	l := &Leader{known: newKnown(job, t), closing: newClosing(0), budget: DefaultBudget(), offers: make(map[replica.Rank]*offering)}
+	l := &Leader{known: newKnown(job, t), closing: newClosing(0), budget: DefaultBudget()}
 	l.outbox, l.Clocks = newOutbox(&l.known), &l.known.clocks
-	l.trust = newTrust(&l.known, &l.outbox)
+	l.trust, l.seating = newTrust(&l.known, &l.outbox), newSeating(&l.known, &l.outbox)
+	l.ending = ending{known: &l.known, outbox: &l.outbox}
 	return l
 }
 
@@ -57,11 +51,12 @@ func (l *Leader) Step(now time.Duration, ev Event) []Effect {
 // Learn takes one event in and decides nothing: the next Step does. A driver that has many events for a large job, and other things
 // to do, has it decide on several of them at once; what is decided is a function of what is known by then.
 func (l *Leader) Learn(now time.Duration, ev Event) {
-	l.known.now = max(l.known.now, now)
-	if l.known.began < 0 {
-		l.known.began = l.known.now
+	kn := &l.known
+	kn.now = max(kn.now, now)
+	if kn.began < 0 {
+		kn.began = kn.now
 	}
-	l.in, l.known.owned, l.seated = nil, nil, nil
+	l.in, kn.owned, l.seating.seated = nil, nil, nil
 	l.learn(ev)
 }
 
@@ -69,45 +64,46 @@ func (l *Leader) Learn(now time.Duration, ev Event) {
 func (l *Leader) Next() (at time.Duration, ok bool) { return l.outbox.wake, l.outbox.wake >= 0 }
 
 func (l *Leader) learn(ev Event) {
+	kn := &l.known
 	switch ev := ev.(type) {
 	case JobChanged:
 		l.learnJob(ev)
 	case Report:
-		l.known.learnReport(ev.NodeReport)
+		kn.learnReport(ev.NodeReport)
 	case Evidence:
 		l.trust.learnLoadFailure(ev.Fault)
-		l.known.learnFault(ev.Fault)
+		kn.learnFault(ev.Fault)
 	case Rejected:
 		l.trust.learnRejected(ev)
 	case Unreached:
-		l.learnUnreached(ev)
+		l.closing.learnUnreached(kn, ev)
 	case Corrupt:
 		l.trust.learnCorrupt(ev)
 	case PutOff:
-		l.learnPutOff(ev)
+		l.closing.learnPutOff(kn, ev)
 	case Stalled:
 		l.trust.learnStalled(ev)
 	case WritesOver:
-		l.writesNoMore = true
+		l.ending.writesOver = true
 	case Writing:
-		l.writes.learn(ev, l.known.now)
+		l.ending.writes.learn(ev, kn.now)
 	case NodeUp:
-		l.known.linked(ev.Holder.Node)
+		kn.linked(ev.Holder.Node)
 		l.trust.askAgain(ev.Holder.Node)
-		l.linkedMeets(ev.Holder.Node)
+		l.closing.linkedMeets(kn, ev.Holder.Node)
 		l.asks.linked(ev.Holder.Node)
 		l.closing.mirrored = replica.Generation{}
 	case NodeGone:
-		l.known.gone(ev.Node)
-		l.withdraw(ev.Node)
+		kn.gone(ev.Node)
+		l.seating.withdraw(ev.Node)
 	case DurableFound:
 		l.closing.durable, l.closing.scanned, l.closing.unread = ev.Generations, true, ""
 	case DurableUnread:
-		l.closing.unread, l.closing.scanNext = cmp.Or(ev.Why, "no reason was given"), l.known.now+scanRetry
+		l.closing.unread, l.closing.scanNext = cmp.Or(ev.Why, "no reason was given"), kn.now+scanRetry
 	case Regions:
 		l.trust.learnRegions(ev.RegionReport)
 	case Kept:
-		l.known.clocks.Learn(l.known.now, ev.From, ev.Ledger, ev.Most)
+		kn.clocks.Learn(kn.now, ev.From, ev.Ledger, ev.Most)
 	case Outcome:
 		l.learnOutcome(ev)
 	case Tick:
@@ -115,31 +111,30 @@ func (l *Leader) learn(ev Event) {
 }
 
 func (l *Leader) learnJob(ev JobChanged) {
-	if !l.known.news(ev) {
+	kn := &l.known
+	if !kn.news(ev) {
 		return
 	}
-	first := l.known.job == nil
-	for _, name := range l.known.follow(ev) {
+	first := kn.job == nil
+	for _, name := range kn.follow(ev) {
 		l.trust.lies.renewed(name)
 	}
-	if l.known.job.Position.Step > l.known.committed {
-		l.pace.commits(l.known.job.Epoch, l.known.now, &l.known.clocks)
-		l.known.commits()
+	if kn.job.Position.Step > kn.committed {
+		l.ending.pace.commits(kn.job.Epoch, kn.now, &kn.clocks)
+		kn.commits()
 	}
-	if l.known.job.ClosedEpoch != l.closing.epoch || first {
-		l.closing = newClosing(l.known.job.ClosedEpoch)
-		l.known.fenced(first)
+	if kn.job.ClosedEpoch != l.closing.epoch || first {
+		l.closing = newClosing(kn.job.ClosedEpoch)
+		kn.fenced(first)
 	}
-	l.known.learnFaults(first)
-	if l.known.job.Phase == replica.Open {
-		if len(l.offers) > 0 {
-			l.known.clocks.EndAll(func(k replica.Clock) bool { return k.Kind == clockVacant || k.Kind == clockOffered })
-		}
-		clear(l.offers)
+	kn.learnFaults(first)
+	if kn.job.Phase == replica.Open {
+		l.seating.opened()
 	}
 }
 
 func (l *Leader) learnOutcome(o Outcome) {
+	kn := &l.known
 	name := proposalName(o.Cmd)
 	was, known := l.outbox.pending[name]
 	if _, grows := o.Cmd.(replica.Grow); grows && o.Err != nil {
@@ -147,36 +142,39 @@ func (l *Leader) learnOutcome(o Outcome) {
 		l.asks.why = o.Err.Error()
 	}
 	if o.Err != nil {
-		l.outbox.pending[name] = proposed{l.known.now + max(l.known.t.Collect, time.Millisecond), was.on}
+		l.outbox.pending[name] = proposed{kn.now + max(kn.t.Collect, time.Millisecond), was.on}
 		return
 	}
 	// The change comes before its outcome, so what is still missing after it is asked for at once. What changed nothing would be
 	// asked for again and again: that keeps its time.
-	if known && l.known.job != nil && l.known.job.LastIndex > was.on {
+	if known && kn.job != nil && kn.job.LastIndex > was.on {
 		delete(l.outbox.pending, name)
 	}
 	if f, ok := o.Cmd.(replica.ReportFault); ok {
-		delete(l.known.evidence, keyOf(f.Fault))
+		delete(kn.evidence, keyOf(f.Fault))
 	}
 }
 
 // decide looks at all that is known and asks for what is missing. It is a function of the present alone, so that order and
 // repetition of events don't matter.
 func (l *Leader) decide() {
-	l.short, l.verdict = 0, Verdict{}
+	kn := &l.known
+	l.seating.short, l.verdict = 0, Verdict{}
 	for name, p := range l.outbox.pending {
-		if p.again <= l.known.now {
+		if p.again <= kn.now {
 			delete(l.outbox.pending, name)
 		}
 	}
-	l.known.missed(l.input())
-	l.forgetMeets()
-	l.awaitCuts()
+	kn.missed(l.input())
+	l.closing.forgetMeets(kn)
+	for _, at := range kn.reach.doubts() {
+		l.outbox.wakeAt(at)
+	}
 	l.assertFaults()
 	l.trust.condemn()
 	l.revive()
 	l.excuse()
-	switch l.known.job.Phase {
+	switch kn.job.Phase {
 	case replica.Opening:
 		l.opening()
 	case replica.Closed:
@@ -191,16 +189,40 @@ func (l *Leader) decide() {
 
 // input is what the planner gets: the same for all that a step decides.
 func (l *Leader) input() *PlanInput {
+	kn := &l.known
 	if l.in != nil {
 		return l.in
 	}
-	in := &PlanInput{Job: l.known.job.Job, rec: l.known.job, Nodes: l.known.nodes, Reports: make(map[replica.NodeName]replica.NodeReport), Connected: maps.Clone(l.known.up),
-		AwaySince: l.known.away, Now: l.known.now, Grace: l.known.t.HolderGrace, Least: notBefore(l.known.began, 0, l.known.t.HolderGrace), Durable: l.closing.durable, Scanned: l.closing.scanned, Unread: l.closing.unread, Misfit: l.misfit, Doubted: l.trust.lies.doubted(l.known.now), Made: l.known.made}
-	for name, n := range l.known.nodes {
-		if r, ok := l.known.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
+	in := &PlanInput{Job: kn.job.Job, counted: counted{rec: kn.job}, Nodes: kn.nodes, Connected: maps.Clone(kn.up), AwaySince: kn.away,
+		Reports: make(map[replica.NodeName]replica.NodeReport), Now: kn.now, Grace: kn.t.HolderGrace,
+		Least: notBefore(kn.began, 0, kn.t.HolderGrace), Durable: l.closing.durable, Scanned: l.closing.scanned, Unread: l.closing.unread,
+		Misfit: l.misfit, Doubted: l.trust.lies.doubted(kn.now), Made: kn.made}
+	for name, n := range kn.nodes {
+		if r, ok := kn.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
 			in.Reports[name] = r
 		}
 	}
 	l.in = in
 	return in
+}
+
+// assertFaults proposes every fault that is known and not recorded: evidence, and the conditions that reports show.
+func (l *Leader) assertFaults() {
+	kn := &l.known
+	for _, f := range kn.conditions() {
+		if !kn.stale(f) && !kn.job.says(f) {
+			l.outbox.propose(replica.ReportFault{Job: kn.id, Fault: f})
+		}
+	}
+	for _, k := range kn.inOrder() {
+		f := kn.evidence[k]
+		if f.Epoch == 0 || f.Kind.IsCondition() {
+			f.Epoch = kn.job.Epoch // a condition lasts, so it cites the newest epoch
+		}
+		if kn.stale(f) || kn.job.says(f) {
+			delete(kn.evidence, k)
+			continue
+		}
+		l.outbox.propose(replica.ReportFault{Job: kn.id, Fault: f})
+	}
 }

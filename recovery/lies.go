@@ -70,20 +70,17 @@ func (l *lies) doubted(now time.Duration) func(replica.Holder, replica.Held) boo
 	}
 }
 
-// doubts tells whether a copy does not count because several nodes were sent wrong bytes of it.
-func (in *PlanInput) doubts(h replica.Holder, held replica.Held) bool {
-	return in.Doubted != nil && in.Doubted(h, held)
-}
-
 // learnCorrupt takes a node's word that it was sent wrong bytes of a planned part.
 func (tr *trust) learnCorrupt(ev Corrupt) {
-	if tr.known.job == nil || tr.known.job.Plan == nil || tr.known.job.Phase != replica.Planned || ev.Generation != tr.known.job.Plan.Generation || ev.From == ev.By {
+	kn := tr.known
+	if kn.job == nil || kn.job.Plan == nil || kn.job.Phase != replica.Planned || ev.Generation != kn.job.Plan.Generation ||
+		ev.From == ev.By {
 		return
 	}
 	if ev.Part.Kind == replica.FrozenPart { // it lies beside the part that binds it
 		ev.Part.Kind = replica.ReplicatedPart
 	}
-	src, ok := tr.known.job.Plan.Source(ev.Part)
+	src, ok := kn.job.Plan.Source(ev.Part)
 	if !ok {
 		return
 	}
@@ -99,12 +96,12 @@ func (tr *trust) learnCorrupt(ev Corrupt) {
 		by[ev.From] = make(map[replica.NodeName]wrong)
 	}
 	w, known := by[ev.From][ev.By]
-	k := lieClock(tr.known.job.Epoch, ev)
-	if known && tr.known.now-w.last > liesAgain {
-		tr.known.clocks.End(k)
+	k := lieClock(kn.job.Epoch, ev)
+	if known && kn.now-w.last > liesAgain {
+		kn.clocks.End(k)
 	}
-	w.first = tr.known.clocks.Since(tr.known.now, k)
-	w.last = tr.known.now
+	w.first = kn.clocks.Since(kn.now, k)
+	w.last = kn.now
 	by[ev.From][ev.By] = w
 }
 
@@ -118,7 +115,8 @@ func lieClock(e replica.Epoch, ev Corrupt) replica.Clock {
 // waitsForGoodCopies are the nodes to which all holders of a planned part have sent wrong bytes, though they find their copies good. Holders have
 // as long to read these again as the rank's parts may take to come.
 func (tr *trust) waitsForGoodCopies(in *PlanInput, now time.Duration) (out []waiting) {
-	p := tr.known.job.Plan
+	kn := tr.known
+	p := kn.job.Plan
 	for c, by := range tr.lies.of {
 		src, ok := p.Source(c.part)
 		if !ok || src.Tier == replica.Disk || c.gen != p.Generation || c.root != src.Root {
@@ -126,12 +124,13 @@ func (tr *trust) waitsForGoodCopies(in *PlanInput, now time.Duration) (out []wai
 		}
 		for _, n := range slices.Sorted(maps.Keys(by)) {
 			if since, last, all := tr.allLied(in, c, n); all && now-last <= liesAgain {
-				r := receiver(tr.known.job.Job, c.part, n)
+				r := receiver(kn.job.Job, c.part, n)
 				grown := time.Duration(0)
 				if rep := in.said()[r]; rep != nil {
 					grown = millis(rep.LoadMS)
 				}
-				out = append(out, waiting{kind: AwaitGoodCopy, rank: r, node: n, since: since, until: since + tr.known.bound(AwaitGoodCopy) + grown, what: fmt.Sprintf("%v of %v", c.part, c.gen)})
+				out = append(out, waiting{kind: AwaitGoodCopy, rank: r, node: n, since: since, until: since + kn.bound(AwaitGoodCopy) +
+					grown, what: fmt.Sprintf("%v of %v", c.part, c.gen)})
 			}
 		}
 	}
@@ -163,14 +162,16 @@ func receiver(j *replica.Job, part replica.Part, n replica.NodeName) replica.Ran
 }
 
 // blameCopies ends the wait for a good copy. Where two nodes were sent wrong bytes by all, the copies don't count for a while, and the next plan
-// takes what is left, which the input does not know yet; what one node alone finds is the fault of the rank there. A mirror alone, which no rank waits for, is nobody's.
+// takes what is left, which the input does not know yet; what one node alone finds is the fault of the rank there. A mirror alone, which
+// no rank waits for, is nobody's.
 func (tr *trust) blameCopies(in *PlanInput, w waiting, f replica.Fault, elsewhere func(replica.Rank) replica.FaultKind) (doubted bool) {
-	p := tr.known.job.Plan
+	kn := tr.known
+	p := kn.job.Plan
 	for c, by := range tr.lies.of {
 		if c.gen != p.Generation || fmt.Sprintf("%v of %v", c.part, c.gen) != w.what {
 			continue
 		}
-		tr.lies.found[doubt{c, w.node}] = tr.known.now
+		tr.lies.found[doubt{c, w.node}] = kn.now
 		var found []replica.NodeName
 		for _, n := range slices.Sorted(maps.Keys(by)) {
 			if _, _, all := tr.allLied(in, c, n); all && tr.lies.found[doubt{c, n}] != 0 {
@@ -178,39 +179,21 @@ func (tr *trust) blameCopies(in *PlanInput, w waiting, f replica.Fault, elsewher
 			}
 		}
 		f.Rank = w.rank
-		f.Incarnation = tr.known.job.Ranks[f.Rank].Incarnation
+		f.Incarnation = kn.job.Ranks[f.Rank].Incarnation
 		if len(found) < 2 {
-			if tr.known.job.Ranks[w.rank].Node != w.node {
+			if kn.job.Ranks[w.rank].Node != w.node {
 				return doubted
 			}
 			f.Kind = elsewhere(w.rank)
-			tr.known.learnFault(f)
+			kn.learnFault(f)
 			return doubted
 		}
 		for _, h := range in.holding(c.part, c.gen, c.root) {
-			tr.lies.doubt[doubt{c, h.Node}] = tr.known.now + doubtFor*tr.known.t.HolderGrace
+			tr.lies.doubt[doubt{c, h.Node}] = kn.now + doubtFor*kn.t.HolderGrace
 		}
-		f.Detail = fmt.Sprintf("what every holder sends of %s fails its digest on nodes %s, though they find their copies good: these don't count for %v", w.what, joined(found), doubtFor*tr.known.t.HolderGrace)
+		f.Detail = fmt.Sprintf("what every holder sends of %s fails its digest on nodes %s, though they find their copies good: these don't count for %v", w.what, joined(found), doubtFor*kn.t.HolderGrace)
 		doubted = true
-		tr.known.learnFault(f)
+		kn.learnFault(f)
 	}
 	return doubted
-}
-
-// doubtfulCopies says which copies don't count, for the reason of a plan; empty: all do.
-func (in *PlanInput) doubtfulCopies(g replica.Generation) string {
-	if in.Doubted == nil {
-		return ""
-	}
-	var names []replica.NodeName
-	for _, n := range slices.Sorted(maps.Keys(in.Reports)) {
-		rep := in.Reports[n]
-		if slices.ContainsFunc(rep.Parts, func(h replica.Held) bool { return h.Generation == g && in.Doubted(rep.Holder, h) }) {
-			names = append(names, n)
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" (the copies on %s were sent wrong to two nodes)", joined(names))
 }

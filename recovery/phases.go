@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/replicad/replicad/replica"
 )
@@ -10,18 +9,19 @@ import (
 // opening has every rank claimed and its initial state sealed, and then plans the first epoch; or, where the job goes on
 // from a durable generation, plans as for any recovery.
 func (l *Leader) opening() {
-	if l.known.job.Growth != nil {
+	kn := &l.known
+	if kn.job.Growth != nil {
 		l.growing()
 		return
 	}
 	if l.spent() || l.abandoned() {
 		return
 	}
-	if l.known.job.ClosedEpoch >= l.known.job.Epoch {
+	if kn.job.ClosedEpoch >= kn.job.Epoch {
 		l.begin()
 		return
 	}
-	l.fillRanks()
+	l.seating.fillRanks(l.input())
 	l.overdue()
 	l.plan()
 }
@@ -29,35 +29,38 @@ func (l *Leader) opening() {
 // abandoned ends a job that has never been opened and that nobody works at any more: nothing is lost with it, and what its launchers were
 // told to start is asked for again by starting them.
 func (l *Leader) abandoned() bool {
-	if l.known.t.Abandoned <= 0 {
+	kn := &l.known
+	if kn.t.Abandoned <= 0 {
 		return false
 	}
 	alone := replica.Clock{Kind: clockAlone}
-	if !l.unattended() {
-		l.known.clocks.End(alone)
+	if !unattended(l.input()) {
+		kn.clocks.End(alone)
 		return false
 	}
-	if until := notBefore(l.known.began, l.known.clocks.Since(l.known.now, alone)+l.known.bound(AwaitLauncher), l.known.t.Ack); l.known.now < until {
+	if until := notBefore(kn.began, kn.clocks.Since(kn.now, alone)+kn.bound(AwaitLauncher), kn.t.Ack); kn.now < until {
 		l.outbox.wakeAt(until)
 		return false
 	}
-	l.outbox.propose(replica.EndJob{Job: l.known.id, Reason: fmt.Sprintf("abandoned: it was never opened, and no launcher of it has been there for %v (timing.abandoned); the same replicad run starts it again", l.known.t.Abandoned)})
+	l.outbox.propose(replica.EndJob{Job: kn.id, Reason: fmt.Sprintf("abandoned: it was never opened, and no launcher of it has been there for %v (timing.abandoned); the same replicad run starts it again", kn.t.Abandoned)})
 	return true
 }
 
 // begin mints an epoch to attach under; what failed together is collected first.
 func (l *Leader) begin() {
-	if until := l.known.faults.last + l.known.t.Collect; len(l.known.faults.list) > 0 && l.known.now < until {
+	kn := &l.known
+	if until := kn.faults.last + kn.t.Collect; len(kn.faults.list) > 0 && kn.now < until {
 		l.outbox.wakeAt(until)
 		return
 	}
-	l.outbox.propose(replica.Begin{Job: l.known.id, Epoch: l.known.job.Epoch + 1})
+	l.outbox.propose(replica.Begin{Job: kn.id, Epoch: kn.job.Epoch + 1})
 }
 
 // closedEpoch collects faults, acknowledgements and claims, and plans when there is nothing left to wait for.
 func (l *Leader) closedEpoch() {
-	if l.known.job.Stop != nil {
-		l.stopped()
+	kn := &l.known
+	if kn.job.Stop != nil {
+		l.ending.stopped()
 		return
 	}
 	if l.spent() {
@@ -68,8 +71,8 @@ func (l *Leader) closedEpoch() {
 	if l.trust.judge(l.input()) {
 		return
 	}
-	l.fillRanks()
-	if until := l.known.faults.last + l.known.t.Collect; l.known.now < until {
+	l.seating.fillRanks(l.input())
+	if until := kn.faults.last + kn.t.Collect; kn.now < until {
 		l.outbox.wakeAt(until)
 		return
 	}
@@ -81,19 +84,21 @@ func (l *Leader) closedEpoch() {
 
 // spent ends the job when recoveries no longer get anywhere.
 func (l *Leader) spent() bool {
-	began := l.known.recoveries()
-	if !l.budget.Spent(began, l.known.now) {
+	kn := &l.known
+	began := kn.recoveries()
+	if !l.budget.Spent(began, kn.now) {
 		return false
 	}
 	last := "an unknown fault"
-	for _, d := range disputes(l.known.job.Job) {
+	for _, d := range disputes(kn.job.Job) {
 		last = "a dispute: " + describe(d)
 	}
-	if n := len(l.known.job.Faults); n > 0 {
-		last = fmt.Sprintf("%v: %s", keyOf(l.known.job.Faults[n-1]), l.known.job.Faults[n-1].Detail)
+	if n := len(kn.job.Faults); n > 0 {
+		last = fmt.Sprintf("%v: %s", keyOf(kn.job.Faults[n-1]), kn.job.Faults[n-1].Detail)
 	}
-	l.outbox.propose(replica.EndJob{Job: l.known.id, Reason: DoNotRequeue + fmt.Sprintf("recovered %d times without a step beyond %d; the last cause was %s",
-		len(began), l.known.job.Position.Step, last), Keep: true})
+	l.outbox.propose(replica.EndJob{Job: kn.id, Reason: DoNotRequeue +
+		fmt.Sprintf("recovered %d times without a step beyond %d; the last cause was %s",
+			len(began), kn.job.Position.Step, last), Keep: true})
 	return true
 }
 
@@ -101,30 +106,33 @@ func (l *Leader) spent() bool {
 // its fault: its ranks and copies are there. An acknowledgement refutes that the node was silent also if it came before that fault did: a
 // node that is linked has nothing more to say, and nobody would ask it again.
 func (l *Leader) revive() {
+	kn := &l.known
 	in := l.input()
-	for _, f := range l.known.job.Faults {
+	for _, f := range kn.job.Faults {
 		h := replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}
 		if !f.OfNode() || !f.Kind.IsCondition() {
 			continue
 		}
-		if rep, ok := in.acknowledged(f.Node); ok && rep.Holder == h && (l.known.heard[h] > l.known.faults.at[h] || f.Kind == replica.Silent && l.known.up[f.Node]) {
-			l.outbox.propose(replica.RegisterNode{Node: l.known.nodes[f.Node]})
+		if rep, ok := in.acknowledged(f.Node); ok && rep.Holder == h &&
+			(kn.heard[h] > kn.faults.at[h] || f.Kind == replica.Silent && kn.up[f.Node]) {
+			l.outbox.propose(replica.RegisterNode{Node: kn.nodes[f.Node]})
 		}
 	}
 }
 
 // plan runs the planner and acts on its verdict.
 func (l *Leader) plan() {
+	kn := &l.known
 	in := l.input()
 	ch, v := in.decide()
 	l.verdict = v
 	if v.Scan {
-		l.scan()
+		l.closing.scan(&l.outbox)
 	}
 	switch {
 	case v.Kind == Ready:
 		// The placement of mirrors is the greater part of a plan: it is not made for a proposal that is under way.
-		if next := (replica.ApplyPlan{Job: l.known.id, Plan: in.cites()}); !l.outbox.proposed(next) {
+		if next := (replica.ApplyPlan{Job: kn.id, Plan: in.cites()}); !l.outbox.proposed(next) {
 			next.Plan = in.write(ch)
 			l.outbox.propose(next)
 		}
@@ -143,7 +151,7 @@ func (l *Leader) plan() {
 		}
 		l.outbox.note("stuck", v.Reason, nil)
 		if v.Final {
-			l.outbox.propose(replica.EndJob{Job: l.known.id, Reason: v.Reason})
+			l.outbox.propose(replica.EndJob{Job: kn.id, Reason: v.Reason})
 		}
 		return
 	}
@@ -151,54 +159,20 @@ func (l *Leader) plan() {
 	switch v.Why {
 	case ForHolders:
 		for _, n := range v.WaitFor {
-			l.known.miss(n)
+			kn.miss(n)
 		}
 		l.outbox.wakeAt(v.Until)
 	case ForRanks:
-		l.mirror(v.Scarce)
+		l.closing.mirror(&l.outbox, v.Scarce)
 	case ForAcks, ForScan: // what comes of them is an event, or overdue's
 	}
-}
-
-// mirror has the generation that the job is to resume at copied while it waits for processes. What was sealed last may lie on its
-// node alone, since the fence came before its push; the wait takes as long as a program takes to start, or a node to be replaced,
-// and a further fault in it must not cost the step.
-func (l *Leader) mirror(g replica.Generation) {
-	if l.known.job.Phase == replica.Closed && !g.IsZero() && g != l.closing.mirrored {
-		l.closing.mirrored = g
-		l.outbox.send(Mirror{g})
-	}
-}
-
-// scanRetry is how long after a scan of the durable tier that failed the next one is asked for: what ails a disk or a mount
-// takes a person, and each try costs the file system.
-const scanRetry = 5 * time.Second
-
-// scan asks for the durable tier's contents, again if no answer came or it could not be read.
-func (l *Leader) scan() {
-	if l.closing.scanned {
-		return
-	}
-	if l.known.now < l.closing.scanNext {
-		l.outbox.wakeAt(l.closing.scanNext)
-		return
-	}
-	l.closing.scanNext = l.known.now + l.known.bound(AwaitDisk)
-	l.outbox.wakeAt(l.closing.scanNext)
-	l.outbox.send(ScanDurable{})
-}
-
-// capturing is a capture of the survivors' live state that was asked for.
-type capturing struct {
-	asked bool
-	gen   replica.Generation
-	at    time.Duration
 }
 
 // captureLive asks the survivors to capture their live state where all of them stand whole at one step that is newer than
 // the best eligible generation and would then be eligible (protocol section 6, settle), and waits for them to begin. Once they copy, their
 // daemons are not settled, and the plan waits for that; one without a free slot never begins.
 func (l *Leader) captureLive() (waiting bool) {
+	kn := &l.known
 	in := l.input()
 	if _, wait := in.waitForAcks(); wait {
 		return false
@@ -208,98 +182,59 @@ func (l *Leader) captureLive() (waiting bool) {
 		if !ok {
 			return false
 		}
-		l.closing.capture = capturing{asked: true, gen: g, at: l.known.now}
+		l.closing.capture = capturing{asked: true, gen: g, at: kn.now}
 		l.outbox.send(Capture{g})
 	}
-	best, _, found := in.stock().newest(l.known.job)
+	best, _, found := in.stock().newest(kn.job)
 	if found && newer(best, l.closing.capture.gen) <= 0 && in.allCaptured(l.closing.capture.gen) {
 		return false
 	}
-	until := l.closing.capture.at + l.known.bound(AwaitCapture)
+	until := l.closing.capture.at + kn.bound(AwaitCapture)
 	l.outbox.wakeAt(until)
-	return l.known.now < until
+	return kn.now < until
 }
 
-// capturable is the step at which all survivors stand whole, if its capture would give a newer eligible generation.
-func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
-	j, st := in.record(), in.stock()
-	groups := make(map[replica.GroupID][]replica.Rank) // survivors of each
-	for r := range j.Ranks {
-		rank := replica.Rank(r)
-		if j.vacant(rank) {
-			continue
-		}
-		rep, here := in.rank(rank)
-		live := rep.Live.Generation()
-		switch {
-		case here && !survivor(rep):
-			continue
-		case !here || !rep.Whole || !rep.Stopped || len(groups) > 0 && live != g:
-			return g, false
-		}
-		g = live
-		groups[j.Layout.Groups[r]] = append(groups[j.Layout.Groups[r]], rank)
+// growing has the ranks of a job that grows seal their step, and plans to go on from there. It ends no job: what does not work out is a fault.
+func (l *Leader) growing() {
+	l.overdue()
+	if _, v := l.input().decide(); v.dispute != nil {
+		l.blameGrowth(v.dispute)
+		return
 	}
-	if len(groups) == 0 || !eligible(j.Job, g) {
-		return g, false
-	}
-	best, _, found := st.newest(j)
-	if found && newer(g, best) >= 0 {
-		return g, false
-	}
-	// A capture goes into a slot that holds neither of these.
-	if kept := map[replica.Generation]bool{j.Committed: true, best: true}; len(kept) >= max(2, j.Options.Slots) {
-		return g, false
-	}
-	lone := false // a group would have one producer to speak for it
-	for _, p := range parts(j.Layout) {
-		if p.Kind != replica.ReplicatedPart {
-			if len(st[g][p]) == 0 {
-				return g, false
-			}
-			continue
-		}
-		group := replica.GroupID(p.Index)
-		if len(st[g][p]) == 0 && len(groups[group]) == 0 {
-			return g, false
-		}
-		lone = lone || st.voices(g, p, groups[group]) < min(2, len(j.membersOf(group)))
-	}
-	return g, !lone || !j.Options.RequireVotes && !(found && nearEnough(j.Job, g, best))
+	l.plan()
 }
 
-// voices counts the ranks that have sealed a part of g themselves, or will.
-func (st stock) voices(g replica.Generation, p replica.Part, will []replica.Rank) int {
-	speak := make(map[replica.Rank]bool)
-	for _, r := range will {
-		speak[r] = true
+// blameGrowth takes a growth back in which the ranks of a group don't have the same bytes in their new regions.
+func (l *Leader) blameGrowth(d *dispute) {
+	kn := &l.known
+	regions, done := l.trust.nameRegions(d)
+	if !done {
+		l.outbox.note("waiting", d.String()+"; the two daemons compare its regions", map[string]string{"why": "regions"})
+		return
 	}
-	for _, c := range st[g][p] {
-		if c.produced() {
-			speak[c.held.Rank] = true
-		}
-	}
-	return len(speak)
+	r := d.between[1].held.Rank
+	kn.learnFault(replica.Fault{Epoch: kn.job.Epoch, Kind: replica.Exception, Rank: r, Incarnation: kn.job.Ranks[r].Incarnation,
+		Detail: fmt.Sprintf("growth at step %d: %v differs between ranks %d and %d: %s; remedy: give the new regions the same bytes on all ranks of the group before the growth", kn.job.Growth.Step, d.part, d.between[0].held.Rank, r, regions)})
+	l.assertFaults()
 }
 
-// survivor tells whether a process has state of an opened epoch; one that claimed its rank since the fault has none yet.
-func survivor(rep replica.RankReport) bool { return rep.Loaded != 0 && rep.Loaded == rep.Live.Epoch() }
-
-// allCaptured tells whether every survivor holds its replicated part of g in its own arena.
-func (in *PlanInput) allCaptured(g replica.Generation) bool {
-	held := make(map[replica.Rank]bool)
-	for p, copies := range in.stock()[g] {
-		for _, c := range copies {
-			if p.Kind == replica.ReplicatedPart && !c.held.Mirror {
-				held[c.held.Rank] = true
-			}
+// excuse takes the newest recovery out of the budget where a rank at fault lies on a node that is short of something: a want passes, and is
+// nobody's failure. The node reports the want while it lasts and shortly after, so a later word of it still counts.
+func (l *Leader) excuse() {
+	kn := &l.known
+	if l.excused == kn.job.ClosedEpoch || !kn.awaitsNodes() {
+		return
+	}
+	in := l.input()
+	for _, f := range kn.job.Faults {
+		if f.OfNode() || kn.stale(f) {
+			continue
+		}
+		if n := kn.job.Ranks[f.Rank].Node; in.Reports[n].Short != "" {
+			l.excused = kn.job.ClosedEpoch
+			kn.clocks.EndAll(func(k replica.Clock) bool { return k.Kind == clockRecovered && k.Epoch == kn.job.ClosedEpoch })
+			kn.clocks.endTold(func(k replica.Clock) bool { return k.Kind == clockRecovered && k.Epoch == kn.job.ClosedEpoch })
+			return
 		}
 	}
-	for r := range in.Job.Ranks {
-		rep, here := in.rank(replica.Rank(r))
-		if here && survivor(rep) && !held[rep.Rank] {
-			return false
-		}
-	}
-	return true
 }

@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/replicad/replicad/replica"
@@ -162,4 +163,34 @@ func subjectOf(f replica.Fault) faultKey {
 	k := keyOf(f)
 	k.kind = 0
 	return k
+}
+
+// faultKey tells faults apart: one per subject, life of it and kind.
+type faultKey struct {
+	kind            replica.FaultKind
+	rank            replica.Rank
+	incarnation     replica.Incarnation
+	node            replica.NodeName
+	nodeIncarnation replica.NodeIncarnation
+}
+
+func (k faultKey) String() string {
+	if k.node != "" {
+		return fmt.Sprintf("%v of %s %d", k.kind, k.node, k.nodeIncarnation)
+	}
+	return fmt.Sprintf("%v of rank %d incarnation %d", k.kind, k.rank, k.incarnation)
+}
+
+func keyOf(f replica.Fault) faultKey {
+	return faultKey{f.Kind, f.Rank, f.Incarnation, f.Node, f.NodeIncarnation}
+}
+
+// index enters what a report says of the processes that hold the ranks of a node.
+func index(by []*replica.RankReport, rep replica.NodeReport, here func(replica.Claimed) bool, ranks []replica.Claimed) {
+	for i := range rep.Ranks {
+		rr := &rep.Ranks[i]
+		if int(rr.Rank) < len(ranks) && by[rr.Rank] == nil && ranks[rr.Rank].Incarnation == rr.Incarnation && here(ranks[rr.Rank]) {
+			by[rr.Rank] = rr
+		}
+	}
 }

@@ -16,19 +16,6 @@ const (
 	failedShown = 256
 )
 
-// dispute is an initial state that ranks of a group sealed differently.
-type dispute struct {
-	part    replica.Part
-	gen     replica.Generation
-	between [2]sealed // the lowest rank's, and the first that differs from it
-	roots   string    // of all who sealed it
-}
-
-func (d *dispute) String() string {
-	a, b := d.between[0], d.between[1]
-	return fmt.Sprintf("initial state of %v differs between rank %d (%s) and rank %d (%s)", d.part, a.held.Rank, a.holder.Node, b.held.Rank, b.holder.Node)
-}
-
 // naming is the search for the regions of a dispute: both daemons hash theirs and say so. For that the whole part is read once more, at some
 // GB/s; a program that does not broadcast its state has to be mended anyway.
 type naming struct {
@@ -42,6 +29,7 @@ type naming struct {
 
 // nameRegions says in which regions a disputed state differs, or why nobody knows; done is false while it is waited for.
 func (tr *trust) nameRegions(d *dispute) (text string, done bool) {
+	kn := tr.known
 	n := &tr.naming
 	if n.gen != d.gen || n.between != d.between {
 		*n = naming{gen: d.gen, between: d.between}
@@ -52,14 +40,16 @@ func (tr *trust) nameRegions(d *dispute) (text string, done bool) {
 			tr.outbox.send(AskRegions{Node: s.holder.Node, Rank: s.held.Rank, Generation: d.gen, Part: d.part, Root: s.held.Root})
 		}
 	}
-	n.until = tr.known.clocks.Since(tr.known.now, replica.Clock{Kind: clockRegions, Epoch: d.gen.Epoch, Part: d.part, Of: uint64(d.gen.Step)}) + tr.known.bound(AwaitRegions)
+	n.until = kn.clocks.Since(kn.now, replica.Clock{Kind: clockRegions, Epoch: d.gen.Epoch, Part: d.part,
+		Of: uint64(d.gen.Step)}) + kn.bound(AwaitRegions)
 	n.open = false
 	for i, s := range n.between {
 		switch {
 		case n.said[i] != nil && n.said[i].Failed != "":
 			return fmt.Sprintf("in which region is not known: node %s: %s", s.holder.Node, n.said[i].Failed), true
-		case n.said[i] == nil && tr.known.now >= n.until:
-			return fmt.Sprintf("in which region is not known: node %s has not said within %v what its regions hash to", s.holder.Node, tr.known.bound(AwaitRegions)), true
+		case n.said[i] == nil && kn.now >= n.until:
+			return fmt.Sprintf("in which region is not known: node %s has not said within %v what its regions hash to", s.holder.Node,
+				kn.bound(AwaitRegions)), true
 		}
 	}
 	if n.said[0] == nil || n.said[1] == nil {

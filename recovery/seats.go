@@ -10,7 +10,7 @@ import (
 // seats is what nodes offer a job, less what was offered of it, counted once a step and kept while the step makes offers: a look at one
 // place for one rank then costs the same however many ranks and nodes there are.
 type seats struct {
-	l        *Leader
+	of       *seating
 	in       *PlanInput
 	starting map[replica.Rank][]replica.NodeName // nodes that run a process for the rank which has not attached, by name
 	berths   map[replica.NodeName]*berth
@@ -49,12 +49,13 @@ type domain struct {
 }
 
 // seats counts what is on offer in this step.
-func (l *Leader) seats(in *PlanInput) *seats {
-	if l.seated != nil {
-		return l.seated
+func (se *seating) seats(in *PlanInput) *seats {
+	if se.seated != nil {
+		return se.seated
 	}
-	s := &seats{l: l, in: in, starting: make(map[replica.Rank][]replica.NodeName), berths: make(map[replica.NodeName]*berth, len(in.Nodes))}
-	l.seated = s
+	s := &seats{of: se, in: in, starting: make(map[replica.Rank][]replica.NodeName),
+		berths: make(map[replica.NodeName]*berth, len(in.Nodes))}
+	se.seated = s
 	for n := range in.Nodes {
 		rep, connected := in.current(n)
 		s.berths[n] = &berth{name: n, report: rep, connected: connected, left: rep.Offers, at: -1}
@@ -67,7 +68,7 @@ func (l *Leader) seats(in *PlanInput) *seats {
 	for _, names := range s.starting {
 		slices.Sort(names)
 	}
-	for r, o := range l.offers {
+	for r, o := range se.offers {
 		if b := s.berths[o.node]; b != nil && !s.starts(o.node, r) { // one that was taken up is no longer among the offers of the node
 			b.left--
 		}
@@ -84,7 +85,7 @@ func (s *seats) list(b *berth) {
 	if b.report.Spare {
 		open = &s.open[1]
 	}
-	switch want := b.left > 0 && b.connected && s.l.known.admissible(b.name); {
+	switch want := b.left > 0 && b.connected && s.of.known.admissible(b.name); {
 	case want && b.at < 0:
 		b.at = len(*open)
 		*open = append(*open, b)
@@ -139,8 +140,8 @@ func (s *seats) count(r replica.Rank, o *offering, by int) {
 		b.left -= by
 		s.list(b)
 	}
-	if s.placed && s.l.known.job.vacant(r) {
-		s.crowd(b, s.l.known.job.Layout.Groups[r], by)
+	if s.placed && s.of.known.job.vacant(r) {
+		s.crowd(b, s.of.known.job.Layout.Groups[r], by)
 	}
 }
 
@@ -175,17 +176,17 @@ func (s *seats) place() {
 			}
 		}
 	}
-	for m, c := range s.l.known.job.Ranks {
+	for m, c := range s.of.known.job.Ranks {
 		rank, on := replica.Rank(m), c.Node
-		if s.l.known.job.vacant(rank) {
-			o := s.l.offers[rank]
+		if s.of.known.job.vacant(rank) {
+			o := s.of.offers[rank]
 			if o == nil || o.node == "" {
 				continue
 			}
 			on = o.node // where it is about to be
 		}
 		if b := s.berths[on]; b != nil {
-			s.crowd(b, s.l.known.job.Layout.Groups[m], 1)
+			s.crowd(b, s.of.known.job.Layout.Groups[m], 1)
 		}
 	}
 }
@@ -220,8 +221,8 @@ func (s *seats) best(r replica.Rank, spares bool, out func(replica.NodeName) boo
 	if spares {
 		lists = s.open[:]
 	}
-	group := s.l.known.job.Layout.Groups[r]
-	weight := newWeigher(s.l.known.job.ID, replica.OfRank(r))
+	group := s.of.known.job.Layout.Groups[r]
+	weight := newWeigher(s.of.known.job.ID, replica.OfRank(r))
 	var best seat
 	found := false
 	for _, list := range lists {
@@ -233,7 +234,7 @@ func (s *seats) best(r replica.Rank, spares bool, out func(replica.NodeName) boo
 			if out(b.name) {
 				continue
 			}
-			p := seat{node: b.name, shared: s.harm(b, group), class: b.class(s.l.known.job, group), load: b.load}
+			p := seat{node: b.name, shared: s.harm(b, group), class: b.class(s.of.known.job, group), load: b.load}
 			crude := 1
 			if found {
 				crude = p.cruder(best)

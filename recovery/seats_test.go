@@ -24,13 +24,13 @@ func (l *slow) fillRanks() {
 	for r := range l.known.job.Ranks {
 		rank := replica.Rank(r)
 		if !slowVacant(l.known.job.Job, rank) {
-			delete(l.offers, rank)
+			delete(l.seating.offers, rank)
 			continue
 		}
-		o := l.offers[rank]
+		o := l.seating.offers[rank]
 		if o == nil || o.expect != l.known.job.Ranks[r].Incarnation {
 			o = &offering{expect: l.known.job.Ranks[r].Incarnation, since: l.known.now, again: l.known.now + l.known.t.Claim}
-			l.offers[rank] = o
+			l.seating.offers[rank] = o
 		}
 		if !l.offer(in, rank, o) {
 			idle = append(idle, rank)
@@ -85,7 +85,7 @@ func (l *slow) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 	if !ok {
 		l.outbox.wakeAt(o.since + launcherPatience)
 		l.outbox.wakeAt(o.again)
-		return l.known.now < o.since+launcherPatience || o.failed > 0 && l.known.now < o.again || l.linksSoon(in, l.known.job.Ranks[r].Node)
+		return l.known.now < o.since+launcherPatience || o.failed > 0 && l.known.now < o.again || l.seating.linksSoon(in, l.known.job.Ranks[r].Node)
 	}
 	o.node, o.at = n, l.known.now
 	l.outbox.wakeAt(l.known.now + l.known.t.Claim)
@@ -101,7 +101,7 @@ func (l *slow) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.Nod
 		case !l.known.admissible(home.Node):
 		case connected && l.free(in, home.Node) > 0:
 			return home.Node, true
-		case connected && l.known.now < o.since+launcherPatience, l.linksSoon(in, home.Node):
+		case connected && l.known.now < o.since+launcherPatience, l.seating.linksSoon(in, home.Node):
 			return "", false
 		}
 	}
@@ -139,7 +139,7 @@ func (l *slow) underWay(in *PlanInput, r replica.Rank, o *offering) replica.Node
 
 func (l *slow) free(in *PlanInput, n replica.NodeName) int {
 	free := in.Reports[n].Offers
-	for r, o := range l.offers {
+	for r, o := range l.seating.offers {
 		if o.node == n && !slowStarting(in, n, r) { // one that was taken up is no longer among the offers of the node
 			free--
 		}
@@ -159,10 +159,10 @@ func (l *slow) seat(in *PlanInput, r replica.Rank, n replica.NodeName, rep repli
 	for m, c := range l.known.job.Ranks {
 		rank := replica.Rank(m)
 		switch {
-		case rank == r || slowVacant(l.known.job.Job, rank) && (l.offers[rank] == nil || l.offers[rank].node == ""):
+		case rank == r || slowVacant(l.known.job.Job, rank) && (l.seating.offers[rank] == nil || l.seating.offers[rank].node == ""):
 			continue
 		case slowVacant(l.known.job.Job, rank):
-			c.Node = l.offers[rank].node // where it is about to be
+			c.Node = l.seating.offers[rank].node // where it is about to be
 		}
 		if c.Node == n {
 			s.load++
@@ -227,12 +227,14 @@ func slowShared(nodes map[replica.NodeName]replica.Node, n replica.Node, others 
 func copied(l *Leader) *Leader {
 	c := *l
 	c.outbox.known = &c.known
-	c.outbox.effects, c.in, c.known.owned, c.seated = nil, nil, nil, nil
-	c.outbox.noted, c.offers = maps.Clone(l.outbox.noted), map[replica.Rank]*offering{}
-	for r, o := range l.offers {
+	c.seating.known, c.seating.outbox, c.trust.known, c.trust.outbox = &c.known, &c.outbox, &c.known, &c.outbox
+	c.ending = ending{known: &c.known, outbox: &c.outbox}
+	c.outbox.effects, c.in, c.known.owned, c.seating.seated = nil, nil, nil, nil
+	c.outbox.noted, c.seating.offers = maps.Clone(l.outbox.noted), map[replica.Rank]*offering{}
+	for r, o := range l.seating.offers {
 		was := *o
 		was.tried = maps.Clone(o.tried)
-		c.offers[r] = &was
+		c.seating.offers[r] = &was
 	}
 	return &c
 }
@@ -306,11 +308,11 @@ func TestSeatsAgainstSlow(t *testing.T) {
 				l.learn(Report{rep})
 			}
 			twin := copied(l)
-			l.outbox.effects, l.outbox.wake, l.in, l.known.owned, l.seated = nil, -1, nil, nil, nil
+			l.outbox.effects, l.outbox.wake, l.in, l.known.owned, l.seating.seated = nil, -1, nil, nil, nil
 			twin.outbox.wake = -1
-			l.fillRanks()
+			l.seating.fillRanks(l.input())
 			(&slow{twin}).fillRanks()
-			if !reflect.DeepEqual(l.outbox.effects, twin.outbox.effects) || l.outbox.wake != twin.outbox.wake || !reflect.DeepEqual(l.offers, twin.offers) {
+			if !reflect.DeepEqual(l.outbox.effects, twin.outbox.effects) || l.outbox.wake != twin.outbox.wake || !reflect.DeepEqual(l.seating.offers, twin.seating.offers) {
 				t.Fatalf("seed %d, step %d:\n%+v, wakes at %v\nlooking at everything\n%+v, wakes at %v\njob %+v\nreports %+v", seed, step, l.outbox.effects, l.outbox.wake, twin.outbox.effects, twin.outbox.wake, *l.known.job.Job, l.known.reports)
 			}
 			for _, e := range l.outbox.effects {

@@ -22,7 +22,8 @@ type stage struct {
 func (kn *known) learnStage(first bool) {
 	s := &kn.stage
 	if j := kn.job; first || s.epoch != j.Epoch || s.closed != j.ClosedEpoch || s.phase != j.Phase {
-		*s = stage{epoch: j.Epoch, closed: j.ClosedEpoch, phase: j.Phase, at: kn.now, found: first, words: make(map[replica.NodeName]time.Duration)}
+		*s = stage{epoch: j.Epoch, closed: j.ClosedEpoch, phase: j.Phase, at: kn.now, found: first,
+			words: make(map[replica.NodeName]time.Duration)}
 	}
 }
 

@@ -338,26 +338,3 @@ func (tr *trust) learnStalled(ev Stalled) {
 		tr.shunned = tr.shunned.with(ev)
 	}
 }
-
-// Elsewhere names the node that would mirror a part instead of another one; false: none can.
-func (l *Leader) Elsewhere(part replica.Part, from replica.NodeName) (to replica.NodeName, ok bool) {
-	if l.known.job == nil || l.known.job.Phase != replica.Open {
-		return "", false
-	}
-	byRank, byGroup := l.mirrorsWith(l.trust.shunned.with(Stalled{Epoch: l.known.job.Epoch, Part: part, Node: from}))
-	was, is := at(l.known.job.Mirrors, int(part.Index)), at(byRank, int(part.Index))
-	if part.Kind != replica.PrivatePart {
-		was, is = at(l.known.job.GroupMirrors, int(part.Index)), at(byGroup, int(part.Index))
-	}
-	i := slices.IndexFunc(is, func(n replica.NodeName) bool { return !slices.Contains(was, n) })
-	if i < 0 || slices.Contains(is, from) {
-		return "", false
-	}
-	return is[i], true
-}
-
-// mirrorsWith places the mirrors of a job that trains.
-func (l *Leader) mirrorsWith(s shunned) (byRank, byGroup [][]replica.NodeName) {
-	return PlaceMirrors(Placement{Job: l.known.id, Layout: l.known.job.Layout, Ranks: l.known.job.Ranks, Nodes: l.known.nodes, Usable: l.known.standing(l.input().usable()), Copies: minCopies(l.known.job.Options),
-		Mirrors: l.known.job.Mirrors, GroupMirrors: l.known.job.GroupMirrors, Misfit: l.misfit, Shuns: func(p replica.Part, n replica.NodeName) bool { return s.has(l.known.job.Epoch, p, n) }})
-}

@@ -65,50 +65,23 @@ func (in *PlanInput) answered(n replica.NodeName) (replica.NodeReport, bool) {
 
 // usable are the nodes that may take mirrors: they answer and nothing is held against them.
 func (in *PlanInput) usable() map[replica.NodeName]bool {
-	if in.use != nil {
-		return in.use
+	if in.counted.use != nil {
+		return in.counted.use
 	}
-	in.use = make(map[replica.NodeName]bool)
+	in.counted.use = make(map[replica.NodeName]bool)
 	for n, node := range in.Nodes {
 		_, ok := in.current(n)
-		in.use[n] = ok && in.record().admits(replica.Holder{Node: n, Incarnation: node.Incarnation})
+		in.counted.use[n] = ok && in.record().admits(replica.Holder{Node: n, Incarnation: node.Incarnation})
 	}
-	return in.use
+	return in.counted.use
 }
 
 // record is the job with what follows from it.
 func (in *PlanInput) record() *record {
-	if in.rec == nil {
-		in.rec = newRecord(in.Job)
+	if in.counted.rec == nil {
+		in.counted.rec = newRecord(in.Job)
 	}
-	return in.rec
-}
-
-// copyOf is a copy of a part under one root.
-type copyOf struct {
-	part replica.Part
-	root replica.Digest
-}
-
-// holding names the nodes that may take mirrors and hold a part of a generation, in the order of their names.
-func (in *PlanInput) holding(part replica.Part, g replica.Generation, root replica.Digest) []replica.Holder {
-	if in.holders == nil || in.heldOf != g {
-		in.holders, in.heldOf = make(map[copyOf][]replica.Holder), g
-		usable := in.usable()
-		for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
-			if !usable[n] {
-				continue
-			}
-			rep := in.Reports[n]
-			for _, h := range rep.Parts {
-				c := copyOf{h.Part, h.Root}
-				if have := in.holders[c]; h.Generation == g && (len(have) == 0 || have[len(have)-1] != rep.Holder) {
-					in.holders[c] = append(have, rep.Holder)
-				}
-			}
-		}
-	}
-	return in.holders[copyOf{part, root}]
+	return in.counted.rec
 }
 
 // sealed is one sealed copy of a part.
@@ -121,11 +94,11 @@ type sealed struct {
 type stock map[replica.Generation]map[replica.Part][]sealed
 
 func (in *PlanInput) stock() stock {
-	if in.stocked != nil {
-		return in.stocked
+	if in.counted.stock != nil {
+		return in.counted.stock
 	}
 	j, st := in.record(), make(stock)
-	in.stocked = st
+	in.counted.stock = st
 	names := make([]replica.NodeName, 0, len(in.Nodes))
 	for n := range in.Nodes {
 		names = append(names, n)

@@ -29,29 +29,31 @@ func (w *writes) learn(ev Writing, now time.Duration) {
 }
 
 // waitsForSlots are the durable writes that hold the slots which the next commit lacks.
-func (l *Leader) waitsForSlots(now time.Duration) (out []waiting) {
-	if l.known.job.Writer == nil {
+func (en *ending) waitsForSlots(now time.Duration) (out []waiting) {
+	kn := en.known
+	if kn.job.Writer == nil {
 		return nil
 	}
-	parts := slices.SortedFunc(maps.Keys(l.writes), func(a, b replica.Part) int {
+	parts := slices.SortedFunc(maps.Keys(en.writes), func(a, b replica.Part) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Index, b.Index))
 	})
 	for _, p := range parts {
-		w := l.writes[p]
-		if w.Generation != l.known.job.Writer.Generation || now-w.at > writingFresh || w.at <= l.pace.at && l.pace.epoch == l.known.job.Epoch {
+		w := en.writes[p]
+		if w.Generation != kn.job.Writer.Generation || now-w.at > writingFresh || w.at <= en.pace.at && en.pace.epoch == kn.job.Epoch {
 			continue // it is over, or something was committed since
 		}
 		out = append(out, waiting{kind: AwaitSlot, node: w.Node, since: w.at - w.Late, until: never, what: fmt.Sprintf("step %d, %v", w.Generation.Step, p),
-			why: fmt.Sprintf(", %d steps; %d MiB of it are written", l.uncommitted(), w.Bytes>>20)})
+			why: fmt.Sprintf(", %d steps; %d MiB of it are written", en.uncommitted(), w.Bytes>>20)})
 	}
 	return out
 }
 
 // uncommitted is how many steps ranks have made since the commit.
-func (l *Leader) uncommitted() replica.Step {
-	made := l.known.job.Position.Step
-	for _, rep := range l.known.reports {
-		made = max(made, Made(l.known.job.Job, l.known.job.Epoch, rep.Ranks))
+func (en *ending) uncommitted() replica.Step {
+	kn := en.known
+	made := kn.job.Position.Step
+	for _, rep := range kn.reports {
+		made = max(made, Made(kn.job.Job, kn.job.Epoch, rep.Ranks))
 	}
-	return made - l.known.job.Position.Step
+	return made - kn.job.Position.Step
 }
