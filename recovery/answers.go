@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/place"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -85,9 +87,9 @@ func (l *Leader) Elsewhere(part replica.Part, from replica.NodeName) (to replica
 		return "", false
 	}
 	byRank, byGroup := l.mirrorsWith(l.trust.shunned.with(Stalled{Epoch: kn.job.Epoch, Part: part, Node: from}))
-	was, is := at(kn.job.Mirrors, int(part.Index)), at(byRank, int(part.Index))
+	was, is := place.At(kn.job.Mirrors, int(part.Index)), place.At(byRank, int(part.Index))
 	if part.Kind != replica.PrivatePart {
-		was, is = at(kn.job.GroupMirrors, int(part.Index)), at(byGroup, int(part.Index))
+		was, is = place.At(kn.job.GroupMirrors, int(part.Index)), place.At(byGroup, int(part.Index))
 	}
 	i := slices.IndexFunc(is, func(n replica.NodeName) bool { return !slices.Contains(was, n) })
 	if i < 0 || slices.Contains(is, from) {
@@ -103,7 +105,7 @@ func (l *Leader) Unattended() bool {
 		return false
 	}
 	for n := range l.known.up {
-		if _, ok := l.input().current(n); !ok {
+		if _, ok := l.input().Current(n); !ok {
 			return false
 		}
 	}
@@ -111,9 +113,9 @@ func (l *Leader) Unattended() bool {
 }
 
 // unattended is the same by the word of the nodes that have said something.
-func unattended(in *PlanInput) bool {
+func unattended(in *plan.Input) bool {
 	for n := range in.Nodes {
-		rep, ok := in.current(n)
+		rep, ok := in.Current(n)
 		if ok && (rep.Launchers > 0 || rep.Offers > 0 || len(rep.Starting) > 0 || slices.ContainsFunc(rep.Ranks, func(r replica.RankReport) bool { return r.Alive })) {
 			return false
 		}
@@ -122,11 +124,11 @@ func unattended(in *PlanInput) bool {
 }
 
 // Known is what the planner would get now, for Survives, beside the Leader's goroutine too; ok is false before the first change of the job.
-func (l *Leader) Known() (in PlanInput, ok bool) {
+func (l *Leader) Known() (in plan.Input, ok bool) {
 	if l.known.job == nil {
 		return in, false
 	}
-	in = *l.input().fresh(l.known.job.Job)
+	in = *l.input().Fresh(l.known.job.Job)
 	in.AwaySince, in.Misfit = nil, nil // these change with the Leader
 	return in, true
 }

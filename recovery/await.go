@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -32,7 +33,7 @@ func (l *Leader) waits(now time.Duration) []waiting {
 }
 
 // waitsForPlan are what the planner waits for but acknowledgements and ranks.
-func (l *Leader) waitsForPlan(in *PlanInput, now time.Duration) (out []waiting) {
+func (l *Leader) waitsForPlan(in *plan.Input, now time.Duration) (out []waiting) {
 	kn := &l.known
 	if at, ok := kn.clocks.At(replica.Clock{Kind: clockAlone}); ok && kn.job.Phase == replica.Opening && unattended(in) {
 		out = append(out, waiting{kind: AwaitLauncher, since: at, until: never})
@@ -42,11 +43,11 @@ func (l *Leader) waitsForPlan(in *PlanInput, now time.Duration) (out []waiting) 
 	}
 	v := &l.verdict
 	switch {
-	case v.Kind == Wait && v.Why == ForHolders:
+	case v.Kind == plan.Wait && v.Why == plan.ForHolders:
 		for _, n := range v.WaitFor {
 			out = append(out, waiting{kind: AwaitHolder, node: n, since: in.AwaySince[n], until: never})
 		}
-	case v.Kind == Wait && v.Why == ForScan:
+	case v.Kind == plan.Wait && v.Why == plan.ForScan:
 		what := "it is being searched"
 		if l.closing.unread != "" {
 			what = "it can't be read, and is tried again: " + l.closing.unread
@@ -55,7 +56,7 @@ func (l *Leader) waitsForPlan(in *PlanInput, now time.Duration) (out []waiting) 
 	case l.trust.naming.open:
 		for i, s := range l.trust.naming.between {
 			if l.trust.naming.said[i] == nil {
-				out = append(out, waiting{kind: AwaitRegions, node: s.holder.Node, until: never, what: s.held.Part.String()})
+				out = append(out, waiting{kind: AwaitRegions, node: s.Holder.Node, until: never, what: s.Held.Part.String()})
 			}
 		}
 	}
@@ -63,18 +64,18 @@ func (l *Leader) waitsForPlan(in *PlanInput, now time.Duration) (out []waiting) 
 }
 
 // waitsForRest are the ranks without a process, and the processes that are not at rest.
-func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
+func (l *Leader) waitsForRest(in *plan.Input) (out []waiting) {
 	kn := &l.known
 	j := kn.job
-	first, short := in.opens(), in.shortages()
+	first, short := in.Opens(), in.Shortages()
 	all, moved, stopped := true, time.Duration(0), false
 	for r := range j.Ranks {
 		rank := replica.Rank(r)
-		if j.vacant(rank) {
+		if j.Vacant(rank) {
 			out, all = append(out, l.seating.waitForProcess(in, rank, short)), false
 			continue
 		}
-		rep := in.said()[r]
+		rep := in.Said()[r]
 		if rep == nil || !rep.Alive || first && j.ClosedEpoch >= j.Epoch {
 			all = false
 			continue // its node is waited for, its death is a fault, or another epoch is minted first
@@ -82,7 +83,7 @@ func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
 		s := kn.signs[rank]
 		all, moved = all && rep.Attached, max(moved, s.at)
 		seen := replica.Clock{Kind: clockSeen, Epoch: j.Epoch, Rank: rank, Of: uint64(s.of)}
-		if rep.Attached && (rep.Stopped && !first || in.sealedInitial(*rep)) || s.of != rep.Incarnation {
+		if rep.Attached && (rep.Stopped && !first || in.SealedInitial(*rep)) || s.of != rep.Incarnation {
 			kn.clocks.endOwn(seen)
 			continue
 		}
@@ -108,7 +109,7 @@ func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
 	if first && all { // who waits for another rank's process can't get on; nor who waits for one that is stopped
 		for i := range out {
 			if out[i].kind == AwaitSeal && (out[i].halted || !stopped) {
-				out[i].until = moved + kn.bound(AwaitSeal) + kn.origin(in.said()[out[i].rank])
+				out[i].until = moved + kn.bound(AwaitSeal) + kn.origin(in.Said()[out[i].rank])
 			}
 		}
 	}
@@ -116,7 +117,7 @@ func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
 }
 
 // waitsForLoads are who the planned epoch waits for.
-func (l *Leader) waitsForLoads(in *PlanInput, now time.Duration) (out []waiting) {
+func (l *Leader) waitsForLoads(in *plan.Input, now time.Duration) (out []waiting) {
 	kn := &l.known
 	p := kn.job.Plan
 	if p == nil {
@@ -125,9 +126,9 @@ func (l *Leader) waitsForLoads(in *PlanInput, now time.Duration) (out []waiting)
 	named, what := make(map[replica.NodeName]bool), p.Generation.String()
 	loaded := kn.stageAt()
 	for r, c := range kn.job.Ranks {
-		rank, rep := replica.Rank(r), in.said()[r]
+		rank, rep := replica.Rank(r), in.Said()[r]
 		s := kn.signs[rank]
-		_, here := in.current(c.Node)
+		_, here := in.Current(c.Node)
 		switch {
 		case rep != nil && rep.Loaded == p.Epoch && rep.Alive && rep.Attached:
 			loaded = max(loaded, s.at)
@@ -150,7 +151,7 @@ func (l *Leader) waitsForLoads(in *PlanInput, now time.Duration) (out []waiting)
 }
 
 // waitsForSteps are who holds up the ranks of an open epoch, and its commits.
-func (l *Leader) waitsForSteps(in *PlanInput, now time.Duration) (out []waiting) {
+func (l *Leader) waitsForSteps(in *plan.Input, now time.Duration) (out []waiting) {
 	kn := &l.known
 	still, stuck := kn.standStill(in, now)
 	for i := range still {
@@ -161,9 +162,9 @@ func (l *Leader) waitsForSteps(in *PlanInput, now time.Duration) (out []waiting)
 	}
 	away := make(map[replica.NodeName][]replica.Rank)
 	for r, c := range kn.job.Ranks {
-		rank, rep := replica.Rank(r), in.said()[r]
+		rank, rep := replica.Rank(r), in.Said()[r]
 		s := kn.signs[rank]
-		switch _, here := in.current(c.Node); {
+		switch _, here := in.Current(c.Node); {
 		case kn.left(rank):
 		case !here && !kn.up[c.Node] && c.Incarnation != 0:
 			away[c.Node] = append(away[c.Node], rank)
@@ -175,7 +176,7 @@ func (l *Leader) waitsForSteps(in *PlanInput, now time.Duration) (out []waiting)
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(away)) {
-		w := waiting{kind: AwaitNode, node: n, since: kn.goneAt(n), until: never, what: fmt.Sprint(rankList(away[n]))}
+		w := waiting{kind: AwaitNode, node: n, since: kn.goneAt(n), until: never, what: fmt.Sprint(plan.RankList(away[n]))}
 		if stuck || l.seating.seatsBesides(in, n) >= len(away[n]) {
 			w.until = notBefore(kn.began, w.since+kn.bound(AwaitNode), min(kn.bound(AwaitNode), kn.t.Ack))
 		} else {
@@ -184,23 +185,6 @@ func (l *Leader) waitsForSteps(in *PlanInput, now time.Duration) (out []waiting)
 		out = append(out, w)
 	}
 	return out
-}
-
-// waitsForEnd are what a job waits for whose ranks have all left.
-func (en *ending) waitsForEnd() []waiting {
-	kn := en.known
-	last, held, all := en.parted()
-	switch {
-	case !all || en.parting.epoch != kn.job.Epoch:
-		return nil
-	case !en.complete():
-		return []waiting{{kind: AwaitCommit, since: partedAt(&kn.clocks, kn.now, kn.job.Epoch), until: never,
-			what: fmt.Sprint(min(last, held))}}
-	case kn.job.Undurable() && !en.writesOver:
-		return []waiting{{kind: AwaitWrite, since: partedAt(&kn.clocks, kn.now, kn.job.Epoch), until: never,
-			what: fmt.Sprint(kn.job.Committed.Step)}}
-	}
-	return nil
 }
 
 // overdue makes faults of the waits whose time is over, by the table.

@@ -3,17 +3,17 @@ package recovery
 import (
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
 // closing is all that the leader knows and has asked for of one closed epoch alone. Invariant: the next epoch's closing replaces it as a
-// whole,
-// so that no field of an earlier recovery can outlive that.
+// whole, so that no field of an earlier recovery can outlive that.
 type closing struct {
 	epoch    replica.Epoch // that was closed
 	capture  capturing
 	mirrored replica.Generation // that the nodes were asked to mirror
-	durable  []DurableGen
+	durable  []plan.DurableGen
 	scanned  bool
 	unread   string        // why the durable tier could not be searched, the last time
 	scanNext time.Duration // not before it is asked for again

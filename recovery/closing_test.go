@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -16,7 +17,7 @@ func TestAClosingReplacesTheOneBefore(t *testing.T) {
 	}
 	l := NewLeader(replica.JobID{1}, DefaultTiming())
 	l.Learn(0, job(1))
-	full := closing{epoch: 1, capture: capturing{asked: true, gen: g, at: 1}, mirrored: g, durable: []DurableGen{{Generation: g}}, scanned: true, unread: "no mount",
+	full := closing{epoch: 1, capture: capturing{asked: true, gen: g, at: 1}, mirrored: g, durable: []plan.DurableGen{{Generation: g}}, scanned: true, unread: "no mount",
 		scanNext: time.Hour, loaded: loading{epoch: 1, at: 1}, lacking: map[lack]replica.Rank{{node: "a"}: 1}, asked: map[lack]asked{{node: "a"}: {node: "b"}},
 		meets: meets{{rank: 1}: {since: 1}}}
 	for v, i := reflect.ValueOf(full), 0; i < v.NumField(); i++ {

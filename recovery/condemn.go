@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -55,7 +56,7 @@ func (tr *trust) blame(g replica.Generation, why string) {
 
 // condemn proposes what is blamed, and asks for what has become of it.
 func (tr *trust) condemn() {
-	for _, g := range slices.SortedFunc(maps.Keys(tr.blamed), newer) {
+	for _, g := range slices.SortedFunc(maps.Keys(tr.blamed), plan.Newer) {
 		if slices.Contains(tr.known.job.Condemned, g) {
 			delete(tr.blamed, g)
 			delete(tr.failed, g)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/replicad/replicad/recovery/odds"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -27,9 +29,9 @@ const (
 const votesShown = 64
 
 // judge decides what becomes of the ranks that a majority outvoted; hold: nobody may be given a rank before that is recorded.
-func (tr *trust) judge(in *PlanInput) (hold bool) {
+func (tr *trust) judge(in *plan.Input) (hold bool) {
 	kn := tr.known
-	for _, d := range disputes(kn.job.Job) {
+	for _, d := range plan.Disputes(kn.job.Job) {
 		if !d.Majority() {
 			continue // the planner's
 		}
@@ -38,13 +40,13 @@ func (tr *trust) judge(in *PlanInput) (hold bool) {
 			if c := kn.job.Ranks[r]; c.Incarnation != v.Incarnation || slices.Contains(kn.job.Quarantined, v.Node) {
 				continue // it has been answered
 			}
-			if _, waiting := in.waitForAcks(); waiting {
+			if _, waiting := in.WaitForAcks(); waiting {
 				return true
 			}
-			votes := named(kn.job.Job, d, r)
+			votes := plan.Named(kn.job.Job, d, r)
 			again := len(votes) - 1
 			switch {
-			case again <= 1 && votes[0].Vote(r).Node == v.Node && in.canLeave(v.Node):
+			case again <= 1 && votes[0].Vote(r).Node == v.Node && odds.CanLeave(in, v.Node):
 				tr.noteDispute(d, r, fmt.Sprintf("%s; node %s is quarantined for this job", describe(d), v.Node))
 				tr.outbox.propose(replica.Quarantine{Job: kn.id, Node: v.Node})
 				hold = true
@@ -52,7 +54,8 @@ func (tr *trust) judge(in *PlanInput) (hold bool) {
 				tr.noteDispute(d, r, fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there",
 					describe(d), v.Node, r))
 			default:
-				tr.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes), disputeMemory,
+				tr.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes),
+					plan.DisputeMemory,
 					placesOf(votes, r)))
 				return true
 			}
@@ -85,7 +88,7 @@ func (tr *trust) endDisputed(d replica.Dispute, why string) {
 		tr.outbox.note("waiting", why+"; two daemons compare the regions", map[string]string{"why": "regions"})
 		return
 	}
-	reason := DoNotRequeue + disputeReason(d, why, regions)
+	reason := plan.DoNotRequeue + disputeReason(d, why, regions)
 	tr.outbox.note("stuck", reason, nil)
 	tr.outbox.propose(replica.EndJob{Job: tr.known.id, Reason: reason, Keep: true})
 }
@@ -140,9 +143,10 @@ func rootsOf(d replica.Dispute) string {
 
 // betweenVotes are two ranks whose states differ: the first that is not suspect, or the first at all, and the first that
 // differs from it.
-func betweenVotes(d replica.Dispute) *dispute {
-	at := func(v replica.Vote) sealed {
-		return sealed{replica.Holder{Node: v.Node}, replica.Held{Part: replica.OfGroup(d.Group), Generation: d.Generation, Root: v.Root, Rank: v.Rank}}
+func betweenVotes(d replica.Dispute) *plan.Dispute {
+	at := func(v replica.Vote) plan.Sealed {
+		return plan.Sealed{Holder: replica.Holder{Node: v.Node},
+			Held: replica.Held{Part: replica.OfGroup(d.Group), Generation: d.Generation, Root: v.Root, Rank: v.Rank}}
 	}
 	first := d.Votes[0]
 	for _, v := range d.Votes {
@@ -151,10 +155,11 @@ func betweenVotes(d replica.Dispute) *dispute {
 			break
 		}
 	}
-	out := &dispute{part: replica.OfGroup(d.Group), gen: d.Generation, between: [2]sealed{at(first), at(first)}, roots: rootsOf(d)}
+	out := &plan.Dispute{Part: replica.OfGroup(d.Group), Gen: d.Generation, Between: [2]plan.Sealed{at(first), at(first)},
+		Roots: rootsOf(d)}
 	for _, v := range d.Votes {
 		if v.Root != first.Root {
-			out.between[1] = at(v)
+			out.Between[1] = at(v)
 			break
 		}
 	}
@@ -163,7 +168,7 @@ func betweenVotes(d replica.Dispute) *dispute {
 
 // tellRegions tells people, as soon as it is known, in which regions a dispute's states differ; nothing waits for it.
 func (tr *trust) tellRegions() {
-	all := disputes(tr.known.job.Job)
+	all := plan.Disputes(tr.known.job.Job)
 	if len(all) == 0 || slices.ContainsFunc(all, func(o replica.Dispute) bool { return o.Group != all[0].Group }) {
 		return // of several groups only one that ends the job is looked into: two at once would be asked about in turn for ever
 	}

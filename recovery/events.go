@@ -3,6 +3,7 @@ package recovery
 import (
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -89,7 +90,7 @@ type (
 	// NodeGone says that a node's control stream is lost, which is no evidence of death.
 	NodeGone struct{ Node replica.NodeName }
 	// DurableFound answers ScanDurable: the complete and valid durable generations of the job, and those that are not valid.
-	DurableFound struct{ Generations []DurableGen }
+	DurableFound struct{ Generations []plan.DurableGen }
 	// DurableUnread answers ScanDurable too: the durable tier could not be searched, so nobody knows what lies there.
 	DurableUnread struct{ Why string }
 	// Regions answers AskRegions.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -16,8 +17,8 @@ func (kn *known) learnFault(f replica.Fault) {
 	if kn.job != nil && f.Epoch == 0 {
 		f.Epoch = kn.job.Epoch
 	}
-	if _, known := kn.evidence[keyOf(f)]; known || len(kn.evidence) < maxEvidence {
-		kn.evidence[keyOf(f)] = f
+	if _, known := kn.evidence[plan.KeyOf(f)]; known || len(kn.evidence) < maxEvidence {
+		kn.evidence[plan.KeyOf(f)] = f
 	}
 }
 
@@ -43,7 +44,7 @@ func (kn *known) own() []*replica.RankReport {
 	if kn.owned == nil {
 		kn.owned = make([]*replica.RankReport, len(kn.job.Ranks))
 		for h, rep := range kn.reports {
-			index(kn.owned, rep, func(c replica.Claimed) bool { return c.Node == h.Node && c.NodeIncarnation == h.Incarnation },
+			plan.Index(kn.owned, rep, func(c replica.Claimed) bool { return c.Node == h.Node && c.NodeIncarnation == h.Incarnation },
 				kn.job.Ranks)
 		}
 	}
@@ -60,16 +61,16 @@ func (kn *known) stale(f replica.Fault) bool {
 		return int(f.Rank) >= len(kn.job.Ranks) || kn.job.Ranks[f.Rank].Incarnation != f.Incarnation || f.Incarnation == 0
 	}
 	n, known := kn.nodes[f.Node]
-	return !known || n.Incarnation != f.NodeIncarnation && !kn.job.runs[replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}] ||
-		!kn.job.involved(f.Node) && !kn.awaitsNodes()
+	return !known || n.Incarnation != f.NodeIncarnation && !kn.job.Runs[replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}] ||
+		!kn.job.Involved(f.Node) && !kn.awaitsNodes()
 }
 
 // inOrder are the keys of the evidence in the order of their texts.
-func (kn *known) inOrder() []faultKey {
-	keys, texts := make([]faultKey, 0, len(kn.evidence)), make(map[faultKey]string, len(kn.evidence))
+func (kn *known) inOrder() []plan.FaultKey {
+	keys, texts := make([]plan.FaultKey, 0, len(kn.evidence)), make(map[plan.FaultKey]string, len(kn.evidence))
 	for k := range kn.evidence {
 		keys, texts[k] = append(keys, k), k.String()
 	}
-	slices.SortFunc(keys, func(a, b faultKey) int { return cmp.Compare(texts[a], texts[b]) })
+	slices.SortFunc(keys, func(a, b plan.FaultKey) int { return cmp.Compare(texts[a], texts[b]) })
 	return keys
 }

@@ -180,3 +180,20 @@ func (en *ending) sealedSteps() [][]replica.Step {
 	}
 	return steps
 }
+
+// waitsForEnd are what a job waits for whose ranks have all left.
+func (en *ending) waitsForEnd() []waiting {
+	kn := en.known
+	last, held, all := en.parted()
+	switch {
+	case !all || en.parting.epoch != kn.job.Epoch:
+		return nil
+	case !en.complete():
+		return []waiting{{kind: AwaitCommit, since: partedAt(&kn.clocks, kn.now, kn.job.Epoch), until: never,
+			what: fmt.Sprint(min(last, held))}}
+	case kn.job.Undurable() && !en.writesOver:
+		return []waiting{{kind: AwaitWrite, since: partedAt(&kn.clocks, kn.now, kn.job.Epoch), until: never,
+			what: fmt.Sprint(kn.job.Committed.Step)}}
+	}
+	return nil
+}

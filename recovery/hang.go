@@ -3,6 +3,7 @@ package recovery
 import (
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -92,7 +93,7 @@ func (p *Pulse) Hung(now time.Duration, l HangLimits) bool {
 
 // laggards are the ranks that are furthest behind in the open epoch, of those that were heard of and have not left; the others wait for them.
 // trains counts all of them, and stuck tells that each stands still for longer than it may.
-func (kn *known) laggards(in *PlanInput) (behind []replica.RankReport, trains int, stuck bool) {
+func (kn *known) laggards(in *plan.Input) (behind []replica.RankReport, trains int, stuck bool) {
 	lowest, hung := uint64(0), 0
 	for r := range kn.job.Ranks {
 		rep, ok := kn.trains(in, replica.Rank(r))
@@ -103,7 +104,7 @@ func (kn *known) laggards(in *PlanInput) (behind []replica.RankReport, trains in
 		if rep.Hung {
 			hung++
 		}
-		switch at := place(rep.Live); {
+		switch at := reached(rep.Live); {
 		case len(behind) == 0 || at < lowest:
 			behind, lowest = []replica.RankReport{rep}, at
 		case at == lowest:
@@ -115,10 +116,10 @@ func (kn *known) laggards(in *PlanInput) (behind []replica.RankReport, trains in
 
 // trains is what is known of a rank that trains in the open epoch. Its node sees its steps whether or not its process has attached again since
 // the daemon started anew: one that is stopped never does.
-func (kn *known) trains(in *PlanInput, r replica.Rank) (replica.RankReport, bool) {
-	rep := in.said()[r]
+func (kn *known) trains(in *plan.Input, r replica.Rank) (replica.RankReport, bool) {
+	rep := in.Said()[r]
 	if rep == nil || !rep.Alive || rep.Left || rep.Live.Epoch() != kn.job.Epoch || rep.Incarnation != kn.job.Ranks[r].Incarnation ||
-		in.record().vacant(r) {
+		in.Record().Vacant(r) {
 		return replica.RankReport{}, false
 	}
 	return *rep, true
@@ -143,7 +144,7 @@ func (kn *known) anyLeft() bool {
 
 // standStill are the ranks that are named because they stand still: those that a signal has stopped; where there are none, those that are furthest
 // behind, unless the others are no further, as in a long step. stuck is laggards'.
-func (kn *known) standStill(in *PlanInput, now time.Duration) (still []replica.RankReport, stuck bool) {
+func (kn *known) standStill(in *plan.Input, now time.Duration) (still []replica.RankReport, stuck bool) {
 	behind, _, stuck := kn.laggards(in)
 	for r := range kn.job.Ranks {
 		if rep, ok := kn.trains(in, replica.Rank(r)); ok && rep.Halted && kn.stillFor(rep, now) >= stands {
@@ -170,8 +171,8 @@ func (kn *known) stillFor(rep replica.RankReport, now time.Duration) time.Durati
 	return now - s.at
 }
 
-// place orders step words by how far a rank has come: IDLE is the end of a step.
-func place(w replica.Word) uint64 {
+// reached orders step words by how far a rank has come: IDLE is the end of a step.
+func reached(w replica.Word) uint64 {
 	phase := uint64(w.Phase())
 	if w.Phase() == replica.Idle {
 		phase = 3

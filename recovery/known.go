@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -17,7 +18,7 @@ type known struct {
 	t        Timing
 	now      time.Duration
 	began    time.Duration // negative: not yet
-	job      *record
+	job      *plan.Record
 	nodes    map[replica.NodeName]replica.Node
 	reports  map[replica.Holder]replica.NodeReport // newest of each life of a node's memory
 	heard    map[replica.Holder]time.Duration      // when its last report came
@@ -25,20 +26,19 @@ type known struct {
 	up       map[replica.NodeName]bool
 	away     map[replica.NodeName]time.Duration // since when missed, since this leader began to
 	came     map[replica.NodeName]bool          // this leader has seen them go, or come anew
-	evidence map[faultKey]replica.Fault         // accepted, not yet recorded
+	evidence map[plan.FaultKey]replica.Fault    // accepted, not yet recorded
 	faults   recorded
 	clocks   Clocks // since when what has lasted: the job's
 	reach    reach  // who can't have parts from whom
 	stage    stage  // where the job is, and since when
-	made     furthest
+	made     plan.Furthest
 
 	committed replica.Step
 	owned     []*replica.RankReport // what follows from the reports, counted once a step
 }
 
 // recorded is the faults that the state machine has, and when they came. A closing leaves them: what a survivor is awaited for counts
-// from the
-// fault, which may come before its epoch is closed.
+// from the fault, which may come before its epoch is closed.
 type recorded struct {
 	list []replica.Fault                  // when last looked
 	last time.Duration                    // when one last came
@@ -49,7 +49,7 @@ func newKnown(job replica.JobID, t Timing) known {
 	return known{id: job, t: t, began: -1, reach: reach{}, reports: make(map[replica.Holder]replica.NodeReport),
 		heard: make(map[replica.Holder]time.Duration), signs: make(map[replica.Rank]sign), up: make(map[replica.NodeName]bool),
 		away: make(map[replica.NodeName]time.Duration), came: make(map[replica.NodeName]bool),
-		evidence: make(map[faultKey]replica.Fault), faults: recorded{at: make(map[replica.Holder]time.Duration)}}
+		evidence: make(map[plan.FaultKey]replica.Fault), faults: recorded{at: make(map[replica.Holder]time.Duration)}}
 }
 
 // awaitsNodes tells whether a plan is being made, which waits for every node: then the fault of any matters.
@@ -76,7 +76,7 @@ func (kn *known) follow(ev JobChanged) (renewed []replica.NodeName) {
 		}
 	}
 	if kn.nodes = ev.Nodes; first || kn.job.Job != ev.Job {
-		kn.job = newRecord(ev.Job)
+		kn.job = plan.NewRecord(ev.Job)
 	}
 	for h := range kn.reports {
 		// A life of a node's memory that was followed by a registered and reporting one says nothing more.
@@ -165,7 +165,7 @@ func olderNodes(view, than map[replica.NodeName]replica.Node) bool {
 // fenced drops the times that earlier epochs took. A node that the job has something recorded on has its time from each fence on.
 func (kn *known) fenced(first bool) {
 	kn.clocks.forget(kn.job.ClosedEpoch)
-	maps.DeleteFunc(kn.away, func(n replica.NodeName, _ time.Duration) bool { return kn.job.involved(n) })
+	maps.DeleteFunc(kn.away, func(n replica.NodeName, _ time.Duration) bool { return kn.job.Involved(n) })
 	under := kn.job.Phase == replica.Closed || kn.job.Phase == replica.Planned
 	if (!first || under) && kn.job.Growth == nil { // a growth closes an epoch, and recovers nothing
 		kn.clocks.Since(kn.now, kn.recoveredClock())
@@ -184,19 +184,19 @@ func (kn *known) learnReport(r replica.NodeReport) {
 	kn.learnSigns(r)
 	kn.stage.hear(kn.now, r)
 	if kn.job != nil {
-		kn.made.learn(kn.job.Job, r.Ranks)
+		kn.made.Learn(kn.job.Job, r.Ranks)
 	}
 	kn.up[r.Holder.Node] = true
 }
 
 // admissible tells whether a node may be given ranks: nothing is held against it.
 func (kn *known) admissible(n replica.NodeName) bool {
-	return kn.job.admits(replica.Holder{Node: n, Incarnation: kn.nodes[n].Incarnation})
+	return kn.job.Admits(replica.Holder{Node: n, Incarnation: kn.nodes[n].Incarnation})
 }
 
 // missed keeps account of since when each node has not answered, in all phases: one that the job has nothing recorded on and
 // that was silent for ack_timeout before a fault delays no recovery, however many there are.
-func (kn *known) missed(in *PlanInput) {
+func (kn *known) missed(in *plan.Input) {
 	kn.clocks.endTold(func(k replica.Clock) bool { return kn.endedClock(k) })
 	for n := range kn.nodes {
 		if k := goneClock(n, kn.nodes[n]); kn.up[n] {
@@ -204,7 +204,7 @@ func (kn *known) missed(in *PlanInput) {
 		} else {
 			kn.clocks.Since(kn.now, k)
 		}
-		if _, ok := in.answered(n); ok {
+		if _, ok := in.Answered(n); ok {
 			delete(kn.away, n)
 			kn.clocks.End(missedClock(kn.job, n))
 		} else {
@@ -230,9 +230,9 @@ func goneClock(name replica.NodeName, n replica.Node) replica.Clock {
 }
 
 // missedClock is that of a node which has not answered. One that the job has something recorded on has its time from each fence on.
-func missedClock(job *record, n replica.NodeName) replica.Clock {
+func missedClock(job *plan.Record, n replica.NodeName) replica.Clock {
 	k := replica.Clock{Kind: clockMissed, Node: n}
-	if job != nil && job.involved(n) {
+	if job != nil && job.Involved(n) {
 		k.Epoch = job.ClosedEpoch
 	}
 	return k
@@ -255,7 +255,7 @@ func (kn *known) endedClock(k replica.Clock) bool {
 	case clockGone:
 		return kn.up[k.Node] || k != goneClock(k.Node, kn.nodes[k.Node])
 	case clockVacant, clockOffered:
-		return int(k.Rank) >= len(kn.job.Ranks) || !kn.job.vacant(k.Rank) || uint64(kn.job.Ranks[k.Rank].Incarnation) != k.Of
+		return int(k.Rank) >= len(kn.job.Ranks) || !kn.job.Vacant(k.Rank) || uint64(kn.job.Ranks[k.Rank].Incarnation) != k.Of
 	case clockRecovered:
 		return k.Of < uint64(kn.committed)
 	default:

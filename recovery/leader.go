@@ -5,6 +5,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -22,11 +23,11 @@ type Leader struct {
 
 	asks asks // of ranks to grow
 
-	verdict Verdict       // the planner's newest
+	verdict plan.Verdict  // the planner's newest
 	excused replica.Epoch // whose closing began a recovery that does not count
 
 	// What follows from all of this, counted once a step.
-	in *PlanInput
+	in *plan.Input
 }
 
 // NewLeader starts the recovery of a job, knowing nothing: one for each Raft term.
@@ -151,7 +152,7 @@ func (l *Leader) learnOutcome(o Outcome) {
 		delete(l.outbox.pending, name)
 	}
 	if f, ok := o.Cmd.(replica.ReportFault); ok {
-		delete(kn.evidence, keyOf(f.Fault))
+		delete(kn.evidence, plan.KeyOf(f.Fault))
 	}
 }
 
@@ -159,7 +160,7 @@ func (l *Leader) learnOutcome(o Outcome) {
 // repetition of events don't matter.
 func (l *Leader) decide() {
 	kn := &l.known
-	l.seating.short, l.verdict = 0, Verdict{}
+	l.seating.short, l.verdict = 0, plan.Verdict{}
 	for name, p := range l.outbox.pending {
 		if p.again <= kn.now {
 			delete(l.outbox.pending, name)
@@ -188,15 +189,15 @@ func (l *Leader) decide() {
 }
 
 // input is what the planner gets: the same for all that a step decides.
-func (l *Leader) input() *PlanInput {
+func (l *Leader) input() *plan.Input {
 	kn := &l.known
 	if l.in != nil {
 		return l.in
 	}
-	in := &PlanInput{Job: kn.job.Job, counted: counted{rec: kn.job}, Nodes: kn.nodes, Connected: maps.Clone(kn.up), AwaySince: kn.away,
+	in := plan.Input{Nodes: kn.nodes, Connected: maps.Clone(kn.up), AwaySince: kn.away,
 		Reports: make(map[replica.NodeName]replica.NodeReport), Now: kn.now, Grace: kn.t.HolderGrace,
 		Least: notBefore(kn.began, 0, kn.t.HolderGrace), Durable: l.closing.durable, Scanned: l.closing.scanned, Unread: l.closing.unread,
-		Misfit: l.misfit, Doubted: l.trust.lies.doubted(kn.now), Made: kn.made}
+		Misfit: l.misfit, Doubted: l.trust.lies.doubted(kn.now), Made: kn.made}.Of(kn.job)
 	for name, n := range kn.nodes {
 		if r, ok := kn.reports[replica.Holder{Node: name, Incarnation: n.Incarnation}]; ok {
 			in.Reports[name] = r
@@ -210,7 +211,7 @@ func (l *Leader) input() *PlanInput {
 func (l *Leader) assertFaults() {
 	kn := &l.known
 	for _, f := range kn.conditions() {
-		if !kn.stale(f) && !kn.job.says(f) {
+		if !kn.stale(f) && !kn.job.Records(f) {
 			l.outbox.propose(replica.ReportFault{Job: kn.id, Fault: f})
 		}
 	}
@@ -219,7 +220,7 @@ func (l *Leader) assertFaults() {
 		if f.Epoch == 0 || f.Kind.IsCondition() {
 			f.Epoch = kn.job.Epoch // a condition lasts, so it cites the newest epoch
 		}
-		if kn.stale(f) || kn.job.says(f) {
+		if kn.stale(f) || kn.job.Records(f) {
 			delete(kn.evidence, k)
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -114,7 +115,7 @@ func lieClock(e replica.Epoch, ev Corrupt) replica.Clock {
 
 // waitsForGoodCopies are the nodes to which all holders of a planned part have sent wrong bytes, though they find their copies good. Holders have
 // as long to read these again as the rank's parts may take to come.
-func (tr *trust) waitsForGoodCopies(in *PlanInput, now time.Duration) (out []waiting) {
+func (tr *trust) waitsForGoodCopies(in *plan.Input, now time.Duration) (out []waiting) {
 	kn := tr.known
 	p := kn.job.Plan
 	for c, by := range tr.lies.of {
@@ -126,7 +127,7 @@ func (tr *trust) waitsForGoodCopies(in *PlanInput, now time.Duration) (out []wai
 			if since, last, all := tr.allLied(in, c, n); all && now-last <= liesAgain {
 				r := receiver(kn.job.Job, c.part, n)
 				grown := time.Duration(0)
-				if rep := in.said()[r]; rep != nil {
+				if rep := in.Said()[r]; rep != nil {
 					grown = millis(rep.LoadMS)
 				}
 				out = append(out, waiting{kind: AwaitGoodCopy, rank: r, node: n, since: since, until: since + kn.bound(AwaitGoodCopy) +
@@ -139,8 +140,8 @@ func (tr *trust) waitsForGoodCopies(in *PlanInput, now time.Duration) (out []wai
 }
 
 // allLied tells whether a node was sent wrong bytes by all holders of a part but itself, since when, and when again.
-func (tr *trust) allLied(in *PlanInput, c theCopy, to replica.NodeName) (since, last time.Duration, all bool) {
-	holders := in.holding(c.part, c.gen, c.root)
+func (tr *trust) allLied(in *plan.Input, c theCopy, to replica.NodeName) (since, last time.Duration, all bool) {
+	holders := in.Holding(c.part, c.gen, c.root)
 	for _, h := range holders {
 		w, known := tr.lies.of[c][to][h.Node]
 		if h.Node == to || !known || tr.known.now-w.last > liesKnown {
@@ -158,13 +159,13 @@ func receiver(j *replica.Job, part replica.Part, n replica.NodeName) replica.Ran
 			return replica.Rank(r)
 		}
 	}
-	return loaderOf(j.Layout, part)
+	return plan.LoaderOf(j.Layout, part)
 }
 
 // blameCopies ends the wait for a good copy. Where two nodes were sent wrong bytes by all, the copies don't count for a while, and the next plan
 // takes what is left, which the input does not know yet; what one node alone finds is the fault of the rank there. A mirror alone, which
 // no rank waits for, is nobody's.
-func (tr *trust) blameCopies(in *PlanInput, w waiting, f replica.Fault, elsewhere func(replica.Rank) replica.FaultKind) (doubted bool) {
+func (tr *trust) blameCopies(in *plan.Input, w waiting, f replica.Fault, elsewhere func(replica.Rank) replica.FaultKind) (doubted bool) {
 	kn := tr.known
 	p := kn.job.Plan
 	for c, by := range tr.lies.of {
@@ -188,10 +189,10 @@ func (tr *trust) blameCopies(in *PlanInput, w waiting, f replica.Fault, elsewher
 			kn.learnFault(f)
 			return doubted
 		}
-		for _, h := range in.holding(c.part, c.gen, c.root) {
+		for _, h := range in.Holding(c.part, c.gen, c.root) {
 			tr.lies.doubt[doubt{c, h.Node}] = kn.now + doubtFor*kn.t.HolderGrace
 		}
-		f.Detail = fmt.Sprintf("what every holder sends of %s fails its digest on nodes %s, though they find their copies good: these don't count for %v", w.what, joined(found), doubtFor*kn.t.HolderGrace)
+		f.Detail = fmt.Sprintf("what every holder sends of %s fails its digest on nodes %s, though they find their copies good: these don't count for %v", w.what, plan.Joined(found), doubtFor*kn.t.HolderGrace)
 		doubted = true
 		kn.learnFault(f)
 	}

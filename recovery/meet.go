@@ -57,7 +57,7 @@ func (cl *closing) waitsAtRendezvous(kn *known, now time.Duration) (out []waitin
 		case m.node != "" && kn.up[m.node] && kn.job.Phase != replica.Closed:
 			out = append(out, waiting{kind: AwaitBring, node: m.node, since: p.since,
 				until: notBefore(kn.began, p.since+kn.bound(AwaitBring), kn.t.Ack)})
-		case m.node == "" && !kn.job.vacant(m.rank) && kn.nodes[c.Node].Incarnation != c.NodeIncarnation && kn.job.Phase != replica.Closed:
+		case m.node == "" && !kn.job.Vacant(m.rank) && kn.nodes[c.Node].Incarnation != c.NodeIncarnation && kn.job.Phase != replica.Closed:
 			out = append(out, waiting{kind: AwaitMeeting, rank: m.rank, node: c.Node, since: p.since,
 				until: notBefore(kn.began, p.since+kn.bound(AwaitMeeting), kn.t.Ack)})
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -40,7 +41,7 @@ func (se *seating) withdraw(n replica.NodeName) {
 }
 
 // fillRanks offers every vacant rank to one node at a time, until somebody claims it.
-func (se *seating) fillRanks(in *PlanInput) {
+func (se *seating) fillRanks(in *plan.Input) {
 	kn := se.known
 	s := se.seats(in)
 	var idle []replica.Rank
@@ -48,7 +49,7 @@ func (se *seating) fillRanks(in *PlanInput) {
 	se.turn = 0
 	for i := range kn.job.Ranks {
 		rank := replica.Rank((int(first) + i) % len(kn.job.Ranks))
-		if !kn.job.vacant(rank) {
+		if !kn.job.Vacant(rank) {
 			se.drop(s, rank)
 			continue
 		}
@@ -69,7 +70,7 @@ func (se *seating) fillRanks(in *PlanInput) {
 	se.short = len(idle)
 	if len(idle) > 0 {
 		slices.Sort(idle)
-		se.outbox.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", rankList(idle))+in.shortages(), nil)
+		se.outbox.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", plan.RankList(idle))+in.Shortages(), nil)
 	}
 }
 
@@ -104,7 +105,7 @@ func (o *offering) withdrawn(c *Clocks, r replica.Rank) {
 }
 
 // offer makes sure that an offer of the rank is out; false if there is nobody to make it to.
-func (se *seating) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) bool {
+func (se *seating) offer(in *plan.Input, s *seats, r replica.Rank, o *offering) bool {
 	kn := se.known
 	if o.node == "" {
 		n := se.underWay(in, s, r, o)
@@ -116,14 +117,14 @@ func (se *seating) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) b
 	}
 	if o.node != "" {
 		patience := kn.bound(AwaitStart)
-		switch _, connected := in.current(o.node); {
+		switch _, connected := in.Current(o.node); {
 		case s.starts(o.node, r):
 			// its process runs: it imports, or builds its model; its node kills it after Start
 			o.taken, patience = true, kn.bound(AwaitAttach)
 			switch {
 			case se.roomElsewhere(in, s, r, o):
 				patience = 0
-			case kn.job.Phase == replica.Opening && !kn.job.attached:
+			case kn.job.Phase == replica.Opening && !kn.job.Attached:
 				return true // nobody waits for it, so its node does not kill it either
 			}
 		case o.taken && connected && o.own && o.expect == 0:
@@ -180,7 +181,7 @@ func (se *seating) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) b
 }
 
 // pickUntried picks a node that has not had its time for the rank, under this leader or an earlier one.
-func (se *seating) pickUntried(in *PlanInput, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
+func (se *seating) pickUntried(in *plan.Input, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
 	kn := se.known
 	for {
 		n, ok := se.pickNode(in, s, r, o)
@@ -199,11 +200,11 @@ func (se *seating) pickUntried(in *PlanInput, s *seats, r replica.Rank, o *offer
 
 // pickNode picks the node to offer a rank to: the same node while its process alone is lost; then, in another failure domain
 // than the rest of its group where one is free, a spare that holds the shard, any spare, any node.
-func (se *seating) pickNode(in *PlanInput, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
+func (se *seating) pickNode(in *plan.Input, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
 	kn := se.known
-	home, rung := kn.job.Ranks[r], kn.job.rungs[r]
-	if home.Incarnation != 0 && rung == Process && !o.tried[home.Node] && kn.now < o.since+kn.t.Claim {
-		_, connected := in.current(home.Node)
+	home, rung := kn.job.Ranks[r], kn.job.Rungs[r]
+	if home.Incarnation != 0 && rung == plan.Process && !o.tried[home.Node] && kn.now < o.since+kn.t.Claim {
+		_, connected := in.Current(home.Node)
 		switch {
 		case !kn.admissible(home.Node):
 		case connected && s.free(home.Node) > 0:
@@ -222,9 +223,9 @@ func (se *seating) pickNode(in *PlanInput, s *seats, r replica.Rank, o *offering
 
 // linksSoon tells whether a node's stream was lost, or its leader, so short a time ago that it may just not have linked again: a
 // process for a rank may be on its way there, and another one elsewhere would be in its way.
-func (se *seating) linksSoon(in *PlanInput, n replica.NodeName) bool {
+func (se *seating) linksSoon(in *plan.Input, n replica.NodeName) bool {
 	kn := se.known
-	_, connected := in.current(n)
+	_, connected := in.Current(n)
 	until := kn.goneAt(n) + launcherPatience
 	if _, known := kn.nodes[n]; !known || connected || !kn.admissible(n) || kn.now >= until {
 		return false
@@ -235,7 +236,7 @@ func (se *seating) linksSoon(in *PlanInput, n replica.NodeName) bool {
 
 // underWay is a node on which a process runs for a vacant rank without having been asked for by this leader: its launcher began by
 // itself, or an earlier leader asked. A second process elsewhere would be in its way, and a spare might take the rank from it.
-func (se *seating) underWay(in *PlanInput, s *seats, r replica.Rank, o *offering) replica.NodeName {
+func (se *seating) underWay(in *plan.Input, s *seats, r replica.Rank, o *offering) replica.NodeName {
 	for _, n := range s.starting[r] {
 		if se.known.admissible(n) && !o.tried[n] && !se.known.barred(in, r, n) {
 			return n
@@ -245,7 +246,7 @@ func (se *seating) underWay(in *PlanInput, s *seats, r replica.Rank, o *offering
 }
 
 // barred tells whether a rank must not come back to the life of the node that it was lost on.
-func (kn *known) barred(in *PlanInput, r replica.Rank, n replica.NodeName) bool {
+func (kn *known) barred(in *plan.Input, r replica.Rank, n replica.NodeName) bool {
 	home := kn.job.Ranks[r]
-	return kn.job.rungs[r] >= Elsewhere && n == home.Node && in.Nodes[n].Incarnation == home.NodeIncarnation
+	return kn.job.Rungs[r] >= plan.Elsewhere && n == home.Node && in.Nodes[n].Incarnation == home.NodeIncarnation
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -57,7 +58,7 @@ type proposed struct {
 func proposalName(c replica.Command) string {
 	switch c := c.(type) {
 	case replica.ReportFault:
-		return fmt.Sprintf("fault %v at %d", keyOf(c.Fault), c.Fault.Epoch)
+		return fmt.Sprintf("fault %v at %d", plan.KeyOf(c.Fault), c.Fault.Epoch)
 	case replica.ApplyPlan:
 		return fmt.Sprintf("plan %d on %d", c.Plan.Epoch, c.Plan.Cites)
 	case replica.Resume:

@@ -3,6 +3,7 @@ package recovery
 import (
 	"fmt"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -90,13 +91,13 @@ func (l *Leader) spent() bool {
 		return false
 	}
 	last := "an unknown fault"
-	for _, d := range disputes(kn.job.Job) {
+	for _, d := range plan.Disputes(kn.job.Job) {
 		last = "a dispute: " + describe(d)
 	}
 	if n := len(kn.job.Faults); n > 0 {
-		last = fmt.Sprintf("%v: %s", keyOf(kn.job.Faults[n-1]), kn.job.Faults[n-1].Detail)
+		last = fmt.Sprintf("%v: %s", plan.KeyOf(kn.job.Faults[n-1]), kn.job.Faults[n-1].Detail)
 	}
-	l.outbox.propose(replica.EndJob{Job: kn.id, Reason: DoNotRequeue +
+	l.outbox.propose(replica.EndJob{Job: kn.id, Reason: plan.DoNotRequeue +
 		fmt.Sprintf("recovered %d times without a step beyond %d; the last cause was %s",
 			len(began), kn.job.Position.Step, last), Keep: true})
 	return true
@@ -113,7 +114,7 @@ func (l *Leader) revive() {
 		if !f.OfNode() || !f.Kind.IsCondition() {
 			continue
 		}
-		if rep, ok := in.acknowledged(f.Node); ok && rep.Holder == h &&
+		if rep, ok := in.Acknowledged(f.Node); ok && rep.Holder == h &&
 			(kn.heard[h] > kn.faults.at[h] || f.Kind == replica.Silent && kn.up[f.Node]) {
 			l.outbox.propose(replica.RegisterNode{Node: kn.nodes[f.Node]})
 		}
@@ -124,30 +125,30 @@ func (l *Leader) revive() {
 func (l *Leader) plan() {
 	kn := &l.known
 	in := l.input()
-	ch, v := in.decide()
+	ch, v := in.Decide()
 	l.verdict = v
 	if v.Scan {
 		l.closing.scan(&l.outbox)
 	}
 	switch {
-	case v.Kind == Ready:
+	case v.Kind == plan.Ready:
 		// The placement of mirrors is the greater part of a plan: it is not made for a proposal that is under way.
-		if next := (replica.ApplyPlan{Job: kn.id, Plan: in.cites()}); !l.outbox.proposed(next) {
-			next.Plan = in.write(ch)
+		if next := (replica.ApplyPlan{Job: kn.id, Plan: in.Cites()}); !l.outbox.proposed(next) {
+			next.Plan = in.Write(ch)
 			l.outbox.propose(next)
 		}
 		return
-	case v.Kind == Stuck && v.disputed != nil:
-		l.trust.endDisputed(*v.disputed, v.Reason)
+	case v.Kind == plan.Stuck && v.Disputed != nil:
+		l.trust.endDisputed(*v.Disputed, v.Reason)
 		return
-	case v.Kind == Stuck:
-		if v.dispute != nil {
-			regions, done := l.trust.nameRegions(v.dispute)
+	case v.Kind == plan.Stuck:
+		if v.Dispute != nil {
+			regions, done := l.trust.nameRegions(v.Dispute)
 			if !done {
 				l.outbox.note("waiting", v.Reason+"; the two daemons compare its regions", map[string]string{"why": "regions"})
 				return
 			}
-			v.Reason += fmt.Sprintf(": %s; remedy: broadcast the state of one rank of the group to the others before seal_initial; roots: %s", regions, v.dispute.roots)
+			v.Reason += fmt.Sprintf(": %s; remedy: broadcast the state of one rank of the group to the others before seal_initial; roots: %s", regions, v.Dispute.Roots)
 		}
 		l.outbox.note("stuck", v.Reason, nil)
 		if v.Final {
@@ -157,14 +158,14 @@ func (l *Leader) plan() {
 	}
 	l.outbox.note("waiting", v.Reason, map[string]string{"why": string(v.Why)})
 	switch v.Why {
-	case ForHolders:
+	case plan.ForHolders:
 		for _, n := range v.WaitFor {
 			kn.miss(n)
 		}
 		l.outbox.wakeAt(v.Until)
-	case ForRanks:
+	case plan.ForRanks:
 		l.closing.mirror(&l.outbox, v.Scarce)
-	case ForAcks, ForScan: // what comes of them is an event, or overdue's
+	case plan.ForAcks, plan.ForScan: // what comes of them is an event, or overdue's
 	}
 }
 
@@ -174,19 +175,19 @@ func (l *Leader) plan() {
 func (l *Leader) captureLive() (waiting bool) {
 	kn := &l.known
 	in := l.input()
-	if _, wait := in.waitForAcks(); wait {
+	if _, wait := in.WaitForAcks(); wait {
 		return false
 	}
 	if !l.closing.capture.asked {
-		g, ok := in.capturable()
+		g, ok := in.Capturable()
 		if !ok {
 			return false
 		}
 		l.closing.capture = capturing{asked: true, gen: g, at: kn.now}
 		l.outbox.send(Capture{g})
 	}
-	best, _, found := in.stock().newest(kn.job)
-	if found && newer(best, l.closing.capture.gen) <= 0 && in.allCaptured(l.closing.capture.gen) {
+	best, _, found := in.Stock().Newest(kn.job)
+	if found && plan.Newer(best, l.closing.capture.gen) <= 0 && in.AllCaptured(l.closing.capture.gen) {
 		return false
 	}
 	until := l.closing.capture.at + kn.bound(AwaitCapture)
@@ -197,24 +198,24 @@ func (l *Leader) captureLive() (waiting bool) {
 // growing has the ranks of a job that grows seal their step, and plans to go on from there. It ends no job: what does not work out is a fault.
 func (l *Leader) growing() {
 	l.overdue()
-	if _, v := l.input().decide(); v.dispute != nil {
-		l.blameGrowth(v.dispute)
+	if _, v := l.input().Decide(); v.Dispute != nil {
+		l.blameGrowth(v.Dispute)
 		return
 	}
 	l.plan()
 }
 
 // blameGrowth takes a growth back in which the ranks of a group don't have the same bytes in their new regions.
-func (l *Leader) blameGrowth(d *dispute) {
+func (l *Leader) blameGrowth(d *plan.Dispute) {
 	kn := &l.known
 	regions, done := l.trust.nameRegions(d)
 	if !done {
 		l.outbox.note("waiting", d.String()+"; the two daemons compare its regions", map[string]string{"why": "regions"})
 		return
 	}
-	r := d.between[1].held.Rank
+	r := d.Between[1].Held.Rank
 	kn.learnFault(replica.Fault{Epoch: kn.job.Epoch, Kind: replica.Exception, Rank: r, Incarnation: kn.job.Ranks[r].Incarnation,
-		Detail: fmt.Sprintf("growth at step %d: %v differs between ranks %d and %d: %s; remedy: give the new regions the same bytes on all ranks of the group before the growth", kn.job.Growth.Step, d.part, d.between[0].held.Rank, r, regions)})
+		Detail: fmt.Sprintf("growth at step %d: %v differs between ranks %d and %d: %s; remedy: give the new regions the same bytes on all ranks of the group before the growth", kn.job.Growth.Step, d.Part, d.Between[0].Held.Rank, r, regions)})
 	l.assertFaults()
 }
 

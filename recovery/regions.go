@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -20,7 +21,7 @@ const (
 // GB/s; a program that does not broadcast its state has to be mended anyway.
 type naming struct {
 	gen     replica.Generation
-	between [2]sealed
+	between [2]plan.Sealed
 	until   time.Duration
 	open    bool // an answer is missing
 	asked   [2]bool
@@ -28,27 +29,27 @@ type naming struct {
 }
 
 // nameRegions says in which regions a disputed state differs, or why nobody knows; done is false while it is waited for.
-func (tr *trust) nameRegions(d *dispute) (text string, done bool) {
+func (tr *trust) nameRegions(d *plan.Dispute) (text string, done bool) {
 	kn := tr.known
 	n := &tr.naming
-	if n.gen != d.gen || n.between != d.between {
-		*n = naming{gen: d.gen, between: d.between}
+	if n.gen != d.Gen || n.between != d.Between {
+		*n = naming{gen: d.Gen, between: d.Between}
 	}
 	for i, s := range n.between {
 		if !n.asked[i] && n.said[i] == nil {
 			n.asked[i] = true
-			tr.outbox.send(AskRegions{Node: s.holder.Node, Rank: s.held.Rank, Generation: d.gen, Part: d.part, Root: s.held.Root})
+			tr.outbox.send(AskRegions{Node: s.Holder.Node, Rank: s.Held.Rank, Generation: d.Gen, Part: d.Part, Root: s.Held.Root})
 		}
 	}
-	n.until = kn.clocks.Since(kn.now, replica.Clock{Kind: clockRegions, Epoch: d.gen.Epoch, Part: d.part,
-		Of: uint64(d.gen.Step)}) + kn.bound(AwaitRegions)
+	n.until = kn.clocks.Since(kn.now, replica.Clock{Kind: clockRegions, Epoch: d.Gen.Epoch, Part: d.Part,
+		Of: uint64(d.Gen.Step)}) + kn.bound(AwaitRegions)
 	n.open = false
 	for i, s := range n.between {
 		switch {
 		case n.said[i] != nil && n.said[i].Failed != "":
-			return fmt.Sprintf("in which region is not known: node %s: %s", s.holder.Node, n.said[i].Failed), true
+			return fmt.Sprintf("in which region is not known: node %s: %s", s.Holder.Node, n.said[i].Failed), true
 		case n.said[i] == nil && kn.now >= n.until:
-			return fmt.Sprintf("in which region is not known: node %s has not said within %v what its regions hash to", s.holder.Node,
+			return fmt.Sprintf("in which region is not known: node %s has not said within %v what its regions hash to", s.Holder.Node,
 				kn.bound(AwaitRegions)), true
 		}
 	}
@@ -80,7 +81,7 @@ func (tr *trust) learnRegions(r replica.RegionReport) {
 	}
 	r.Failed = r.Failed[:min(len(r.Failed), failedShown)]
 	for i, s := range tr.naming.between {
-		if r.Generation == tr.naming.gen && r.Part == s.held.Part && r.Rank == s.held.Rank && r.Root == s.held.Root {
+		if r.Generation == tr.naming.gen && r.Part == s.Held.Part && r.Rank == s.Held.Rank && r.Root == s.Held.Root {
 			tr.naming.said[i] = &r
 		}
 	}
@@ -89,7 +90,7 @@ func (tr *trust) learnRegions(r replica.RegionReport) {
 // askAgain has a node that has linked anew asked again: question or answer may have gone down with its stream.
 func (tr *trust) askAgain(n replica.NodeName) {
 	for i, s := range tr.naming.between {
-		if s.holder.Node == n {
+		if s.Holder.Node == n {
 			tr.naming.asked[i] = false
 		}
 	}

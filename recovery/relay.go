@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/place"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -29,7 +31,7 @@ func (l *Leader) misfit(from, mirror replica.NodeName) bool {
 
 // relay has parts that a node can't get from their holders fetched by a third one that reaches both, which is a holder then. Where there is
 // none the rank goes to another node. It says what can't be had, for people.
-func (l *Leader) relay(in *PlanInput) (why string) {
+func (l *Leader) relay(in *plan.Input) (why string) {
 	kn := &l.known
 	p := kn.job.Plan
 	for _, k := range slices.SortedFunc(maps.Keys(l.closing.lacking), func(a, b lack) int {
@@ -37,8 +39,8 @@ func (l *Leader) relay(in *PlanInput) (why string) {
 	}) {
 		rank := l.closing.lacking[k]
 		src, ok := p.Source(k.part)
-		holds := names(in.holding(k.part, p.Generation, src.Root))
-		if rep, here := in.rank(rank); !ok || slices.Contains(holds, k.node) || here && kn.job.Ranks[rank].Node == k.node &&
+		holds := plan.Names(in.Holding(k.part, p.Generation, src.Root))
+		if rep, here := in.Rank(rank); !ok || slices.Contains(holds, k.node) || here && kn.job.Ranks[rank].Node == k.node &&
 			rep.Loaded == p.Epoch {
 			delete(l.closing.lacking, k)
 			continue
@@ -46,12 +48,12 @@ func (l *Leader) relay(in *PlanInput) (why string) {
 		if slices.ContainsFunc(holds, func(n replica.NodeName) bool { return !kn.reach.cut(k.node, n, kn.now) }) {
 			continue // it fetches from there
 		}
-		why += fmt.Sprintf("; node %s can't get %v from %s: ", k.node, k.part, joined(holds)) + l.askRelay(in, k, rank, holds)
+		why += fmt.Sprintf("; node %s can't get %v from %s: ", k.node, k.part, plan.Joined(holds)) + l.askRelay(in, k, rank, holds)
 	}
 	return why
 }
 
-func (l *Leader) askRelay(in *PlanInput, k lack, rank replica.Rank, holds []replica.NodeName) string {
+func (l *Leader) askRelay(in *plan.Input, k lack, rank replica.Rank, holds []replica.NodeName) string {
 	kn := &l.known
 	reaches := func(n replica.NodeName) bool {
 		return n != k.node && !slices.Contains(holds, n) && !kn.reach.cut(k.node, n, kn.now) &&
@@ -62,8 +64,8 @@ func (l *Leader) askRelay(in *PlanInput, k lack, rank replica.Rank, holds []repl
 		return fmt.Sprintf("node %s fetches it for it", a.node)
 	}
 	best, weight := replica.NodeName(""), uint64(0)
-	for n, usable := range in.usable() {
-		w := weigh(kn.id, k.part, n)
+	for n, usable := range in.Usable() {
+		w := place.Weigh(kn.id, k.part, n)
 		if n == l.closing.asked[k].node {
 			w = 0 // it has had its time; it goes on, and another may be quicker
 		}
@@ -82,18 +84,18 @@ func (l *Leader) askRelay(in *PlanInput, k lack, rank replica.Rank, holds []repl
 }
 
 // moveAway has a rank whose node reaches no holder of what it is to load claimed by another one, if any that does offers a process.
-func (l *Leader) moveAway(in *PlanInput, k lack, rank replica.Rank, holds []replica.NodeName) {
+func (l *Leader) moveAway(in *plan.Input, k lack, rank replica.Rank, holds []replica.NodeName) {
 	kn := &l.known
 	c := kn.job.Ranks[rank]
 	if c.Node != k.node {
 		return // a mirror of the plan, without which the job resumes degraded
 	}
 	for n := range in.Nodes {
-		_, connected := in.current(n)
+		_, connected := in.Current(n)
 		if n != k.node && connected && kn.admissible(n) && l.seating.seats(in).free(n) > 0 &&
 			slices.ContainsFunc(holds, func(h replica.NodeName) bool { return h == n || !kn.reach.cut(h, n, kn.now) }) {
 			kn.learnFault(replica.Fault{Kind: replica.Health, Rank: rank, Incarnation: c.Incarnation, Epoch: kn.job.Epoch,
-				Detail: fmt.Sprintf("node %s can't get %v from %s", k.node, k.part, joined(holds))})
+				Detail: fmt.Sprintf("node %s can't get %v from %s", k.node, k.part, plan.Joined(holds))})
 			l.assertFaults()
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -18,13 +19,13 @@ func (l *Leader) restoring() {
 	unreached := l.relay(in)
 	var loadingRanks []replica.Rank
 	for r := range kn.job.Ranks {
-		if rep, ok := in.rank(replica.Rank(r)); !ok || rep.Loaded != p.Epoch {
+		if rep, ok := in.Rank(replica.Rank(r)); !ok || rep.Loaded != p.Epoch {
 			loadingRanks = append(loadingRanks, replica.Rank(r))
 		}
 	}
 	if len(loadingRanks) > 0 {
 		l.closing.loaded = loading{}
-		l.outbox.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", rankList(loadingRanks), p.Generation)+unreached,
+		l.outbox.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", plan.RankList(loadingRanks), p.Generation)+unreached,
 			map[string]string{"why": "loads"})
 		l.overdue()
 		return
@@ -32,11 +33,11 @@ func (l *Leader) restoring() {
 	if l.closing.loaded.epoch != p.Epoch {
 		l.closing.loaded = loading{epoch: p.Epoch, at: kn.loadedAt()}
 	}
-	roots, fewest := in.held(p)
+	roots, fewest := in.Held(p)
 	if fewest == 0 {
 		return // a report that names the loaded copies is still on its way
 	}
-	copies := in.copiesPossible()
+	copies := in.CopiesPossible()
 	if until := l.closing.loaded.at + kn.bound(AwaitMirror) + grownTime(in.Job); fewest < copies && kn.now < until {
 		l.outbox.wakeAt(until)
 		l.outbox.note("waiting", fmt.Sprintf("some part of %v has %d of %d copies", p.Generation, fewest, copies),
@@ -60,17 +61,17 @@ func (kn *known) loadedAt() (at time.Duration) {
 // badCopies gives up a plan that can't be carried out because every copy of some part was found bad. Where they lay in memory
 // that is an event of the rank that can't go on: the next plan sees what is left, and waits for recorded holders as ever.
 // What lay on disk condemns the generation, or it would be planned again.
-func (l *Leader) badCopies(in *PlanInput, p *replica.Plan) (given bool) {
+func (l *Leader) badCopies(in *plan.Input, p *replica.Plan) (given bool) {
 	kn := &l.known
 	for _, src := range p.Sources {
-		culprits := in.badHolders(p.Generation, src)
+		culprits := in.BadHolders(p.Generation, src)
 		if len(culprits) == 0 {
 			continue
 		}
 		what := fmt.Sprintf("%v of %v with root %v", src.Part, p.Generation, src.Root)
-		l.outbox.note("bad-copy", fmt.Sprintf("the copy of %s on %s failed its digest: it was given up", what, nodeNames(culprits)),
+		l.outbox.note("bad-copy", fmt.Sprintf("the copy of %s on %s failed its digest: it was given up", what, plan.NodeNames(culprits)),
 			map[string]string{"part": src.Part.String()})
-		if in.servable(p.Generation, src) {
+		if in.Servable(p.Generation, src) {
 			continue
 		}
 		given = true
@@ -78,9 +79,9 @@ func (l *Leader) badCopies(in *PlanInput, p *replica.Plan) (given bool) {
 			l.trust.blame(p.Generation, fmt.Sprintf("the durable copy of %s failed its digest", what))
 			continue
 		}
-		r := loaderOf(kn.job.Layout, src.Part)
+		r := plan.LoaderOf(kn.job.Layout, src.Part)
 		kn.learnFault(replica.Fault{Epoch: kn.job.Epoch, Kind: replica.Exception, Rank: r, Incarnation: kn.job.Ranks[r].Incarnation,
-			Detail: fmt.Sprintf("no good copy is left of %s: those on %s failed their digest", what, nodeNames(culprits))})
+			Detail: fmt.Sprintf("no good copy is left of %s: those on %s failed their digest", what, plan.NodeNames(culprits))})
 	}
 	if given {
 		l.trust.condemn()

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -31,7 +32,7 @@ func (se *seating) opened() {
 	clear(se.offers)
 }
 
-func (se *seating) waitForProcess(in *PlanInput, r replica.Rank, short string) waiting {
+func (se *seating) waitForProcess(in *plan.Input, r replica.Rank, short string) waiting {
 	o := se.offers[r]
 	switch {
 	case o == nil || o.node == "":
@@ -49,9 +50,9 @@ func (se *seating) waitForProcess(in *PlanInput, r replica.Rank, short string) w
 }
 
 // seatsBesides is how many processes other nodes than one offer.
-func (se *seating) seatsBesides(in *PlanInput, but replica.NodeName) (n int) {
+func (se *seating) seatsBesides(in *plan.Input, but replica.NodeName) (n int) {
 	for name := range in.Nodes {
-		if _, connected := in.current(name); connected && name != but && se.known.admissible(name) {
+		if _, connected := in.Current(name); connected && name != but && se.known.admissible(name) {
 			n += se.seats(in).free(name)
 		}
 	}
@@ -67,7 +68,7 @@ const (
 
 // roomElsewhere tells whether the node that a rank is offered to is short of something, and another one has a process for the rank. The process
 // that waits there stays, and gets the rank if it finds what it lacks first.
-func (se *seating) roomElsewhere(in *PlanInput, s *seats, r replica.Rank, o *offering) bool {
+func (se *seating) roomElsewhere(in *plan.Input, s *seats, r replica.Rank, o *offering) bool {
 	if in.Reports[o.node].Short == "" || s.looks >= maxLooks {
 		return false
 	}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/replicad/replicad/recovery/place"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -11,7 +13,7 @@ import (
 // place for one rank then costs the same however many ranks and nodes there are.
 type seats struct {
 	of       *seating
-	in       *PlanInput
+	in       *plan.Input
 	starting map[replica.Rank][]replica.NodeName // nodes that run a process for the rank which has not attached, by name
 	berths   map[replica.NodeName]*berth
 	open     [2][]*berth // with a process left, which may be given ranks: of launchers that want any, and of spares
@@ -32,8 +34,9 @@ type berth struct {
 	at        int // in open; -1: not there
 	load      int // ranks of the job that it runs, or is about to
 	id        int32
-	domains   [1 << len(harms)]int32 // by set of labels: what it shares with the nodes whose labels of the set are the same; 0: it lacks one
-	shards    map[replica.GroupID]bool
+	// by set of labels: what it shares with the nodes whose labels of the set are the same; 0: it lacks one
+	domains [1 << len(place.Harms)]int32
+	shards  map[replica.GroupID]bool
 }
 
 // crowd is one group's ranks on one node, or in one failure domain.
@@ -45,11 +48,11 @@ type crowd struct {
 // domain is the values of a set of labels.
 type domain struct {
 	set    int
-	values [len(harms)]string
+	values [len(place.Harms)]string
 }
 
 // seats counts what is on offer in this step.
-func (se *seating) seats(in *PlanInput) *seats {
+func (se *seating) seats(in *plan.Input) *seats {
 	if se.seated != nil {
 		return se.seated
 	}
@@ -57,7 +60,7 @@ func (se *seating) seats(in *PlanInput) *seats {
 		berths: make(map[replica.NodeName]*berth, len(in.Nodes))}
 	se.seated = s
 	for n := range in.Nodes {
-		rep, connected := in.current(n)
+		rep, connected := in.Current(n)
 		s.berths[n] = &berth{name: n, report: rep, connected: connected, left: rep.Offers, at: -1}
 		if connected {
 			for _, r := range rep.Starting {
@@ -140,7 +143,7 @@ func (s *seats) count(r replica.Rank, o *offering, by int) {
 		b.left -= by
 		s.list(b)
 	}
-	if s.placed && s.of.known.job.vacant(r) {
+	if s.placed && s.of.known.job.Vacant(r) {
 		s.crowd(b, s.of.known.job.Layout.Groups[r], by)
 	}
 }
@@ -168,7 +171,7 @@ func (s *seats) place() {
 	}
 	s.placed, s.shared, s.domains = true, make(map[crowd]int), make(map[domain]int32)
 	for n, b := range s.berths {
-		b.id = s.name(domain{values: [len(harms)]string{string(n)}}) // the empty set: the node itself
+		b.id = s.name(domain{values: [len(place.Harms)]string{string(n)}}) // the empty set: the node itself
 		labels := s.in.Nodes[n].Labels
 		for set := 1; set < len(b.domains); set++ {
 			if d, all := domainOf(set, labels); all {
@@ -178,7 +181,7 @@ func (s *seats) place() {
 	}
 	for m, c := range s.of.known.job.Ranks {
 		rank, on := replica.Rank(m), c.Node
-		if s.of.known.job.vacant(rank) {
+		if s.of.known.job.Vacant(rank) {
 			o := s.of.offers[rank]
 			if o == nil || o.node == "" {
 				continue
@@ -204,11 +207,11 @@ func (s *seats) name(d domain) int32 {
 // domainOf is the failure domain of a set of labels; false where one of them is missing.
 func domainOf(set int, labels map[string]string) (d domain, all bool) {
 	d.set = set
-	for i, h := range harms {
+	for i, h := range place.Harms {
 		if set&(1<<i) == 0 {
 			continue
 		}
-		if d.values[i] = labels[h.label]; d.values[i] == "" {
+		if d.values[i] = labels[h.Label]; d.values[i] == "" {
 			return d, false
 		}
 	}
@@ -222,7 +225,7 @@ func (s *seats) best(r replica.Rank, spares bool, out func(replica.NodeName) boo
 		lists = s.open[:]
 	}
 	group := s.of.known.job.Layout.Groups[r]
-	weight := newWeigher(s.of.known.job.ID, replica.OfRank(r))
+	weight := place.NewWeigher(s.of.known.job.ID, replica.OfRank(r))
 	var best seat
 	found := false
 	for _, list := range lists {
@@ -242,7 +245,7 @@ func (s *seats) best(r replica.Rank, spares bool, out func(replica.NodeName) boo
 			if crude < 0 {
 				continue
 			}
-			if p.weight = weight.of(b.name); crude > 0 || p.weight > best.weight || p.weight == best.weight && p.node > best.node {
+			if p.weight = weight.Of(b.name); crude > 0 || p.weight > best.weight || p.weight == best.weight && p.node > best.node {
 				best, found = p, true
 			}
 		}
@@ -264,7 +267,7 @@ func (s *seats) harm(b *berth, g replica.GroupID) int {
 }
 
 // class is 2 for a spare that holds the group's shard, 1 for a spare, 0 for any other.
-func (b *berth) class(job *record, g replica.GroupID) int {
+func (b *berth) class(job *plan.Record, g replica.GroupID) int {
 	if !b.report.Spare {
 		return 0
 	}

@@ -2,9 +2,7 @@ package recovery
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"math/rand/v2"
 	"reflect"
@@ -12,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/recovery/place"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -41,14 +41,14 @@ func (l *slow) fillRanks() {
 	}
 }
 
-func (l *slow) offer(in *PlanInput, r replica.Rank, o *offering) bool {
+func (l *slow) offer(in *plan.Input, r replica.Rank, o *offering) bool {
 	if o.node == "" {
 		o.node, o.at = l.underWay(in, r, o), l.known.now
 		o.own = o.node != ""
 	}
 	if o.node != "" {
 		patience := l.known.t.Claim
-		switch _, connected := in.current(o.node); {
+		switch _, connected := in.Current(o.node); {
 		case slowStarting(in, o.node, r):
 			o.taken, patience = true, l.known.t.Start+l.known.t.Claim // its process runs: it imports, or builds its model; its node kills it after Start
 			attached := false
@@ -93,10 +93,10 @@ func (l *slow) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 	return true
 }
 
-func (l *slow) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.NodeName, bool) {
+func (l *slow) pickNode(in *plan.Input, r replica.Rank, o *offering) (replica.NodeName, bool) {
 	home, rung := l.known.job.Ranks[r], slowRung(l.known.job.Job, r)
-	if home.Incarnation != 0 && rung == Process && !o.tried[home.Node] && l.known.now < o.since+l.known.t.Claim {
-		_, connected := in.current(home.Node)
+	if home.Incarnation != 0 && rung == plan.Process && !o.tried[home.Node] && l.known.now < o.since+l.known.t.Claim {
+		_, connected := in.Current(home.Node)
 		switch {
 		case !l.known.admissible(home.Node):
 		case connected && l.free(in, home.Node) > 0:
@@ -111,7 +111,7 @@ func (l *slow) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.Nod
 	}
 	best, found := seat{}, false
 	for n := range in.Nodes {
-		rep, connected := in.current(n)
+		rep, connected := in.Current(n)
 		if !connected || !l.known.admissible(n) || l.free(in, n) < 1 || o.tried[n] {
 			continue
 		}
@@ -128,7 +128,7 @@ func (l *slow) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.Nod
 	return best.node, found
 }
 
-func (l *slow) underWay(in *PlanInput, r replica.Rank, o *offering) replica.NodeName {
+func (l *slow) underWay(in *plan.Input, r replica.Rank, o *offering) replica.NodeName {
 	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
 		if slowStarting(in, n, r) && l.known.admissible(n) && !o.tried[n] && !l.known.barred(in, r, n) {
 			return n
@@ -137,7 +137,7 @@ func (l *slow) underWay(in *PlanInput, r replica.Rank, o *offering) replica.Node
 	return ""
 }
 
-func (l *slow) free(in *PlanInput, n replica.NodeName) int {
+func (l *slow) free(in *plan.Input, n replica.NodeName) int {
 	free := in.Reports[n].Offers
 	for r, o := range l.seating.offers {
 		if o.node == n && !slowStarting(in, n, r) { // one that was taken up is no longer among the offers of the node
@@ -147,14 +147,14 @@ func (l *slow) free(in *PlanInput, n replica.NodeName) int {
 	return free
 }
 
-func slowStarting(in *PlanInput, n replica.NodeName, r replica.Rank) bool {
-	rep, ok := in.current(n)
+func slowStarting(in *plan.Input, n replica.NodeName, r replica.Rank) bool {
+	rep, ok := in.Current(n)
 	return ok && slices.Contains(rep.Starting, r)
 }
 
-func (l *slow) seat(in *PlanInput, r replica.Rank, n replica.NodeName, rep replica.NodeReport) seat {
+func (l *slow) seat(in *plan.Input, r replica.Rank, n replica.NodeName, rep replica.NodeReport) seat {
 	group := l.known.job.Layout.Groups[r]
-	s := seat{node: n, weight: weigh(l.known.job.ID, replica.OfRank(r), n)}
+	s := seat{node: n, weight: place.Weigh(l.known.job.ID, replica.OfRank(r), n)}
 	var others []replica.NodeName
 	for m, c := range l.known.job.Ranks {
 		rank := replica.Rank(m)
@@ -187,19 +187,19 @@ func (l *slow) seat(in *PlanInput, r replica.Rank, n replica.NodeName, rep repli
 }
 
 func slowVacant(j *replica.Job, r replica.Rank) bool {
-	return j.Ranks[r].Incarnation == 0 || slowRung(j, r) >= Process
+	return j.Ranks[r].Incarnation == 0 || slowRung(j, r) >= plan.Process
 }
 
-func slowRung(j *replica.Job, r replica.Rank) Rung {
-	c, top := j.Ranks[r], Rung(0)
+func slowRung(j *replica.Job, r replica.Rank) plan.Rung {
+	c, top := j.Ranks[r], plan.Rung(0)
 	if c.Incarnation != 0 && slices.Contains(j.Quarantined, c.Node) {
-		top = Elsewhere
+		top = plan.Elsewhere
 	}
 	for _, f := range j.Faults {
 		ofRank := !f.OfNode() && f.Rank == r && f.Incarnation == c.Incarnation
 		ofNode := f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation
 		if ofRank || ofNode {
-			top = max(top, FirstRung(f.Kind))
+			top = max(top, plan.FirstRung(f.Kind))
 		}
 	}
 	return top
@@ -213,9 +213,9 @@ func slowShared(nodes map[replica.NodeName]replica.Node, n replica.Node, others 
 	worst := 0
 	for _, name := range others {
 		o, harm := nodes[name], 0
-		for _, d := range harms {
-			if l := n.Labels[d.label]; l != "" && l == o.Labels[d.label] {
-				harm += d.harm
+		for _, d := range place.Harms {
+			if l := n.Labels[d.Label]; l != "" && l == o.Labels[d.Label] {
+				harm += d.Harm
 			}
 		}
 		worst = max(worst, harm)
@@ -324,136 +324,5 @@ func TestSeatsAgainstSlow(t *testing.T) {
 	}
 	if offered < 10_000 {
 		t.Errorf("only %d offers were made: the cases have grown too tame", offered)
-	}
-}
-
-// slowPlace is place as it reads: every usable node is held against the best so far. load counts the mirrors of the kind.
-func slowPlace(in Placement, load map[replica.NodeName]int, part replica.Part, own, present []replica.NodeName, n int) (picked []replica.NodeName) {
-	for _, name := range present {
-		load[name]--
-	}
-	defer func() {
-		for _, name := range picked {
-			load[name]++
-		}
-	}()
-	taken := slices.Clone(own)
-	for len(picked) < n {
-		best := spot{}
-		for name, usable := range in.Usable {
-			node, known := in.Nodes[name]
-			if !usable || !known || slices.Contains(taken, name) {
-				continue
-			}
-			s := spot{name: name, load: load[name], shared: slowShared(in.Nodes, node, taken), weight: slowWeigh(in.Job, part, name)}
-			if slices.Contains(present, name) {
-				s.present = 1
-			}
-			if in.Misfit != nil && in.Misfit(own[0], name) {
-				s.misfit = 1
-			}
-			if best.name == "" || s.better(&best) {
-				best = s
-			}
-		}
-		if best.name == "" {
-			break
-		}
-		picked, taken = append(picked, best.name), append(taken, best.name)
-	}
-	return picked
-}
-
-// slowFurther picks mirrors of a group's part: one for each copy that its own nodes lack, or have in a domain that another of them is in. Those beyond
-// what they lack must be better than the best of its own nodes that share one.
-func slowFurther(in Placement, load map[replica.NodeName]int, part replica.Part, own []replica.NodeName, copies int) []replica.NodeName {
-	apart, harm := own[:1:1], 0
-	for _, n := range own[1:] {
-		shared := slowShared(in.Nodes, in.Nodes[n], apart)
-		switch {
-		case len(apart) >= copies:
-		case shared == 0:
-			apart = append(apart, n)
-		case harm == 0 || shared < harm:
-			harm = shared
-		}
-	}
-	picked := slowPlace(in, load, part, own, nil, copies-len(apart))
-	for i, n := range picked {
-		if i < copies-len(own) {
-			continue
-		}
-		if in.Misfit != nil && in.Misfit(own[0], n) || slowShared(in.Nodes, in.Nodes[n], append(slices.Clone(own), picked[:i]...)) >= harm {
-			for _, n := range picked[i:] {
-				load[n]--
-			}
-			return picked[:i]
-		}
-	}
-	return picked
-}
-
-func slowWeigh(job replica.JobID, part replica.Part, node replica.NodeName) uint64 {
-	h := fnv.New64a()
-	h.Write(job[:])
-	h.Write(binary.LittleEndian.AppendUint32([]byte{byte(part.Kind)}, part.Index))
-	h.Write([]byte(node))
-	x := h.Sum64()
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
-// TestMirrorsAgainstSlow holds the placement of mirrors against one that looks at everything for each part.
-func TestMirrorsAgainstSlow(t *testing.T) {
-	for seed := range uint64(5_000) {
-		rnd := rand.New(rand.NewPCG(seed, 3))
-		job, nodes := chance(rnd, 1)
-		in := Placement{Job: job.ID, Layout: job.Layout, Ranks: job.Ranks, Nodes: nodes, Usable: map[replica.NodeName]bool{}, Copies: rnd.IntN(5)}
-		names := slices.Sorted(maps.Keys(nodes))
-		for _, n := range append(names, "gone") {
-			in.Usable[n] = rnd.IntN(4) > 0
-		}
-		if rnd.IntN(2) == 0 {
-			bad := pick(rnd, names...)
-			in.Misfit = func(from, mirror replica.NodeName) bool { return mirror == bad || from == "a" && mirror == "b" }
-		}
-		for range job.Ranks {
-			in.Mirrors = append(in.Mirrors, []replica.NodeName{pick(rnd, names...)})
-		}
-		byRank, byGroup := PlaceMirrors(in)
-		copies := in.Copies
-		if copies < 1 {
-			copies = replica.DefaultMinCopies
-		}
-		load := map[replica.NodeName]int{}
-		for _, list := range in.Mirrors {
-			load[list[0]]++
-		}
-		for r, c := range job.Ranks {
-			var want []replica.NodeName
-			if c.Incarnation != 0 {
-				want = slowPlace(in, load, replica.OfRank(replica.Rank(r)), []replica.NodeName{c.Node}, in.Mirrors[r], copies-1)
-			}
-			if !slices.Equal(byRank[r], want) {
-				t.Fatalf("seed %d: rank %d is mirrored by %v, looking at everything by %v", seed, r, byRank[r], want)
-			}
-		}
-		clear(load)
-		for g, members := range job.Layout.Members() {
-			var own []replica.NodeName
-			for _, r := range members {
-				if c := job.Ranks[r]; c.Incarnation != 0 && !slices.Contains(own, c.Node) {
-					own = append(own, c.Node)
-				}
-			}
-			var want []replica.NodeName
-			if len(own) > 0 {
-				want = slowFurther(in, load, replica.OfGroup(replica.GroupID(g)), own, copies)
-			}
-			if !slices.Equal(byGroup[g], want) {
-				t.Fatalf("seed %d: group %d is mirrored by %v, looking at everything by %v", seed, g, byGroup[g], want)
-			}
-		}
 	}
 }

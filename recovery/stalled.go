@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -300,7 +301,7 @@ func (g Gap) String() string {
 	}
 	text := fmt.Sprintf("rank %d on node %s has not sealed %v", g.Rank, g.Node, g.Part)
 	if g.Mirror {
-		text = fmt.Sprintf("%v lies on %s, and its mirror, node %s, does not take it", g.Part, joined(g.Holders), g.Node)
+		text = fmt.Sprintf("%v lies on %s, and its mirror, node %s, does not take it", g.Part, plan.Joined(g.Holders), g.Node)
 	}
 	if g.Why != "" {
 		text += " (" + g.Why + ")"

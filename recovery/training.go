@@ -5,11 +5,13 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/replicad/replicad/recovery/place"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
 // grow decides what the ranks of an open job ask for.
-func (l *Leader) grow(in *PlanInput) {
+func (l *Leader) grow(in *plan.Input) {
 	kn := &l.known
 	l.outbox.send(l.asks.answers(in)...)
 	g := l.asks.growth(in)
@@ -40,7 +42,7 @@ func (l *Leader) grow(in *PlanInput) {
 // hang makes a fault of the ranks that are furthest behind, once all of them stand still; the others wait for them, or have left. Those that the
 // kernel has stopped are named before any that wait. Where all stand at the same place and none is stopped nobody can be named, and every
 // rank's process is started anew, on its node (protocol section 6, evidence).
-func (l *Leader) hang(in *PlanInput) {
+func (l *Leader) hang(in *plan.Input) {
 	kn := &l.known
 	behind, trains, _ := kn.laggards(in)
 	var halted []replica.RankReport
@@ -70,16 +72,16 @@ func (l *Leader) hang(in *PlanInput) {
 
 // spread has the generation before the one that the job resumed at let go, once every part of the latter lies on as many nodes as
 // have a place for it: a commit would need no more.
-func spread(ob *outbox, in *PlanInput) {
-	j := in.record()
+func spread(ob *outbox, in *plan.Input) {
+	j := in.Record()
 	if j.Previous == nil || j.Plan == nil {
 		return
 	}
 	want := 1
-	for want < minCopies(j.Options) && placed(j, want+1) {
+	for want < place.MinCopies(j.Options) && placed(j, want+1) {
 		want++
 	}
-	if roots, fewest := in.held(j.Plan); fewest >= max(want, j.Copies) {
+	if roots, fewest := in.Held(j.Plan); fewest >= max(want, j.Copies) {
 		ob.propose(replica.Resume{Job: j.ID, Epoch: j.Epoch, Parts: roots, Copies: max(want, j.Copies), Spread: true})
 	}
 }
@@ -100,14 +102,14 @@ func (l *Leader) training() {
 			l.outbox.propose(replica.SetMirrors{Job: kn.id, Mirrors: byRank, GroupMirrors: byGroup})
 		}
 	}
-	want := minCopies(kn.job.Options)
+	want := place.MinCopies(kn.job.Options)
 	healthy := 0 // registered and not known to be lost: silence alone lowers nothing
 	for n, node := range kn.nodes {
-		if kn.job.admits(replica.Holder{Node: n, Incarnation: node.Incarnation}) {
+		if kn.job.Admits(replica.Holder{Node: n, Incarnation: node.Incarnation}) {
 			healthy++
 		}
 	}
-	switch possible := in.copiesPossible(); {
+	switch possible := in.CopiesPossible(); {
 	case kn.job.Copies > max(1, min(want, healthy)):
 		l.outbox.propose(replica.SetCopies{Job: kn.id, Copies: max(1, min(want, healthy))})
 	case kn.job.Copies < possible && placed(kn.job, possible):
@@ -117,7 +119,7 @@ func (l *Leader) training() {
 
 // misplaced tells whether a mirror lies on a node that has a fault against it, is gone for good or can't get its part, or is missing while a
 // node could take it.
-func (l *Leader) misplaced(in *PlanInput) bool {
+func (l *Leader) misplaced(in *plan.Input) bool {
 	kn := &l.known
 	bad := func(part replica.Part, from replica.NodeName, names []replica.NodeName) bool {
 		return slices.ContainsFunc(names, func(n replica.NodeName) bool {
@@ -131,11 +133,11 @@ func (l *Leader) misplaced(in *PlanInput) bool {
 		}
 	}
 	for g, names := range kn.job.GroupMirrors {
-		if len(names) > 0 && bad(replica.OfGroup(replica.GroupID(g)), kn.job.Ranks[kn.job.membersOf(replica.GroupID(g))[0]].Node, names) {
+		if len(names) > 0 && bad(replica.OfGroup(replica.GroupID(g)), kn.job.Ranks[kn.job.MembersOf(replica.GroupID(g))[0]].Node, names) {
 			return true
 		}
 	}
-	return !placed(kn.job, in.copiesPossible())
+	return !placed(kn.job, in.CopiesPossible())
 }
 
 // standing adds to the usable nodes those that mirror already and are merely away: a daemon's restart moves no mirror. One that stays away
@@ -155,18 +157,18 @@ func (kn *known) standing(usable map[replica.NodeName]bool) map[replica.NodeName
 }
 
 // placed tells whether every part has a place on n nodes.
-func placed(j *record, n int) bool {
+func placed(j *plan.Record, n int) bool {
 	for r := range j.Ranks {
-		if 1+len(at(j.Mirrors, r)) < n {
+		if 1+len(place.At(j.Mirrors, r)) < n {
 			return false
 		}
 	}
-	for g, members := range j.members {
+	for g, members := range j.Members {
 		nodes := make(map[replica.NodeName]bool)
 		for _, r := range members {
 			nodes[j.Ranks[r].Node] = true
 		}
-		if len(nodes)+len(at(j.GroupMirrors, g)) < n {
+		if len(nodes)+len(place.At(j.GroupMirrors, g)) < n {
 			return false
 		}
 	}
@@ -180,8 +182,8 @@ func sameMirrors(a, b [][]replica.NodeName) bool {
 // mirrorsWith places the mirrors of a job that trains.
 func (l *Leader) mirrorsWith(s shunned) (byRank, byGroup [][]replica.NodeName) {
 	kn := &l.known
-	return PlaceMirrors(Placement{Job: kn.id, Layout: kn.job.Layout, Ranks: kn.job.Ranks, Nodes: kn.nodes,
-		Usable: kn.standing(l.input().usable()), Copies: minCopies(kn.job.Options),
+	return place.Mirrors(place.Placement{Job: kn.id, Layout: kn.job.Layout, Ranks: kn.job.Ranks, Nodes: kn.nodes,
+		Usable: kn.standing(l.input().Usable()), Copies: place.MinCopies(kn.job.Options),
 		Mirrors: kn.job.Mirrors, GroupMirrors: kn.job.GroupMirrors, Misfit: l.misfit, Shuns: func(p replica.Part,
 			n replica.NodeName) bool {
 			return s.has(kn.job.Epoch, p, n)

@@ -3,8 +3,7 @@ package recovery
 import "github.com/replicad/replicad/replica"
 
 // trust is which bytes and which nodes a leader doubts, and why. A closing leaves it: what could not be loaded, or was sent wrong, is no
-// better
-// in the next epoch.
+// better in the next epoch.
 type trust struct {
 	known  *known
 	outbox *outbox

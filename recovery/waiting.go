@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/internal/planted"
+	"github.com/replicad/replicad/recovery/place"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -30,15 +32,15 @@ const never time.Duration = math.MinInt64
 
 // waitsForNodes are the nodes whose acknowledgement a plan needs. One that has acknowledged the fence and still settles is not silent: its
 // ranks have settle_timeout, or as long as their copies take, since it last said something.
-func (kn *known) waitsForNodes(in *PlanInput) (out []waiting) {
+func (kn *known) waitsForNodes(in *plan.Input) (out []waiting) {
 	if kn.job.ClosedEpoch >= kn.job.Epoch && kn.job.Phase == replica.Opening {
 		return nil // another epoch is minted first
 	}
 	for _, n := range in.Required() {
-		if _, ok := in.answered(n); ok {
+		if _, ok := in.Answered(n); ok {
 			continue
 		}
-		if rep, ok := in.current(n); ok && rep.Fenced >= kn.job.ClosedEpoch {
+		if rep, ok := in.Current(n); ok && rep.Fenced >= kn.job.ClosedEpoch {
 			since := kn.settlesSince(rep)
 			out = append(out, waiting{kind: AwaitSettle, node: n, since: since,
 				until: notBefore(kn.began, since+kn.bound(AwaitSettle)+kn.copies(rep), kn.t.Ack)})
@@ -81,7 +83,7 @@ func (kn *known) forRank(k WaitKind, r replica.Rank, rep *replica.RankReport) wa
 }
 
 // waitForLoad is what a rank waits for that has not loaded: its parts come, and then its process has to load them.
-func (kn *known) waitForLoad(in *PlanInput, r replica.Rank, rep *replica.RankReport, s sign) waiting {
+func (kn *known) waitForLoad(in *plan.Input, r replica.Rank, rep *replica.RankReport, s sign) waiting {
 	p := kn.job.Plan
 	w := kn.forRank(AwaitParts, r, rep)
 	w.what, w.since = p.Generation.String(), kn.stageAt()
@@ -124,10 +126,10 @@ func partsOf(j *replica.Job, r replica.Rank) []replica.Part {
 }
 
 // waitsForMirrors are the mirrors that have not got what was loaded.
-func (kn *known) waitsForMirrors(in *PlanInput, loaded time.Duration) (out []waiting) {
-	p, copies := kn.job.Plan, in.copiesPossible()
+func (kn *known) waitsForMirrors(in *plan.Input, loaded time.Duration) (out []waiting) {
+	p, copies := kn.job.Plan, in.CopiesPossible()
 	for _, src := range p.Sources {
-		holders := in.holding(src.Part, p.Generation, src.Root)
+		holders := in.Holding(src.Part, p.Generation, src.Root)
 		if len(holders) >= copies {
 			continue
 		}
@@ -135,7 +137,7 @@ func (kn *known) waitsForMirrors(in *PlanInput, loaded time.Duration) (out []wai
 		if src.Part.Kind == replica.ReplicatedPart {
 			lists = p.GroupMirrors
 		}
-		for _, n := range at(lists, int(src.Part.Index)) {
+		for _, n := range place.At(lists, int(src.Part.Index)) {
 			if !slices.ContainsFunc(holders, func(h replica.Holder) bool { return h.Node == n }) {
 				out = append(out, waiting{kind: AwaitMirror, node: n, since: loaded, until: never, what: fmt.Sprintf("%v of %v", src.Part, p.Generation)})
 			}
@@ -156,7 +158,7 @@ func (w waiting) text(now time.Duration) string {
 
 // waitsForGrown are the ranks that have not sealed their step with the new regions. Of each the time counts for itself: the daemons have the
 // memory, and nobody waits for another.
-func (kn *known) waitsForGrown(in *PlanInput, seals []waiting) []waiting {
+func (kn *known) waitsForGrown(in *plan.Input, seals []waiting) []waiting {
 	for i, w := range seals {
 		if w.kind == AwaitSeal {
 			w.kind, w.since = AwaitGrown, max(kn.signs[w.rank].at, kn.stageAt())

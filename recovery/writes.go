@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -53,7 +54,7 @@ func (en *ending) uncommitted() replica.Step {
 	kn := en.known
 	made := kn.job.Position.Step
 	for _, rep := range kn.reports {
-		made = max(made, Made(kn.job.Job, kn.job.Epoch, rep.Ranks))
+		made = max(made, plan.Made(kn.job.Job, kn.job.Epoch, rep.Ranks))
 	}
 	return made - kn.job.Position.Step
 }

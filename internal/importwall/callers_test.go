@@ -29,7 +29,7 @@ var uncalled = map[string]string{
 	"internal/control.HandledTypes":           "a test compares it with what host and leader handle",
 	"internal/durable/remote.Client.Hasten":   "suites of stores wait a twentieth of the time",
 	"internal/durable/catalog.Catalog.Newest": "tests ask for the newest generation alone",
-	"recovery.Plan":                           "the whole rule as one function, which tests compare with its twin",
+	"recovery/plan.Make":                      "the whole rule as one function, which tests compare with its twin",
 	"lock.MayEnter":                           "the rule of the C library, which its tests compare with",
 	"lock.MaySeal":                            "the rule of the C library, which its tests compare with",
 	"lock.NextFence":                          "the rule of the C library, which its tests compare with",

@@ -22,6 +22,7 @@ import (
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -69,12 +70,6 @@ type Config struct {
 	Standing func() control.Standing
 	// Newest is the newest epoch that was seen of a name's certificates; 0: none.
 	Newest func(replica.Role, string) replica.CertEpoch
-}
-
-// recoveryTiming is what recovery needs of a configuration's delays.
-func recoveryTiming(t config.Timing) recovery.Timing {
-	return recovery.Timing{Collect: t.Collect, Settle: t.Settle, Ack: t.Ack, Claim: t.Claim, Start: t.Start,
-		HolderGrace: t.HolderGrace, ResumeGrace: t.ResumeGrace, DaemonGrace: t.DaemonGrace, Abandoned: t.Abandoned}
 }
 
 // withDefaults fills in what a lone leader does.
@@ -268,7 +263,7 @@ type (
 	}
 	scanned struct {
 		job   replica.JobID
-		found []recovery.DurableGen
+		found []plan.DurableGen
 		err   error // the durable tier could not be read: nobody knows what lies there
 	}
 )

@@ -7,6 +7,7 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -36,7 +37,7 @@ func (l *Leader) lostForGood(ctx context.Context, from *nodeLink, m control.Orde
 		if led.job.Phase == replica.Ended {
 			continue
 		}
-		if len(recovery.RanksOn(led.job, n.Name)) > 0 {
+		if len(plan.RanksOn(led.job, n.Name)) > 0 {
 			l.recoverStep(ctx, id, led, recovery.Evidence{Fault: replica.Fault{Epoch: led.job.Epoch, Kind: replica.NodeDead, Node: n.Name, NodeIncarnation: n.Incarnation, Detail: "an operator says that it is lost"}})
 		}
 		waiting++

@@ -11,7 +11,8 @@ import (
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -147,7 +148,7 @@ func (l *Leader) drain(ctx context.Context, from *nodeLink, m control.Order) {
 		if led.job.Phase == replica.Ended {
 			continue
 		}
-		d.ranks[id], d.again[id] = recovery.RanksOn(led.job, m.Node), slices.Contains(led.job.Quarantined, m.Node)
+		d.ranks[id], d.again[id] = plan.RanksOn(led.job, m.Node), slices.Contains(led.job.Quarantined, m.Node)
 		without := led.loss(m.Node)
 		if text := without.Unseated(); text != "" {
 			from.answer(m.ID, control.Refusal(fmt.Sprintf("node %s can't be drained: job %s: %s: start replicad run --spare, or with a larger --capacity, on another node first", m.Node, led.job.Name, text)))
@@ -176,12 +177,12 @@ func (l *Leader) drain(ctx context.Context, from *nodeLink, m control.Order) {
 }
 
 // loss is what would become of the job without a node.
-func (led *ledJob) loss(node replica.NodeName) recovery.Survival {
+func (led *ledJob) loss(node replica.NodeName) odds.Survival {
 	in, known := led.recovery.Known()
 	if !known {
 		in.Job = led.job
 	}
-	return recovery.Survives(in, recovery.Loss{Nodes: []replica.NodeName{node}})[0]
+	return odds.Survives(in, odds.Loss{Nodes: []replica.NodeName{node}})[0]
 }
 
 // drained follows the drains: it closes the epochs of jobs with ranks there, and answers when these run elsewhere.
@@ -200,7 +201,7 @@ func (l *Leader) drained(ctx context.Context) {
 			if led == nil || led.job.Phase == replica.Ended {
 				continue
 			}
-			on := recovery.RanksOn(led.job, d.node)
+			on := plan.RanksOn(led.job, d.node)
 			if len(on) == 0 && (led.job.Phase == replica.Open || len(d.ranks[id]) == 0 && !d.again[id]) {
 				continue
 			}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/replicad/replicad/internal/config"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/recovery"
 	"github.com/replicad/replicad/replica"
@@ -206,4 +207,10 @@ func (l *Leader) sayShort(led *ledJob) {
 		l.tell(led.job.ID, text)
 		l.log.Note2(led.job, "short", text)
 	}
+}
+
+// recoveryTiming is what recovery needs of a configuration's delays.
+func recoveryTiming(t config.Timing) recovery.Timing {
+	return recovery.Timing{Collect: t.Collect, Settle: t.Settle, Ack: t.Ack, Claim: t.Claim, Start: t.Start,
+		HolderGrace: t.HolderGrace, ResumeGrace: t.ResumeGrace, DaemonGrace: t.DaemonGrace, Abandoned: t.Abandoned}
 }

@@ -1,4 +1,4 @@
-package recovery
+package plan
 
 import (
 	"time"
@@ -17,8 +17,8 @@ type DurableGen struct {
 	Bad string
 }
 
-// PlanInput is all that the planner knows.
-type PlanInput struct {
+// Input is all that the planner knows.
+type Input struct {
 	Job       *replica.Job
 	Nodes     map[replica.NodeName]replica.Node
 	Reports   map[replica.NodeName]replica.NodeReport // the latest of each node; one of an earlier session than Nodes' counts for nothing
@@ -38,14 +38,20 @@ type PlanInput struct {
 	// Doubted tells of which copies several nodes were sent wrong bytes, and says so; nil: of none.
 	Doubted func(replica.Holder, replica.Held) bool
 	// Made is how far the ranks came since the job was opened last.
-	Made furthest
+	Made Furthest
 
 	counted counted
 }
 
+// Of is the input for a job of which it was counted already what follows from its record.
+func (in Input) Of(rec *Record) *Input {
+	in.Job, in.counted.rec = rec.Job, rec
+	return &in
+}
+
 // counted is what follows from a planner's input, counted when it is first asked for.
 type counted struct {
-	rec      *record
+	rec      *Record
 	ranks    []*replica.RankReport // by rank
 	required []replica.NodeName
 	use      map[replica.NodeName]bool
@@ -99,7 +105,7 @@ type Verdict struct {
 	Until   time.Duration      // of a wait for holders: when the planner goes on without them
 	Scan    bool               // the planner may read disk and has not seen what lies there
 	Final   bool               // of Stuck: no node that is away could change it
-	dispute *dispute           // of Stuck: the disputed initial state
+	Dispute *Dispute           // of Stuck: the disputed initial state
 
-	disputed *replica.Dispute // of Stuck: that of a later step
+	Disputed *replica.Dispute // of Stuck: that of a later step
 }

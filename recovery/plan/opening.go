@@ -1,4 +1,4 @@
-package recovery
+package plan
 
 import (
 	"fmt"
@@ -8,32 +8,33 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// opens tells whether the job goes on from what its ranks seal in this epoch: it never ran before, or it grows.
-func (in *PlanInput) opens() bool {
+// Opens tells whether the job goes on from what its ranks seal in this epoch: it never ran before, or it grows.
+func (in *Input) Opens() bool {
 	return in.Job.Phase == replica.Opening && (len(in.Job.Lineage) == 0 || in.Job.Growth != nil)
 }
 
 // decideOpening decides on the first epoch, for which exactly (p, init) is eligible, or on that of a growth, for which exactly (p, step) is.
-func (in *PlanInput) decideOpening() (choice, Verdict) {
+func (in *Input) decideOpening() (choice, Verdict) {
 	var waiting []replica.Rank
 	for r := range in.Job.Ranks {
-		if rep, ok := in.rank(replica.Rank(r)); !ok || !in.sealedInitial(rep) {
+		if rep, ok := in.Rank(replica.Rank(r)); !ok || !in.SealedInitial(rep) {
 			waiting = append(waiting, replica.Rank(r))
 		}
 	}
 	if len(waiting) > 0 {
-		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: waiting, Reason: fmt.Sprintf("ranks %v have not sealed %s", rankList(waiting), in.sealing())}
+		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: waiting,
+			Reason: fmt.Sprintf("ranks %v have not sealed %s", RankList(waiting), in.sealing())}
 	}
 	step, differ := in.begins()
 	if differ != "" {
 		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: DoNotRequeue + differ}
 	}
 	init := replica.Generation{Epoch: in.Job.Epoch, Step: step}
-	st := in.stock()
+	st := in.Stock()
 	if d := st.disputed(in.Job, init); d != nil {
-		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: d.String(), dispute: d}
+		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: d.String(), Dispute: d}
 	}
-	lots, missing := st.assemble(in.record(), init, nil)
+	lots, missing := st.assemble(in.Record(), init, nil)
 	if len(missing) > 0 {
 		return choice{}, in.unmade(missing[0], len(st[init][missing[0]]) == 0)
 	}
@@ -52,7 +53,7 @@ func (in *PlanInput) decideOpening() (choice, Verdict) {
 
 // begins is the step of what the ranks of a job that opens have sealed, or why there is none: where nothing says at which step the job begins, its ranks do, by a state of
 // their own.
-func (in *PlanInput) begins() (step replica.Step, differ string) {
+func (in *Input) begins() (step replica.Step, differ string) {
 	switch {
 	case in.Job.Growth != nil:
 		return in.Job.Growth.Step, ""
@@ -61,7 +62,7 @@ func (in *PlanInput) begins() (step replica.Step, differ string) {
 	}
 	first := -1
 	for r := range in.Job.Ranks {
-		rep, ok := in.rank(replica.Rank(r))
+		rep, ok := in.Rank(replica.Rank(r))
 		if !ok || rep.Live.Epoch() != in.Job.Epoch { // one that takes the state from another rank
 			continue
 		}
@@ -76,7 +77,7 @@ func (in *PlanInput) begins() (step replica.Step, differ string) {
 }
 
 // unmade is the verdict on a part that is missing where each rank has sealed what it was to.
-func (in *PlanInput) unmade(part replica.Part, nobodys bool) Verdict {
+func (in *Input) unmade(part replica.Part, nobodys bool) Verdict {
 	if nobodys && part.Kind == replica.PrivatePart && in.Job.Growth == nil {
 		return Verdict{Kind: Stuck, Final: true, Reason: DoNotRequeue + fmt.Sprintf("rank %d has sealed what is its own of another step than the job begins at: a rank that calls rp_seal_own says that step too (rp_begin_at)", part.Index)}
 	}
@@ -87,7 +88,7 @@ func (in *PlanInput) unmade(part replica.Part, nobodys bool) Verdict {
 }
 
 // sealing is what the ranks of a job that opens seal.
-func (in *PlanInput) sealing() string {
+func (in *Input) sealing() string {
 	if in.Job.Growth != nil {
 		return fmt.Sprintf("step %d with their new regions", in.Job.Growth.Step)
 	}
@@ -95,8 +96,8 @@ func (in *PlanInput) sealing() string {
 }
 
 // disputed finds a part of g that its producers sealed under different roots.
-func (st stock) disputed(j *replica.Job, g replica.Generation) *dispute {
-	for _, p := range parts(j.Layout) {
+func (st stock) disputed(j *replica.Job, g replica.Generation) *Dispute {
+	for _, p := range Parts(j.Layout) {
 		copies := st[g][p]
 		if len(copies) == 0 {
 			continue
@@ -106,8 +107,8 @@ func (st stock) disputed(j *replica.Job, g replica.Generation) *dispute {
 		}
 		speaking := speakers(copies)
 		first := speaking[0]
-		other := slices.IndexFunc(speaking, func(s sealed) bool { return s.held.Root != first.held.Root })
-		return &dispute{part: p, gen: g, between: [2]sealed{first, speaking[other]}, roots: st.roots(g, p)}
+		other := slices.IndexFunc(speaking, func(s Sealed) bool { return s.Held.Root != first.Held.Root })
+		return &Dispute{Part: p, Gen: g, Between: [2]Sealed{first, speaking[other]}, Roots: st.roots(g, p)}
 	}
 	return nil
 }
@@ -115,7 +116,7 @@ func (st stock) disputed(j *replica.Job, g replica.Generation) *dispute {
 func (st stock) roots(g replica.Generation, p replica.Part) string {
 	var out []string
 	for _, c := range st[g][p] {
-		out = append(out, fmt.Sprintf("rank %d on %s: %v", c.held.Rank, c.holder.Node, c.held.Root))
+		out = append(out, fmt.Sprintf("rank %d on %s: %v", c.Held.Rank, c.Holder.Node, c.Held.Root))
 	}
 	return strings.Join(out, ", ")
 }

@@ -1,4 +1,4 @@
-package recovery
+package plan
 
 import (
 	"fmt"
@@ -6,15 +6,16 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/replicad/replicad/recovery/place"
 	"github.com/replicad/replicad/replica"
 )
 
-// badHolders are the nodes that report the planned copies of a part as bad: those in memory, or the one on disk.
-func (in *PlanInput) badHolders(g replica.Generation, src replica.Source) (out []replica.Holder) {
+// BadHolders are the nodes that report the planned copies of a part as bad: those in memory, or the one on disk.
+func (in *Input) BadHolders(g replica.Generation, src replica.Source) (out []replica.Holder) {
 	if in.counted.bad == nil {
 		in.counted.bad = []replica.NodeReport{}
 		for _, n := range slices.Sorted(maps.Keys(in.Reports)) {
-			if rep, ok := in.current(n); ok && len(rep.Bad)+len(rep.BadDisk) > 0 {
+			if rep, ok := in.Current(n); ok && len(rep.Bad)+len(rep.BadDisk) > 0 {
 				in.counted.bad = append(in.counted.bad, rep)
 			}
 		}
@@ -33,12 +34,12 @@ func (in *PlanInput) badHolders(g replica.Generation, src replica.Source) (out [
 	return out
 }
 
-// servable tells whether some holder of a planned part may still give it: it holds it, or has not said that it doesn't.
-func (in *PlanInput) servable(g replica.Generation, src replica.Source) bool {
+// Servable tells whether some holder of a planned part may still give it: it holds it, or has not said that it doesn't.
+func (in *Input) Servable(g replica.Generation, src replica.Source) bool {
 	for _, h := range src.Holders {
-		rep, ok := in.current(h.Node)
+		rep, ok := in.Current(h.Node)
 		if !ok || rep.Holder != h {
-			if !in.record().holderGone(h) {
+			if !in.Record().HolderGone(h) {
 				return true // away, and no evidence against it
 			}
 			continue
@@ -50,15 +51,15 @@ func (in *PlanInput) servable(g replica.Generation, src replica.Source) bool {
 	return false
 }
 
-// loaderOf is a rank that has to load a part: the lowest.
-func loaderOf(l replica.Layout, p replica.Part) replica.Rank {
+// LoaderOf is a rank that has to load a part: the lowest.
+func LoaderOf(l replica.Layout, p replica.Part) replica.Rank {
 	if p.Kind == replica.PrivatePart {
 		return replica.Rank(p.Index)
 	}
 	return replica.Rank(slices.Index(l.Groups, replica.GroupID(p.Index)))
 }
 
-func nodeNames(holders []replica.Holder) string {
+func NodeNames(holders []replica.Holder) string {
 	names := make([]string, len(holders))
 	for i, h := range holders {
 		names[i] = string(h.Node)
@@ -67,12 +68,12 @@ func nodeNames(holders []replica.Holder) string {
 }
 
 // doubts tells whether a copy does not count because several nodes were sent wrong bytes of it.
-func (in *PlanInput) doubts(h replica.Holder, held replica.Held) bool {
+func (in *Input) doubts(h replica.Holder, held replica.Held) bool {
 	return in.Doubted != nil && in.Doubted(h, held)
 }
 
 // doubtfulCopies says which copies don't count, for the reason of a plan; empty: all do.
-func (in *PlanInput) doubtfulCopies(g replica.Generation) string {
+func (in *Input) doubtfulCopies(g replica.Generation) string {
 	if in.Doubted == nil {
 		return ""
 	}
@@ -86,10 +87,10 @@ func (in *PlanInput) doubtfulCopies(g replica.Generation) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (the copies on %s were sent wrong to two nodes)", joined(names))
+	return fmt.Sprintf(" (the copies on %s were sent wrong to two nodes)", Joined(names))
 }
 
-func names(holders []replica.Holder) []replica.NodeName {
+func Names(holders []replica.Holder) []replica.NodeName {
 	out := make([]replica.NodeName, len(holders))
 	for i, h := range holders {
 		out[i] = h.Node
@@ -97,7 +98,7 @@ func names(holders []replica.Holder) []replica.NodeName {
 	return out
 }
 
-func joined(names []replica.NodeName) string {
+func Joined(names []replica.NodeName) string {
 	if len(names) == 0 {
 		return "any node"
 	}
@@ -108,12 +109,12 @@ func joined(names []replica.NodeName) string {
 	return strings.Join(out, ", ")
 }
 
-// held is who holds every part of a plan's generation under the plan's root now, and the fewest nodes that hold any.
-func (in *PlanInput) held(p *replica.Plan) (roots []replica.PartRoot, fewest int) {
+// Held is who holds every part of a plan's generation under the plan's root now, and the fewest nodes that hold any.
+func (in *Input) Held(p *replica.Plan) (roots []replica.PartRoot, fewest int) {
 	fewest = len(in.Nodes)
 	for _, src := range p.Sources {
 		pr := replica.PartRoot{Part: src.Part, Root: src.Root}
-		for _, h := range in.holding(src.Part, p.Generation, src.Root) {
+		for _, h := range in.Holding(src.Part, p.Generation, src.Root) {
 			if !slices.Contains(in.Job.Proved, h) {
 				pr.Holders = append(pr.Holders, h)
 			}
@@ -123,15 +124,15 @@ func (in *PlanInput) held(p *replica.Plan) (roots []replica.PartRoot, fewest int
 	return roots, fewest
 }
 
-// copiesPossible is copies(p): min_copies, or as many nodes as can hold a copy if they are fewer.
-func (in *PlanInput) copiesPossible() int {
+// CopiesPossible is copies(p): min_copies, or as many nodes as can hold a copy if they are fewer.
+func (in *Input) CopiesPossible() int {
 	n := 0
-	for _, ok := range in.usable() {
+	for _, ok := range in.Usable() {
 		if ok {
 			n++
 		}
 	}
-	return max(1, min(minCopies(in.Job.Options), n))
+	return max(1, min(place.MinCopies(in.Job.Options), n))
 }
 
 // copyOf is a copy of a part under one root.
@@ -140,11 +141,11 @@ type copyOf struct {
 	root replica.Digest
 }
 
-// holding names the nodes that may take mirrors and hold a part of a generation, in the order of their names.
-func (in *PlanInput) holding(part replica.Part, g replica.Generation, root replica.Digest) []replica.Holder {
+// Holding names the nodes that may take mirrors and hold a part of a generation, in the order of their names.
+func (in *Input) Holding(part replica.Part, g replica.Generation, root replica.Digest) []replica.Holder {
 	if in.counted.holders == nil || in.counted.heldOf != g {
 		in.counted.holders, in.counted.heldOf = make(map[copyOf][]replica.Holder), g
-		usable := in.usable()
+		usable := in.Usable()
 		for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
 			if !usable[n] {
 				continue
@@ -161,10 +162,10 @@ func (in *PlanInput) holding(part replica.Part, g replica.Generation, root repli
 	return in.counted.holders[copyOf{part, root}]
 }
 
-// shortages names what nodes are short of.
-func (in *PlanInput) shortages() (out string) {
+// Shortages names what nodes are short of.
+func (in *Input) Shortages() (out string) {
 	for _, n := range slices.Sorted(maps.Keys(in.Reports)) {
-		if _, ok := in.current(n); ok && in.Reports[n].Short != "" {
+		if _, ok := in.Current(n); ok && in.Reports[n].Short != "" {
 			out += fmt.Sprintf("; node %s is short of %s", n, in.Reports[n].Short)
 		}
 	}

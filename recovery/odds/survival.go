@@ -1,10 +1,12 @@
-package recovery
+package odds
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/replicad/replicad/recovery/place"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -53,10 +55,10 @@ func (s Survival) Held(g replica.Generation) []replica.PartHolders {
 		if n, touched := is[i]; touched {
 			l = n
 		}
-		out[i].Part = l.part
-		for k, c := range l.copies {
-			if k == 0 || c.holder != l.copies[k-1].holder {
-				out[i].Holders = append(out[i].Holders, c.holder)
+		out[i].Part = l.Part
+		for k, c := range l.Copies {
+			if k == 0 || c.Holder != l.Copies[k-1].Holder {
+				out[i].Holders = append(out[i].Holders, c.Holder)
 			}
 		}
 	}
@@ -129,8 +131,8 @@ func joinNames(names []replica.NodeName, by string) string {
 }
 
 func ranksText(ranks []replica.Rank) string {
-	if len(ranks) > listed {
-		return rankList(ranks).String()
+	if len(ranks) > plan.Listed {
+		return plan.RankList(ranks).String()
 	}
 	out := make([]string, len(ranks))
 	for i, r := range ranks {
@@ -146,7 +148,7 @@ func (s Survival) seats() string {
 	for _, n := range s.able() {
 		switch k := s.of.offers[n]; {
 		case k == 0:
-		case len(out) < listed:
+		case len(out) < plan.Listed:
 			out = append(out, fmt.Sprintf("%s: %d", n, k))
 		default:
 			more++
@@ -165,7 +167,7 @@ func (s Survival) seats() string {
 func (s Survival) Unseated() string {
 	here := 0
 	for _, n := range s.Loss.Nodes {
-		here += len(RanksOn(s.of.now.Job, n))
+		here += len(plan.RanksOn(s.of.now.Job, n))
 	}
 	if here == 0 || len(s.Moves) <= s.Offered {
 		return ""
@@ -181,7 +183,7 @@ func (s Survival) Unseated() string {
 func (s Survival) Cost() string {
 	j := s.of.now.Job
 	able, costs := s.able(), []string(nil)
-	if want := minCopies(j.Options); len(able) < want {
+	if want := place.MinCopies(j.Options); len(able) < want {
 		costs = append(costs, fmt.Sprintf("each part of a step would lie on at most %d nodes instead of %d (degraded)", len(able), want))
 	}
 	if len(able) == 1 {
@@ -207,7 +209,7 @@ func (s Survival) alone(able []replica.NodeName) []string {
 			return slices.ContainsFunc(held, func(n replica.NodeName) bool { return slices.Contains(names, n) })
 		}
 		if among(s.Loss.Nodes) && !among(able) {
-			parts = append(parts, l.part.String())
+			parts = append(parts, l.Part.String())
 		}
 	}
 	if len(parts) == 0 {

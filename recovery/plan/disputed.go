@@ -1,4 +1,4 @@
-package recovery
+package plan
 
 import (
 	"fmt"
@@ -7,12 +7,12 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// disputeMemory is within how many steps a further dispute counts as the same trouble: a state that went wrong once, and was
+// DisputeMemory is within how many steps a further dispute counts as the same trouble: a state that went wrong once, and was
 // agreed upon a thousand times since, went wrong by accident.
-const disputeMemory replica.Step = 1000
+const DisputeMemory replica.Step = 1000
 
-// disputes are those of the newest epoch that was opened, while no other has been opened since: what is planned answers them.
-func disputes(j *replica.Job) (out []replica.Dispute) {
+// Disputes are those of the newest epoch that was opened, while no other has been opened since: what is planned answers them.
+func Disputes(j *replica.Job) (out []replica.Dispute) {
 	if j.Phase != replica.Closed && j.Phase != replica.Planned {
 		return nil
 	}
@@ -27,7 +27,8 @@ func disputes(j *replica.Job) (out []replica.Dispute) {
 // alike are the disputes of the group that count together with d, that itself last.
 func alike(j *replica.Job, d replica.Dispute) (out []replica.Dispute) {
 	for _, o := range j.Disputed {
-		if o.Group == d.Group && o.Majority() == d.Majority() && o.Generation.Epoch <= d.Generation.Epoch && o.Generation.Step+disputeMemory > d.Generation.Step {
+		if o.Group == d.Group && o.Majority() == d.Majority() && o.Generation.Epoch <= d.Generation.Epoch &&
+			o.Generation.Step+DisputeMemory > d.Generation.Step {
 			out = append(out, o)
 		}
 	}
@@ -45,18 +46,18 @@ func times(list []replica.Dispute) (out []replica.Dispute) {
 	return out
 }
 
-// doubtful tells whether a part of a group whose ranks have just disagreed rests on the word of one of them: whose state went
+// Doubtful tells whether a part of a group whose ranks have just disagreed rests on the word of one of them: whose state went
 // wrong may have done so before the step at which it was seen, while the others skipped a capture.
-func doubtful(j *replica.Job, lots []lot) bool {
-	all := disputes(j)
-	return slices.ContainsFunc(lots, func(l lot) bool {
-		return l.unvouched && slices.ContainsFunc(all, func(d replica.Dispute) bool { return l.part == replica.OfGroup(d.Group) })
+func Doubtful(j *replica.Job, lots []Lot) bool {
+	all := Disputes(j)
+	return slices.ContainsFunc(lots, func(l Lot) bool {
+		return l.Unvouched && slices.ContainsFunc(all, func(d replica.Dispute) bool { return l.Part == replica.OfGroup(d.Group) })
 	})
 }
 
-// split finds a dispute that must be answered and has no majority, and how many like it there have been.
-func split(j *replica.Job) (worst replica.Dispute, most int) {
-	for _, d := range disputes(j) {
+// Split finds a dispute that must be answered and has no majority, and how many like it there have been.
+func Split(j *replica.Job) (worst replica.Dispute, most int) {
+	for _, d := range Disputes(j) {
 		if n := len(times(alike(j, d))); !d.Majority() && n > most {
 			worst, most = d, n
 		}
@@ -64,8 +65,8 @@ func split(j *replica.Job) (worst replica.Dispute, most int) {
 	return worst, most
 }
 
-// named are the disputes like d in which a majority outvoted a rank, oldest first.
-func named(j *replica.Job, d replica.Dispute, r replica.Rank) []replica.Dispute {
+// Named are the disputes like d in which a majority outvoted a rank, oldest first.
+func Named(j *replica.Job, d replica.Dispute, r replica.Rank) []replica.Dispute {
 	return times(slices.DeleteFunc(alike(j, d), func(o replica.Dispute) bool { return !slices.Contains(o.Suspects, r) }))
 }
 
@@ -85,11 +86,11 @@ func voidGroups(j *replica.Job, n replica.NodeName) map[replica.Part]bool {
 }
 
 // fromDurable plans for a group that disagreed again without a majority: from the durable tier, once, and then not at all.
-func (in *PlanInput) fromDurable(st stock, d replica.Dispute, times int) (choice, Verdict, bool) {
-	why := fmt.Sprintf("the ranks of group %d disagreed %d times within %d steps and no root has a majority", d.Group, times, disputeMemory)
+func (in *Input) fromDurable(st stock, d replica.Dispute, times int) (choice, Verdict, bool) {
+	why := fmt.Sprintf("the ranks of group %d disagreed %d times within %d steps and no root has a majority", d.Group, times, DisputeMemory)
 	scan := !in.Scanned
 	stuck := func(tail string) (choice, Verdict, bool) {
-		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: why + tail, disputed: &d}, false
+		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: why + tail, Disputed: &d}, false
 	}
 	switch {
 	case times > 2:
@@ -109,15 +110,16 @@ func (in *PlanInput) fromDurable(st stock, d replica.Dispute, times int) (choice
 	return c, Verdict{}, true
 }
 
-// dispute is an initial state that ranks of a group sealed differently.
-type dispute struct {
-	part    replica.Part
-	gen     replica.Generation
-	between [2]sealed // the lowest rank's, and the first that differs from it
-	roots   string    // of all who sealed it
+// Dispute is an initial state that ranks of a group sealed differently.
+type Dispute struct {
+	Part    replica.Part
+	Gen     replica.Generation
+	Between [2]Sealed // the lowest rank's, and the first that differs from it
+	Roots   string    // of all who sealed it
 }
 
-func (d *dispute) String() string {
-	a, b := d.between[0], d.between[1]
-	return fmt.Sprintf("initial state of %v differs between rank %d (%s) and rank %d (%s)", d.part, a.held.Rank, a.holder.Node, b.held.Rank, b.holder.Node)
+func (d *Dispute) String() string {
+	a, b := d.Between[0], d.Between[1]
+	return fmt.Sprintf("initial state of %v differs between rank %d (%s) and rank %d (%s)", d.Part, a.Held.Rank, a.Holder.Node,
+		b.Held.Rank, b.Holder.Node)
 }

@@ -1,10 +1,12 @@
-package recovery
+package odds
 
 import (
 	"cmp"
 	"maps"
 	"slices"
 
+	"github.com/replicad/replicad/recovery/place"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -38,7 +40,7 @@ func (l Loss) spare() int { return max(0, len(l.voting())-len(l.Voters)/2-1) }
 // Survives says for each loss whether the job would survive it, from which generation and holders each part would come back, and if not, why
 // not. It asks the rules that Plan follows: the answer is what Plan would decide once the epoch is closed and every other node has answered.
 // While an epoch is open a node is relied on for what it must keep until the next commit, and for nothing else.
-func Survives(in PlanInput, losses ...Loss) []Survival {
+func Survives(in plan.Input, losses ...Loss) []Survival {
 	o, out := newOutlook(&in), make([]Survival, len(losses))
 	for i, l := range losses {
 		out[i] = o.survives(l)
@@ -48,8 +50,8 @@ func Survives(in PlanInput, losses ...Loss) []Survival {
 
 // outlook is what the nodes of a job could serve, were its epoch closed now.
 type outlook struct {
-	now     *PlanInput                          // what is known
-	then    *PlanInput                          // what the planner would get
+	now     *plan.Input                         // what is known
+	then    *plan.Input                         // what the planner would get
 	able    []replica.NodeName                  // could be given ranks and mirrors, in order
 	offers  map[replica.NodeName]int            // of these
 	offered int                                 // all of them
@@ -59,15 +61,16 @@ type outlook struct {
 	gens    []replica.Generation                // newest first
 	parts   []replica.Part
 	shelf   map[replica.Generation]*shelf
-	older   map[replica.Part][]sealed // what was reported, newest first; made when it is first asked for
+	older   map[replica.Part][]plan.Sealed // what was reported, newest first; made when it is first asked for
 }
 
-func newOutlook(known *PlanInput) *outlook {
-	in := known.fresh(known.Job)
-	o := &outlook{now: in, then: in.fenced(), offers: make(map[replica.NodeName]int), coming: make(map[replica.Rank][]replica.NodeName), runs: make(map[replica.NodeName][]replica.Rank),
-		parts: parts(in.Job.Layout), shelf: make(map[replica.Generation]*shelf)}
-	o.gens = o.then.stock().generations()
-	usable := in.usable()
+func newOutlook(known *plan.Input) *outlook {
+	in := known.Fresh(known.Job)
+	o := &outlook{now: in, then: in.Fenced(), offers: make(map[replica.NodeName]int), coming: make(map[replica.Rank][]replica.NodeName),
+		runs:  make(map[replica.NodeName][]replica.Rank),
+		parts: plan.Parts(in.Job.Layout), shelf: make(map[replica.Generation]*shelf)}
+	o.gens = o.then.Stock().Generations()
+	usable := in.Usable()
 	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
 		if !usable[n] {
 			continue
@@ -80,7 +83,7 @@ func newOutlook(known *PlanInput) *outlook {
 		}
 	}
 	for r, c := range in.Job.Ranks {
-		if in.record().vacant(replica.Rank(r)) {
+		if in.Record().Vacant(replica.Rank(r)) {
 			o.vacant = append(o.vacant, replica.Rank(r))
 		} else {
 			o.runs[c.Node] = append(o.runs[c.Node], replica.Rank(r))
@@ -89,64 +92,10 @@ func newOutlook(known *PlanInput) *outlook {
 	return o
 }
 
-// fresh is the same input for another state of the job, with nothing counted yet.
-func (in *PlanInput) fresh(job *replica.Job) *PlanInput {
-	return &PlanInput{Job: job, Nodes: in.Nodes, Reports: in.Reports, Connected: in.Connected, AwaySince: in.AwaySince, Now: in.Now, Grace: in.Grace, Least: in.Least, Durable: in.Durable, Scanned: in.Scanned, Unread: in.Unread, Misfit: in.Misfit}
-}
-
-// fenced is the input with the answers that the nodes would give to a fence. Nodes that have answered the fence of this recovery said all that
-// they hold. Of any other the record says what it has pinned, and its newest report, which the next steps overtake, what it has got since of
-// the same generations: nobody frees these before the next commit.
-func (in *PlanInput) fenced() *PlanInput {
-	out, j := in.fresh(in.Job), in.record()
-	out.Reports, out.Connected = make(map[replica.NodeName]replica.NodeReport, len(in.Nodes)), make(map[replica.NodeName]bool, len(in.Nodes))
-	pinned := in.pinned()
-	for n, node := range in.Nodes {
-		h := node.Holder()
-		rep, ok := in.acknowledged(n)
-		if !ok || j.Phase == replica.Open {
-			last := in.Reports[n]
-			if last.Holder != h {
-				last = replica.NodeReport{}
-			}
-			rep = replica.NodeReport{Job: j.ID, Holder: h, Parts: slices.DeleteFunc(pinned[h], func(p replica.Held) bool {
-				return slices.ContainsFunc(last.Bad, func(bad replica.Held) bool { // it was given up
-					return bad.Part == p.Part && bad.Generation == p.Generation && bad.Root == p.Root
-				})
-			})}
-			for _, p := range last.Parts {
-				if known := j.root(p.Generation, p.Part); !known.IsZero() && p.Root == known {
-					rep.Parts = append(rep.Parts, p)
-				}
-			}
-		}
-		rep.Session, rep.Fenced, rep.Settled = node.Session, j.ClosedEpoch, true
-		out.Reports[n], out.Connected[n] = rep, true
-	}
-	return out
-}
-
-// pinned is by life of a node what the record says that it holds.
-func (in *PlanInput) pinned() map[replica.Holder][]replica.Held {
-	out, j := make(map[replica.Holder][]replica.Held), in.Job
-	add := func(g replica.Generation, parts []replica.PartRoot) {
-		for _, p := range parts {
-			for _, h := range p.Holders {
-				out[h] = append(out[h], replica.Held{Part: p.Part, Generation: g, Root: p.Root, Mirror: true})
-			}
-		}
-	}
-	add(j.Committed, j.Parts)
-	if j.Previous != nil {
-		add(j.Previous.Generation, j.Previous.Parts)
-	}
-	return out
-}
-
 // shelf is what memory would have of one generation with nothing lost, so that a loss is counted by the parts that it touches.
 type shelf struct {
-	lots    []lot // in the order of the parts; without copies: memory lacks it
-	missing []int // these
+	lots    []plan.Lot // in the order of the parts; without copies: memory lacks it
+	missing []int      // these
 	on      map[replica.NodeName][]int
 	tally
 }
@@ -154,13 +103,13 @@ type shelf struct {
 // tally counts the parts of a generation that stand in its way.
 type tally struct{ lacking, lone, doubted int }
 
-func (t *tally) count(j *replica.Job, l lot, by int) {
+func (t *tally) count(j *replica.Job, l plan.Lot, by int) {
 	switch {
-	case len(l.copies) == 0:
+	case len(l.Copies) == 0:
 		t.lacking += by
-	case l.unvouched:
+	case l.Unvouched:
 		t.lone += by
-		if doubtful(j, []lot{l}) {
+		if plan.Doubtful(j, []plan.Lot{l}) {
 			t.doubted += by
 		}
 	}
@@ -170,16 +119,16 @@ func (o *outlook) shelfOf(g replica.Generation) *shelf {
 	if s := o.shelf[g]; s != nil {
 		return s
 	}
-	s, j, st := &shelf{lots: make([]lot, len(o.parts)), on: make(map[replica.NodeName][]int)}, o.then.record(), o.then.stock()
+	s, j, st := &shelf{lots: make([]plan.Lot, len(o.parts)), on: make(map[replica.NodeName][]int)}, o.then.Record(), o.then.Stock()
 	o.shelf[g] = s
 	for i, p := range o.parts {
 		copies := st[g][p]
 		s.lots[i] = o.settle(g, p, copies)
-		if s.count(j.Job, s.lots[i], 1); len(s.lots[i].copies) == 0 {
+		if s.count(j.Job, s.lots[i], 1); len(s.lots[i].Copies) == 0 {
 			s.missing = append(s.missing, i)
 		}
 		for c := range copies {
-			if n := copies[c].holder.Node; c == 0 || n != copies[c-1].holder.Node {
+			if n := copies[c].Holder.Node; c == 0 || n != copies[c-1].Holder.Node {
 				s.on[n] = append(s.on[n], i)
 			}
 		}
@@ -187,22 +136,22 @@ func (o *outlook) shelfOf(g replica.Generation) *shelf {
 	return s
 }
 
-func (o *outlook) settle(g replica.Generation, p replica.Part, copies []sealed) lot {
-	j := o.then.record()
-	if l, ok := settleRoot(j, p, copies, j.root(g, p)); ok {
+func (o *outlook) settle(g replica.Generation, p replica.Part, copies []plan.Sealed) plan.Lot {
+	j := o.then.Record()
+	if l, ok := plan.SettleRoot(j, p, copies, j.Root(g, p)); ok {
 		return l
 	}
-	return lot{part: p}
+	return plan.Lot{Part: p}
 }
 
 // touched are the parts of a generation that some nodes have copies of, as they are without these, by place in the order of the parts.
-func (o *outlook) touched(g replica.Generation, gone map[replica.NodeName]bool) map[int]lot {
-	s, st, out := o.shelfOf(g), o.then.stock(), make(map[int]lot)
+func (o *outlook) touched(g replica.Generation, gone map[replica.NodeName]bool) map[int]plan.Lot {
+	s, st, out := o.shelfOf(g), o.then.Stock(), make(map[int]plan.Lot)
 	for n := range gone {
 		for _, i := range s.on[n] {
 			if _, done := out[i]; !done {
 				p := o.parts[i]
-				out[i] = o.settle(g, p, slices.DeleteFunc(slices.Clone(st[g][p]), func(c sealed) bool { return gone[c.holder.Node] }))
+				out[i] = o.settle(g, p, slices.DeleteFunc(slices.Clone(st[g][p]), func(c plan.Sealed) bool { return gone[c.Holder.Node] }))
 			}
 		}
 	}
@@ -233,25 +182,25 @@ func (o *outlook) survives(l Loss) Survival {
 func (o *outlook) quarantined(l Loss) Survival {
 	job := *o.now.Job
 	job.Quarantined = append(slices.Clone(job.Quarantined), l.Nodes...)
-	s := newOutlook(o.now.fresh(&job)).survives(Loss{Absent: l.Absent})
+	s := newOutlook(o.now.Fresh(&job)).survives(Loss{Absent: l.Absent})
 	s.Loss, s.Votes = l, len(l.voting())
 	return s
 }
 
 // resume is the newest generation that is left whole; zero: none.
 func (o *outlook) resume(gone map[replica.NodeName]bool) replica.Generation {
-	j := o.then.record()
-	if _, times := split(j.Job); times > 1 {
+	j := o.then.Record()
+	if _, times := plan.Split(j.Job); times > 1 {
 		return replica.Generation{} // the planner goes back to the durable tier
 	}
-	g, _ := newest(j, o.gens, func(g replica.Generation) condition {
+	g, _ := plan.Newest(j, o.gens, func(g replica.Generation) plan.Condition {
 		s := o.shelfOf(g)
 		t := s.tally
 		for i, is := range o.touched(g, gone) {
 			t.count(j.Job, s.lots[i], -1)
 			t.count(j.Job, is, 1)
 		}
-		return condition{whole: t.lacking == 0 && t.doubted == 0, lone: t.lone > 0}
+		return plan.Condition{Whole: t.lacking == 0 && t.doubted == 0, Lone: t.lone > 0}
 	})
 	return g
 }
@@ -265,7 +214,7 @@ func (o *outlook) lacks(s *Survival) {
 	shelf := o.shelfOf(g)
 	lost := slices.Clone(shelf.missing) // before anything is lost
 	for i, l := range o.touched(g, s.is) {
-		if len(l.copies) == 0 && len(shelf.lots[i].copies) > 0 {
+		if len(l.Copies) == 0 && len(shelf.lots[i].Copies) > 0 {
 			lost = append(lost, i)
 		}
 	}
@@ -274,43 +223,43 @@ func (o *outlook) lacks(s *Survival) {
 	for _, i := range lost[:min(len(lost), maxLacks)] {
 		lack := Lack{Part: o.parts[i], Holders: nodesOf(shelf.lots[i])}
 		if c, ok := o.reported(lack.Part, s.is); ok {
-			lack.Older, lack.On = c.held.Generation, c.holder.Node
+			lack.Older, lack.On = c.Held.Generation, c.Holder.Node
 		}
 		s.Lacks = append(s.Lacks, lack)
 	}
 }
 
 // nodesOf names the nodes that hold a part.
-func nodesOf(l lot) (out []replica.NodeName) {
-	for _, c := range l.copies {
-		if len(out) == 0 || out[len(out)-1] != c.holder.Node {
-			out = append(out, c.holder.Node)
+func nodesOf(l plan.Lot) (out []replica.NodeName) {
+	for _, c := range l.Copies {
+		if len(out) == 0 || out[len(out)-1] != c.Holder.Node {
+			out = append(out, c.Holder.Node)
 		}
 	}
 	return out
 }
 
 // reported is the newest of a part that the nodes which are left said to hold.
-func (o *outlook) reported(p replica.Part, gone map[replica.NodeName]bool) (sealed, bool) {
+func (o *outlook) reported(p replica.Part, gone map[replica.NodeName]bool) (plan.Sealed, bool) {
 	if o.older == nil {
-		o.older = make(map[replica.Part][]sealed)
+		o.older = make(map[replica.Part][]plan.Sealed)
 		for _, n := range slices.Sorted(maps.Keys(o.now.Nodes)) {
 			rep := o.now.Reports[n]
 			for _, h := range rep.Parts {
-				o.older[h.Part] = append(o.older[h.Part], sealed{rep.Holder, h})
+				o.older[h.Part] = append(o.older[h.Part], plan.Sealed{Holder: rep.Holder, Held: h})
 			}
 		}
 		for _, list := range o.older {
-			slices.SortStableFunc(list, func(a, b sealed) int {
-				return cmp.Or(newer(a.held.Generation, b.held.Generation), cmp.Compare(b.holder.Node, a.holder.Node))
+			slices.SortStableFunc(list, func(a, b plan.Sealed) int {
+				return cmp.Or(plan.Newer(a.Held.Generation, b.Held.Generation), cmp.Compare(b.Holder.Node, a.Holder.Node))
 			})
 		}
 	}
 	list := o.older[p]
-	if i := slices.IndexFunc(list, func(c sealed) bool { return !gone[c.holder.Node] }); i >= 0 {
+	if i := slices.IndexFunc(list, func(c plan.Sealed) bool { return !gone[c.Holder.Node] }); i >= 0 {
 		return list[i], true
 	}
-	return sealed{}, false
+	return plan.Sealed{}, false
 }
 
 // places finds which ranks need a process elsewhere, and how many are offered.
@@ -335,9 +284,9 @@ func (o *outlook) places(s *Survival) {
 func Domains(nodes map[replica.NodeName]replica.Node) map[string][]replica.NodeName {
 	out := make(map[string][]replica.NodeName)
 	for _, n := range slices.Sorted(maps.Keys(nodes)) {
-		for _, h := range harms {
-			if v := nodes[n].Labels[h.label]; v != "" {
-				name := h.label + " " + v
+		for _, h := range place.Harms {
+			if v := nodes[n].Labels[h.Label]; v != "" {
+				name := h.Label + " " + v
 				out[name] = append(out[name], n)
 			}
 		}
@@ -346,10 +295,10 @@ func Domains(nodes map[replica.NodeName]replica.Node) map[string][]replica.NodeN
 	return out
 }
 
-// canLeave tells whether the job can do without a node: others offer enough processes for its ranks, and what they hold, and what
+// CanLeave tells whether the job can do without a node: others offer enough processes for its ranks, and what they hold, and what
 // of its own still counts once it is quarantined, makes as new a generation.
-func (in *PlanInput) canLeave(node replica.NodeName) bool {
+func CanLeave(in *plan.Input, node replica.NodeName) bool {
 	all := Survives(*in, Loss{}, Loss{Nodes: []replica.NodeName{node}, Kept: true})
 	now, left := all[0], all[1]
-	return left.Offered >= len(left.Moves) && !now.Resume.IsZero() && !left.Resume.IsZero() && newer(left.Resume, now.Resume) <= 0
+	return left.Offered >= len(left.Moves) && !now.Resume.IsZero() && !left.Resume.IsZero() && plan.Newer(left.Resume, now.Resume) <= 0
 }

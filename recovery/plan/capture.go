@@ -1,19 +1,19 @@
-package recovery
+package plan
 
 import (
 	"github.com/replicad/replicad/replica"
 )
 
-// capturable is the step at which all survivors stand whole, if its capture would give a newer eligible generation.
-func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
-	j, st := in.record(), in.stock()
+// Capturable is the step at which all survivors stand whole, if its capture would give a newer eligible generation.
+func (in *Input) Capturable() (g replica.Generation, ok bool) {
+	j, st := in.Record(), in.Stock()
 	groups := make(map[replica.GroupID][]replica.Rank) // survivors of each
 	for r := range j.Ranks {
 		rank := replica.Rank(r)
-		if j.vacant(rank) {
+		if j.Vacant(rank) {
 			continue
 		}
-		rep, here := in.rank(rank)
+		rep, here := in.Rank(rank)
 		live := rep.Live.Generation()
 		switch {
 		case here && !survivor(rep):
@@ -27,8 +27,8 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 	if len(groups) == 0 || !eligible(j.Job, g) {
 		return g, false
 	}
-	best, _, found := st.newest(j)
-	if found && newer(g, best) >= 0 {
+	best, _, found := st.Newest(j)
+	if found && Newer(g, best) >= 0 {
 		return g, false
 	}
 	// A capture goes into a slot that holds neither of these.
@@ -36,7 +36,7 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 		return g, false
 	}
 	lone := false // a group would have one producer to speak for it
-	for _, p := range parts(j.Layout) {
+	for _, p := range Parts(j.Layout) {
 		if p.Kind != replica.ReplicatedPart {
 			if len(st[g][p]) == 0 {
 				return g, false
@@ -47,7 +47,7 @@ func (in *PlanInput) capturable() (g replica.Generation, ok bool) {
 		if len(st[g][p]) == 0 && len(groups[group]) == 0 {
 			return g, false
 		}
-		lone = lone || st.voices(g, p, groups[group]) < min(2, len(j.membersOf(group)))
+		lone = lone || st.voices(g, p, groups[group]) < min(2, len(j.MembersOf(group)))
 	}
 	return g, !lone || !j.Options.RequireVotes && !(found && nearEnough(j.Job, g, best))
 }
@@ -60,7 +60,7 @@ func (st stock) voices(g replica.Generation, p replica.Part, will []replica.Rank
 	}
 	for _, c := range st[g][p] {
 		if c.produced() {
-			speak[c.held.Rank] = true
+			speak[c.Held.Rank] = true
 		}
 	}
 	return len(speak)
@@ -69,18 +69,18 @@ func (st stock) voices(g replica.Generation, p replica.Part, will []replica.Rank
 // survivor tells whether a process has state of an opened epoch; one that claimed its rank since the fault has none yet.
 func survivor(rep replica.RankReport) bool { return rep.Loaded != 0 && rep.Loaded == rep.Live.Epoch() }
 
-// allCaptured tells whether every survivor holds its replicated part of g in its own arena.
-func (in *PlanInput) allCaptured(g replica.Generation) bool {
+// AllCaptured tells whether every survivor holds its replicated part of g in its own arena.
+func (in *Input) AllCaptured(g replica.Generation) bool {
 	held := make(map[replica.Rank]bool)
-	for p, copies := range in.stock()[g] {
+	for p, copies := range in.Stock()[g] {
 		for _, c := range copies {
-			if p.Kind == replica.ReplicatedPart && !c.held.Mirror {
-				held[c.held.Rank] = true
+			if p.Kind == replica.ReplicatedPart && !c.Held.Mirror {
+				held[c.Held.Rank] = true
 			}
 		}
 	}
 	for r := range in.Job.Ranks {
-		rep, here := in.rank(replica.Rank(r))
+		rep, here := in.Rank(replica.Rank(r))
 		if here && survivor(rep) && !held[rep.Rank] {
 			return false
 		}
