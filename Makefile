@@ -33,7 +33,7 @@ MEGATRON    = COMPAT=3.12:python/requirements-megatron.txt CONFORMANCE_TABLE=$(B
 # What the default leaves out: further libraries, layouts and moments of what it shows once. SKIP= leaves out nothing.
 SKIP       ?= -m 'not long'
 # No goroutine runs in these (internal/importwall sees to it), and their simulations take ten times as long under the race detector.
-PURE       := .*/replicad/(replica|lock|recovery|rng|internal/durable/retain)
+PURE       := .*/replicad/(replica|lock|recovery|recovery/odds|recovery/place|recovery/plan|rng|internal/durable/retain)
 # Nor in these and their tests, which are no rules (internal/importwall sees to that too). What runs them beside each other is tested under it.
 ALONE      := .*/replicad/internal/(durable/format|durable/safetensors|durable/sealed|durable/formats/hf|durable/formats/pickles|durable/formats/pt|exposure|host/admission|host/adoption|host/agents|host/carried|host/growth|host/job|host/lacks|host/launchers|host/mirrors|host/push|host/rank|host/remarks|host/restore|host/room|host/scrub|importwall|leader/agents|leader/durable|leader/reread|leader/voters|memplan|rendezvous|want|wire)
 # Tested with and without the race detector: long enumerations run each case without it, and each eleventh under it (internal/racing); real daemons are

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/replicad/replicad/recovery/place"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -32,7 +33,7 @@ func TestGroupsCopiesAreApart(t *testing.T) {
 		"one copy is enough":       {nodes: map[replica.NodeName]site{"a": {"rack": "1"}, "b": {"rack": "1"}, "c": {"rack": "2"}}, members: []replica.NodeName{"a", "b"}, copies: 1},
 		"one in the other domain":  {nodes: map[replica.NodeName]site{"a": {"rack": "1"}, "b": {"rack": "1"}, "c": {"rack": "1"}, "d": {"rack": "2"}, "e": {"rack": "2"}}, members: []replica.NodeName{"a", "b", "c"}, copies: 3, want: []replica.NodeName{"e"}},
 	} {
-		in := Placement{Job: replica.JobID{3}, Copies: c.copies, Nodes: map[replica.NodeName]replica.Node{}, Usable: map[replica.NodeName]bool{}, Misfit: func(_, n replica.NodeName) bool { return n == c.misfit }}
+		in := place.Placement{Job: replica.JobID{3}, Copies: c.copies, Nodes: map[replica.NodeName]replica.Node{}, Usable: map[replica.NodeName]bool{}, Misfit: func(_, n replica.NodeName) bool { return n == c.misfit }}
 		for name, l := range c.nodes {
 			in.Nodes[name], in.Usable[name] = replica.Node{Name: name, Labels: l}, true
 		}
@@ -40,12 +41,12 @@ func TestGroupsCopiesAreApart(t *testing.T) {
 			in.Ranks, in.Layout.Groups = append(in.Ranks, replica.Claimed{Incarnation: 1, Node: n}), append(in.Layout.Groups, 0)
 		}
 		in.Layout.World = uint32(len(c.members))
-		_, got := PlaceMirrors(in)
+		_, got := place.Mirrors(in)
 		if slices.Sort(got[0]); !slices.Equal(got[0], c.want) {
 			t.Errorf("%s: %v, want %v", what, got[0], c.want)
 		}
 		in.GroupMirrors = got
-		if _, again := PlaceMirrors(in); !slices.Equal(again[0], got[0]) {
+		if _, again := place.Mirrors(in); !slices.Equal(again[0], got[0]) {
 			t.Errorf("%s: %v, and then %v", what, got[0], again[0])
 		}
 	}

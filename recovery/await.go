@@ -3,140 +3,92 @@ package recovery
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/replicad/replicad/internal/planted"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
-
-// waiting is one wait of the job as it is now. What is named to people and what is judged by time is one list.
-type waiting struct {
-	kind    WaitKind
-	rank    replica.Rank
-	node    replica.NodeName
-	process string
-	pid     uint64
-	halted  bool
-	since   time.Duration
-	until   time.Duration // the leader judges it then; negative: it does not, or not by time
-	what    string
-	why     string // what is said behind it
-}
-
-// never is the until of a wait that the leader does not judge. What has lasted since before this leader's clock began has a negative time.
-const never time.Duration = math.MinInt64
 
 // waits lists what the job waits for at a time, in any phase. It changes nothing. Where all that happens is that time passes the leader is not
 // woken, and its own time stands still.
 func (l *Leader) waits(now time.Duration) []waiting {
+	kn := &l.known
 	in := l.input()
 	var out []waiting
-	switch l.job.Phase {
+	switch kn.job.Phase {
 	case replica.Opening, replica.Closed:
-		if l.job.Stop != nil {
-			return l.waitsForStop()
+		if kn.job.Stop != nil {
+			return l.ending.waitsForStop()
 		}
-		out = slices.Concat(l.waitsForPlan(in, now), l.waitsForNodes(in), l.waitsForRest(in))
+		out = slices.Concat(l.waitsForPlan(in, now), kn.waitsForNodes(in), l.waitsForRest(in))
 	case replica.Planned:
 		out = l.waitsForLoads(in, now)
 	case replica.Open:
-		out = slices.Concat(l.waitsForSteps(in, now), l.asks.waits(in, l.asks.growth(in)), l.waitsForSlots(now), l.waitsForEnd())
+		out = slices.Concat(l.waitsForSteps(in, now), l.asks.waits(in, l.asks.growth(in)), l.ending.waitsForSlots(now),
+			l.ending.waitsForEnd())
 	case replica.Ended:
 	}
-	return append(out, l.waitsAtRendezvous(now)...)
+	return append(out, l.closing.waitsAtRendezvous(kn, now)...)
 }
 
 // waitsForPlan are what the planner waits for but acknowledgements and ranks.
-func (l *Leader) waitsForPlan(in *PlanInput, now time.Duration) (out []waiting) {
-	if at, ok := l.Clocks.At(replica.Clock{Kind: clockAlone}); ok && l.job.Phase == replica.Opening && l.unattended() {
+func (l *Leader) waitsForPlan(in *plan.Input, now time.Duration) (out []waiting) {
+	kn := &l.known
+	if at, ok := kn.clocks.At(replica.Clock{Kind: clockAlone}); ok && kn.job.Phase == replica.Opening && unattended(in) {
 		out = append(out, waiting{kind: AwaitLauncher, since: at, until: never})
 	}
-	if l.capture.asked && now < l.capture.at+l.bound(AwaitCapture) {
-		out = append(out, waiting{kind: AwaitCapture, since: l.capture.at, until: never, what: l.capture.gen.String()})
+	if l.closing.capture.asked && now < l.closing.capture.at+kn.bound(AwaitCapture) {
+		out = append(out, waiting{kind: AwaitCapture, since: l.closing.capture.at, until: never, what: l.closing.capture.gen.String()})
 	}
 	v := &l.verdict
 	switch {
-	case v.Kind == Wait && v.Why == ForHolders:
+	case v.Kind == plan.Wait && v.Why == plan.ForHolders:
 		for _, n := range v.WaitFor {
 			out = append(out, waiting{kind: AwaitHolder, node: n, since: in.AwaySince[n], until: never})
 		}
-	case v.Kind == Wait && v.Why == ForScan:
+	case v.Kind == plan.Wait && v.Why == plan.ForScan:
 		what := "it is being searched"
-		if l.unread != "" {
-			what = "it can't be read, and is tried again: " + l.unread
+		if l.closing.unread != "" {
+			what = "it can't be read, and is tried again: " + l.closing.unread
 		}
-		out = append(out, waiting{kind: AwaitDisk, since: l.stageAt(), until: never, what: what})
-	case l.naming.open:
-		for i, s := range l.naming.between {
-			if l.naming.said[i] == nil {
-				out = append(out, waiting{kind: AwaitRegions, node: s.holder.Node, until: never, what: s.held.Part.String()})
+		out = append(out, waiting{kind: AwaitDisk, since: kn.stageAt(), until: never, what: what})
+	case l.trust.naming.open:
+		for i, s := range l.trust.naming.between {
+			if l.trust.naming.said[i] == nil {
+				out = append(out, waiting{kind: AwaitRegions, node: s.Holder.Node, until: never, what: s.Held.Part.String()})
 			}
 		}
 	}
 	return out
 }
 
-// waitsForNodes are the nodes whose acknowledgement a plan needs. One that has acknowledged the fence and still settles is not silent: its
-// ranks have settle_timeout, or as long as their copies take, since it last said something.
-func (l *Leader) waitsForNodes(in *PlanInput) (out []waiting) {
-	if l.job.ClosedEpoch >= l.job.Epoch && l.job.Phase == replica.Opening {
-		return nil // another epoch is minted first
-	}
-	for _, n := range in.Required() {
-		if _, ok := in.answered(n); ok {
-			continue
-		}
-		if rep, ok := in.current(n); ok && rep.Fenced >= l.job.ClosedEpoch {
-			since := settlesSince(l, rep)
-			out = append(out, waiting{kind: AwaitSettle, node: n, since: since, until: notBefore(l.began, since+l.bound(AwaitSettle)+l.copies(rep), l.t.Ack)})
-			continue
-		}
-		since := l.missedSince(n)
-		out = append(out, waiting{kind: AwaitAck, node: n, since: since, until: notBefore(l.began, since+l.bound(AwaitAck), l.t.Ack), what: fmt.Sprint(l.job.ClosedEpoch)})
-	}
-	return out
-}
-
-// copies is how much longer than settle_timeout a node's copies may take, by its word.
-func (l *Leader) copies(rep replica.NodeReport) time.Duration {
-	return max(0, millis(rep.SettleMS)-l.t.Settle)
-}
-
-// longest bounds what a node may say of a time.
-const longest = 365 * 24 * time.Hour
-
-func millis(n uint64) time.Duration {
-	return time.Duration(min(n, uint64(longest/time.Millisecond))) * time.Millisecond
-}
-
 // waitsForRest are the ranks without a process, and the processes that are not at rest.
-func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
-	j := l.job
-	first, short := in.opens(), in.shortages()
+func (l *Leader) waitsForRest(in *plan.Input) (out []waiting) {
+	kn := &l.known
+	j := kn.job
+	first, short := in.Opens(), in.Shortages()
 	all, moved, stopped := true, time.Duration(0), false
 	for r := range j.Ranks {
 		rank := replica.Rank(r)
-		if j.vacant(rank) {
-			out, all = append(out, l.waitForProcess(in, rank, short)), false
+		if j.Vacant(rank) {
+			out, all = append(out, l.seating.waitForProcess(in, rank, short)), false
 			continue
 		}
-		rep := in.said()[r]
+		rep := in.Said()[r]
 		if rep == nil || !rep.Alive || first && j.ClosedEpoch >= j.Epoch {
 			all = false
 			continue // its node is waited for, its death is a fault, or another epoch is minted first
 		}
-		s := l.signs[rank]
+		s := kn.signs[rank]
 		all, moved = all && rep.Attached, max(moved, s.at)
 		seen := replica.Clock{Kind: clockSeen, Epoch: j.Epoch, Rank: rank, Of: uint64(s.of)}
-		if rep.Attached && (rep.Stopped && !first || in.sealedInitial(*rep)) || s.of != rep.Incarnation {
-			l.Clocks.endOwn(seen)
+		if rep.Attached && (rep.Stopped && !first || in.SealedInitial(*rep)) || s.of != rep.Incarnation {
+			kn.clocks.endOwn(seen)
 			continue
 		}
-		w := l.forRank(AwaitSeal, rank, rep)
-		w.since, w.until = min(s.first, l.Clocks.Since(l.now, seen)), never
+		w := kn.forRank(AwaitSeal, rank, rep)
+		w.since, w.until = min(s.first, kn.clocks.Since(kn.now, seen)), never
 		if !rep.Attached { // its daemon was started again, and it does not come back to it: nobody else's doing
 			w.why = "; it is not connected to its daemon"
 		}
@@ -144,189 +96,89 @@ func (l *Leader) waitsForRest(in *PlanInput) (out []waiting) {
 		case first && (rep.Attached || j.Growth != nil):
 			stopped = stopped || w.halted
 		case first || rep.Loaded == 0:
-			w.kind, w.until = AwaitJoin, s.at+l.bound(AwaitJoin)
+			w.kind, w.until = AwaitJoin, s.at+kn.bound(AwaitJoin)
 		default:
-			w.kind, w.since = AwaitSurvivor, l.faultAt()
-			w.until = max(w.since, s.at) + l.bound(AwaitSurvivor) + l.copies(in.Reports[w.node])
+			w.kind, w.since = AwaitSurvivor, kn.faultAt()
+			w.until = max(w.since, s.at) + kn.bound(AwaitSurvivor) + kn.copies(in.Reports[w.node])
 		}
-		out = append(out, l.orItsEnd(w, rep, s))
+		out = append(out, kn.orItsEnd(w, rep, s))
 	}
 	if j.Growth != nil {
-		return l.waitsForGrown(in, out)
+		return kn.waitsForGrown(in, out)
 	}
 	if first && all { // who waits for another rank's process can't get on; nor who waits for one that is stopped
 		for i := range out {
 			if out[i].kind == AwaitSeal && (out[i].halted || !stopped) {
-				out[i].until = moved + l.bound(AwaitSeal) + l.origin(in.said()[out[i].rank])
+				out[i].until = moved + kn.bound(AwaitSeal) + kn.origin(in.Said()[out[i].rank])
 			}
 		}
 	}
 	return out
 }
 
-// origin is how much longer the initial state of a rank may take that reads it from another run's generation: into memory that the process has had in
-// reach before, so that nothing shows how far it is.
-func (l *Leader) origin(rep *replica.RankReport) time.Duration {
-	if l.job.From == nil || rep == nil {
-		return 0
-	}
-	return millis(rep.LoadMS)
-}
-
-// orItsEnd is the wait for the end of a rank's process instead, where that is on its way out.
-func (l *Leader) orItsEnd(w waiting, rep *replica.RankReport, s sign) waiting {
-	if rep.EndingMS != 0 && !w.halted {
-		w.kind, w.since = AwaitEnd, s.at
-		w.until = w.since + l.bound(AwaitEnd) + millis(rep.EndingMS)
-	}
-	return w
-}
-
-// forRank is a wait for the process of a rank.
-func (l *Leader) forRank(k WaitKind, r replica.Rank, rep *replica.RankReport) waiting {
-	return waiting{kind: k, rank: r, node: l.job.Ranks[r].Node, pid: rep.PID, process: fmt.Sprintf("process %d", rep.PID), halted: rep.Halted, until: never}
-}
-
-func (l *Leader) waitForProcess(in *PlanInput, r replica.Rank, short string) waiting {
-	o := l.offers[r]
-	switch {
-	case o == nil || o.node == "":
-		return waiting{kind: AwaitProcess, rank: r, until: never, why: short}
-	case !l.seats(in).starts(o.node, r):
-		return waiting{kind: AwaitStart, rank: r, node: o.node, since: o.at, until: never}
-	}
-	w := waiting{kind: AwaitAttach, rank: r, node: o.node, since: o.at, until: never, process: "its process", why: short}
-	rep := in.Reports[o.node]
-	if i := slices.Index(rep.Starting, r); i >= 0 && i < len(rep.StartingPIDs) && rep.StartingPIDs[i] != 0 {
-		w.pid, w.halted = rep.StartingPIDs[i], slices.Contains(rep.StartingHalted, r)
-		w.process = fmt.Sprintf("process %d", w.pid)
-	}
-	return w
-}
-
 // waitsForLoads are who the planned epoch waits for.
-func (l *Leader) waitsForLoads(in *PlanInput, now time.Duration) (out []waiting) {
-	p := l.job.Plan
+func (l *Leader) waitsForLoads(in *plan.Input, now time.Duration) (out []waiting) {
+	kn := &l.known
+	p := kn.job.Plan
 	if p == nil {
 		return nil
 	}
 	named, what := make(map[replica.NodeName]bool), p.Generation.String()
-	loaded := l.stageAt()
-	for r, c := range l.job.Ranks {
-		rank, rep := replica.Rank(r), in.said()[r]
-		s := l.signs[rank]
-		_, here := in.current(c.Node)
+	loaded := kn.stageAt()
+	for r, c := range kn.job.Ranks {
+		rank, rep := replica.Rank(r), in.Said()[r]
+		s := kn.signs[rank]
+		_, here := in.Current(c.Node)
 		switch {
 		case rep != nil && rep.Loaded == p.Epoch && rep.Alive && rep.Attached:
 			loaded = max(loaded, s.at)
 		case here && rep != nil && rep.Alive:
-			out = append(out, l.waitForLoad(in, rank, rep, s))
+			out = append(out, kn.waitForLoad(in, rank, rep, s))
 		case !here && !named[c.Node]:
 			named[c.Node] = true
-			since := l.goneAt(c.Node)
-			if _, known := l.Clocks.before(goneClock(c.Node, l.nodes[c.Node])); !known && l.stage.found && !l.came[c.Node] {
-				since = min(since, l.stageAt())
+			since := kn.goneAt(c.Node)
+			if _, known := kn.clocks.before(goneClock(c.Node, kn.nodes[c.Node])); !known && kn.stage.found && !kn.came[c.Node] {
+				since = min(since, kn.stageAt())
 			}
-			out = append(out, waiting{kind: AwaitDaemon, rank: rank, node: c.Node, since: since, until: notBefore(l.began, since+l.bound(AwaitDaemon), l.t.Ack), what: what})
+			out = append(out, waiting{kind: AwaitDaemon, rank: rank, node: c.Node, since: since,
+				until: notBefore(kn.began, since+kn.bound(AwaitDaemon), kn.t.Ack), what: what})
 		}
 	}
 	if len(out) == 0 {
-		out = l.waitsForMirrors(in, loaded)
+		out = kn.waitsForMirrors(in, loaded)
 	}
-	return append(out, l.waitsForGoodCopies(in, now)...)
-}
-
-// waitForLoad is what a rank waits for that has not loaded: its parts come, and then its process has to load them.
-func (l *Leader) waitForLoad(in *PlanInput, r replica.Rank, rep *replica.RankReport, s sign) waiting {
-	p := l.job.Plan
-	w := l.forRank(AwaitParts, r, rep)
-	w.what, w.since = p.Generation.String(), l.stageAt()
-	if s.of == rep.Incarnation {
-		w.since = max(w.since, s.at)
-	}
-	grown := millis(rep.LoadMS)
-	switch {
-	case w.halted: // its parts come all the same; it can do nothing with them
-		w.kind, grown = AwaitLoad, 0
-	case !rep.Stopped || !rep.Attached:
-		w.kind, grown = AwaitSurvivor, 0
-	case rep.Ordered == p.Epoch:
-		w.kind = AwaitLoad
-	case l.fromDisk(r):
-		w.kind = AwaitRead
-	}
-	if (w.kind == AwaitParts || w.kind == AwaitRead) && rep.Failing != "" {
-		w.why = ": " + rep.Failing
-	}
-	w.until = w.since + l.bound(w.kind) + grown
-	if planted.NeverLoads && w.kind == AwaitLoad {
-		w.until = never
-	}
-	return l.orItsEnd(w, rep, s)
-}
-
-// fromDisk tells whether some part that a rank is to load comes from the durable tier.
-func (l *Leader) fromDisk(r replica.Rank) bool {
-	for _, part := range l.partsOf(r) {
-		if src, ok := l.job.Plan.Source(part); ok && src.Tier == replica.Disk {
-			return true
-		}
-	}
-	return false
-}
-
-func (l *Leader) partsOf(r replica.Rank) []replica.Part {
-	return []replica.Part{replica.OfGroup(l.job.Layout.Groups[r]), replica.OfRank(r)}
-}
-
-// waitsForMirrors are the mirrors that have not got what was loaded.
-func (l *Leader) waitsForMirrors(in *PlanInput, loaded time.Duration) (out []waiting) {
-	p, copies := l.job.Plan, in.copiesPossible()
-	for _, src := range p.Sources {
-		holders := in.holding(src.Part, p.Generation, src.Root)
-		if len(holders) >= copies {
-			continue
-		}
-		lists := p.Mirrors
-		if src.Part.Kind == replica.ReplicatedPart {
-			lists = p.GroupMirrors
-		}
-		for _, n := range at(lists, int(src.Part.Index)) {
-			if !slices.ContainsFunc(holders, func(h replica.Holder) bool { return h.Node == n }) {
-				out = append(out, waiting{kind: AwaitMirror, node: n, since: loaded, until: never, what: fmt.Sprintf("%v of %v", src.Part, p.Generation)})
-			}
-		}
-	}
-	return out
+	return append(out, l.trust.waitsForGoodCopies(in, now)...)
 }
 
 // waitsForSteps are who holds up the ranks of an open epoch, and its commits.
-func (l *Leader) waitsForSteps(in *PlanInput, now time.Duration) (out []waiting) {
-	still, stuck := l.standStill(in, now)
+func (l *Leader) waitsForSteps(in *plan.Input, now time.Duration) (out []waiting) {
+	kn := &l.known
+	still, stuck := kn.standStill(in, now)
 	for i := range still {
 		rep := &still[i]
-		w := l.forRank(AwaitStep, rep.Rank, rep)
-		w.since, w.what = l.signs[rep.Rank].at, fmt.Sprintf("step %d, %v", rep.Live.Step(), rep.Live.Phase())
+		w := kn.forRank(AwaitStep, rep.Rank, rep)
+		w.since, w.what = kn.signs[rep.Rank].at, fmt.Sprintf("step %d, %v", rep.Live.Step(), rep.Live.Phase())
 		out = append(out, w)
 	}
 	away := make(map[replica.NodeName][]replica.Rank)
-	for r, c := range l.job.Ranks {
-		rank, rep := replica.Rank(r), in.said()[r]
-		s := l.signs[rank]
-		switch _, here := in.current(c.Node); {
-		case l.left(rank):
-		case !here && !l.up[c.Node] && c.Incarnation != 0:
+	for r, c := range kn.job.Ranks {
+		rank, rep := replica.Rank(r), in.Said()[r]
+		s := kn.signs[rank]
+		switch _, here := in.Current(c.Node); {
+		case kn.left(rank):
+		case !here && !kn.up[c.Node] && c.Incarnation != 0:
 			away[c.Node] = append(away[c.Node], rank)
-		case here && rep != nil && rep.Alive && rep.Stopped && rep.Loaded == l.job.Epoch && s.of == rep.Incarnation && now-s.at >= time.Second:
-			w := l.forRank(AwaitPeers, rank, rep)
+		case here && rep != nil && rep.Alive && rep.Stopped && rep.Loaded == kn.job.Epoch && s.of == rep.Incarnation &&
+			now-s.at >= time.Second:
+			w := kn.forRank(AwaitPeers, rank, rep)
 			w.since = s.at
 			out = append(out, w)
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(away)) {
-		w := waiting{kind: AwaitNode, node: n, since: l.goneAt(n), until: never, what: fmt.Sprint(rankList(away[n]))}
-		if stuck || l.seatsBesides(in, n) >= len(away[n]) {
-			w.until = notBefore(l.began, w.since+l.bound(AwaitNode), min(l.bound(AwaitNode), l.t.Ack))
+		w := waiting{kind: AwaitNode, node: n, since: kn.goneAt(n), until: never, what: fmt.Sprint(plan.RankList(away[n]))}
+		if stuck || l.seating.seatsBesides(in, n) >= len(away[n]) {
+			w.until = notBefore(kn.began, w.since+kn.bound(AwaitNode), min(kn.bound(AwaitNode), kn.t.Ack))
 		} else {
 			w.why = "; no other node offers processes for them"
 		}
@@ -335,38 +187,14 @@ func (l *Leader) waitsForSteps(in *PlanInput, now time.Duration) (out []waiting)
 	return out
 }
 
-// seatsBesides is how many processes other nodes than one offer.
-func (l *Leader) seatsBesides(in *PlanInput, but replica.NodeName) (n int) {
-	for name := range in.Nodes {
-		if _, connected := in.current(name); connected && name != but && l.admissible(name) {
-			n += l.seats(in).free(name)
-		}
-	}
-	return n
-}
-
-// waitsForEnd are what a job waits for whose ranks have all left.
-func (l *Leader) waitsForEnd() []waiting {
-	last, held, all := l.parted()
-	switch {
-	case !all || l.parting.epoch != l.job.Epoch:
-		return nil
-	case !l.Parted():
-		return []waiting{{kind: AwaitCommit, since: partedAt(&l.Clocks, l.now, l.job.Epoch), until: never, what: fmt.Sprint(min(last, held))}}
-	case l.job.Undurable() && !l.writesNoMore:
-		return []waiting{{kind: AwaitWrite, since: partedAt(&l.Clocks, l.now, l.job.Epoch), until: never, what: fmt.Sprint(l.job.Committed.Step)}}
-	}
-	return nil
-}
-
 // overdue makes faults of the waits whose time is over, by the table.
 func (l *Leader) overdue() {
 	found := false
-	for _, w := range l.waits(l.now) {
+	for _, w := range l.waits(l.known.now) {
 		switch {
 		case w.until == never:
-		case l.now < w.until:
-			l.wakeAt(w.until)
+		case l.known.now < w.until:
+			l.outbox.wakeAt(w.until)
 		default:
 			l.blameWait(w)
 			found = true
@@ -379,85 +207,31 @@ func (l *Leader) overdue() {
 
 // blameWait turns a wait that is over into the fault that ends it.
 func (l *Leader) blameWait(w waiting) {
+	kn := &l.known
 	row := &Waits[w.kind]
-	f := replica.Fault{Epoch: l.job.Epoch, Kind: row.fault, Detail: fmt.Sprintf("%s (the bound is %v)", w.text(l.now), row.Bound)}
+	f := replica.Fault{Epoch: kn.job.Epoch, Kind: row.fault, Detail: fmt.Sprintf("%s (the bound is %v)", w.text(kn.now), row.Bound)}
 	switch {
 	case row.node:
-		f.Node, f.NodeIncarnation = w.node, l.nodes[w.node].Incarnation
+		f.Node, f.NodeIncarnation = w.node, kn.nodes[w.node].Incarnation
 	case w.kind == AwaitGoodCopy:
-		l.blameCopies(w, f)
+		if l.trust.blameCopies(l.input(), w, f, l.elsewhere) {
+			l.in = nil // what counts has changed
+		}
 		return
 	default:
-		f.Rank, f.Incarnation = w.rank, l.job.Ranks[w.rank].Incarnation
+		f.Rank, f.Incarnation = w.rank, kn.job.Ranks[w.rank].Incarnation
 		if w.kind == AwaitParts || w.kind == AwaitRead {
 			f.Kind = l.elsewhere(w.rank)
 		}
 	}
-	l.learnFault(f)
+	kn.learnFault(f)
 }
 
 // elsewhere is the kind of fault that has a rank, for whom its node can't get what it needs, planned over: on another node, if one offers a
 // process.
 func (l *Leader) elsewhere(r replica.Rank) replica.FaultKind {
-	if l.seatsBesides(l.input(), l.job.Ranks[r].Node) > 0 {
+	if l.seating.seatsBesides(l.input(), l.known.job.Ranks[r].Node) > 0 {
 		return replica.Health
 	}
 	return replica.Exception
-}
-
-// text says the wait as the table has it.
-func (w waiting) text(now time.Duration) string {
-	says := Waits[w.kind].Says
-	if w.halted {
-		says = saysHalted
-	}
-	return strings.NewReplacer("{rank}", fmt.Sprint(w.rank), "{process}", w.process, "{pid}", fmt.Sprint(w.pid), "{node}", string(w.node),
-		"{since}", max(now-w.since, 0).Round(time.Second).String(), "{what}", w.what).Replace(says) + w.why
-}
-
-// maxAwaited bounds how many waits Awaited names one by one.
-const maxAwaited = 16
-
-// Awaited says what the job waits for before it can go on, and since when, by the table of waits. It changes nothing.
-func (l *Leader) Awaited(now time.Duration) (out []string) {
-	return l.named(now, func(waiting) bool { return true })
-}
-
-// Overlong is Awaited of what has lasted for some time, and is not said by those who wait: the launchers of a job that opens or was closed
-// hear of their own processes from their nodes, and of processes that nobody offers from the driver.
-func (l *Leader) Overlong(now, least time.Duration) []string {
-	now = max(now, l.now)
-	return l.named(now, func(w waiting) bool {
-		switch w.kind {
-		case AwaitProcess, AwaitAttach, AwaitJoin, AwaitSeal, AwaitRegions:
-			return false
-		case AwaitStep: // it may be long; one beside a rank that has finished is the last
-			return (w.halted || l.anyLeft()) && now-w.since >= least
-		case AwaitSurvivor, AwaitEnd:
-			return l.job.Phase == replica.Planned && now-w.since >= least
-		default:
-			return now-w.since >= least
-		}
-	})
-}
-
-func (l *Leader) named(now time.Duration, want func(waiting) bool) (out []string) {
-	if l.job == nil || l.job.Phase == replica.Ended {
-		return nil
-	}
-	more := 0
-	now = max(now, l.now)
-	for _, w := range l.waits(now) {
-		switch {
-		case !want(w):
-		case len(out) < maxAwaited:
-			out = append(out, w.text(now))
-		default:
-			more++
-		}
-	}
-	if more > 0 {
-		out = append(out, fmt.Sprintf("and %d more", more))
-	}
-	return out
 }

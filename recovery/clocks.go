@@ -326,3 +326,10 @@ func compareClocks(a, b replica.Clock) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Rank, b.Rank),
 		cmp.Compare(a.Part.Kind, b.Part.Kind), cmp.Compare(a.Part.Index, b.Part.Index), cmp.Compare(a.Of, b.Of))
 }
+
+// longest bounds what a node may say of a time.
+const longest = 365 * 24 * time.Hour
+
+func millis(n uint64) time.Duration {
+	return time.Duration(min(n, uint64(longest/time.Millisecond))) * time.Millisecond
+}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/replicad/replicad/recovery/odds"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -23,112 +25,38 @@ const (
 	NoteRegions = "dispute-regions"
 )
 
-// disputeMemory is within how many steps a further dispute counts as the same trouble: a state that went wrong once, and was
-// agreed upon a thousand times since, went wrong by accident.
-const disputeMemory replica.Step = 1000
-
 // votesShown bounds the ranks that a message names.
 const votesShown = 64
 
-// disputes are those of the newest epoch that was opened, while no other has been opened since: what is planned answers them.
-func disputes(j *replica.Job) (out []replica.Dispute) {
-	if j.Phase != replica.Closed && j.Phase != replica.Planned {
-		return nil
-	}
-	for _, d := range j.Disputed {
-		if d.Generation.Epoch == j.Lineage.Last().Epoch && d.Generation.Epoch != 0 && len(d.Votes) > 0 {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
-// alike are the disputes of the group that count together with d, that itself last.
-func alike(j *replica.Job, d replica.Dispute) (out []replica.Dispute) {
-	for _, o := range j.Disputed {
-		if o.Group == d.Group && o.Majority() == d.Majority() && o.Generation.Epoch <= d.Generation.Epoch && o.Generation.Step+disputeMemory > d.Generation.Step {
-			out = append(out, o)
-		}
-	}
-	return out
-}
-
-// times are the disputes that count, the first of each epoch: a state that went wrong once may show at several steps before its epoch
-// closes. Counted by steps, a rank would be outvoted "again", or a split go to the durable tier, before anything was tried.
-func times(list []replica.Dispute) (out []replica.Dispute) {
-	for _, d := range list {
-		if !slices.ContainsFunc(out, func(o replica.Dispute) bool { return o.Generation.Epoch == d.Generation.Epoch }) {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
-// doubtful tells whether a part of a group whose ranks have just disagreed rests on the word of one of them: whose state went
-// wrong may have done so before the step at which it was seen, while the others skipped a capture.
-func doubtful(j *replica.Job, lots []lot) bool {
-	all := disputes(j)
-	return slices.ContainsFunc(lots, func(l lot) bool {
-		return l.unvouched && slices.ContainsFunc(all, func(d replica.Dispute) bool { return l.part == replica.OfGroup(d.Group) })
-	})
-}
-
-// split finds a dispute that must be answered and has no majority, and how many like it there have been.
-func split(j *replica.Job) (worst replica.Dispute, most int) {
-	for _, d := range disputes(j) {
-		if n := len(times(alike(j, d))); !d.Majority() && n > most {
-			worst, most = d, n
-		}
-	}
-	return worst, most
-}
-
-// named are the disputes like d in which a majority outvoted a rank, oldest first.
-func named(j *replica.Job, d replica.Dispute, r replica.Rank) []replica.Dispute {
-	return times(slices.DeleteFunc(alike(j, d), func(o replica.Dispute) bool { return !slices.Contains(o.Suspects, r) }))
-}
-
-// voidGroups are the parts of which a quarantined node's copies are void: those of the groups in which a majority outvoted a rank
-// that ran there. Copies under a root that Raft names serve all the same, and so does what the node holds of others.
-func voidGroups(j *replica.Job, n replica.NodeName) map[replica.Part]bool {
-	if !slices.Contains(j.Quarantined, n) {
-		return nil
-	}
-	void := make(map[replica.Part]bool)
-	for _, d := range j.Disputed {
-		if d.Majority() && slices.ContainsFunc(d.Suspects, func(r replica.Rank) bool { return d.Vote(r).Node == n }) {
-			void[replica.OfGroup(d.Group)] = true
-		}
-	}
-	return void
-}
-
 // judge decides what becomes of the ranks that a majority outvoted; hold: nobody may be given a rank before that is recorded.
-func (l *Leader) judge() (hold bool) {
-	in := l.input()
-	for _, d := range disputes(l.job.Job) {
+func (tr *trust) judge(in *plan.Input) (hold bool) {
+	kn := tr.known
+	for _, d := range plan.Disputes(kn.job.Job) {
 		if !d.Majority() {
 			continue // the planner's
 		}
 		for _, r := range d.Suspects {
 			v := d.Vote(r)
-			if c := l.job.Ranks[r]; c.Incarnation != v.Incarnation || slices.Contains(l.job.Quarantined, v.Node) {
+			if c := kn.job.Ranks[r]; c.Incarnation != v.Incarnation || slices.Contains(kn.job.Quarantined, v.Node) {
 				continue // it has been answered
 			}
-			if _, waiting := in.waitForAcks(); waiting {
+			if _, waiting := in.WaitForAcks(); waiting {
 				return true
 			}
-			votes := named(l.job.Job, d, r)
+			votes := plan.Named(kn.job.Job, d, r)
 			again := len(votes) - 1
 			switch {
-			case again <= 1 && votes[0].Vote(r).Node == v.Node && in.canLeave(v.Node):
-				l.noteDispute(d, r, fmt.Sprintf("%s; node %s is quarantined for this job", describe(d), v.Node))
-				l.propose(replica.Quarantine{Job: l.id, Node: v.Node})
+			case again <= 1 && votes[0].Vote(r).Node == v.Node && odds.CanLeave(in, v.Node):
+				tr.noteDispute(d, r, fmt.Sprintf("%s; node %s is quarantined for this job", describe(d), v.Node))
+				tr.outbox.propose(replica.Quarantine{Job: kn.id, Node: v.Node})
 				hold = true
 			case again == 0:
-				l.noteDispute(d, r, fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there", describe(d), v.Node, r))
+				tr.noteDispute(d, r, fmt.Sprintf("%s; no other node can take the ranks of node %s: rank %d is started anew there",
+					describe(d), v.Node, r))
 			default:
-				l.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes), disputeMemory, placesOf(votes, r)))
+				tr.endDisputed(d, fmt.Sprintf("rank %d was outvoted %d times within %d steps, at steps %s", r, len(votes),
+					plan.DisputeMemory,
+					placesOf(votes, r)))
 				return true
 			}
 		}
@@ -137,10 +65,10 @@ func (l *Leader) judge() (hold bool) {
 }
 
 // noteDispute says once what becomes of a rank in a dispute: a state that went wrong shows at several steps, which would be told in turn at each look.
-func (l *Leader) noteDispute(d replica.Dispute, r replica.Rank, text string) {
-	if key := fmt.Sprintf("%s of rank %d at %v", NoteDispute, r, d.Generation); l.noted[key] != text {
-		l.noted[key] = text
-		l.out = append(l.out, Note{NoteDispute, text, nil})
+func (tr *trust) noteDispute(d replica.Dispute, r replica.Rank, text string) {
+	if key := fmt.Sprintf("%s of rank %d at %v", NoteDispute, r, d.Generation); tr.outbox.noted[key] != text {
+		tr.outbox.noted[key] = text
+		tr.outbox.send(Note{NoteDispute, text, nil})
 	}
 }
 
@@ -153,24 +81,16 @@ func placesOf(list []replica.Dispute, r replica.Rank) string {
 	return strings.Join(out, ", ")
 }
 
-// canLeave tells whether the job can do without a node: others offer enough processes for its ranks, and what they hold, and what
-// of its own still counts once it is quarantined, makes as new a generation.
-func (in *PlanInput) canLeave(node replica.NodeName) bool {
-	all := Survives(*in, Loss{}, Loss{Nodes: []replica.NodeName{node}, Kept: true})
-	now, left := all[0], all[1]
-	return left.Offered >= len(left.Moves) && !now.Resume.IsZero() && !left.Resume.IsZero() && newer(left.Resume, now.Resume) <= 0
-}
-
 // endDisputed ends the job over a dispute, once the daemons have said in which regions the states differ, or can't.
-func (l *Leader) endDisputed(d replica.Dispute, why string) {
-	regions, done := l.nameRegions(betweenVotes(d))
+func (tr *trust) endDisputed(d replica.Dispute, why string) {
+	regions, done := tr.nameRegions(betweenVotes(d))
 	if !done {
-		l.note("waiting", why+"; two daemons compare the regions", map[string]string{"why": "regions"})
+		tr.outbox.note("waiting", why+"; two daemons compare the regions", map[string]string{"why": "regions"})
 		return
 	}
-	reason := DoNotRequeue + disputeReason(d, why, regions)
-	l.note("stuck", reason, nil)
-	l.propose(replica.EndJob{Job: l.id, Reason: reason, Keep: true})
+	reason := plan.DoNotRequeue + disputeReason(d, why, regions)
+	tr.outbox.note("stuck", reason, nil)
+	tr.outbox.propose(replica.EndJob{Job: tr.known.id, Reason: reason, Keep: true})
 }
 
 func disputeReason(d replica.Dispute, why, regions string) string {
@@ -223,9 +143,10 @@ func rootsOf(d replica.Dispute) string {
 
 // betweenVotes are two ranks whose states differ: the first that is not suspect, or the first at all, and the first that
 // differs from it.
-func betweenVotes(d replica.Dispute) *dispute {
-	at := func(v replica.Vote) sealed {
-		return sealed{replica.Holder{Node: v.Node}, replica.Held{Part: replica.OfGroup(d.Group), Generation: d.Generation, Root: v.Root, Rank: v.Rank}}
+func betweenVotes(d replica.Dispute) *plan.Dispute {
+	at := func(v replica.Vote) plan.Sealed {
+		return plan.Sealed{Holder: replica.Holder{Node: v.Node},
+			Held: replica.Held{Part: replica.OfGroup(d.Group), Generation: d.Generation, Root: v.Root, Rank: v.Rank}}
 	}
 	first := d.Votes[0]
 	for _, v := range d.Votes {
@@ -234,10 +155,11 @@ func betweenVotes(d replica.Dispute) *dispute {
 			break
 		}
 	}
-	out := &dispute{part: replica.OfGroup(d.Group), gen: d.Generation, between: [2]sealed{at(first), at(first)}, roots: rootsOf(d)}
+	out := &plan.Dispute{Part: replica.OfGroup(d.Group), Gen: d.Generation, Between: [2]plan.Sealed{at(first), at(first)},
+		Roots: rootsOf(d)}
 	for _, v := range d.Votes {
 		if v.Root != first.Root {
-			out.between[1] = at(v)
+			out.Between[1] = at(v)
 			break
 		}
 	}
@@ -245,38 +167,13 @@ func betweenVotes(d replica.Dispute) *dispute {
 }
 
 // tellRegions tells people, as soon as it is known, in which regions a dispute's states differ; nothing waits for it.
-func (l *Leader) tellRegions() {
-	all := disputes(l.job.Job)
+func (tr *trust) tellRegions() {
+	all := plan.Disputes(tr.known.job.Job)
 	if len(all) == 0 || slices.ContainsFunc(all, func(o replica.Dispute) bool { return o.Group != all[0].Group }) {
 		return // of several groups only one that ends the job is looked into: two at once would be asked about in turn for ever
 	}
 	d := all[0] // what went wrong in it may show at several steps
-	if regions, done := l.nameRegions(betweenVotes(d)); done {
-		l.note(NoteRegions, describe(d)+": "+differ(regions)+"; remedy: "+remedyOf(d), nil)
+	if regions, done := tr.nameRegions(betweenVotes(d)); done {
+		tr.outbox.note(NoteRegions, describe(d)+": "+differ(regions)+"; remedy: "+remedyOf(d), nil)
 	}
-}
-
-// fromDurable plans for a group that disagreed again without a majority: from the durable tier, once, and then not at all.
-func (in *PlanInput) fromDurable(st stock, d replica.Dispute, times int) (choice, Verdict, bool) {
-	why := fmt.Sprintf("the ranks of group %d disagreed %d times within %d steps and no root has a majority", d.Group, times, disputeMemory)
-	scan := !in.Scanned
-	stuck := func(tail string) (choice, Verdict, bool) {
-		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: why + tail, disputed: &d}, false
-	}
-	switch {
-	case times > 2:
-		return stuck("; going back to the last agreed step, and to the durable tier, did not help")
-	case in.Job.Options.DurableEvery == 0 && in.Job.Durable.IsZero():
-		return stuck("; going back to the last agreed step did not help, and the durable tier is off")
-	case scan && in.Unread == "":
-		return choice{}, Verdict{Kind: Wait, Why: ForScan, Scan: true, Reason: why + "; searching the durable tier"}, false
-	case scan:
-		return choice{}, Verdict{Kind: Wait, Why: ForScan, Scan: true, Reason: fmt.Sprintf("%s; the durable tier can't be read, it is tried again: %s", why, in.Unread)}, false
-	}
-	c, ok := in.fromDisk(st, replica.Generation{}, false)
-	if !ok {
-		return stuck("; going back to the last agreed step did not help, and the durable tier has no valid generation" + in.wrongWith())
-	}
-	c.reason = why + "; " + c.reason
-	return c, Verdict{}, true
 }

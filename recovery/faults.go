@@ -5,123 +5,72 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
-// faultKey tells faults apart: one per subject, life of it and kind.
-type faultKey struct {
-	kind            replica.FaultKind
-	rank            replica.Rank
-	incarnation     replica.Incarnation
-	node            replica.NodeName
-	nodeIncarnation replica.NodeIncarnation
-}
-
-func (k faultKey) String() string {
-	if k.node != "" {
-		return fmt.Sprintf("%v of %s %d", k.kind, k.node, k.nodeIncarnation)
-	}
-	return fmt.Sprintf("%v of rank %d incarnation %d", k.kind, k.rank, k.incarnation)
-}
-
-func keyOf(f replica.Fault) faultKey {
-	return faultKey{f.Kind, f.Rank, f.Incarnation, f.Node, f.NodeIncarnation}
-}
-
 // learnFault keeps evidence until it is recorded or concerns nobody any more.
-func (l *Leader) learnFault(f replica.Fault) {
+func (kn *known) learnFault(f replica.Fault) {
 	if f.OfNode() && f.NodeIncarnation == 0 {
-		f.NodeIncarnation = l.nodes[f.Node].Incarnation
+		f.NodeIncarnation = kn.nodes[f.Node].Incarnation
 	}
-	if l.job != nil && f.Epoch == 0 {
-		f.Epoch = l.job.Epoch
+	if kn.job != nil && f.Epoch == 0 {
+		f.Epoch = kn.job.Epoch
 	}
-	if _, known := l.evidence[keyOf(f)]; known || len(l.evidence) < maxEvidence {
-		l.evidence[keyOf(f)] = f
-	}
-}
-
-// assertFaults proposes every fault that is known and not recorded: evidence, and the conditions that reports show.
-func (l *Leader) assertFaults() {
-	for _, f := range l.conditions() {
-		if !l.stale(f) && !l.job.says(f) {
-			l.propose(replica.ReportFault{Job: l.id, Fault: f})
-		}
-	}
-	for _, k := range l.inOrder() {
-		f := l.evidence[k]
-		if f.Epoch == 0 || f.Kind.IsCondition() {
-			f.Epoch = l.job.Epoch // a condition lasts, so it cites the newest epoch
-		}
-		if l.stale(f) || l.job.says(f) {
-			delete(l.evidence, k)
-			continue
-		}
-		l.propose(replica.ReportFault{Job: l.id, Fault: f})
+	if _, known := kn.evidence[plan.KeyOf(f)]; known || len(kn.evidence) < maxEvidence {
+		kn.evidence[plan.KeyOf(f)] = f
 	}
 }
 
 // conditions are the process deaths that reports show: a daemon says that the process it runs for a claim is dead. What a node lost with its
 // memory is at fault since it registered (lock.nextLife).
-func (l *Leader) conditions() []replica.Fault {
+func (kn *known) conditions() []replica.Fault {
 	var out []replica.Fault
-	own := l.own()
-	for r, c := range l.job.Ranks {
+	own := kn.own()
+	for r, c := range kn.job.Ranks {
 		if c.Incarnation == 0 {
 			continue
 		}
-		if rr := own[r]; rr != nil && !rr.Alive && !(rr.Left && l.job.Phase == replica.Open) {
-			out = append(out, replica.Fault{Epoch: l.job.Epoch, Kind: replica.ProcessDead, Rank: replica.Rank(r), Incarnation: c.Incarnation, Detail: fmt.Sprintf("process %d is gone", rr.PID)})
+		if rr := own[r]; rr != nil && !rr.Alive && !(rr.Left && kn.job.Phase == replica.Open) {
+			out = append(out, replica.Fault{Epoch: kn.job.Epoch, Kind: replica.ProcessDead, Rank: replica.Rank(r),
+				Incarnation: c.Incarnation, Detail: fmt.Sprintf("process %d is gone", rr.PID)})
 		}
 	}
 	return out
 }
 
 // own is by rank what the life of the node that a claim names says of its process, as far as it has reported.
-func (l *Leader) own() []*replica.RankReport {
-	if l.owned == nil {
-		l.owned = make([]*replica.RankReport, len(l.job.Ranks))
-		for h, rep := range l.reports {
-			index(l.owned, rep, func(c replica.Claimed) bool { return c.Node == h.Node && c.NodeIncarnation == h.Incarnation }, l.job.Ranks)
+func (kn *known) own() []*replica.RankReport {
+	if kn.owned == nil {
+		kn.owned = make([]*replica.RankReport, len(kn.job.Ranks))
+		for h, rep := range kn.reports {
+			plan.Index(kn.owned, rep, func(c replica.Claimed) bool { return c.Node == h.Node && c.NodeIncarnation == h.Incarnation },
+				kn.job.Ranks)
 		}
 	}
-	return l.owned
-}
-
-// index enters what a report says of the processes that hold the ranks of a node.
-func index(by []*replica.RankReport, rep replica.NodeReport, here func(replica.Claimed) bool, ranks []replica.Claimed) {
-	for i := range rep.Ranks {
-		rr := &rep.Ranks[i]
-		if int(rr.Rank) < len(ranks) && by[rr.Rank] == nil && ranks[rr.Rank].Incarnation == rr.Incarnation && here(ranks[rr.Rank]) {
-			by[rr.Rank] = rr
-		}
-	}
+	return kn.owned
 }
 
 // stale tells whether a fault changes nothing: its subject was superseded, has no part in the job, or it is an event of an
 // epoch that has been followed by another.
-func (l *Leader) stale(f replica.Fault) bool {
-	if !f.Kind.IsCondition() && f.Epoch < l.job.Epoch {
+func (kn *known) stale(f replica.Fault) bool {
+	if !f.Kind.IsCondition() && f.Epoch < kn.job.Epoch {
 		return true
 	}
 	if !f.OfNode() {
-		return int(f.Rank) >= len(l.job.Ranks) || l.job.Ranks[f.Rank].Incarnation != f.Incarnation || f.Incarnation == 0
+		return int(f.Rank) >= len(kn.job.Ranks) || kn.job.Ranks[f.Rank].Incarnation != f.Incarnation || f.Incarnation == 0
 	}
-	n, known := l.nodes[f.Node]
-	return !known || n.Incarnation != f.NodeIncarnation && !l.job.runs[replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}] || !l.job.involved(f.Node) && !l.awaitsNodes()
-}
-
-// awaitsNodes tells whether a plan is being made, which waits for every node: then the fault of any matters.
-func (l *Leader) awaitsNodes() bool {
-	return l.job.Phase == replica.Closed || l.job.Phase == replica.Opening
+	n, known := kn.nodes[f.Node]
+	return !known || n.Incarnation != f.NodeIncarnation && !kn.job.Runs[replica.Holder{Node: f.Node, Incarnation: f.NodeIncarnation}] ||
+		!kn.job.Involved(f.Node) && !kn.awaitsNodes()
 }
 
 // inOrder are the keys of the evidence in the order of their texts.
-func (l *Leader) inOrder() []faultKey {
-	keys, texts := make([]faultKey, 0, len(l.evidence)), make(map[faultKey]string, len(l.evidence))
-	for k := range l.evidence {
+func (kn *known) inOrder() []plan.FaultKey {
+	keys, texts := make([]plan.FaultKey, 0, len(kn.evidence)), make(map[plan.FaultKey]string, len(kn.evidence))
+	for k := range kn.evidence {
 		keys, texts[k] = append(keys, k), k.String()
 	}
-	slices.SortFunc(keys, func(a, b faultKey) int { return cmp.Compare(texts[a], texts[b]) })
+	slices.SortFunc(keys, func(a, b plan.FaultKey) int { return cmp.Compare(texts[a], texts[b]) })
 	return keys
 }

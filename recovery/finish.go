@@ -42,8 +42,9 @@ func (p *pace) commits(e replica.Epoch, now time.Duration, c *Clocks) {
 }
 
 // grace is how long the job stays open for its last commit.
-func (l *Leader) grace() time.Duration {
-	return max(l.bound(AwaitCommit), partingPaces*millis(l.Clocks.Measure(replica.Clock{Kind: measureSpace, Epoch: l.job.Epoch})))
+func (en *ending) grace() time.Duration {
+	kn := en.known
+	return max(kn.bound(AwaitCommit), partingPaces*millis(kn.clocks.Measure(replica.Clock{Kind: measureSpace, Epoch: kn.job.Epoch})))
 }
 
 // partedAt is since when all ranks have left.
@@ -56,37 +57,35 @@ type parting struct {
 	epoch replica.Epoch // that they left in; 0: they have not
 }
 
-// AllLeft tells whether all ranks have said that they are done.
-func (l *Leader) AllLeft() bool {
-	_, _, all := l.parted()
-	return all
-}
-
-// Parted tells whether all ranks have left and nothing more will be committed: what is then is how the job ends.
-func (l *Leader) Parted() bool {
-	last, held, all := l.parted()
-	return all && (l.job.Position.Step >= min(last, held) || l.parting.epoch == l.job.Epoch && l.now >= partedAt(&l.Clocks, l.now, l.job.Epoch)+l.grace())
+// complete: all ranks have left, and nothing more will be committed.
+func (en *ending) complete() bool {
+	kn := en.known
+	last, held, all := en.parted()
+	return all && (kn.job.Position.Step >= min(last, held) || en.parting.epoch == kn.job.Epoch &&
+		kn.now >= partedAt(&kn.clocks, kn.now, kn.job.Epoch)+en.grace())
 }
 
 // finish ends a job whose ranks have all left, once the newest step that all of them hold is committed and, where the job writes to the
 // durable tier, lies there.
-func (l *Leader) finish() {
-	j := l.job
-	last, held, all := l.parted()
+func (en *ending) finish() {
+	kn := en.known
+	j := kn.job
+	last, held, all := en.parted()
 	if !all {
-		l.Clocks.endOwn(replica.Clock{Kind: clockParted, Epoch: j.Epoch})
-		l.parting = parting{}
+		kn.clocks.endOwn(replica.Clock{Kind: clockParted, Epoch: j.Epoch})
+		en.parting = parting{}
 		return
 	}
-	if l.parting.epoch != j.Epoch {
-		l.parting = parting{epoch: j.Epoch}
+	if en.parting.epoch != j.Epoch {
+		en.parting = parting{epoch: j.Epoch}
 	}
-	switch until := partedAt(&l.Clocks, l.now, l.job.Epoch) + l.grace(); {
-	case !l.Parted():
-		l.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be committed", min(last, held)), map[string]string{"why": "last commit"})
-		l.wakeAt(until)
+	switch until := partedAt(&kn.clocks, kn.now, kn.job.Epoch) + en.grace(); {
+	case !en.complete():
+		en.outbox.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be committed", min(last, held)),
+			map[string]string{"why": "last commit"})
+		en.outbox.wakeAt(until)
 		return
-	case l.unwritten():
+	case en.unwritten():
 		return
 	}
 	reason := Finished
@@ -96,38 +95,41 @@ func (l *Leader) finish() {
 	case j.Undurable():
 		reason = fmt.Sprintf("%s at step %d, which is NOT on disk: the newest step there is %d", Finished, last, j.Durable.Step)
 	}
-	l.propose(replica.EndJob{Job: l.id, Reason: reason, Epoch: j.Epoch})
+	en.outbox.propose(replica.EndJob{Job: kn.id, Reason: reason, Epoch: j.Epoch})
 }
 
 // unwritten tells whether the last commit is still to be written to the durable tier. Writes that fail are tried again for as long as a stopped job
 // stays in memory.
-func (l *Leader) unwritten() bool {
-	j, until := l.job, partedAt(&l.Clocks, l.now, l.job.Epoch)+l.bound(AwaitReturn)
-	if !j.Undurable() || l.writesNoMore || j.Writer == nil && l.t.Abandoned > 0 && l.now >= until {
+func (en *ending) unwritten() bool {
+	kn := en.known
+	j, until := kn.job, partedAt(&kn.clocks, kn.now, kn.job.Epoch)+kn.bound(AwaitReturn)
+	if !j.Undurable() || en.writesOver || j.Writer == nil && kn.t.Abandoned > 0 && kn.now >= until {
 		return false
 	}
-	l.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be written to the durable tier", j.Committed.Step), map[string]string{"why": "last durable write"})
-	if l.t.Abandoned > 0 {
-		l.wakeAt(until)
+	en.outbox.note("waiting", fmt.Sprintf("all ranks have left, and step %d is to be written to the durable tier", j.Committed.Step),
+		map[string]string{"why": "last durable write"})
+	if kn.t.Abandoned > 0 {
+		en.outbox.wakeAt(until)
 	}
 	return true
 }
 
 // parted looks at the ranks of a job that have all said that they are done: the step at which the last of them left, and the newest one
 // that all of them hold whole, beyond which nothing can be committed.
-func (l *Leader) parted() (last, held replica.Step, all bool) {
-	if len(l.job.Ranks) > 0 && !l.firstLeft() { // asked with each report, and mostly answered by this
+func (en *ending) parted() (last, held replica.Step, all bool) {
+	kn := en.known
+	if len(kn.job.Ranks) > 0 && !en.firstLeft() { // asked with each report, and mostly answered by this
 		return 0, 0, false
 	}
-	ranks := l.own()
-	for r, c := range l.job.Ranks {
+	ranks := kn.own()
+	for r, c := range kn.job.Ranks {
 		if rr := ranks[r]; rr == nil || !rr.Left || c.Incarnation == 0 {
 			return 0, 0, false
 		}
 		last = max(last, ranks[r].Live.Step())
 	}
 	var common []replica.Step
-	for r, own := range l.sealedSteps() {
+	for r, own := range en.sealedSteps() {
 		if r > 0 {
 			own = slices.DeleteFunc(own, func(s replica.Step) bool { return !slices.Contains(common, s) })
 		}
@@ -136,30 +138,32 @@ func (l *Leader) parted() (last, held replica.Step, all bool) {
 	if len(common) > 0 {
 		held = slices.Max(common)
 	}
-	return last, held, len(l.job.Ranks) > 0
+	return last, held, len(kn.job.Ranks) > 0
 }
 
 // firstLeft tells whether rank 0 has said that it is done.
-func (l *Leader) firstLeft() bool {
-	c := l.job.Ranks[0]
-	rep := l.reports[replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}]
+func (en *ending) firstLeft() bool {
+	c := en.known.job.Ranks[0]
+	rep := en.known.reports[replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation}]
 	return slices.ContainsFunc(rep.Ranks, func(rr replica.RankReport) bool { return rr.Rank == 0 && rr.Incarnation == c.Incarnation && rr.Left })
 }
 
 // sealedSteps are by rank those of the present epoch of which it has both parts in its own arena.
-func (l *Leader) sealedSteps() [][]replica.Step {
+func (en *ending) sealedSteps() [][]replica.Step {
+	kn := en.known
 	const group, own = 1, 2
-	has := make([]map[replica.Step]int, len(l.job.Ranks))
-	for at, rep := range l.reports {
+	has := make([]map[replica.Step]int, len(kn.job.Ranks))
+	for at, rep := range kn.reports {
 		for _, h := range rep.Parts {
-			if int(h.Rank) >= len(has) || h.Mirror || h.Generation.Epoch != l.job.Epoch || l.job.Ranks[h.Rank].Node != at.Node || l.job.Ranks[h.Rank].NodeIncarnation != at.Incarnation {
+			if int(h.Rank) >= len(has) || h.Mirror || h.Generation.Epoch != kn.job.Epoch || kn.job.Ranks[h.Rank].Node != at.Node ||
+				kn.job.Ranks[h.Rank].NodeIncarnation != at.Incarnation {
 				continue
 			}
 			if has[h.Rank] == nil {
 				has[h.Rank] = make(map[replica.Step]int)
 			}
 			switch h.Part {
-			case replica.OfGroup(l.job.Layout.Groups[h.Rank]):
+			case replica.OfGroup(kn.job.Layout.Groups[h.Rank]):
 				has[h.Rank][h.Generation.Step] |= group
 			case replica.OfRank(h.Rank):
 				has[h.Rank][h.Generation.Step] |= own
@@ -175,4 +179,21 @@ func (l *Leader) sealedSteps() [][]replica.Step {
 		}
 	}
 	return steps
+}
+
+// waitsForEnd are what a job waits for whose ranks have all left.
+func (en *ending) waitsForEnd() []waiting {
+	kn := en.known
+	last, held, all := en.parted()
+	switch {
+	case !all || en.parting.epoch != kn.job.Epoch:
+		return nil
+	case !en.complete():
+		return []waiting{{kind: AwaitCommit, since: partedAt(&kn.clocks, kn.now, kn.job.Epoch), until: never,
+			what: fmt.Sprint(min(last, held))}}
+	case kn.job.Undurable() && !en.writesOver:
+		return []waiting{{kind: AwaitWrite, since: partedAt(&kn.clocks, kn.now, kn.job.Epoch), until: never,
+			what: fmt.Sprint(kn.job.Committed.Step)}}
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -57,7 +58,7 @@ func TestUngathered(t *testing.T) {
 func TestRanksOn(t *testing.T) {
 	job := &replica.Job{Ranks: []replica.Claimed{{Incarnation: 1, Node: "a"}, {Node: "a"}, {Incarnation: 2, Node: "b"}, {Incarnation: 3, Node: "a"}}}
 	for n, want := range map[replica.NodeName]int{"a": 2, "b": 1, "c": 0} {
-		if got := recovery.RanksOn(job, n); len(got) != want || n == "a" && (got[0] != 0 || got[1] != 3) {
+		if got := plan.RanksOn(job, n); len(got) != want || n == "a" && (got[0] != 0 || got[1] != 3) {
 			t.Errorf("node %s: %v, want %d ranks", n, got, want)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -56,8 +57,8 @@ type growth struct {
 }
 
 // growth gathers what the reports say of the open epoch, but for what was refused.
-func (a *asks) growth(in *PlanInput) (g growth) {
-	for r, rep := range in.said() {
+func (a *asks) growth(in *plan.Input) (g growth) {
+	for r, rep := range in.Said() {
 		rank := replica.Rank(r)
 		if rep != nil && rep.Growth != nil && rep.Growth.Epoch == in.Job.Epoch && a.refused[rank].ask != rep.Growth.Ask {
 			g.ranks, g.bytes = append(g.ranks, rep), max(g.bytes, rep.Growth.Bytes)
@@ -69,9 +70,9 @@ func (a *asks) growth(in *PlanInput) (g growth) {
 }
 
 // answers are the refusals that no node has yet, or may have lost. Those that the nodes have passed on are forgotten.
-func (a *asks) answers(in *PlanInput) (out []Effect) {
+func (a *asks) answers(in *plan.Input) (out []Effect) {
 	for _, r := range slices.Sorted(maps.Keys(a.refused)) {
-		was, rep := a.refused[r], in.said()[r]
+		was, rep := a.refused[r], in.Said()[r]
 		switch {
 		case rep == nil: // its node is away
 		case rep.Growth == nil || rep.Growth.Ask != was.ask:
@@ -83,33 +84,6 @@ func (a *asks) answers(in *PlanInput) (out []Effect) {
 		}
 	}
 	return out
-}
-
-// grow decides what the ranks of an open job ask for.
-func (l *Leader) grow(in *PlanInput) {
-	l.out = append(l.out, l.asks.answers(in)...)
-	g := l.asks.growth(in)
-	if len(g.ranks) == 0 {
-		l.asks = asks{refused: l.asks.refused}
-		return
-	}
-	l.asks.learn(g, l.now)
-	l.asks.at = l.Clocks.Since(l.now, replica.Clock{Kind: clockAsked, Epoch: l.asks.of.Epoch, Rank: replica.Rank(l.asks.count), Of: uint64(l.asks.of.Step)<<32 | uint64(l.asks.ready)})
-	until := l.asks.at + l.bound(AwaitGrowth) + sizeTime(g.bytes)
-	why, late := l.asks.denied(in, g), l.asks.waits(in, g)
-	if why == "" && len(late) > 0 && l.now >= until {
-		why = fmt.Sprintf("%s (the bound is %v)", late[0].text(l.now), Waits[AwaitGrowth].Bound)
-	}
-	switch {
-	case why != "":
-		l.asks.refuse(in.Job, g, why)
-		l.out = append(l.out, l.asks.answers(in)...)
-	case len(late) == 0:
-		l.propose(growCommand(l.job, g))
-	default:
-		l.wakeAt(until)
-		l.note("waiting", late[0].text(l.now), map[string]string{"why": "growth"})
-	}
 }
 
 // learn takes in how far the ranks are: each that asks, and each whose node has the memory, gives the others their time anew.
@@ -130,7 +104,7 @@ func (a *asks) learn(g growth, now time.Duration) {
 }
 
 // denied says why a growth is refused, whatever time is left; empty: nothing speaks against it yet.
-func (a *asks) denied(in *PlanInput, g growth) string {
+func (a *asks) denied(in *plan.Input, g growth) string {
 	if a.failed >= growTries {
 		return "the growth was not taken into the log: " + a.why
 	}
@@ -138,7 +112,7 @@ func (a *asks) denied(in *PlanInput, g growth) string {
 }
 
 // unfit says why a growth can't be; empty: nothing speaks against it yet.
-func (g growth) unfit(in *PlanInput) string {
+func (g growth) unfit(in *plan.Input) string {
 	first := g.ranks[0]
 	if at := in.Job.Position.Step; first.Growth.Step < at {
 		return fmt.Sprintf("rank %d asks to grow at step %d, and step %d is committed: a growth is of the committed step or a later one", first.Rank, first.Growth.Step, at)
@@ -157,17 +131,18 @@ func (g growth) unfit(in *PlanInput) string {
 			return fmt.Sprintf("ranks %d and %d give different recipes: all ranks give the same bytes", first.Rank, rep.Rank)
 		}
 	}
-	for _, members := range in.record().members {
+	for _, members := range in.Record().Members {
 		if text := unlike(members, g.ranks); text != "" {
 			return text
 		}
 	}
 	for _, r := range g.missing {
-		rep := in.said()[r]
+		rep := in.Said()[r]
 		if rep == nil {
 			continue // its node is away
 		}
-		if w := rep.Live; w.Epoch() == first.Growth.Epoch && place(w) > place(replica.PackWord(w.Epoch(), first.Growth.Step, replica.Idle)) {
+		if w := rep.Live; w.Epoch() == first.Growth.Epoch && reached(w) > reached(replica.PackWord(w.Epoch(), first.Growth.Step,
+			replica.Idle)) {
 			return fmt.Sprintf("rank %d has gone on to step %d without asking to grow at step %d: all ranks ask between the same two steps", rep.Rank, w.Step(), first.Growth.Step)
 		}
 		if rep.Left {
@@ -207,7 +182,7 @@ func (a *asks) refuse(job *replica.Job, g growth, why string) {
 }
 
 // growCommand is the entry that decides a growth for which all ranks are ready.
-func growCommand(job *record, g growth) replica.Grow {
+func growCommand(job *plan.Record, g growth) replica.Grow {
 	first := g.ranks[0].Growth
 	c := replica.Grow{Job: job.ID, Epoch: first.Epoch, Step: first.Step, Geometries: make([]replica.Digest, len(job.GroupGeometry)), Bytes: g.bytes, What: first.What}
 	for _, rep := range g.ranks {
@@ -220,7 +195,7 @@ func growCommand(job *record, g growth) replica.Grow {
 }
 
 // waits are for the ranks that have not asked yet for what others ask for, and for those whose nodes have no memory for it yet.
-func (a *asks) waits(in *PlanInput, g growth) (out []waiting) {
+func (a *asks) waits(in *plan.Input, g growth) (out []waiting) {
 	if len(g.ranks) == 0 {
 		return nil
 	}
@@ -250,41 +225,4 @@ func grownTime(job *replica.Job) time.Duration {
 		return 0
 	}
 	return sizeTime(job.Growth.Bytes)
-}
-
-// growing has the ranks of a job that grows seal their step, and plans to go on from there. It ends no job: what does not work out is a fault.
-func (l *Leader) growing() {
-	l.overdue()
-	if _, v := l.input().decide(); v.dispute != nil {
-		l.blameGrowth(v.dispute)
-		return
-	}
-	l.plan()
-}
-
-// blameGrowth takes a growth back in which the ranks of a group don't have the same bytes in their new regions.
-func (l *Leader) blameGrowth(d *dispute) {
-	regions, done := l.nameRegions(d)
-	if !done {
-		l.note("waiting", d.String()+"; the two daemons compare its regions", map[string]string{"why": "regions"})
-		return
-	}
-	r := d.between[1].held.Rank
-	l.learnFault(replica.Fault{Epoch: l.job.Epoch, Kind: replica.Exception, Rank: r, Incarnation: l.job.Ranks[r].Incarnation,
-		Detail: fmt.Sprintf("growth at step %d: %v differs between ranks %d and %d: %s; remedy: give the new regions the same bytes on all ranks of the group before the growth", l.job.Growth.Step, d.part, d.between[0].held.Rank, r, regions)})
-	l.assertFaults()
-}
-
-// waitsForGrown are the ranks that have not sealed their step with the new regions. Of each the time counts for itself: the daemons have the
-// memory, and nobody waits for another.
-func (l *Leader) waitsForGrown(in *PlanInput, seals []waiting) []waiting {
-	for i, w := range seals {
-		if w.kind == AwaitSeal {
-			w.kind, w.since = AwaitGrown, max(l.signs[w.rank].at, l.stageAt())
-			w.what = fmt.Sprintf("step %d", l.job.Growth.Step)
-			w.until = w.since + l.bound(AwaitGrown) + grownTime(in.Job)
-			seals[i] = w
-		}
-	}
-	return seals
 }

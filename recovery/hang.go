@@ -1,10 +1,9 @@
 package recovery
 
 import (
-	"fmt"
-	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -94,10 +93,10 @@ func (p *Pulse) Hung(now time.Duration, l HangLimits) bool {
 
 // laggards are the ranks that are furthest behind in the open epoch, of those that were heard of and have not left; the others wait for them.
 // trains counts all of them, and stuck tells that each stands still for longer than it may.
-func (l *Leader) laggards(in *PlanInput) (behind []replica.RankReport, trains int, stuck bool) {
+func (kn *known) laggards(in *plan.Input) (behind []replica.RankReport, trains int, stuck bool) {
 	lowest, hung := uint64(0), 0
-	for r := range l.job.Ranks {
-		rep, ok := l.trains(in, replica.Rank(r))
+	for r := range kn.job.Ranks {
+		rep, ok := kn.trains(in, replica.Rank(r))
 		if !ok {
 			continue
 		}
@@ -105,7 +104,7 @@ func (l *Leader) laggards(in *PlanInput) (behind []replica.RankReport, trains in
 		if rep.Hung {
 			hung++
 		}
-		switch at := place(rep.Live); {
+		switch at := reached(rep.Live); {
 		case len(behind) == 0 || at < lowest:
 			behind, lowest = []replica.RankReport{rep}, at
 		case at == lowest:
@@ -117,9 +116,10 @@ func (l *Leader) laggards(in *PlanInput) (behind []replica.RankReport, trains in
 
 // trains is what is known of a rank that trains in the open epoch. Its node sees its steps whether or not its process has attached again since
 // the daemon started anew: one that is stopped never does.
-func (l *Leader) trains(in *PlanInput, r replica.Rank) (replica.RankReport, bool) {
-	rep := in.said()[r]
-	if rep == nil || !rep.Alive || rep.Left || rep.Live.Epoch() != l.job.Epoch || rep.Incarnation != l.job.Ranks[r].Incarnation || in.record().vacant(r) {
+func (kn *known) trains(in *plan.Input, r replica.Rank) (replica.RankReport, bool) {
+	rep := in.Said()[r]
+	if rep == nil || !rep.Alive || rep.Left || rep.Live.Epoch() != kn.job.Epoch || rep.Incarnation != kn.job.Ranks[r].Incarnation ||
+		in.Record().Vacant(r) {
 		return replica.RankReport{}, false
 	}
 	return *rep, true
@@ -127,18 +127,15 @@ func (l *Leader) trains(in *PlanInput, r replica.Rank) (replica.RankReport, bool
 
 // left tells whether a rank has finished in the open epoch. Its process may have ended since, and its daemon be away: nothing but a fault takes
 // that word back.
-func (l *Leader) left(r replica.Rank) bool {
-	rep := l.own()[r]
-	return rep != nil && rep.Left && rep.Live.Epoch() == l.job.Epoch
+func (kn *known) left(r replica.Rank) bool {
+	rep := kn.own()[r]
+	return rep != nil && rep.Left && rep.Live.Epoch() == kn.job.Epoch
 }
 
-// Finishing tells whether some rank has finished in the open epoch: little is committed that is newer.
-func (l *Leader) Finishing() bool { return l.job != nil && l.anyLeft() }
-
 // anyLeft tells whether some rank has finished in the open epoch.
-func (l *Leader) anyLeft() bool {
-	for r := range l.job.Ranks {
-		if l.left(replica.Rank(r)) {
+func (kn *known) anyLeft() bool {
+	for r := range kn.job.Ranks {
+		if kn.left(replica.Rank(r)) {
 			return true
 		}
 	}
@@ -147,10 +144,10 @@ func (l *Leader) anyLeft() bool {
 
 // standStill are the ranks that are named because they stand still: those that a signal has stopped; where there are none, those that are furthest
 // behind, unless the others are no further, as in a long step. stuck is laggards'.
-func (l *Leader) standStill(in *PlanInput, now time.Duration) (still []replica.RankReport, stuck bool) {
-	behind, _, stuck := l.laggards(in)
-	for r := range l.job.Ranks {
-		if rep, ok := l.trains(in, replica.Rank(r)); ok && rep.Halted && l.stillFor(rep, now) >= stands {
+func (kn *known) standStill(in *plan.Input, now time.Duration) (still []replica.RankReport, stuck bool) {
+	behind, _, stuck := kn.laggards(in)
+	for r := range kn.job.Ranks {
+		if rep, ok := kn.trains(in, replica.Rank(r)); ok && rep.Halted && kn.stillFor(rep, now) >= stands {
 			still = append(still, rep)
 		}
 	}
@@ -158,7 +155,7 @@ func (l *Leader) standStill(in *PlanInput, now time.Duration) (still []replica.R
 		return still, stuck
 	}
 	for _, rep := range behind {
-		if !rep.Stopped && (rep.Hung || len(behind) < len(l.job.Ranks) && l.stillFor(rep, now) >= stands) {
+		if !rep.Stopped && (rep.Hung || len(behind) < len(kn.job.Ranks) && kn.stillFor(rep, now) >= stands) {
 			still = append(still, rep)
 		}
 	}
@@ -166,46 +163,16 @@ func (l *Leader) standStill(in *PlanInput, now time.Duration) (still []replica.R
 }
 
 // stillFor is for how long nothing of a rank's process has changed.
-func (l *Leader) stillFor(rep replica.RankReport, now time.Duration) time.Duration {
-	s := l.signs[rep.Rank]
+func (kn *known) stillFor(rep replica.RankReport, now time.Duration) time.Duration {
+	s := kn.signs[rep.Rank]
 	if s.of != rep.Incarnation {
 		return 0
 	}
 	return now - s.at
 }
 
-// hang makes a fault of the ranks that are furthest behind, once all of them stand still; the others wait for them, or have left. Those that the
-// kernel has stopped are named before any that wait. Where all stand at the same place and none is stopped nobody can be named, and every
-// rank's process is started anew, on its node (protocol section 6, evidence).
-func (l *Leader) hang(in *PlanInput) {
-	behind, trains, _ := l.laggards(in)
-	var halted []replica.RankReport
-	for r := range l.job.Ranks {
-		switch rep, ok := l.trains(in, replica.Rank(r)); {
-		case ok && rep.Hung && rep.Halted:
-			halted = append(halted, rep)
-		case !ok && !l.left(replica.Rank(r)):
-			return // nobody knows where it is: AwaitNode
-		}
-	}
-	if len(behind) == 0 || slices.ContainsFunc(behind, func(rep replica.RankReport) bool { return !rep.Hung }) {
-		return
-	}
-	detail := "the others wait for it"
-	if len(halted) > 0 {
-		behind, detail = halted, "its process is stopped by a signal, and the others wait for it"
-	} else if len(behind) == trains && trains > 1 {
-		detail = "so do all ranks: nobody can be named"
-	}
-	for _, rep := range behind {
-		l.learnFault(replica.Fault{Epoch: l.job.Epoch, Kind: Waits[AwaitStep].fault, Rank: rep.Rank, Incarnation: rep.Incarnation,
-			Detail: fmt.Sprintf("stands still in step %d, %v; %s", rep.Live.Step(), rep.Live.Phase(), detail)})
-	}
-	l.assertFaults()
-}
-
-// place orders step words by how far a rank has come: IDLE is the end of a step.
-func place(w replica.Word) uint64 {
+// reached orders step words by how far a rank has come: IDLE is the end of a step.
+func reached(w replica.Word) uint64 {
 	phase := uint64(w.Phase())
 	if w.Phase() == replica.Idle {
 		phase = 3

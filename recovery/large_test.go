@@ -11,6 +11,8 @@ import (
 
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
+	"github.com/replicad/replicad/recovery/place"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -258,7 +260,7 @@ func TestWorldBeyondTheSeats(t *testing.T) {
 
 // BenchmarkPlaceMirrors10000 places the mirrors of ten thousand ranks on 1,250 nodes in racks.
 func BenchmarkPlaceMirrors10000(b *testing.B) {
-	in := recovery.Placement{Job: replica.JobID{3}, Nodes: map[replica.NodeName]replica.Node{}, Usable: map[replica.NodeName]bool{}, Copies: 2, Misfit: func(from, to replica.NodeName) bool { return false }}
+	in := place.Placement{Job: replica.JobID{3}, Nodes: map[replica.NodeName]replica.Node{}, Usable: map[replica.NodeName]bool{}, Copies: 2, Misfit: func(from, to replica.NodeName) bool { return false }}
 	for r := range 10_000 {
 		n := replica.NodeName(fmt.Sprintf("node-%04d", r/8))
 		in.Nodes[n] = replica.Node{Name: n, Labels: map[string]string{"rack": fmt.Sprint(r / 128)}}
@@ -268,7 +270,7 @@ func BenchmarkPlaceMirrors10000(b *testing.B) {
 	}
 	in.Layout.World = 10_000
 	for b.Loop() {
-		recovery.PlaceMirrors(in)
+		place.Mirrors(in)
 	}
 }
 
@@ -311,13 +313,13 @@ func TestOpenedJobIsNotAbandoned(t *testing.T) {
 func BenchmarkSurvives10000(b *testing.B) {
 	c := newCrowd(10_000, 1_250, 9)
 	openCrowd(b, c)
-	var losses []recovery.Loss
+	var losses []odds.Loss
 	for n := range c.at {
-		losses = append(losses, recovery.Loss{Nodes: []replica.NodeName{n}})
+		losses = append(losses, odds.Loss{Nodes: []replica.NodeName{n}})
 	}
 	for b.Loop() {
 		in, _ := c.leader.Known()
-		for _, s := range recovery.Survives(in, losses...) {
+		for _, s := range odds.Survives(in, losses...) {
 			if why := s.Why(); len(why) > 0 {
 				b.Fatal(why)
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -70,41 +71,38 @@ func (l *lies) doubted(now time.Duration) func(replica.Holder, replica.Held) boo
 	}
 }
 
-// doubts tells whether a copy does not count because several nodes were sent wrong bytes of it.
-func (in *PlanInput) doubts(h replica.Holder, held replica.Held) bool {
-	return in.Doubted != nil && in.Doubted(h, held)
-}
-
 // learnCorrupt takes a node's word that it was sent wrong bytes of a planned part.
-func (l *Leader) learnCorrupt(ev Corrupt) {
-	if l.job == nil || l.job.Plan == nil || l.job.Phase != replica.Planned || ev.Generation != l.job.Plan.Generation || ev.From == ev.By {
+func (tr *trust) learnCorrupt(ev Corrupt) {
+	kn := tr.known
+	if kn.job == nil || kn.job.Plan == nil || kn.job.Phase != replica.Planned || ev.Generation != kn.job.Plan.Generation ||
+		ev.From == ev.By {
 		return
 	}
 	if ev.Part.Kind == replica.FrozenPart { // it lies beside the part that binds it
 		ev.Part.Kind = replica.ReplicatedPart
 	}
-	src, ok := l.job.Plan.Source(ev.Part)
+	src, ok := kn.job.Plan.Source(ev.Part)
 	if !ok {
 		return
 	}
 	c := theCopy{ev.Part, ev.Generation, src.Root}
-	if l.lies.of[c] == nil {
-		if len(l.lies.of) >= maxLies {
+	if tr.lies.of[c] == nil {
+		if len(tr.lies.of) >= maxLies {
 			return
 		}
-		l.lies.of[c] = make(map[replica.NodeName]map[replica.NodeName]wrong)
+		tr.lies.of[c] = make(map[replica.NodeName]map[replica.NodeName]wrong)
 	}
-	by := l.lies.of[c]
+	by := tr.lies.of[c]
 	if by[ev.From] == nil {
 		by[ev.From] = make(map[replica.NodeName]wrong)
 	}
 	w, known := by[ev.From][ev.By]
-	k := lieClock(l.job.Epoch, ev)
-	if known && l.now-w.last > liesAgain {
-		l.Clocks.End(k)
+	k := lieClock(kn.job.Epoch, ev)
+	if known && kn.now-w.last > liesAgain {
+		kn.clocks.End(k)
 	}
-	w.first = l.Clocks.Since(l.now, k)
-	w.last = l.now
+	w.first = kn.clocks.Since(kn.now, k)
+	w.last = kn.now
 	by[ev.From][ev.By] = w
 }
 
@@ -117,21 +115,23 @@ func lieClock(e replica.Epoch, ev Corrupt) replica.Clock {
 
 // waitsForGoodCopies are the nodes to which all holders of a planned part have sent wrong bytes, though they find their copies good. Holders have
 // as long to read these again as the rank's parts may take to come.
-func (l *Leader) waitsForGoodCopies(in *PlanInput, now time.Duration) (out []waiting) {
-	p := l.job.Plan
-	for c, by := range l.lies.of {
+func (tr *trust) waitsForGoodCopies(in *plan.Input, now time.Duration) (out []waiting) {
+	kn := tr.known
+	p := kn.job.Plan
+	for c, by := range tr.lies.of {
 		src, ok := p.Source(c.part)
 		if !ok || src.Tier == replica.Disk || c.gen != p.Generation || c.root != src.Root {
 			continue
 		}
 		for _, n := range slices.Sorted(maps.Keys(by)) {
-			if since, last, all := l.allLied(in, c, n); all && now-last <= liesAgain {
-				r := l.receiver(c.part, n)
+			if since, last, all := tr.allLied(in, c, n); all && now-last <= liesAgain {
+				r := receiver(kn.job.Job, c.part, n)
 				grown := time.Duration(0)
-				if rep := in.said()[r]; rep != nil {
+				if rep := in.Said()[r]; rep != nil {
 					grown = millis(rep.LoadMS)
 				}
-				out = append(out, waiting{kind: AwaitGoodCopy, rank: r, node: n, since: since, until: since + l.bound(AwaitGoodCopy) + grown, what: fmt.Sprintf("%v of %v", c.part, c.gen)})
+				out = append(out, waiting{kind: AwaitGoodCopy, rank: r, node: n, since: since, until: since + kn.bound(AwaitGoodCopy) +
+					grown, what: fmt.Sprintf("%v of %v", c.part, c.gen)})
 			}
 		}
 	}
@@ -140,11 +140,11 @@ func (l *Leader) waitsForGoodCopies(in *PlanInput, now time.Duration) (out []wai
 }
 
 // allLied tells whether a node was sent wrong bytes by all holders of a part but itself, since when, and when again.
-func (l *Leader) allLied(in *PlanInput, c theCopy, to replica.NodeName) (since, last time.Duration, all bool) {
-	holders := in.holding(c.part, c.gen, c.root)
+func (tr *trust) allLied(in *plan.Input, c theCopy, to replica.NodeName) (since, last time.Duration, all bool) {
+	holders := in.Holding(c.part, c.gen, c.root)
 	for _, h := range holders {
-		w, known := l.lies.of[c][to][h.Node]
-		if h.Node == to || !known || l.now-w.last > liesKnown {
+		w, known := tr.lies.of[c][to][h.Node]
+		if h.Node == to || !known || tr.known.now-w.last > liesKnown {
 			return 0, 0, false
 		}
 		since, last = max(since, w.first), max(last, w.last)
@@ -153,63 +153,48 @@ func (l *Leader) allLied(in *PlanInput, c theCopy, to replica.NodeName) (since, 
 }
 
 // receiver is the rank on a node that is to load a part, or the first that has to anywhere: the node mirrors it.
-func (l *Leader) receiver(part replica.Part, n replica.NodeName) replica.Rank {
-	for r, c := range l.job.Ranks {
-		if c.Node == n && slices.Contains(l.partsOf(replica.Rank(r)), part) {
+func receiver(j *replica.Job, part replica.Part, n replica.NodeName) replica.Rank {
+	for r, c := range j.Ranks {
+		if c.Node == n && slices.Contains(partsOf(j, replica.Rank(r)), part) {
 			return replica.Rank(r)
 		}
 	}
-	return loaderOf(l.job.Layout, part)
+	return plan.LoaderOf(j.Layout, part)
 }
 
 // blameCopies ends the wait for a good copy. Where two nodes were sent wrong bytes by all, the copies don't count for a while, and the next plan
-// takes what is left; what one node alone finds is the fault of the rank there. A mirror alone, which no rank waits for, is nobody's.
-func (l *Leader) blameCopies(w waiting, f replica.Fault) {
-	in, p := l.input(), l.job.Plan
-	for c, by := range l.lies.of {
+// takes what is left, which the input does not know yet; what one node alone finds is the fault of the rank there. A mirror alone, which
+// no rank waits for, is nobody's.
+func (tr *trust) blameCopies(in *plan.Input, w waiting, f replica.Fault, elsewhere func(replica.Rank) replica.FaultKind) (doubted bool) {
+	kn := tr.known
+	p := kn.job.Plan
+	for c, by := range tr.lies.of {
 		if c.gen != p.Generation || fmt.Sprintf("%v of %v", c.part, c.gen) != w.what {
 			continue
 		}
-		l.lies.found[doubt{c, w.node}] = l.now
+		tr.lies.found[doubt{c, w.node}] = kn.now
 		var found []replica.NodeName
 		for _, n := range slices.Sorted(maps.Keys(by)) {
-			if _, _, all := l.allLied(in, c, n); all && l.lies.found[doubt{c, n}] != 0 {
+			if _, _, all := tr.allLied(in, c, n); all && tr.lies.found[doubt{c, n}] != 0 {
 				found = append(found, n)
 			}
 		}
 		f.Rank = w.rank
-		f.Incarnation = l.job.Ranks[f.Rank].Incarnation
+		f.Incarnation = kn.job.Ranks[f.Rank].Incarnation
 		if len(found) < 2 {
-			if l.job.Ranks[w.rank].Node != w.node {
-				return
+			if kn.job.Ranks[w.rank].Node != w.node {
+				return doubted
 			}
-			f.Kind = l.elsewhere(w.rank)
-			l.learnFault(f)
-			return
+			f.Kind = elsewhere(w.rank)
+			kn.learnFault(f)
+			return doubted
 		}
-		for _, h := range in.holding(c.part, c.gen, c.root) {
-			l.lies.doubt[doubt{c, h.Node}] = l.now + doubtFor*l.t.HolderGrace
+		for _, h := range in.Holding(c.part, c.gen, c.root) {
+			tr.lies.doubt[doubt{c, h.Node}] = kn.now + doubtFor*kn.t.HolderGrace
 		}
-		f.Detail = fmt.Sprintf("what every holder sends of %s fails its digest on nodes %s, though they find their copies good: these don't count for %v", w.what, joined(found), doubtFor*l.t.HolderGrace)
-		l.in = nil // what counts has changed
-		l.learnFault(f)
+		f.Detail = fmt.Sprintf("what every holder sends of %s fails its digest on nodes %s, though they find their copies good: these don't count for %v", w.what, plan.Joined(found), doubtFor*kn.t.HolderGrace)
+		doubted = true
+		kn.learnFault(f)
 	}
-}
-
-// doubtfulCopies says which copies don't count, for the reason of a plan; empty: all do.
-func (in *PlanInput) doubtfulCopies(g replica.Generation) string {
-	if in.Doubted == nil {
-		return ""
-	}
-	var names []replica.NodeName
-	for _, n := range slices.Sorted(maps.Keys(in.Reports)) {
-		rep := in.Reports[n]
-		if slices.ContainsFunc(rep.Parts, func(h replica.Held) bool { return h.Generation == g && in.Doubted(rep.Holder, h) }) {
-			names = append(names, n)
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" (the copies on %s were sent wrong to two nodes)", joined(names))
+	return doubted
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -68,7 +68,7 @@ func TestMadeStepsAreWhole(t *testing.T) {
 		{at(0, 5, 3, 8, replica.Idle), 8}, {at(0, 5, 3, 8, replica.Updated), 8}, {at(0, 5, 3, 8, replica.Updating), 7}, {at(0, 5, 3, 0, replica.Updating), 0},
 		{at(0, 4, 3, 8, replica.Idle), 0}, {at(0, 5, 2, 8, replica.Idle), 0}, {at(2, 5, 3, 8, replica.Idle), 0},
 	} {
-		if got := recovery.Made(job, 3, []replica.RankReport{tc.report}); got != tc.want {
+		if got := plan.Made(job, 3, []replica.RankReport{tc.report}); got != tc.want {
 			t.Errorf("%+v: made %d, want %d", tc.report, got, tc.want)
 		}
 	}

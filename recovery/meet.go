@@ -27,60 +27,62 @@ func meetClock(e replica.Epoch, m meeting) replica.Clock {
 	return replica.Clock{Kind: clockMeeting, Epoch: e, Rank: m.rank, Node: m.node}
 }
 
-func (l *Leader) learnPutOff(ev PutOff) {
-	if l.job == nil || int(ev.Rank) >= len(l.job.Ranks) {
+func (cl *closing) learnPutOff(kn *known, ev PutOff) {
+	if kn.job == nil || int(ev.Rank) >= len(kn.job.Ranks) {
 		return
 	}
 	m := meeting{ev.Rank, ev.Missing}
 	if ev.Missing != "" {
 		m.rank = 0
 	}
-	p, known := l.meets[m]
-	k := meetClock(l.job.Epoch, m)
-	if known && l.now-p.last > putOffAgain {
-		l.Clocks.End(k)
+	p, known := cl.meets[m]
+	k := meetClock(kn.job.Epoch, m)
+	if known && kn.now-p.last > putOffAgain {
+		kn.clocks.End(k)
 	}
-	p.since = l.Clocks.Since(l.now, k)
-	p.last = l.now
-	l.meets[m] = p
+	p.since = kn.clocks.Since(kn.now, k)
+	p.last = kn.now
+	cl.meets[m] = p
 }
 
 // waitsAtRendezvous are the nodes that keep ranks from each other there. One that has no link is waited for as any such node is.
-func (l *Leader) waitsAtRendezvous(now time.Duration) (out []waiting) {
-	for _, m := range slices.SortedFunc(maps.Keys(l.meets), func(a, b meeting) int {
+func (cl *closing) waitsAtRendezvous(kn *known, now time.Duration) (out []waiting) {
+	for _, m := range slices.SortedFunc(maps.Keys(cl.meets), func(a, b meeting) int {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.node, b.node))
 	}) {
-		p := l.meets[m]
-		c := l.job.Ranks[m.rank]
+		p := cl.meets[m]
+		c := kn.job.Ranks[m.rank]
 		switch {
 		case now-p.last > putOffAgain:
-		case m.node != "" && l.up[m.node] && l.job.Phase != replica.Closed:
-			out = append(out, waiting{kind: AwaitBring, node: m.node, since: p.since, until: notBefore(l.began, p.since+l.bound(AwaitBring), l.t.Ack)})
-		case m.node == "" && !l.job.vacant(m.rank) && l.nodes[c.Node].Incarnation != c.NodeIncarnation && l.job.Phase != replica.Closed:
-			out = append(out, waiting{kind: AwaitMeeting, rank: m.rank, node: c.Node, since: p.since, until: notBefore(l.began, p.since+l.bound(AwaitMeeting), l.t.Ack)})
+		case m.node != "" && kn.up[m.node] && kn.job.Phase != replica.Closed:
+			out = append(out, waiting{kind: AwaitBring, node: m.node, since: p.since,
+				until: notBefore(kn.began, p.since+kn.bound(AwaitBring), kn.t.Ack)})
+		case m.node == "" && !kn.job.Vacant(m.rank) && kn.nodes[c.Node].Incarnation != c.NodeIncarnation && kn.job.Phase != replica.Closed:
+			out = append(out, waiting{kind: AwaitMeeting, rank: m.rank, node: c.Node, since: p.since,
+				until: notBefore(kn.began, p.since+kn.bound(AwaitMeeting), kn.t.Ack)})
 		}
 	}
 	return out
 }
 
 // linkedMeets has a node be waited for anew that can bring what it keeps from now on. To a new leader each node links anew.
-func linkedMeets(l *Leader, n replica.NodeName) {
-	for m := range l.meets {
-		if m.node == n && l.came[n] {
-			l.Clocks.End(meetClock(l.job.Epoch, m))
+func (cl *closing) linkedMeets(kn *known, n replica.NodeName) {
+	for m := range cl.meets {
+		if m.node == n && kn.came[n] {
+			kn.clocks.End(meetClock(kn.job.Epoch, m))
 		}
 		if m.node == n {
-			delete(l.meets, m)
+			delete(cl.meets, m)
 		}
 	}
 }
 
 // forgetMeets drops what is not repeated.
-func (l *Leader) forgetMeets() {
-	maps.DeleteFunc(l.meets, func(m meeting, p putOff) bool {
-		if l.now-p.last > putOffAgain {
-			l.Clocks.End(meetClock(l.job.Epoch, m))
+func (cl *closing) forgetMeets(kn *known) {
+	maps.DeleteFunc(cl.meets, func(m meeting, p putOff) bool {
+		if kn.now-p.last > putOffAgain {
+			kn.clocks.End(meetClock(kn.job.Epoch, m))
 		}
-		return l.now-p.last > putOffAgain
+		return kn.now-p.last > putOffAgain
 	})
 }

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
 // twoRanks is what the planner sees of a job of one group whose two ranks stand at rest on two nodes, each with all it made.
-func twoRanks() recovery.PlanInput {
+func twoRanks() plan.Input {
 	at := replica.Generation{Epoch: 1, Step: 7}
-	in := recovery.PlanInput{Nodes: map[replica.NodeName]replica.Node{}, Reports: map[replica.NodeName]replica.NodeReport{}, Connected: map[replica.NodeName]bool{"a": true, "b": true}, Grace: time.Minute}
+	in := plan.Input{Nodes: map[replica.NodeName]replica.Node{}, Reports: map[replica.NodeName]replica.NodeReport{}, Connected: map[replica.NodeName]bool{"a": true, "b": true}, Grace: time.Minute}
 	j := &replica.Job{ID: replica.JobID{1}, Layout: replica.Layout{World: 2, Groups: []replica.GroupID{0, 0}}, Phase: replica.Closed, Epoch: 1, ClosedEpoch: 1, LastIndex: 9, Copies: 1,
 		Lineage: replica.Lineage{{Epoch: 1}}, Committed: at, Position: replica.Position(at), Mirrors: make([][]replica.NodeName, 2)}
 	in.Job = j
@@ -50,11 +51,11 @@ func TestPlanWaitsForTheProcessesThatHoldTheRanks(t *testing.T) {
 	} {
 		in := twoRanks()
 		tc.change(&in.Reports["b"].Ranks[0])
-		_, v := recovery.Plan(in)
-		if tc.ready != (v.Kind == recovery.Ready) {
+		_, v := plan.Make(in)
+		if tc.ready != (v.Kind == plan.Ready) {
 			t.Errorf("%s: %v, %s", tc.name, v.Kind, v.Reason)
 		}
-		if !tc.ready && (v.Why != recovery.ForRanks || !slices.Equal(v.Ranks, []replica.Rank{1})) {
+		if !tc.ready && (v.Why != plan.ForRanks || !slices.Equal(v.Ranks, []replica.Rank{1})) {
 			t.Errorf("%s: it waits for %v %v, want rank 1", tc.name, v.Why, v.Ranks)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -15,13 +16,6 @@ const launcherPatience = time.Second
 // startRetry is how long after a process ended before it attached everybody is asked again; twice as long each time, up to eight times.
 // What ends at once would be started as fast as it ends, and what a passing trouble ended (a file system that was away) gets time.
 const startRetry = time.Second
-
-const (
-	// maxLooks is at how many places a step looks for vacant ranks, all together: some tens of milliseconds. The driver has other jobs.
-	maxLooks = 1 << 18
-	// looksAgain is when the ranks that are left then have their turn.
-	looksAgain = time.Millisecond
-)
 
 // offering is the search for a process for one vacant rank.
 type offering struct {
@@ -37,56 +31,56 @@ type offering struct {
 }
 
 // withdraw forgets offers to a node whose stream is lost: they may not have arrived.
-func (l *Leader) withdraw(n replica.NodeName) {
-	for r, o := range l.offers {
+func (se *seating) withdraw(n replica.NodeName) {
+	for r, o := range se.offers {
 		if o.node == n {
-			l.Clocks.End(o.offered(r, n))
+			se.known.clocks.End(o.offered(r, n))
 			o.node, o.taken = "", false
 		}
 	}
 }
 
 // fillRanks offers every vacant rank to one node at a time, until somebody claims it.
-func (l *Leader) fillRanks() {
-	in := l.input()
-	s := l.seats(in)
+func (se *seating) fillRanks(in *plan.Input) {
+	kn := se.known
+	s := se.seats(in)
 	var idle []replica.Rank
-	first := l.turn
-	l.turn = 0
-	for i := range l.job.Ranks {
-		rank := replica.Rank((int(first) + i) % len(l.job.Ranks))
-		if !l.job.vacant(rank) {
-			l.drop(s, rank)
+	first := se.turn
+	se.turn = 0
+	for i := range kn.job.Ranks {
+		rank := replica.Rank((int(first) + i) % len(kn.job.Ranks))
+		if !kn.job.Vacant(rank) {
+			se.drop(s, rank)
 			continue
 		}
-		o := l.offers[rank]
-		if expect := l.job.Ranks[rank].Incarnation; o == nil || o.expect != expect {
-			l.drop(s, rank)
-			o = &offering{expect: expect, again: l.now + l.t.Claim}
-			l.offers[rank] = o
+		o := se.offers[rank]
+		if expect := kn.job.Ranks[rank].Incarnation; o == nil || o.expect != expect {
+			se.drop(s, rank)
+			o = &offering{expect: expect, again: kn.now + kn.t.Claim}
+			se.offers[rank] = o
 		}
-		o.since = l.Clocks.Since(l.now, o.vacant(rank))
+		o.since = kn.clocks.Since(kn.now, o.vacant(rank))
 		if o.node != "" {
-			o.at = l.Clocks.Since(l.now, o.offered(rank, o.node))
+			o.at = kn.clocks.Since(kn.now, o.offered(rank, o.node))
 		}
-		if !l.offer(in, s, rank, o) {
+		if !se.offer(in, s, rank, o) {
 			idle = append(idle, rank)
 		}
 	}
-	l.short = len(idle)
+	se.short = len(idle)
 	if len(idle) > 0 {
 		slices.Sort(idle)
-		l.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", rankList(idle))+in.shortages(), nil)
+		se.outbox.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", plan.RankList(idle))+in.Shortages(), nil)
 	}
 }
 
 // drop forgets the search for a rank.
-func (l *Leader) drop(s *seats, r replica.Rank) {
-	if o := l.offers[r]; o != nil {
-		l.Clocks.End(o.vacant(r))
-		o.withdrawn(&l.Clocks, r)
+func (se *seating) drop(s *seats, r replica.Rank) {
+	if o := se.offers[r]; o != nil {
+		se.known.clocks.End(o.vacant(r))
+		o.withdrawn(&se.known.clocks, r)
 		s.release(r, o)
-		delete(l.offers, r)
+		delete(se.offers, r)
 	}
 }
 
@@ -111,40 +105,43 @@ func (o *offering) withdrawn(c *Clocks, r replica.Rank) {
 }
 
 // offer makes sure that an offer of the rank is out; false if there is nobody to make it to.
-func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) bool {
+func (se *seating) offer(in *plan.Input, s *seats, r replica.Rank, o *offering) bool {
+	kn := se.known
 	if o.node == "" {
-		n := l.underWay(in, s, r, o)
+		n := se.underWay(in, s, r, o)
 		s.assign(r, o, n)
-		o.at = l.now
+		o.at = kn.now
 		if o.own = n != ""; o.own {
-			o.at = l.Clocks.Since(l.now, o.offered(r, n))
+			o.at = kn.clocks.Since(kn.now, o.offered(r, n))
 		}
 	}
 	if o.node != "" {
-		patience := l.bound(AwaitStart)
-		switch _, connected := in.current(o.node); {
+		patience := kn.bound(AwaitStart)
+		switch _, connected := in.Current(o.node); {
 		case s.starts(o.node, r):
-			o.taken, patience = true, l.bound(AwaitAttach) // its process runs: it imports, or builds its model; its node kills it after Start
+			// its process runs: it imports, or builds its model; its node kills it after Start
+			o.taken, patience = true, kn.bound(AwaitAttach)
 			switch {
-			case l.roomElsewhere(in, s, r, o):
+			case se.roomElsewhere(in, s, r, o):
 				patience = 0
-			case l.job.Phase == replica.Opening && !l.job.attached:
+			case kn.job.Phase == replica.Opening && !kn.job.Attached:
 				return true // nobody waits for it, so its node does not kill it either
 			}
 		case o.taken && connected && o.own && o.expect == 0:
-			o.withdrawn(&l.Clocks, r)
-			l.Clocks.End(o.vacant(r))
+			o.withdrawn(&kn.clocks, r)
+			kn.clocks.End(o.vacant(r))
 			s.release(r, o)
-			*o = offering{since: l.Clocks.Since(l.now, o.vacant(r)), again: l.now + l.t.Claim} // its launcher starts it again while the job opens
-			l.wakeAt(l.now + launcherPatience)
+			// its launcher starts it again while the job opens
+			*o = offering{since: kn.clocks.Since(kn.now, o.vacant(r)), again: kn.now + kn.t.Claim}
+			se.outbox.wakeAt(kn.now + launcherPatience)
 			return true
 		case o.taken && connected:
 			patience = 0 // its process ended
-			o.again = l.now + startRetry<<min(o.failed, 3)
+			o.again = kn.now + startRetry<<min(o.failed, 3)
 			o.failed++
 		}
-		if l.now < o.at+patience {
-			l.wakeAt(o.at + patience)
+		if kn.now < o.at+patience {
+			se.outbox.wakeAt(o.at + patience)
 			return true
 		}
 		if o.tried == nil {
@@ -155,42 +152,43 @@ func (l *Leader) offer(in *PlanInput, s *seats, r replica.Rank, o *offering) boo
 		o.taken, o.own = false, false
 	}
 	if s.looks >= maxLooks {
-		if l.turn == 0 {
-			l.turn = r
+		if se.turn == 0 {
+			se.turn = r
 		}
-		l.wakeAt(l.now + looksAgain)
+		se.outbox.wakeAt(kn.now + looksAgain)
 		return true
 	}
-	if heard := l.began + launcherPatience; o.since < l.began && l.now < heard {
-		l.wakeAt(heard) // a process for it may run on a node that has not linked to this leader yet
+	if heard := kn.began + launcherPatience; o.since < kn.began && kn.now < heard {
+		se.outbox.wakeAt(heard) // a process for it may run on a node that has not linked to this leader yet
 		return true
 	}
-	n, ok := pickUntried(l, in, s, r, o)
-	if !ok && len(o.tried) > 0 && l.now >= o.again {
-		o.withdrawn(&l.Clocks, r)
+	n, ok := se.pickUntried(in, s, r, o)
+	if !ok && len(o.tried) > 0 && kn.now >= o.again {
+		o.withdrawn(&kn.clocks, r)
 		o.tried = nil // everybody has had a turn
-		n, ok = l.pickNode(in, s, r, o)
+		n, ok = se.pickNode(in, s, r, o)
 	}
 	if !ok {
-		l.wakeAt(o.since + launcherPatience)
-		l.wakeAt(o.again)
-		return l.now < o.since+launcherPatience || o.failed > 0 && l.now < o.again || l.linksSoon(in, l.job.Ranks[r].Node)
+		se.outbox.wakeAt(o.since + launcherPatience)
+		se.outbox.wakeAt(o.again)
+		return kn.now < o.since+launcherPatience || o.failed > 0 && kn.now < o.again || se.linksSoon(in, kn.job.Ranks[r].Node)
 	}
 	s.assign(r, o, n)
-	o.at = l.Clocks.Since(l.now, o.offered(r, n))
-	l.wakeAt(o.at + l.bound(AwaitStart))
-	l.out = append(l.out, Offer{Rank: r, Expect: o.expect, Node: n})
+	o.at = kn.clocks.Since(kn.now, o.offered(r, n))
+	se.outbox.wakeAt(o.at + kn.bound(AwaitStart))
+	se.outbox.send(Offer{Rank: r, Expect: o.expect, Node: n})
 	return true
 }
 
 // pickUntried picks a node that has not had its time for the rank, under this leader or an earlier one.
-func pickUntried(l *Leader, in *PlanInput, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
+func (se *seating) pickUntried(in *plan.Input, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
+	kn := se.known
 	for {
-		n, ok := l.pickNode(in, s, r, o)
+		n, ok := se.pickNode(in, s, r, o)
 		if !ok {
 			return n, ok
 		}
-		if at, offered := l.Clocks.before(o.offered(r, n)); !offered || l.now < at+l.bound(AwaitStart) {
+		if at, offered := kn.clocks.before(o.offered(r, n)); !offered || kn.now < at+kn.bound(AwaitStart) {
 			return n, ok
 		}
 		if o.tried == nil {
@@ -202,43 +200,45 @@ func pickUntried(l *Leader, in *PlanInput, s *seats, r replica.Rank, o *offering
 
 // pickNode picks the node to offer a rank to: the same node while its process alone is lost; then, in another failure domain
 // than the rest of its group where one is free, a spare that holds the shard, any spare, any node.
-func (l *Leader) pickNode(in *PlanInput, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
-	home, rung := l.job.Ranks[r], l.job.rungs[r]
-	if home.Incarnation != 0 && rung == Process && !o.tried[home.Node] && l.now < o.since+l.t.Claim {
-		_, connected := in.current(home.Node)
+func (se *seating) pickNode(in *plan.Input, s *seats, r replica.Rank, o *offering) (replica.NodeName, bool) {
+	kn := se.known
+	home, rung := kn.job.Ranks[r], kn.job.Rungs[r]
+	if home.Incarnation != 0 && rung == plan.Process && !o.tried[home.Node] && kn.now < o.since+kn.t.Claim {
+		_, connected := in.Current(home.Node)
 		switch {
-		case !l.admissible(home.Node):
+		case !kn.admissible(home.Node):
 		case connected && s.free(home.Node) > 0:
 			return home.Node, true
-		case connected && l.now < o.since+launcherPatience, l.linksSoon(in, home.Node):
+		case connected && kn.now < o.since+launcherPatience, se.linksSoon(in, home.Node):
 			return "", false
 		}
 	}
 	first := home.Incarnation == 0
-	if first && l.now < o.since+launcherPatience {
+	if first && kn.now < o.since+launcherPatience {
 		return "", false
 	}
 	// Spares take only what was lost elsewhere, or what nobody else takes.
-	return s.best(r, !first || l.now >= o.since+l.t.Claim, func(n replica.NodeName) bool { return o.tried[n] || l.barred(in, r, n) })
+	return s.best(r, !first || kn.now >= o.since+kn.t.Claim, func(n replica.NodeName) bool { return o.tried[n] || kn.barred(in, r, n) })
 }
 
 // linksSoon tells whether a node's stream was lost, or its leader, so short a time ago that it may just not have linked again: a
 // process for a rank may be on its way there, and another one elsewhere would be in its way.
-func (l *Leader) linksSoon(in *PlanInput, n replica.NodeName) bool {
-	_, connected := in.current(n)
-	until := l.goneAt(n) + launcherPatience
-	if _, known := l.nodes[n]; !known || connected || !l.admissible(n) || l.now >= until {
+func (se *seating) linksSoon(in *plan.Input, n replica.NodeName) bool {
+	kn := se.known
+	_, connected := in.Current(n)
+	until := kn.goneAt(n) + launcherPatience
+	if _, known := kn.nodes[n]; !known || connected || !kn.admissible(n) || kn.now >= until {
 		return false
 	}
-	l.wakeAt(until)
+	se.outbox.wakeAt(until)
 	return true
 }
 
 // underWay is a node on which a process runs for a vacant rank without having been asked for by this leader: its launcher began by
 // itself, or an earlier leader asked. A second process elsewhere would be in its way, and a spare might take the rank from it.
-func (l *Leader) underWay(in *PlanInput, s *seats, r replica.Rank, o *offering) replica.NodeName {
+func (se *seating) underWay(in *plan.Input, s *seats, r replica.Rank, o *offering) replica.NodeName {
 	for _, n := range s.starting[r] {
-		if l.admissible(n) && !o.tried[n] && !l.barred(in, r, n) {
+		if se.known.admissible(n) && !o.tried[n] && !se.known.barred(in, r, n) {
 			return n
 		}
 	}
@@ -246,21 +246,7 @@ func (l *Leader) underWay(in *PlanInput, s *seats, r replica.Rank, o *offering) 
 }
 
 // barred tells whether a rank must not come back to the life of the node that it was lost on.
-func (l *Leader) barred(in *PlanInput, r replica.Rank, n replica.NodeName) bool {
-	home := l.job.Ranks[r]
-	return l.job.rungs[r] >= Elsewhere && n == home.Node && in.Nodes[n].Incarnation == home.NodeIncarnation
-}
-
-// admissible tells whether a node may be given ranks: nothing is held against it.
-func (l *Leader) admissible(n replica.NodeName) bool {
-	return l.job.admits(replica.Holder{Node: n, Incarnation: l.nodes[n].Incarnation})
-}
-
-// Short tells for how many ranks no node offers a process, and how many processes nodes offer besides: those are full, tried, or
-// kept out. It changes nothing.
-func (l *Leader) Short() (ranks, offered int) {
-	if l.job == nil || !l.awaitsNodes() || l.short == 0 {
-		return 0, 0
-	}
-	return l.short, l.seats(l.input()).left()
+func (kn *known) barred(in *plan.Input, r replica.Rank, n replica.NodeName) bool {
+	home := kn.job.Ranks[r]
+	return kn.job.Rungs[r] >= plan.Elsewhere && n == home.Node && in.Nodes[n].Incarnation == home.NodeIncarnation
 }

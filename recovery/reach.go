@@ -1,22 +1,10 @@
 package recovery
 
 import (
-	"cmp"
-	"fmt"
 	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/replicad/replicad/replica"
-)
-
-const (
-	cutAfter  = 3 * time.Second  // of failures while the leader hears both: a daemon that just went is missed by the leader itself by then
-	cutBroken = 5 * time.Second  // without a failure they begin anew
-	cutKnown  = 30 * time.Second // for which two nodes count as cut off from each other after the last word of it; twice as long each time it happens again
-	cutFactor = 5                // doublings at most
-	relayed   = 10 * time.Second // after which a node that was asked to fetch a part for another, and has not got it, is no longer the only one asked
 )
 
 // pair is two nodes, in the order of their names: what is sent one way is acknowledged the other, so one way is none.
@@ -64,145 +52,16 @@ func (r reach) gone(n replica.NodeName) {
 	maps.DeleteFunc(r, func(p pair, c cut) bool { return (p.a == n || p.b == n) && !c.sure })
 }
 
-// awaitCuts wakes the leader when pairs that fail have failed for long enough.
-func (l *Leader) awaitCuts() {
-	for _, c := range l.reach {
+// doubts is when each pair that fails will have failed for long enough.
+func (r reach) doubts() (at []time.Duration) {
+	for _, c := range r {
 		if !c.sure {
-			l.wakeAt(c.since + cutAfter)
+			at = append(at, c.since+cutAfter)
 		}
 	}
+	return at
 }
 
 func (r reach) renewed(n replica.NodeName) {
 	maps.DeleteFunc(r, func(p pair, _ cut) bool { return p.a == n || p.b == n })
-}
-
-// absent tells whether a node has had no stream to the leader for daemon_grace: until then its daemon may just be restarted.
-func (l *Leader) absent(n replica.NodeName) bool { return !l.up[n] && l.now >= l.backBy(n) }
-
-func (l *Leader) backBy(n replica.NodeName) time.Duration {
-	return notBefore(l.began, l.goneAt(n)+l.t.DaemonGrace, l.t.DaemonGrace)
-}
-
-// misfit tells whether a node that mirrors a part made on another can't get it: its daemon stays away, or the two are cut off from each other.
-func (l *Leader) misfit(from, mirror replica.NodeName) bool {
-	if !l.up[mirror] {
-		l.wakeAt(l.backBy(mirror))
-	}
-	return l.absent(mirror) || l.reach.cut(from, mirror, l.now)
-}
-
-// learnUnreached takes a node's word that it could not bring parts to others, or have them from others.
-func (l *Leader) learnUnreached(ev Unreached) {
-	if l.job == nil {
-		return
-	}
-	for _, to := range ev.To {
-		if _, known := l.nodes[to]; known && to != ev.From && l.up[to] {
-			l.reach.failed(ev.From, to, l.now, ev.Took)
-		}
-	}
-	if p := l.job.Plan; ev.Fetch && p != nil && l.job.Phase == replica.Planned && ev.Epoch == p.Epoch && int(ev.Rank) < len(l.job.Ranks) {
-		if src, ok := p.Source(ev.Part); ok && src.Tier != replica.Disk {
-			l.lacking[lack{ev.From, ev.Part}] = ev.Rank
-		}
-	}
-}
-
-// lack is a part of the plan that a node can't get from where the plan says.
-type lack struct {
-	node replica.NodeName
-	part replica.Part
-}
-
-// asked is a node that was asked to fetch a part for others.
-type asked struct {
-	node replica.NodeName
-	at   time.Duration
-}
-
-// relay has parts that a node can't get from their holders fetched by a third one that reaches both, which is a holder then. Where there is
-// none the rank goes to another node. It says what can't be had, for people.
-func (l *Leader) relay(in *PlanInput) (why string) {
-	p := l.job.Plan
-	for _, k := range slices.SortedFunc(maps.Keys(l.lacking), func(a, b lack) int {
-		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.part.Kind, b.part.Kind), cmp.Compare(a.part.Index, b.part.Index))
-	}) {
-		rank := l.lacking[k]
-		src, ok := p.Source(k.part)
-		holds := names(in.holding(k.part, p.Generation, src.Root))
-		if rep, here := in.rank(rank); !ok || slices.Contains(holds, k.node) || here && l.job.Ranks[rank].Node == k.node && rep.Loaded == p.Epoch {
-			delete(l.lacking, k)
-			continue
-		}
-		if slices.ContainsFunc(holds, func(n replica.NodeName) bool { return !l.reach.cut(k.node, n, l.now) }) {
-			continue // it fetches from there
-		}
-		why += fmt.Sprintf("; node %s can't get %v from %s: ", k.node, k.part, joined(holds)) + l.askRelay(in, k, rank, holds)
-	}
-	return why
-}
-
-func (l *Leader) askRelay(in *PlanInput, k lack, rank replica.Rank, holds []replica.NodeName) string {
-	reaches := func(n replica.NodeName) bool {
-		return n != k.node && !slices.Contains(holds, n) && !l.reach.cut(k.node, n, l.now) &&
-			slices.ContainsFunc(holds, func(h replica.NodeName) bool { return !l.reach.cut(h, n, l.now) })
-	}
-	if a, ok := l.asked[k]; ok && reaches(a.node) && l.up[a.node] && l.now < a.at+relayed {
-		l.wakeAt(a.at + relayed)
-		return fmt.Sprintf("node %s fetches it for it", a.node)
-	}
-	best, weight := replica.NodeName(""), uint64(0)
-	for n, usable := range in.usable() {
-		w := weigh(l.id, k.part, n)
-		if n == l.asked[k].node {
-			w = 0 // it has had its time; it goes on, and another may be quicker
-		}
-		if usable && reaches(n) && (best == "" || w > weight) {
-			best, weight = n, w
-		}
-	}
-	if best == "" {
-		l.moveAway(in, k, rank, holds)
-		return fmt.Sprintf("no other node reaches both, rank %d moves to one that offers a process", rank)
-	}
-	l.asked[k] = asked{best, l.now}
-	l.wakeAt(l.now + relayed)
-	l.out = append(l.out, Relay{Epoch: l.job.Epoch, Part: k.part, Rank: rank, Node: best})
-	return fmt.Sprintf("node %s fetches it for it", best)
-}
-
-// moveAway has a rank whose node reaches no holder of what it is to load claimed by another one, if any that does offers a process.
-func (l *Leader) moveAway(in *PlanInput, k lack, rank replica.Rank, holds []replica.NodeName) {
-	c := l.job.Ranks[rank]
-	if c.Node != k.node {
-		return // a mirror of the plan, without which the job resumes degraded
-	}
-	for n := range in.Nodes {
-		_, connected := in.current(n)
-		if n != k.node && connected && l.admissible(n) && l.seats(in).free(n) > 0 && slices.ContainsFunc(holds, func(h replica.NodeName) bool { return h == n || !l.reach.cut(h, n, l.now) }) {
-			l.learnFault(replica.Fault{Kind: replica.Health, Rank: rank, Incarnation: c.Incarnation, Epoch: l.job.Epoch, Detail: fmt.Sprintf("node %s can't get %v from %s", k.node, k.part, joined(holds))})
-			l.assertFaults()
-			return
-		}
-	}
-}
-
-func names(holders []replica.Holder) []replica.NodeName {
-	out := make([]replica.NodeName, len(holders))
-	for i, h := range holders {
-		out[i] = h.Node
-	}
-	return out
-}
-
-func joined(names []replica.NodeName) string {
-	if len(names) == 0 {
-		return "any node"
-	}
-	out := make([]string, len(names))
-	for i, n := range names {
-		out[i] = string(n)
-	}
-	return strings.Join(out, ", ")
 }

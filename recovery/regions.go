@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -16,24 +17,11 @@ const (
 	failedShown = 256
 )
 
-// dispute is an initial state that ranks of a group sealed differently.
-type dispute struct {
-	part    replica.Part
-	gen     replica.Generation
-	between [2]sealed // the lowest rank's, and the first that differs from it
-	roots   string    // of all who sealed it
-}
-
-func (d *dispute) String() string {
-	a, b := d.between[0], d.between[1]
-	return fmt.Sprintf("initial state of %v differs between rank %d (%s) and rank %d (%s)", d.part, a.held.Rank, a.holder.Node, b.held.Rank, b.holder.Node)
-}
-
 // naming is the search for the regions of a dispute: both daemons hash theirs and say so. For that the whole part is read once more, at some
 // GB/s; a program that does not broadcast its state has to be mended anyway.
 type naming struct {
 	gen     replica.Generation
-	between [2]sealed
+	between [2]plan.Sealed
 	until   time.Duration
 	open    bool // an answer is missing
 	asked   [2]bool
@@ -41,30 +29,33 @@ type naming struct {
 }
 
 // nameRegions says in which regions a disputed state differs, or why nobody knows; done is false while it is waited for.
-func (l *Leader) nameRegions(d *dispute) (text string, done bool) {
-	n := &l.naming
-	if n.gen != d.gen || n.between != d.between {
-		*n = naming{gen: d.gen, between: d.between}
+func (tr *trust) nameRegions(d *plan.Dispute) (text string, done bool) {
+	kn := tr.known
+	n := &tr.naming
+	if n.gen != d.Gen || n.between != d.Between {
+		*n = naming{gen: d.Gen, between: d.Between}
 	}
 	for i, s := range n.between {
 		if !n.asked[i] && n.said[i] == nil {
 			n.asked[i] = true
-			l.out = append(l.out, AskRegions{Node: s.holder.Node, Rank: s.held.Rank, Generation: d.gen, Part: d.part, Root: s.held.Root})
+			tr.outbox.send(AskRegions{Node: s.Holder.Node, Rank: s.Held.Rank, Generation: d.Gen, Part: d.Part, Root: s.Held.Root})
 		}
 	}
-	n.until = l.Clocks.Since(l.now, replica.Clock{Kind: clockRegions, Epoch: d.gen.Epoch, Part: d.part, Of: uint64(d.gen.Step)}) + l.bound(AwaitRegions)
+	n.until = kn.clocks.Since(kn.now, replica.Clock{Kind: clockRegions, Epoch: d.Gen.Epoch, Part: d.Part,
+		Of: uint64(d.Gen.Step)}) + kn.bound(AwaitRegions)
 	n.open = false
 	for i, s := range n.between {
 		switch {
 		case n.said[i] != nil && n.said[i].Failed != "":
-			return fmt.Sprintf("in which region is not known: node %s: %s", s.holder.Node, n.said[i].Failed), true
-		case n.said[i] == nil && l.now >= n.until:
-			return fmt.Sprintf("in which region is not known: node %s has not said within %v what its regions hash to", s.holder.Node, l.bound(AwaitRegions)), true
+			return fmt.Sprintf("in which region is not known: node %s: %s", s.Holder.Node, n.said[i].Failed), true
+		case n.said[i] == nil && kn.now >= n.until:
+			return fmt.Sprintf("in which region is not known: node %s has not said within %v what its regions hash to", s.Holder.Node,
+				kn.bound(AwaitRegions)), true
 		}
 	}
 	if n.said[0] == nil || n.said[1] == nil {
 		n.open = true
-		l.wakeAt(n.until)
+		tr.outbox.wakeAt(n.until)
 		return "", false
 	}
 	names := replica.Differing(n.said[0].Regions, n.said[1].Regions)
@@ -83,24 +74,24 @@ func (l *Leader) nameRegions(d *dispute) (text string, done bool) {
 }
 
 // learnRegions takes an answer to AskRegions; any other is nobody's question.
-func (l *Leader) learnRegions(r replica.RegionReport) {
+func (tr *trust) learnRegions(r replica.RegionReport) {
 	tooLong := func(d replica.RegionDigest) bool { return len(d.Name) > replica.MaxRegionName }
-	if r.Job != l.id || len(r.Regions) > replica.MaxRegions || slices.ContainsFunc(r.Regions, tooLong) {
+	if r.Job != tr.known.id || len(r.Regions) > replica.MaxRegions || slices.ContainsFunc(r.Regions, tooLong) {
 		return
 	}
 	r.Failed = r.Failed[:min(len(r.Failed), failedShown)]
-	for i, s := range l.naming.between {
-		if r.Generation == l.naming.gen && r.Part == s.held.Part && r.Rank == s.held.Rank && r.Root == s.held.Root {
-			l.naming.said[i] = &r
+	for i, s := range tr.naming.between {
+		if r.Generation == tr.naming.gen && r.Part == s.Held.Part && r.Rank == s.Held.Rank && r.Root == s.Held.Root {
+			tr.naming.said[i] = &r
 		}
 	}
 }
 
 // askAgain has a node that has linked anew asked again: question or answer may have gone down with its stream.
-func (l *Leader) askAgain(n replica.NodeName) {
-	for i, s := range l.naming.between {
-		if s.holder.Node == n {
-			l.naming.asked[i] = false
+func (tr *trust) askAgain(n replica.NodeName) {
+	for i, s := range tr.naming.between {
+		if s.Holder.Node == n {
+			tr.naming.asked[i] = false
 		}
 	}
 }

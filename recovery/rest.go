@@ -25,9 +25,9 @@ type sign struct {
 
 // learnSigns takes the signs of life of a node's ranks from its report. Of a process that this leader has not heard of before the node says for
 // how long it has been so.
-func (l *Leader) learnSigns(r replica.NodeReport) {
+func (kn *known) learnSigns(r replica.NodeReport) {
 	for _, rr := range r.Ranks {
-		was, known := l.signs[rr.Rank]
+		was, known := kn.signs[rr.Rank]
 		if known && was.of > rr.Incarnation || !rr.Alive {
 			continue
 		}
@@ -39,12 +39,12 @@ func (l *Leader) learnSigns(r replica.NodeReport) {
 			is.progress = max(is.progress, was.progress) // memory that comes and goes is no way forward
 			is.first, is.at = was.first, was.at
 			if is != was {
-				is.at = l.now
+				is.at = kn.now
 			}
 		} else {
-			is.at = l.now - millis(rr.StillMS)
+			is.at = kn.now - millis(rr.StillMS)
 			is.first = is.at
 		}
-		l.signs[rr.Rank] = is
+		kn.signs[rr.Rank] = is
 	}
 }

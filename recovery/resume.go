@@ -2,194 +2,90 @@ package recovery
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
-
-// loading is how far the planned epoch has come.
-type loading struct {
-	epoch replica.Epoch
-	at    time.Duration // when every rank had loaded
-}
 
 // restoring opens the planned epoch once every rank has loaded T and every part of T has copies(p) holders, or, after
 // resume_grace, with the holders there are.
 func (l *Leader) restoring() {
-	in, p := l.input(), l.job.Plan
+	kn := &l.known
+	in, p := l.input(), kn.job.Plan
 	if p == nil || l.badCopies(in, p) {
 		return
 	}
 	unreached := l.relay(in)
 	var loadingRanks []replica.Rank
-	for r := range l.job.Ranks {
-		if rep, ok := in.rank(replica.Rank(r)); !ok || rep.Loaded != p.Epoch {
+	for r := range kn.job.Ranks {
+		if rep, ok := in.Rank(replica.Rank(r)); !ok || rep.Loaded != p.Epoch {
 			loadingRanks = append(loadingRanks, replica.Rank(r))
 		}
 	}
 	if len(loadingRanks) > 0 {
-		l.loaded = loading{}
-		l.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", rankList(loadingRanks), p.Generation)+unreached, map[string]string{"why": "loads"})
+		l.closing.loaded = loading{}
+		l.outbox.note("waiting", fmt.Sprintf("ranks %v have not loaded %v yet", plan.RankList(loadingRanks), p.Generation)+unreached,
+			map[string]string{"why": "loads"})
 		l.overdue()
 		return
 	}
-	if l.loaded.epoch != p.Epoch {
-		l.loaded = loading{epoch: p.Epoch, at: l.loadedAt()}
+	if l.closing.loaded.epoch != p.Epoch {
+		l.closing.loaded = loading{epoch: p.Epoch, at: kn.loadedAt()}
 	}
-	roots, fewest := in.held(p)
+	roots, fewest := in.Held(p)
 	if fewest == 0 {
 		return // a report that names the loaded copies is still on its way
 	}
-	copies := in.copiesPossible()
-	if until := l.loaded.at + l.bound(AwaitMirror) + grownTime(in.Job); fewest < copies && l.now < until {
-		l.wakeAt(until)
-		l.note("waiting", fmt.Sprintf("some part of %v has %d of %d copies", p.Generation, fewest, copies), map[string]string{"why": "mirrors"})
+	copies := in.CopiesPossible()
+	if until := l.closing.loaded.at + kn.bound(AwaitMirror) + grownTime(in.Job); fewest < copies && kn.now < until {
+		l.outbox.wakeAt(until)
+		l.outbox.note("waiting", fmt.Sprintf("some part of %v has %d of %d copies", p.Generation, fewest, copies),
+			map[string]string{"why": "mirrors"})
 		return
 	}
-	l.propose(replica.Resume{Job: l.id, Epoch: p.Epoch, Parts: roots, Copies: min(copies, fewest)})
+	l.outbox.propose(replica.Resume{Job: kn.id, Epoch: p.Epoch, Parts: roots, Copies: min(copies, fewest)})
 }
 
 // loadedAt is when the last rank loaded, as far as their nodes can tell a new leader.
-func (l *Leader) loadedAt() (at time.Duration) {
-	at = l.stageAt()
-	for r, c := range l.job.Ranks {
-		if s := l.signs[replica.Rank(r)]; s.of == c.Incarnation {
+func (kn *known) loadedAt() (at time.Duration) {
+	at = kn.stageAt()
+	for r, c := range kn.job.Ranks {
+		if s := kn.signs[replica.Rank(r)]; s.of == c.Incarnation {
 			at = max(at, s.at)
 		}
 	}
 	return at
 }
 
-// held is who holds every part of a plan's generation under the plan's root now, and the fewest nodes that hold any.
-func (in *PlanInput) held(p *replica.Plan) (roots []replica.PartRoot, fewest int) {
-	fewest = len(in.Nodes)
+// badCopies gives up a plan that can't be carried out because every copy of some part was found bad. Where they lay in memory
+// that is an event of the rank that can't go on: the next plan sees what is left, and waits for recorded holders as ever.
+// What lay on disk condemns the generation, or it would be planned again.
+func (l *Leader) badCopies(in *plan.Input, p *replica.Plan) (given bool) {
+	kn := &l.known
 	for _, src := range p.Sources {
-		pr := replica.PartRoot{Part: src.Part, Root: src.Root}
-		for _, h := range in.holding(src.Part, p.Generation, src.Root) {
-			if !slices.Contains(in.Job.Proved, h) {
-				pr.Holders = append(pr.Holders, h)
-			}
+		culprits := in.BadHolders(p.Generation, src)
+		if len(culprits) == 0 {
+			continue
 		}
-		roots, fewest = append(roots, pr), min(fewest, len(pr.Holders))
-	}
-	return roots, fewest
-}
-
-// copiesPossible is copies(p): min_copies, or as many nodes as can hold a copy if they are fewer.
-func (in *PlanInput) copiesPossible() int {
-	n := 0
-	for _, ok := range in.usable() {
-		if ok {
-			n++
+		what := fmt.Sprintf("%v of %v with root %v", src.Part, p.Generation, src.Root)
+		l.outbox.note("bad-copy", fmt.Sprintf("the copy of %s on %s failed its digest: it was given up", what, plan.NodeNames(culprits)),
+			map[string]string{"part": src.Part.String()})
+		if in.Servable(p.Generation, src) {
+			continue
 		}
-	}
-	return max(1, min(minCopies(in.Job.Options), n))
-}
-
-// spread has the generation before the one that the job resumed at let go, once every part of the latter lies on as many nodes as
-// have a place for it: a commit would need no more.
-func (l *Leader) spread(in *PlanInput) {
-	if l.job.Previous == nil || l.job.Plan == nil {
-		return
-	}
-	want := 1
-	for want < minCopies(l.job.Options) && l.placed(want+1) {
-		want++
-	}
-	if roots, fewest := in.held(l.job.Plan); fewest >= max(want, l.job.Copies) {
-		l.propose(replica.Resume{Job: l.id, Epoch: l.job.Epoch, Parts: roots, Copies: max(want, l.job.Copies), Spread: true})
-	}
-}
-
-// training looks after redundancy while the job runs: mirrors move off nodes that are at fault, stay away or can't get their part, and copies(p) rises as
-// nodes join and falls when a fault removes one. It ends the job when all ranks have left.
-func (l *Leader) training() {
-	l.finish()
-	in := l.input()
-	l.overdue()
-	l.hang(in)
-	l.grow(in)
-	l.spread(in)
-	if !l.proposed(replica.SetMirrors{}) && l.misplaced(in) {
-		byRank, byGroup := l.mirrorsWith(l.shunned)
-		if !sameMirrors(byRank, l.job.Mirrors) || !sameMirrors(byGroup, l.job.GroupMirrors) {
-			l.propose(replica.SetMirrors{Job: l.id, Mirrors: byRank, GroupMirrors: byGroup})
+		given = true
+		if src.Tier == replica.Disk {
+			l.trust.blame(p.Generation, fmt.Sprintf("the durable copy of %s failed its digest", what))
+			continue
 		}
+		r := plan.LoaderOf(kn.job.Layout, src.Part)
+		kn.learnFault(replica.Fault{Epoch: kn.job.Epoch, Kind: replica.Exception, Rank: r, Incarnation: kn.job.Ranks[r].Incarnation,
+			Detail: fmt.Sprintf("no good copy is left of %s: those on %s failed their digest", what, plan.NodeNames(culprits))})
 	}
-	want := minCopies(l.job.Options)
-	healthy := 0 // registered and not known to be lost: silence alone lowers nothing
-	for n, node := range l.nodes {
-		if l.job.admits(replica.Holder{Node: n, Incarnation: node.Incarnation}) {
-			healthy++
-		}
+	if given {
+		l.trust.condemn()
+		l.assertFaults()
 	}
-	switch possible := in.copiesPossible(); {
-	case l.job.Copies > max(1, min(want, healthy)):
-		l.propose(replica.SetCopies{Job: l.id, Copies: max(1, min(want, healthy))})
-	case l.job.Copies < possible && l.placed(possible):
-		l.propose(replica.SetCopies{Job: l.id, Copies: possible})
-	}
-}
-
-// misplaced tells whether a mirror lies on a node that has a fault against it, is gone for good or can't get its part, or is missing while a
-// node could take it.
-func (l *Leader) misplaced(in *PlanInput) bool {
-	bad := func(part replica.Part, from replica.NodeName, names []replica.NodeName) bool {
-		return slices.ContainsFunc(names, func(n replica.NodeName) bool {
-			_, known := l.nodes[n]
-			return !known || !l.admissible(n) || l.misfit(from, n) || l.shunned.has(l.job.Epoch, part, n)
-		})
-	}
-	for r, names := range l.job.Mirrors {
-		if bad(replica.OfRank(replica.Rank(r)), l.job.Ranks[r].Node, names) {
-			return true
-		}
-	}
-	for g, names := range l.job.GroupMirrors {
-		if len(names) > 0 && bad(replica.OfGroup(replica.GroupID(g)), l.job.Ranks[l.job.membersOf(replica.GroupID(g))[0]].Node, names) {
-			return true
-		}
-	}
-	return !l.placed(in.copiesPossible())
-}
-
-// standing adds to the usable nodes those that mirror already and are merely away: a daemon's restart moves no mirror. One that stays away
-// keeps what nobody else can take, since silence lowers no copies.
-func (l *Leader) standing(usable map[replica.NodeName]bool) map[replica.NodeName]bool {
-	usable = maps.Clone(usable)
-	for _, lists := range [][][]replica.NodeName{l.job.Mirrors, l.job.GroupMirrors} {
-		for _, names := range lists {
-			for _, n := range names {
-				if _, known := l.nodes[n]; known && l.admissible(n) {
-					usable[n] = true
-				}
-			}
-		}
-	}
-	return usable
-}
-
-// placed tells whether every part has a place on n nodes.
-func (l *Leader) placed(n int) bool {
-	for r := range l.job.Ranks {
-		if 1+len(at(l.job.Mirrors, r)) < n {
-			return false
-		}
-	}
-	for g, members := range l.job.members {
-		nodes := make(map[replica.NodeName]bool)
-		for _, r := range members {
-			nodes[l.job.Ranks[r].Node] = true
-		}
-		if len(nodes)+len(at(l.job.GroupMirrors, g)) < n {
-			return false
-		}
-	}
-	return true
-}
-
-func sameMirrors(a, b [][]replica.NodeName) bool {
-	return slices.EqualFunc(a, b, func(x, y []replica.NodeName) bool { return slices.Equal(x, y) })
+	return given
 }

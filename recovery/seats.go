@@ -4,14 +4,16 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/replicad/replicad/recovery/place"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
 // seats is what nodes offer a job, less what was offered of it, counted once a step and kept while the step makes offers: a look at one
 // place for one rank then costs the same however many ranks and nodes there are.
 type seats struct {
-	l        *Leader
-	in       *PlanInput
+	of       *seating
+	in       *plan.Input
 	starting map[replica.Rank][]replica.NodeName // nodes that run a process for the rank which has not attached, by name
 	berths   map[replica.NodeName]*berth
 	open     [2][]*berth // with a process left, which may be given ranks: of launchers that want any, and of spares
@@ -32,8 +34,9 @@ type berth struct {
 	at        int // in open; -1: not there
 	load      int // ranks of the job that it runs, or is about to
 	id        int32
-	domains   [1 << len(harms)]int32 // by set of labels: what it shares with the nodes whose labels of the set are the same; 0: it lacks one
-	shards    map[replica.GroupID]bool
+	// by set of labels: what it shares with the nodes whose labels of the set are the same; 0: it lacks one
+	domains [1 << len(place.Harms)]int32
+	shards  map[replica.GroupID]bool
 }
 
 // crowd is one group's ranks on one node, or in one failure domain.
@@ -45,18 +48,19 @@ type crowd struct {
 // domain is the values of a set of labels.
 type domain struct {
 	set    int
-	values [len(harms)]string
+	values [len(place.Harms)]string
 }
 
 // seats counts what is on offer in this step.
-func (l *Leader) seats(in *PlanInput) *seats {
-	if l.seated != nil {
-		return l.seated
+func (se *seating) seats(in *plan.Input) *seats {
+	if se.seated != nil {
+		return se.seated
 	}
-	s := &seats{l: l, in: in, starting: make(map[replica.Rank][]replica.NodeName), berths: make(map[replica.NodeName]*berth, len(in.Nodes))}
-	l.seated = s
+	s := &seats{of: se, in: in, starting: make(map[replica.Rank][]replica.NodeName),
+		berths: make(map[replica.NodeName]*berth, len(in.Nodes))}
+	se.seated = s
 	for n := range in.Nodes {
-		rep, connected := in.current(n)
+		rep, connected := in.Current(n)
 		s.berths[n] = &berth{name: n, report: rep, connected: connected, left: rep.Offers, at: -1}
 		if connected {
 			for _, r := range rep.Starting {
@@ -67,7 +71,7 @@ func (l *Leader) seats(in *PlanInput) *seats {
 	for _, names := range s.starting {
 		slices.Sort(names)
 	}
-	for r, o := range l.offers {
+	for r, o := range se.offers {
 		if b := s.berths[o.node]; b != nil && !s.starts(o.node, r) { // one that was taken up is no longer among the offers of the node
 			b.left--
 		}
@@ -84,7 +88,7 @@ func (s *seats) list(b *berth) {
 	if b.report.Spare {
 		open = &s.open[1]
 	}
-	switch want := b.left > 0 && b.connected && s.l.admissible(b.name); {
+	switch want := b.left > 0 && b.connected && s.of.known.admissible(b.name); {
 	case want && b.at < 0:
 		b.at = len(*open)
 		*open = append(*open, b)
@@ -139,8 +143,8 @@ func (s *seats) count(r replica.Rank, o *offering, by int) {
 		b.left -= by
 		s.list(b)
 	}
-	if s.placed && s.l.job.vacant(r) {
-		s.crowd(b, s.l.job.Layout.Groups[r], by)
+	if s.placed && s.of.known.job.Vacant(r) {
+		s.crowd(b, s.of.known.job.Layout.Groups[r], by)
 	}
 }
 
@@ -167,7 +171,7 @@ func (s *seats) place() {
 	}
 	s.placed, s.shared, s.domains = true, make(map[crowd]int), make(map[domain]int32)
 	for n, b := range s.berths {
-		b.id = s.name(domain{values: [len(harms)]string{string(n)}}) // the empty set: the node itself
+		b.id = s.name(domain{values: [len(place.Harms)]string{string(n)}}) // the empty set: the node itself
 		labels := s.in.Nodes[n].Labels
 		for set := 1; set < len(b.domains); set++ {
 			if d, all := domainOf(set, labels); all {
@@ -175,17 +179,17 @@ func (s *seats) place() {
 			}
 		}
 	}
-	for m, c := range s.l.job.Ranks {
+	for m, c := range s.of.known.job.Ranks {
 		rank, on := replica.Rank(m), c.Node
-		if s.l.job.vacant(rank) {
-			o := s.l.offers[rank]
+		if s.of.known.job.Vacant(rank) {
+			o := s.of.offers[rank]
 			if o == nil || o.node == "" {
 				continue
 			}
 			on = o.node // where it is about to be
 		}
 		if b := s.berths[on]; b != nil {
-			s.crowd(b, s.l.job.Layout.Groups[m], 1)
+			s.crowd(b, s.of.known.job.Layout.Groups[m], 1)
 		}
 	}
 }
@@ -203,11 +207,11 @@ func (s *seats) name(d domain) int32 {
 // domainOf is the failure domain of a set of labels; false where one of them is missing.
 func domainOf(set int, labels map[string]string) (d domain, all bool) {
 	d.set = set
-	for i, h := range harms {
+	for i, h := range place.Harms {
 		if set&(1<<i) == 0 {
 			continue
 		}
-		if d.values[i] = labels[h.label]; d.values[i] == "" {
+		if d.values[i] = labels[h.Label]; d.values[i] == "" {
 			return d, false
 		}
 	}
@@ -220,8 +224,8 @@ func (s *seats) best(r replica.Rank, spares bool, out func(replica.NodeName) boo
 	if spares {
 		lists = s.open[:]
 	}
-	group := s.l.job.Layout.Groups[r]
-	weight := newWeigher(s.l.job.ID, replica.OfRank(r))
+	group := s.of.known.job.Layout.Groups[r]
+	weight := place.NewWeigher(s.of.known.job.ID, replica.OfRank(r))
 	var best seat
 	found := false
 	for _, list := range lists {
@@ -233,7 +237,7 @@ func (s *seats) best(r replica.Rank, spares bool, out func(replica.NodeName) boo
 			if out(b.name) {
 				continue
 			}
-			p := seat{node: b.name, shared: s.harm(b, group), class: b.class(s.l.job, group), load: b.load}
+			p := seat{node: b.name, shared: s.harm(b, group), class: b.class(s.of.known.job, group), load: b.load}
 			crude := 1
 			if found {
 				crude = p.cruder(best)
@@ -241,7 +245,7 @@ func (s *seats) best(r replica.Rank, spares bool, out func(replica.NodeName) boo
 			if crude < 0 {
 				continue
 			}
-			if p.weight = weight.of(b.name); crude > 0 || p.weight > best.weight || p.weight == best.weight && p.node > best.node {
+			if p.weight = weight.Of(b.name); crude > 0 || p.weight > best.weight || p.weight == best.weight && p.node > best.node {
 				best, found = p, true
 			}
 		}
@@ -263,7 +267,7 @@ func (s *seats) harm(b *berth, g replica.GroupID) int {
 }
 
 // class is 2 for a spare that holds the group's shard, 1 for a spare, 0 for any other.
-func (b *berth) class(job *record, g replica.GroupID) int {
+func (b *berth) class(job *plan.Record, g replica.GroupID) int {
 	if !b.report.Spare {
 		return 0
 	}

@@ -2,9 +2,7 @@ package recovery
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"math/rand/v2"
 	"reflect"
@@ -12,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/replicad/replicad/recovery/place"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -21,54 +21,54 @@ type slow struct{ *Leader }
 func (l *slow) fillRanks() {
 	in := l.Leader.input()
 	var idle []replica.Rank
-	for r := range l.job.Ranks {
+	for r := range l.known.job.Ranks {
 		rank := replica.Rank(r)
-		if !slowVacant(l.job.Job, rank) {
-			delete(l.offers, rank)
+		if !slowVacant(l.known.job.Job, rank) {
+			delete(l.seating.offers, rank)
 			continue
 		}
-		o := l.offers[rank]
-		if o == nil || o.expect != l.job.Ranks[r].Incarnation {
-			o = &offering{expect: l.job.Ranks[r].Incarnation, since: l.now, again: l.now + l.t.Claim}
-			l.offers[rank] = o
+		o := l.seating.offers[rank]
+		if o == nil || o.expect != l.known.job.Ranks[r].Incarnation {
+			o = &offering{expect: l.known.job.Ranks[r].Incarnation, since: l.known.now, again: l.known.now + l.known.t.Claim}
+			l.seating.offers[rank] = o
 		}
 		if !l.offer(in, rank, o) {
 			idle = append(idle, rank)
 		}
 	}
 	if len(idle) > 0 {
-		l.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", idle), nil)
+		l.outbox.note("vacant", fmt.Sprintf("no node offers a process for ranks %v", idle), nil)
 	}
 }
 
-func (l *slow) offer(in *PlanInput, r replica.Rank, o *offering) bool {
+func (l *slow) offer(in *plan.Input, r replica.Rank, o *offering) bool {
 	if o.node == "" {
-		o.node, o.at = l.underWay(in, r, o), l.now
+		o.node, o.at = l.underWay(in, r, o), l.known.now
 		o.own = o.node != ""
 	}
 	if o.node != "" {
-		patience := l.t.Claim
-		switch _, connected := in.current(o.node); {
+		patience := l.known.t.Claim
+		switch _, connected := in.Current(o.node); {
 		case slowStarting(in, o.node, r):
-			o.taken, patience = true, l.t.Start+l.t.Claim // its process runs: it imports, or builds its model; its node kills it after Start
+			o.taken, patience = true, l.known.t.Start+l.known.t.Claim // its process runs: it imports, or builds its model; its node kills it after Start
 			attached := false
-			for other := range l.job.Ranks {
-				attached = attached || !slowVacant(l.job.Job, replica.Rank(other))
+			for other := range l.known.job.Ranks {
+				attached = attached || !slowVacant(l.known.job.Job, replica.Rank(other))
 			}
-			if !attached && l.job.Phase == replica.Opening {
+			if !attached && l.known.job.Phase == replica.Opening {
 				return true // nobody waits for it
 			}
 		case o.taken && connected && o.own && o.expect == 0:
-			*o = offering{since: l.now, again: l.now + l.t.Claim} // its launcher starts it again while the job opens
-			l.wakeAt(l.now + launcherPatience)
+			*o = offering{since: l.known.now, again: l.known.now + l.known.t.Claim} // its launcher starts it again while the job opens
+			l.outbox.wakeAt(l.known.now + launcherPatience)
 			return true
 		case o.taken && connected:
 			patience = 0 // its process ended
-			o.again = l.now + startRetry<<min(o.failed, 3)
+			o.again = l.known.now + startRetry<<min(o.failed, 3)
 			o.failed++
 		}
-		if l.now < o.at+patience {
-			l.wakeAt(o.at + patience)
+		if l.known.now < o.at+patience {
+			l.outbox.wakeAt(o.at + patience)
 			return true
 		}
 		if o.tried == nil {
@@ -78,47 +78,47 @@ func (l *slow) offer(in *PlanInput, r replica.Rank, o *offering) bool {
 		o.node, o.taken, o.own = "", false, false
 	}
 	n, ok := l.pickNode(in, r, o)
-	if !ok && len(o.tried) > 0 && l.now >= o.again {
+	if !ok && len(o.tried) > 0 && l.known.now >= o.again {
 		o.tried = nil // everybody has had a turn
 		n, ok = l.pickNode(in, r, o)
 	}
 	if !ok {
-		l.wakeAt(o.since + launcherPatience)
-		l.wakeAt(o.again)
-		return l.now < o.since+launcherPatience || o.failed > 0 && l.now < o.again || l.linksSoon(in, l.job.Ranks[r].Node)
+		l.outbox.wakeAt(o.since + launcherPatience)
+		l.outbox.wakeAt(o.again)
+		return l.known.now < o.since+launcherPatience || o.failed > 0 && l.known.now < o.again || l.seating.linksSoon(in, l.known.job.Ranks[r].Node)
 	}
-	o.node, o.at = n, l.now
-	l.wakeAt(l.now + l.t.Claim)
-	l.out = append(l.out, Offer{Rank: r, Expect: o.expect, Node: n})
+	o.node, o.at = n, l.known.now
+	l.outbox.wakeAt(l.known.now + l.known.t.Claim)
+	l.outbox.send(Offer{Rank: r, Expect: o.expect, Node: n})
 	return true
 }
 
-func (l *slow) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.NodeName, bool) {
-	home, rung := l.job.Ranks[r], slowRung(l.job.Job, r)
-	if home.Incarnation != 0 && rung == Process && !o.tried[home.Node] && l.now < o.since+l.t.Claim {
-		_, connected := in.current(home.Node)
+func (l *slow) pickNode(in *plan.Input, r replica.Rank, o *offering) (replica.NodeName, bool) {
+	home, rung := l.known.job.Ranks[r], slowRung(l.known.job.Job, r)
+	if home.Incarnation != 0 && rung == plan.Process && !o.tried[home.Node] && l.known.now < o.since+l.known.t.Claim {
+		_, connected := in.Current(home.Node)
 		switch {
-		case !l.admissible(home.Node):
+		case !l.known.admissible(home.Node):
 		case connected && l.free(in, home.Node) > 0:
 			return home.Node, true
-		case connected && l.now < o.since+launcherPatience, l.linksSoon(in, home.Node):
+		case connected && l.known.now < o.since+launcherPatience, l.seating.linksSoon(in, home.Node):
 			return "", false
 		}
 	}
 	first := home.Incarnation == 0
-	if first && l.now < o.since+launcherPatience {
+	if first && l.known.now < o.since+launcherPatience {
 		return "", false
 	}
 	best, found := seat{}, false
 	for n := range in.Nodes {
-		rep, connected := in.current(n)
-		if !connected || !l.admissible(n) || l.free(in, n) < 1 || o.tried[n] {
+		rep, connected := in.Current(n)
+		if !connected || !l.known.admissible(n) || l.free(in, n) < 1 || o.tried[n] {
 			continue
 		}
-		if first && rep.Spare && l.now < o.since+l.t.Claim {
+		if first && rep.Spare && l.known.now < o.since+l.known.t.Claim {
 			continue // spares take only what was lost elsewhere, or what nobody else takes
 		}
-		if l.barred(in, r, n) {
+		if l.known.barred(in, r, n) {
 			continue
 		}
 		if s := l.seat(in, r, n, rep); !found || slowBetter(s, best) {
@@ -128,18 +128,18 @@ func (l *slow) pickNode(in *PlanInput, r replica.Rank, o *offering) (replica.Nod
 	return best.node, found
 }
 
-func (l *slow) underWay(in *PlanInput, r replica.Rank, o *offering) replica.NodeName {
+func (l *slow) underWay(in *plan.Input, r replica.Rank, o *offering) replica.NodeName {
 	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
-		if slowStarting(in, n, r) && l.admissible(n) && !o.tried[n] && !l.barred(in, r, n) {
+		if slowStarting(in, n, r) && l.known.admissible(n) && !o.tried[n] && !l.known.barred(in, r, n) {
 			return n
 		}
 	}
 	return ""
 }
 
-func (l *slow) free(in *PlanInput, n replica.NodeName) int {
+func (l *slow) free(in *plan.Input, n replica.NodeName) int {
 	free := in.Reports[n].Offers
-	for r, o := range l.offers {
+	for r, o := range l.seating.offers {
 		if o.node == n && !slowStarting(in, n, r) { // one that was taken up is no longer among the offers of the node
 			free--
 		}
@@ -147,27 +147,27 @@ func (l *slow) free(in *PlanInput, n replica.NodeName) int {
 	return free
 }
 
-func slowStarting(in *PlanInput, n replica.NodeName, r replica.Rank) bool {
-	rep, ok := in.current(n)
+func slowStarting(in *plan.Input, n replica.NodeName, r replica.Rank) bool {
+	rep, ok := in.Current(n)
 	return ok && slices.Contains(rep.Starting, r)
 }
 
-func (l *slow) seat(in *PlanInput, r replica.Rank, n replica.NodeName, rep replica.NodeReport) seat {
-	group := l.job.Layout.Groups[r]
-	s := seat{node: n, weight: weigh(l.job.ID, replica.OfRank(r), n)}
+func (l *slow) seat(in *plan.Input, r replica.Rank, n replica.NodeName, rep replica.NodeReport) seat {
+	group := l.known.job.Layout.Groups[r]
+	s := seat{node: n, weight: place.Weigh(l.known.job.ID, replica.OfRank(r), n)}
 	var others []replica.NodeName
-	for m, c := range l.job.Ranks {
+	for m, c := range l.known.job.Ranks {
 		rank := replica.Rank(m)
 		switch {
-		case rank == r || slowVacant(l.job.Job, rank) && (l.offers[rank] == nil || l.offers[rank].node == ""):
+		case rank == r || slowVacant(l.known.job.Job, rank) && (l.seating.offers[rank] == nil || l.seating.offers[rank].node == ""):
 			continue
-		case slowVacant(l.job.Job, rank):
-			c.Node = l.offers[rank].node // where it is about to be
+		case slowVacant(l.known.job.Job, rank):
+			c.Node = l.seating.offers[rank].node // where it is about to be
 		}
 		if c.Node == n {
 			s.load++
 		}
-		if l.job.Layout.Groups[m] == group {
+		if l.known.job.Layout.Groups[m] == group {
 			others = append(others, c.Node)
 		}
 	}
@@ -178,7 +178,7 @@ func (l *slow) seat(in *PlanInput, r replica.Rank, n replica.NodeName, rep repli
 	if rep.Spare {
 		s.class = 1
 		if slices.ContainsFunc(rep.Parts, func(h replica.Held) bool {
-			return h.Part == replica.OfGroup(group) && h.Generation == l.job.Committed
+			return h.Part == replica.OfGroup(group) && h.Generation == l.known.job.Committed
 		}) {
 			s.class = 2
 		}
@@ -187,19 +187,19 @@ func (l *slow) seat(in *PlanInput, r replica.Rank, n replica.NodeName, rep repli
 }
 
 func slowVacant(j *replica.Job, r replica.Rank) bool {
-	return j.Ranks[r].Incarnation == 0 || slowRung(j, r) >= Process
+	return j.Ranks[r].Incarnation == 0 || slowRung(j, r) >= plan.Process
 }
 
-func slowRung(j *replica.Job, r replica.Rank) Rung {
-	c, top := j.Ranks[r], Rung(0)
+func slowRung(j *replica.Job, r replica.Rank) plan.Rung {
+	c, top := j.Ranks[r], plan.Rung(0)
 	if c.Incarnation != 0 && slices.Contains(j.Quarantined, c.Node) {
-		top = Elsewhere
+		top = plan.Elsewhere
 	}
 	for _, f := range j.Faults {
 		ofRank := !f.OfNode() && f.Rank == r && f.Incarnation == c.Incarnation
 		ofNode := f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation
 		if ofRank || ofNode {
-			top = max(top, FirstRung(f.Kind))
+			top = max(top, plan.FirstRung(f.Kind))
 		}
 	}
 	return top
@@ -213,9 +213,9 @@ func slowShared(nodes map[replica.NodeName]replica.Node, n replica.Node, others 
 	worst := 0
 	for _, name := range others {
 		o, harm := nodes[name], 0
-		for _, d := range harms {
-			if l := n.Labels[d.label]; l != "" && l == o.Labels[d.label] {
-				harm += d.harm
+		for _, d := range place.Harms {
+			if l := n.Labels[d.Label]; l != "" && l == o.Labels[d.Label] {
+				harm += d.Harm
 			}
 		}
 		worst = max(worst, harm)
@@ -226,12 +226,15 @@ func slowShared(nodes map[replica.NodeName]replica.Node, n replica.Node, others 
 // copied is a leader that goes on from the same knowledge.
 func copied(l *Leader) *Leader {
 	c := *l
-	c.out, c.in, c.owned, c.seated = nil, nil, nil, nil
-	c.noted, c.offers = maps.Clone(l.noted), map[replica.Rank]*offering{}
-	for r, o := range l.offers {
+	c.outbox.known = &c.known
+	c.seating.known, c.seating.outbox, c.trust.known, c.trust.outbox = &c.known, &c.outbox, &c.known, &c.outbox
+	c.ending = ending{known: &c.known, outbox: &c.outbox}
+	c.outbox.effects, c.in, c.known.owned, c.seating.seated = nil, nil, nil, nil
+	c.outbox.noted, c.seating.offers = maps.Clone(l.outbox.noted), map[replica.Rank]*offering{}
+	for r, o := range l.seating.offers {
 		was := *o
 		was.tried = maps.Clone(o.tried)
-		c.offers[r] = &was
+		c.seating.offers[r] = &was
 	}
 	return &c
 }
@@ -282,18 +285,18 @@ func TestSeatsAgainstSlow(t *testing.T) {
 		l := NewLeader(job.ID, DefaultTiming())
 		l.Step(0, JobChanged{Job: job, Nodes: nodes})
 		for step := range uint64(12) {
-			l.now += pick(rnd, 0, time.Millisecond, 600*time.Millisecond, 1100*time.Millisecond, 16*time.Second)
-			switch n := pick(rnd, slices.Sorted(maps.Keys(l.nodes))...); rnd.IntN(6) {
+			l.known.now += pick(rnd, 0, time.Millisecond, 600*time.Millisecond, 1100*time.Millisecond, 16*time.Second)
+			switch n := pick(rnd, slices.Sorted(maps.Keys(l.known.nodes))...); rnd.IntN(6) {
 			case 0:
 				l.learn(NodeGone{n})
 			case 1:
 				other, _ := chance(rnd, step+2)
 				if len(other.Ranks) == len(job.Ranks) { // the same layout and nodes, other claims and faults
 					other.Layout = job.Layout
-					l.learn(JobChanged{Job: other, Nodes: l.nodes})
+					l.learn(JobChanged{Job: other, Nodes: l.known.nodes})
 				}
 			default:
-				rep := replica.NodeReport{Job: job.ID, Holder: replica.Holder{Node: n, Incarnation: l.nodes[n].Incarnation}, Session: 1, Seq: step + 1, Offers: rnd.IntN(4), Spare: rnd.IntN(3) == 0}
+				rep := replica.NodeReport{Job: job.ID, Holder: replica.Holder{Node: n, Incarnation: l.known.nodes[n].Incarnation}, Session: 1, Seq: step + 1, Offers: rnd.IntN(4), Spare: rnd.IntN(3) == 0}
 				for r := range job.Ranks {
 					if rnd.IntN(5) == 0 {
 						rep.Starting = append(rep.Starting, replica.Rank(r))
@@ -305,14 +308,14 @@ func TestSeatsAgainstSlow(t *testing.T) {
 				l.learn(Report{rep})
 			}
 			twin := copied(l)
-			l.out, l.wake, l.in, l.owned, l.seated = nil, -1, nil, nil, nil
-			twin.wake = -1
-			l.fillRanks()
+			l.outbox.effects, l.outbox.wake, l.in, l.known.owned, l.seating.seated = nil, -1, nil, nil, nil
+			twin.outbox.wake = -1
+			l.seating.fillRanks(l.input())
 			(&slow{twin}).fillRanks()
-			if !reflect.DeepEqual(l.out, twin.out) || l.wake != twin.wake || !reflect.DeepEqual(l.offers, twin.offers) {
-				t.Fatalf("seed %d, step %d:\n%+v, wakes at %v\nlooking at everything\n%+v, wakes at %v\njob %+v\nreports %+v", seed, step, l.out, l.wake, twin.out, twin.wake, *l.job.Job, l.reports)
+			if !reflect.DeepEqual(l.outbox.effects, twin.outbox.effects) || l.outbox.wake != twin.outbox.wake || !reflect.DeepEqual(l.seating.offers, twin.seating.offers) {
+				t.Fatalf("seed %d, step %d:\n%+v, wakes at %v\nlooking at everything\n%+v, wakes at %v\njob %+v\nreports %+v", seed, step, l.outbox.effects, l.outbox.wake, twin.outbox.effects, twin.outbox.wake, *l.known.job.Job, l.known.reports)
 			}
-			for _, e := range l.out {
+			for _, e := range l.outbox.effects {
 				if _, ok := e.(Offer); ok {
 					offered++
 				}
@@ -321,136 +324,5 @@ func TestSeatsAgainstSlow(t *testing.T) {
 	}
 	if offered < 10_000 {
 		t.Errorf("only %d offers were made: the cases have grown too tame", offered)
-	}
-}
-
-// slowPlace is place as it reads: every usable node is held against the best so far. load counts the mirrors of the kind.
-func slowPlace(in Placement, load map[replica.NodeName]int, part replica.Part, own, present []replica.NodeName, n int) (picked []replica.NodeName) {
-	for _, name := range present {
-		load[name]--
-	}
-	defer func() {
-		for _, name := range picked {
-			load[name]++
-		}
-	}()
-	taken := slices.Clone(own)
-	for len(picked) < n {
-		best := spot{}
-		for name, usable := range in.Usable {
-			node, known := in.Nodes[name]
-			if !usable || !known || slices.Contains(taken, name) {
-				continue
-			}
-			s := spot{name: name, load: load[name], shared: slowShared(in.Nodes, node, taken), weight: slowWeigh(in.Job, part, name)}
-			if slices.Contains(present, name) {
-				s.present = 1
-			}
-			if in.Misfit != nil && in.Misfit(own[0], name) {
-				s.misfit = 1
-			}
-			if best.name == "" || s.better(&best) {
-				best = s
-			}
-		}
-		if best.name == "" {
-			break
-		}
-		picked, taken = append(picked, best.name), append(taken, best.name)
-	}
-	return picked
-}
-
-// slowFurther picks mirrors of a group's part: one for each copy that its own nodes lack, or have in a domain that another of them is in. Those beyond
-// what they lack must be better than the best of its own nodes that share one.
-func slowFurther(in Placement, load map[replica.NodeName]int, part replica.Part, own []replica.NodeName, copies int) []replica.NodeName {
-	apart, harm := own[:1:1], 0
-	for _, n := range own[1:] {
-		shared := slowShared(in.Nodes, in.Nodes[n], apart)
-		switch {
-		case len(apart) >= copies:
-		case shared == 0:
-			apart = append(apart, n)
-		case harm == 0 || shared < harm:
-			harm = shared
-		}
-	}
-	picked := slowPlace(in, load, part, own, nil, copies-len(apart))
-	for i, n := range picked {
-		if i < copies-len(own) {
-			continue
-		}
-		if in.Misfit != nil && in.Misfit(own[0], n) || slowShared(in.Nodes, in.Nodes[n], append(slices.Clone(own), picked[:i]...)) >= harm {
-			for _, n := range picked[i:] {
-				load[n]--
-			}
-			return picked[:i]
-		}
-	}
-	return picked
-}
-
-func slowWeigh(job replica.JobID, part replica.Part, node replica.NodeName) uint64 {
-	h := fnv.New64a()
-	h.Write(job[:])
-	h.Write(binary.LittleEndian.AppendUint32([]byte{byte(part.Kind)}, part.Index))
-	h.Write([]byte(node))
-	x := h.Sum64()
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
-// TestMirrorsAgainstSlow holds the placement of mirrors against one that looks at everything for each part.
-func TestMirrorsAgainstSlow(t *testing.T) {
-	for seed := range uint64(5_000) {
-		rnd := rand.New(rand.NewPCG(seed, 3))
-		job, nodes := chance(rnd, 1)
-		in := Placement{Job: job.ID, Layout: job.Layout, Ranks: job.Ranks, Nodes: nodes, Usable: map[replica.NodeName]bool{}, Copies: rnd.IntN(5)}
-		names := slices.Sorted(maps.Keys(nodes))
-		for _, n := range append(names, "gone") {
-			in.Usable[n] = rnd.IntN(4) > 0
-		}
-		if rnd.IntN(2) == 0 {
-			bad := pick(rnd, names...)
-			in.Misfit = func(from, mirror replica.NodeName) bool { return mirror == bad || from == "a" && mirror == "b" }
-		}
-		for range job.Ranks {
-			in.Mirrors = append(in.Mirrors, []replica.NodeName{pick(rnd, names...)})
-		}
-		byRank, byGroup := PlaceMirrors(in)
-		copies := in.Copies
-		if copies < 1 {
-			copies = replica.DefaultMinCopies
-		}
-		load := map[replica.NodeName]int{}
-		for _, list := range in.Mirrors {
-			load[list[0]]++
-		}
-		for r, c := range job.Ranks {
-			var want []replica.NodeName
-			if c.Incarnation != 0 {
-				want = slowPlace(in, load, replica.OfRank(replica.Rank(r)), []replica.NodeName{c.Node}, in.Mirrors[r], copies-1)
-			}
-			if !slices.Equal(byRank[r], want) {
-				t.Fatalf("seed %d: rank %d is mirrored by %v, looking at everything by %v", seed, r, byRank[r], want)
-			}
-		}
-		clear(load)
-		for g, members := range job.Layout.Members() {
-			var own []replica.NodeName
-			for _, r := range members {
-				if c := job.Ranks[r]; c.Incarnation != 0 && !slices.Contains(own, c.Node) {
-					own = append(own, c.Node)
-				}
-			}
-			var want []replica.NodeName
-			if len(own) > 0 {
-				want = slowFurther(in, load, replica.OfGroup(replica.GroupID(g)), own, copies)
-			}
-			if !slices.Equal(byGroup[g], want) {
-				t.Fatalf("seed %d: group %d is mirrored by %v, looking at everything by %v", seed, g, byGroup[g], want)
-			}
-		}
 	}
 }

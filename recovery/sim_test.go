@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -357,7 +358,7 @@ func (s *sim) lost(j *replica.Job) error {
 // gone checks that a job that ended for want of state had none: not in memory, not on disk.
 func (s *sim) gone(j *replica.Job) error {
 	grown := s.w.grown
-	if slices.ContainsFunc(s.w.disk, func(d recovery.DurableGen) bool { return d.Generation.Epoch >= grown }) {
+	if slices.ContainsFunc(s.w.disk, func(d plan.DurableGen) bool { return d.Generation.Epoch >= grown }) {
 		return fmt.Errorf("the job ended (%s), though %v is on disk", j.EndReason, s.w.disk[len(s.w.disk)-1].Generation)
 	}
 	for _, p := range allParts(&replica.Job{Layout: s.w.layout}) {

@@ -19,10 +19,11 @@ type stage struct {
 }
 
 // learnStage follows the job.
-func (l *Leader) learnStage(first bool) {
-	s := &l.stage
-	if j := l.job; first || s.epoch != j.Epoch || s.closed != j.ClosedEpoch || s.phase != j.Phase {
-		*s = stage{epoch: j.Epoch, closed: j.ClosedEpoch, phase: j.Phase, at: l.now, found: first, words: make(map[replica.NodeName]time.Duration)}
+func (kn *known) learnStage(first bool) {
+	s := &kn.stage
+	if j := kn.job; first || s.epoch != j.Epoch || s.closed != j.ClosedEpoch || s.phase != j.Phase {
+		*s = stage{epoch: j.Epoch, closed: j.ClosedEpoch, phase: j.Phase, at: kn.now, found: first,
+			words: make(map[replica.NodeName]time.Duration)}
 	}
 }
 
@@ -35,8 +36,8 @@ func (s *stage) hear(now time.Duration, r replica.NodeReport) {
 
 // stageAt is when the job came to where it is. Of the nodes' words the middle one counts, or the later of two: one that lies, or heard of
 // it late, moves nothing.
-func (l *Leader) stageAt() time.Duration {
-	s := &l.stage
+func (kn *known) stageAt() time.Duration {
+	s := &kn.stage
 	if len(s.words) == 0 {
 		return s.at
 	}
@@ -49,27 +50,27 @@ func (l *Leader) stageAt() time.Duration {
 }
 
 // faultAt is when the newest fault was seen, or the epoch was closed under another leader.
-func (l *Leader) faultAt() time.Duration {
-	if l.stage.found && l.lastFault == l.stage.at {
-		return l.stageAt()
+func (kn *known) faultAt() time.Duration {
+	if kn.stage.found && kn.faults.last == kn.stage.at {
+		return kn.stageAt()
 	}
-	return l.lastFault
+	return kn.faults.last
 }
 
 // settlesSince is since when a node that settles has said nothing new of it.
-func settlesSince(l *Leader, rep replica.NodeReport) time.Duration {
-	word := l.heard[rep.Holder] - millis(rep.StillMS)
-	if n := rep.Holder.Node; !l.stage.found || l.came[n] {
-		return max(l.away[n], word)
+func (kn *known) settlesSince(rep replica.NodeReport) time.Duration {
+	word := kn.heard[rep.Holder] - millis(rep.StillMS)
+	if n := rep.Holder.Node; !kn.stage.found || kn.came[n] {
+		return max(kn.away[n], word)
 	}
-	return max(l.stageAt(), word)
+	return max(kn.stageAt(), word)
 }
 
 // missedSince is since when an acknowledgement is missed. One that this leader has seen go, or come anew, has its own time.
-func (l *Leader) missedSince(n replica.NodeName) (since time.Duration) {
-	since = l.away[n]
-	if l.stage.found && !l.came[n] {
-		since = min(since, l.stageAt())
+func (kn *known) missedSince(n replica.NodeName) (since time.Duration) {
+	since = kn.away[n]
+	if kn.stage.found && !kn.came[n] {
+		since = min(since, kn.stageAt())
 	}
 	return since
 }

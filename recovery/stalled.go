@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -300,7 +301,7 @@ func (g Gap) String() string {
 	}
 	text := fmt.Sprintf("rank %d on node %s has not sealed %v", g.Rank, g.Node, g.Part)
 	if g.Mirror {
-		text = fmt.Sprintf("%v lies on %s, and its mirror, node %s, does not take it", g.Part, joined(g.Holders), g.Node)
+		text = fmt.Sprintf("%v lies on %s, and its mirror, node %s, does not take it", g.Part, plan.Joined(g.Holders), g.Node)
 	}
 	if g.Why != "" {
 		text += " (" + g.Why + ")"
@@ -333,31 +334,8 @@ func (s *shunned) with(ev Stalled) shunned {
 }
 
 // learnStalled takes the watchdog's word that a node does not take a part which it mirrors: training moves that mirror.
-func (l *Leader) learnStalled(ev Stalled) {
-	if l.job != nil && ev.Epoch == l.job.Epoch {
-		l.shunned = l.shunned.with(ev)
+func (tr *trust) learnStalled(ev Stalled) {
+	if tr.known.job != nil && ev.Epoch == tr.known.job.Epoch {
+		tr.shunned = tr.shunned.with(ev)
 	}
-}
-
-// Elsewhere names the node that would mirror a part instead of another one; false: none can.
-func (l *Leader) Elsewhere(part replica.Part, from replica.NodeName) (to replica.NodeName, ok bool) {
-	if l.job == nil || l.job.Phase != replica.Open {
-		return "", false
-	}
-	byRank, byGroup := l.mirrorsWith(l.shunned.with(Stalled{Epoch: l.job.Epoch, Part: part, Node: from}))
-	was, is := at(l.job.Mirrors, int(part.Index)), at(byRank, int(part.Index))
-	if part.Kind != replica.PrivatePart {
-		was, is = at(l.job.GroupMirrors, int(part.Index)), at(byGroup, int(part.Index))
-	}
-	i := slices.IndexFunc(is, func(n replica.NodeName) bool { return !slices.Contains(was, n) })
-	if i < 0 || slices.Contains(is, from) {
-		return "", false
-	}
-	return is[i], true
-}
-
-// mirrorsWith places the mirrors of a job that trains.
-func (l *Leader) mirrorsWith(s shunned) (byRank, byGroup [][]replica.NodeName) {
-	return PlaceMirrors(Placement{Job: l.id, Layout: l.job.Layout, Ranks: l.job.Ranks, Nodes: l.nodes, Usable: l.standing(l.input().usable()), Copies: minCopies(l.job.Options),
-		Mirrors: l.job.Mirrors, GroupMirrors: l.job.GroupMirrors, Misfit: l.misfit, Shuns: func(p replica.Part, n replica.NodeName) bool { return s.has(l.job.Epoch, p, n) }})
 }

@@ -3,74 +3,51 @@ package recovery
 import (
 	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/replicad/replicad/replica"
 )
 
 // stopped has a job that was stopped end once nothing is left to wait for: it was to end, and what is committed is on disk; or nobody has
 // gone on with it for as long as it stays in memory. A write that is under way is not cut short.
-func (l *Leader) stopped() {
-	j, ends, kept := l.job, notBefore(l.began, l.stageAt()+l.bound(AwaitReturn), l.t.Ack), l.t.Abandoned > 0
+func (en *ending) stopped() {
+	kn := en.known
+	j, ends, kept := kn.job, notBefore(kn.began, kn.stageAt()+kn.bound(AwaitReturn), kn.t.Ack), kn.t.Abandoned > 0
 	switch {
-	case j.Stop.End && !l.job.Undurable():
-		l.propose(replica.EndJob{Job: l.id, Reason: cmp.Or(j.Stop.Reason, "stopped")})
-	case j.Stop.End && l.writesNoMore:
-		l.propose(replica.EndJob{Job: l.id, Reason: l.forgotten()})
+	case j.Stop.End && !kn.job.Undurable():
+		en.outbox.propose(replica.EndJob{Job: kn.id, Reason: cmp.Or(j.Stop.Reason, "stopped")})
+	case j.Stop.End && en.writesOver:
+		en.outbox.propose(replica.EndJob{Job: kn.id, Reason: en.forgotten()})
 	case !kept:
-	case l.now < ends:
-		l.wakeAt(ends)
+	case kn.now < ends:
+		en.outbox.wakeAt(ends)
 	case j.Writer != nil:
 	default:
-		l.propose(replica.EndJob{Job: l.id, Reason: l.forgotten()})
+		en.outbox.propose(replica.EndJob{Job: kn.id, Reason: en.forgotten()})
 	}
 }
 
 // forgotten is the reason of a stopped job that ends since nobody went on with it.
-func (l *Leader) forgotten() string {
-	j := l.job
-	why := fmt.Sprintf("%s; nobody went on with it for %v (timing.abandoned)", j.Stop.Reason, l.t.Abandoned)
+func (en *ending) forgotten() string {
+	kn := en.known
+	j := kn.job
+	why := fmt.Sprintf("%s; nobody went on with it for %v (timing.abandoned)", j.Stop.Reason, kn.t.Abandoned)
 	if j.Stop.End {
 		why = j.Stop.Reason
 	}
-	if l.job.Undurable() {
+	if kn.job.Undurable() {
 		why += fmt.Sprintf("; step %d could not be written to the durable tier, where the newest is step %d", j.Committed.Step, j.Durable.Step)
 	}
 	return why
 }
 
 // waitsForStop is what a stopped job waits for.
-func (l *Leader) waitsForStop() (out []waiting) {
-	if l.job.Undurable() {
-		out = append(out, waiting{kind: AwaitKept, since: l.stageAt(), until: never, what: fmt.Sprint(l.job.Committed.Step)})
+func (en *ending) waitsForStop() (out []waiting) {
+	kn := en.known
+	if kn.job.Undurable() {
+		out = append(out, waiting{kind: AwaitKept, since: kn.stageAt(), until: never, what: fmt.Sprint(kn.job.Committed.Step)})
 	}
-	if !l.job.Stop.End {
-		out = append(out, waiting{kind: AwaitReturn, since: l.stageAt(), until: never})
+	if !kn.job.Stop.End {
+		out = append(out, waiting{kind: AwaitReturn, since: kn.stageAt(), until: never})
 	}
 	return out
-}
-
-// Unattended tells whether nobody works at the job: no launcher of it is there and none of its processes lives, by the word of every node that
-// has a link.
-func (l *Leader) Unattended() bool {
-	if l.job == nil {
-		return false
-	}
-	for n := range l.up {
-		if _, ok := l.input().current(n); !ok {
-			return false
-		}
-	}
-	return l.unattended()
-}
-
-// unattended is the same by the word of the nodes that have said something.
-func (l *Leader) unattended() bool {
-	for n := range l.nodes {
-		rep, ok := l.input().current(n)
-		if ok && (rep.Launchers > 0 || rep.Offers > 0 || len(rep.Starting) > 0 || slices.ContainsFunc(rep.Ranks, func(r replica.RankReport) bool { return r.Alive })) {
-			return false
-		}
-	}
-	return true
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -66,7 +68,7 @@ func lose(seed uint64, set int) (w *world, outcome string, err error) {
 	if s.ended() || w.state().Committed.IsZero() {
 		return w, "nothing is committed", nil
 	}
-	loss := recovery.Loss{}
+	loss := odds.Loss{}
 	for i, n := range lossNodes { // what is away stays away
 		if set&(1<<i) != 0 || !w.nodes[n].up {
 			loss.Nodes = append(loss.Nodes, n)
@@ -113,7 +115,7 @@ func lose(seed uint64, set int) (w *world, outcome string, err error) {
 }
 
 // holdersAmong checks that the plan names every holder that was promised.
-func holdersAmong(answer recovery.Survival, p *replica.Plan) error {
+func holdersAmong(answer odds.Survival, p *replica.Plan) error {
 	for _, held := range answer.Held(answer.Resume) {
 		src, ok := p.Source(held.Part)
 		for _, h := range held.Holders {
@@ -133,24 +135,24 @@ func TestSurvivesAgainstPlan(t *testing.T) {
 		in := randomInput(rand.New(rand.NewPCG(seed, 3)))
 		names := slices.Sorted(maps.Keys(in.Nodes))
 		for set := range 1 << len(names) {
-			loss := recovery.Loss{}
+			loss := odds.Loss{}
 			for i, n := range names { // who has not answered the fence says no more
 				if rep := in.Reports[n]; set&(1<<i) != 0 || !in.Connected[n] || rep.Session != in.Nodes[n].Session || rep.Fenced < in.Job.ClosedEpoch || !rep.Settled {
 					loss.Nodes = append(loss.Nodes, n)
 				}
 			}
-			s := recovery.Survives(in, loss)[0]
-			plan, v := recovery.Plan(lost(in, loss.Nodes))
+			s := odds.Survives(in, loss)[0]
+			planned, v := plan.Make(lost(in, loss.Nodes))
 			switch kinds[v.Kind.String()]++; {
-			case v.Kind == recovery.Wait && len(loss.Nodes) < len(names):
+			case v.Kind == plan.Wait && len(loss.Nodes) < len(names):
 				t.Fatalf("seed %d, loss of %v: the planner waits: %s", seed, loss.Nodes, v.Reason)
-			case v.Kind != recovery.Ready && !s.Resume.IsZero(), v.Kind == recovery.Ready && s.Resume != plan.Generation:
-				t.Fatalf("seed %d, loss of %v: said on from %v; planned %v: %s", seed, loss.Nodes, s.Resume, plan.Generation, v.Reason)
-			case v.Kind != recovery.Ready:
+			case v.Kind != plan.Ready && !s.Resume.IsZero(), v.Kind == plan.Ready && s.Resume != planned.Generation:
+				t.Fatalf("seed %d, loss of %v: said on from %v; planned %v: %s", seed, loss.Nodes, s.Resume, planned.Generation, v.Reason)
+			case v.Kind != plan.Ready:
 				continue
 			}
 			for i, held := range s.Held(s.Resume) {
-				if src := plan.Sources[i]; src.Part != held.Part || !slices.Equal(src.Holders, held.Holders) {
+				if src := planned.Sources[i]; src.Part != held.Part || !slices.Equal(src.Holders, held.Holders) {
 					t.Fatalf("seed %d, loss of %v: said %v from %v; planned %v from %v", seed, loss.Nodes, held.Part, held.Holders, src.Part, src.Holders)
 				}
 			}
@@ -165,7 +167,7 @@ func TestSurvivesAgainstPlan(t *testing.T) {
 
 // lost is what the planner knows once those nodes are dead, a node that holds nothing has taken over all ranks, the grace is over and the disk
 // is empty.
-func lost(in recovery.PlanInput, nodes []replica.NodeName) recovery.PlanInput {
+func lost(in plan.Input, nodes []replica.NodeName) plan.Input {
 	out, job := in, *in.Job
 	out.Job, out.Scanned, out.Durable, out.Now, out.AwaySince = &job, true, nil, time.Hour, map[replica.NodeName]time.Duration{}
 	out.Nodes, out.Reports, out.Connected = maps.Clone(in.Nodes), maps.Clone(in.Reports), maps.Clone(in.Connected)
@@ -204,7 +206,7 @@ func TestCost(t *testing.T) {
 		"it holds nothing":                   {replica.Options{}, "abc", "d", nil},
 	} {
 		at := replica.Generation{Epoch: 1, Step: 7}
-		in := recovery.PlanInput{Nodes: map[replica.NodeName]replica.Node{}, Reports: map[replica.NodeName]replica.NodeReport{}, Connected: map[replica.NodeName]bool{}}
+		in := plan.Input{Nodes: map[replica.NodeName]replica.Node{}, Reports: map[replica.NodeName]replica.NodeReport{}, Connected: map[replica.NodeName]bool{}}
 		in.Job = &replica.Job{Options: c.options, Phase: replica.Open, Lineage: replica.Lineage{{Epoch: 1}}, Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Epoch: 1, Committed: at, Position: replica.Position(at), Ranks: make([]replica.Claimed, 1)}
 		part := replica.PartRoot{Part: replica.OfRank(0), Root: replica.Digest{1}}
 		for i, n := range []replica.NodeName{"a", "b", "c", "d"} {
@@ -219,7 +221,7 @@ func TestCost(t *testing.T) {
 			}
 		}
 		in.Job.Parts = []replica.PartRoot{part}
-		got := recovery.Survives(in, recovery.Loss{Nodes: []replica.NodeName{"b"}})[0].Cost()
+		got := odds.Survives(in, odds.Loss{Nodes: []replica.NodeName{"b"}})[0].Cost()
 		if (got == "") != (len(c.want) == 0) {
 			t.Errorf("%s: %q", name, got)
 		}

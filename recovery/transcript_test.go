@@ -10,6 +10,8 @@ import (
 
 	"github.com/replicad/replicad/internal/transcript"
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -307,7 +309,7 @@ func (w *world) command(f []string) error {
 		}
 		return w.wait(d)
 	case "survives": // survives [lost=NODES] [kept=NODES] [absent=NODES] [voters=NODES] [mute=NODES]: what the loss of these would come to
-		w.survives(recovery.Loss{Nodes: append(nodeList(a["lost"]), nodeList(a["kept"])...), Kept: a["kept"] != "", Absent: nodeList(a["absent"]), Voters: nodeList(a["voters"]), Mute: nodeList(a["mute"])})
+		w.survives(odds.Loss{Nodes: append(nodeList(a["lost"]), nodeList(a["kept"])...), Kept: a["kept"] != "", Absent: nodeList(a["absent"]), Voters: nodeList(a["voters"]), Mute: nodeList(a["mute"])})
 	case "status":
 		w.status()
 	default:
@@ -345,7 +347,7 @@ func (w *world) addPart(f []string, a map[string]string) {
 }
 
 func (w *world) addDurable(g replica.Generation) {
-	d := recovery.DurableGen{Generation: g, Position: replica.Position(g), Parts: map[replica.Part]replica.Digest{}}
+	d := plan.DurableGen{Generation: g, Position: replica.Position(g), Parts: map[replica.Part]replica.Digest{}}
 	j := w.state()
 	for i := range j.Layout.NumGroups() {
 		d.Parts[replica.OfGroup(replica.GroupID(i))] = root(replica.OfGroup(replica.GroupID(i)), g)

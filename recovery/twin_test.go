@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -17,14 +17,14 @@ func TestPlanAgainstTwin(t *testing.T) {
 	kinds := map[string]int{}
 	for seed := range uint64(50_000) {
 		in := randomInput(rand.New(rand.NewPCG(seed, 1)))
-		plan, v := recovery.Plan(in)
-		got, want := verdictOf(plan, v), twin(in)
-		kinds[fmt.Sprint(v.Kind, v.Why, plan.Tier())]++
+		planned, v := plan.Make(in)
+		got, want := verdictOf(planned, v), twin(in)
+		kinds[fmt.Sprint(v.Kind, v.Why, planned.Tier())]++
 		if got != want {
 			t.Fatalf("seed %d: planner says %s, twin %s\n%+v\n%+v", seed, got, want, *in.Job, in)
 		}
-		if v.Kind == recovery.Ready {
-			checkSources(t, seed, in, plan)
+		if v.Kind == plan.Ready {
+			checkSources(t, seed, in, planned)
 		}
 	}
 	for _, k := range []string{"readyown-ram", "readypeer-ram", "readydurable", "waitacksown-ram", "waitholdersown-ram", "waitscanown-ram", "stuckown-ram"} {
@@ -34,22 +34,22 @@ func TestPlanAgainstTwin(t *testing.T) {
 	}
 }
 
-func verdictOf(p replica.Plan, v recovery.Verdict) string {
+func verdictOf(p replica.Plan, v plan.Verdict) string {
 	s := fmt.Sprint(v.Kind, " ", v.Why, " ", v.Scan, " ", v.Final)
-	if v.Kind == recovery.Ready {
+	if v.Kind == plan.Ready {
 		s += fmt.Sprint(" ", p.Generation, " lost ", p.StepsLost, " unvouched ", p.Unvouched)
 		for _, src := range p.Sources {
 			s += fmt.Sprintf(" %v:%v", src.Part, src.Tier == replica.Disk)
 		}
 	}
-	if v.Why == recovery.ForHolders {
+	if v.Why == plan.ForHolders {
 		s += fmt.Sprint(" ", v.WaitFor, " ", v.Until)
 	}
 	return s
 }
 
 // checkSources checks that a plan names every healthy holder of what it fixes, and nobody else.
-func checkSources(t *testing.T, seed uint64, in recovery.PlanInput, p replica.Plan) {
+func checkSources(t *testing.T, seed uint64, in plan.Input, p replica.Plan) {
 	for _, src := range p.Sources {
 		for n, rep := range in.Reports {
 			has := slices.ContainsFunc(rep.Parts, func(h replica.Held) bool {
@@ -65,7 +65,7 @@ func checkSources(t *testing.T, seed uint64, in recovery.PlanInput, p replica.Pl
 
 func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 
-func randomInput(r *rand.Rand) recovery.PlanInput {
+func randomInput(r *rand.Rand) plan.Input {
 	names := []replica.NodeName{"a", "b", "c"}[:1+r.IntN(3)]
 	layouts := [][]replica.GroupID{{0}, {0, 0}, {0, 1}, {0, 1, 0}}
 	groups := pick(r, layouts...)
@@ -80,7 +80,7 @@ func randomInput(r *rand.Rand) recovery.PlanInput {
 		j.Epoch++ // planned, never opened
 	}
 	j.ClosedEpoch = j.Epoch
-	in := recovery.PlanInput{Job: j, Nodes: map[replica.NodeName]replica.Node{}, Reports: map[replica.NodeName]replica.NodeReport{}, Connected: map[replica.NodeName]bool{},
+	in := plan.Input{Job: j, Nodes: map[replica.NodeName]replica.Node{}, Reports: map[replica.NodeName]replica.NodeReport{}, Connected: map[replica.NodeName]bool{},
 		AwaySince: map[replica.NodeName]time.Duration{}, Now: 100 * time.Second, Grace: 60 * time.Second, Scanned: r.IntN(2) == 0}
 	for i, n := range names {
 		in.Nodes[n] = replica.Node{Name: n, Incarnation: replica.NodeIncarnation(i + 1), Session: 2}
@@ -115,7 +115,7 @@ func randomInput(r *rand.Rand) recovery.PlanInput {
 	return in
 }
 
-func randomRecords(r *rand.Rand, in *recovery.PlanInput, gens []replica.Generation, names []replica.NodeName) {
+func randomRecords(r *rand.Rand, in *plan.Input, gens []replica.Generation, names []replica.NodeName) {
 	j := in.Job
 	holder := func() replica.Holder {
 		n := pick(r, names...)
@@ -155,7 +155,7 @@ func randomRecords(r *rand.Rand, in *recovery.PlanInput, gens []replica.Generati
 		}
 	}
 	for range r.IntN(3) {
-		d := recovery.DurableGen{Generation: pick(r, gens...), Parts: map[replica.Part]replica.Digest{}}
+		d := plan.DurableGen{Generation: pick(r, gens...), Parts: map[replica.Part]replica.Digest{}}
 		for _, p := range allParts(j) {
 			if r.IntN(10) > 0 {
 				d.Parts[p] = root(p, d.Generation)
@@ -165,7 +165,7 @@ func randomRecords(r *rand.Rand, in *recovery.PlanInput, gens []replica.Generati
 	}
 }
 
-func randomReport(r *rand.Rand, in *recovery.PlanInput, gens []replica.Generation, n replica.NodeName) replica.NodeReport {
+func randomReport(r *rand.Rand, in *plan.Input, gens []replica.Generation, n replica.NodeName) replica.NodeReport {
 	j := in.Job
 	rep := replica.NodeReport{Job: j.ID, Holder: replica.Holder{Node: n, Incarnation: in.Nodes[n].Incarnation}, Session: pick[replica.Session](r, 2, 2, 2, 2, 2, 1),
 		Fenced: j.ClosedEpoch - replica.Epoch(r.IntN(8)/7), Settled: r.IntN(8) > 0}
@@ -205,12 +205,12 @@ func allParts(j *replica.Job) (out []replica.Part) {
 
 // What follows is the twin. It shares no code with the planner.
 
-func twinAcked(in recovery.PlanInput, n replica.NodeName) bool {
+func twinAcked(in plan.Input, n replica.NodeName) bool {
 	rep, ok := in.Reports[n]
 	return ok && in.Connected[n] && rep.Session == in.Nodes[n].Session && rep.Fenced >= in.Job.ClosedEpoch && rep.Settled
 }
 
-func twinFaulted(in recovery.PlanInput, n replica.NodeName) bool {
+func twinFaulted(in plan.Input, n replica.NodeName) bool {
 	for _, f := range in.Job.Faults {
 		if f.Node == n && f.NodeIncarnation == in.Nodes[n].Incarnation && (f.Kind == replica.NodeDead || f.Kind == replica.Silent) {
 			return true
@@ -239,7 +239,7 @@ func twinVoid(j *replica.Job, n replica.NodeName, h replica.Held) bool {
 	return false
 }
 
-func twinHealthy(in recovery.PlanInput, n replica.NodeName) bool {
+func twinHealthy(in plan.Input, n replica.NodeName) bool {
 	for _, h := range in.Job.Proved {
 		if h.Node == n && h.Incarnation == in.Nodes[n].Incarnation {
 			return false
@@ -254,7 +254,7 @@ func twinLate(j *replica.Job, h replica.Held) bool {
 }
 
 // twinPart tells whether memory has a part of g, under which root, and whether a group speaks through one producer alone.
-func twinPart(in recovery.PlanInput, p replica.Part, g replica.Generation, known replica.Digest) (have bool, sole bool) {
+func twinPart(in plan.Input, p replica.Part, g replica.Generation, known replica.Digest) (have bool, sole bool) {
 	roots, producers, others := map[replica.Digest]bool{}, map[replica.Rank]bool{}, map[replica.Digest]bool{}
 	for n, rep := range in.Reports {
 		for _, h := range rep.Parts {
@@ -311,7 +311,7 @@ func twinKnown(j *replica.Job, p replica.Part, g replica.Generation) replica.Dig
 	return root(p, g)
 }
 
-func twin(in recovery.PlanInput) string {
+func twin(in plan.Input) string {
 	j := in.Job
 	// Every daemon outside the fault set; of one whose memory is proved lost, only its rank matters.
 	for n, node := range in.Nodes {
@@ -418,7 +418,7 @@ func twin(in recovery.PlanInput) string {
 
 // twinHolders lists recorded holders of missing parts of the committed generation that are within their grace and not
 // proved lost, and whether all are proved lost, whatever their grace.
-func twinHolders(in recovery.PlanInput) (wait []replica.NodeName, proved bool) {
+func twinHolders(in plan.Input) (wait []replica.NodeName, proved bool) {
 	j := in.Job
 	proved = true
 	if !twinEligible(j, j.Committed) {

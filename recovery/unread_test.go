@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -88,7 +88,7 @@ func TestUnreadDurableTierWithoutTheJob(t *testing.T) {
 
 // What memory holds is resumed from at once where the unread tier has nothing newer.
 func TestUnreadDurableTierIsOlderThanMemory(t *testing.T) {
-	in := recovery.PlanInput{Job: &replica.Job{ID: replica.JobID{1}, Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Phase: replica.Closed, Epoch: 1, ClosedEpoch: 1, Copies: 1, Options: replica.Options{DurableEvery: 1},
+	in := plan.Input{Job: &replica.Job{ID: replica.JobID{1}, Layout: replica.Layout{World: 1, Groups: []replica.GroupID{0}}, Phase: replica.Closed, Epoch: 1, ClosedEpoch: 1, Copies: 1, Options: replica.Options{DurableEvery: 1},
 		Ranks: []replica.Claimed{{Incarnation: 1, Node: "a", NodeIncarnation: 1}}, Lineage: replica.Lineage{{Epoch: 1}}, Mirrors: make([][]replica.NodeName, 1),
 		Committed: replica.Generation{Epoch: 1, Step: 9}, Position: replica.Position{Epoch: 1, Step: 9}, Condemned: []replica.Generation{{Epoch: 1, Step: 9}}},
 		Nodes: map[replica.NodeName]replica.Node{"a": {Name: "a", Incarnation: 1}}, Connected: map[replica.NodeName]bool{"a": true}, Unread: "input/output error"}
@@ -100,8 +100,8 @@ func TestUnreadDurableTierIsOlderThanMemory(t *testing.T) {
 	in.Reports = map[replica.NodeName]replica.NodeReport{"a": rep}
 	for _, c := range []struct {
 		durable, writing replica.Step
-		want             recovery.VerdictKind
-	}{{0, 0, recovery.Ready}, {5, 0, recovery.Ready}, {8, 0, recovery.Ready}, {9, 0, recovery.Wait}, {5, 9, recovery.Wait}, {0, 7, recovery.Ready}} {
+		want             plan.VerdictKind
+	}{{0, 0, plan.Ready}, {5, 0, plan.Ready}, {8, 0, plan.Ready}, {9, 0, plan.Wait}, {5, 9, plan.Wait}, {0, 7, plan.Ready}} {
 		in.Job.Durable, in.Job.Writer = replica.Generation{}, nil
 		if c.durable > 0 {
 			in.Job.Durable = at(c.durable)
@@ -109,8 +109,8 @@ func TestUnreadDurableTierIsOlderThanMemory(t *testing.T) {
 		if c.writing > 0 {
 			in.Job.Writer = &replica.DurableWrite{Generation: at(c.writing)}
 		}
-		p, v := recovery.Plan(in)
-		if v.Kind != c.want || v.Kind == recovery.Ready && p.Generation != at(8) || v.Kind == recovery.Wait && (v.Why != recovery.ForScan || !v.Scan) {
+		p, v := plan.Make(in)
+		if v.Kind != c.want || v.Kind == plan.Ready && p.Generation != at(8) || v.Kind == plan.Wait && (v.Why != plan.ForScan || !v.Scan) {
 			t.Errorf("durable %d, being written %d: %+v, %+v, want %v", c.durable, c.writing, v, p.Generation, c.want)
 		}
 	}

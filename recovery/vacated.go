@@ -3,6 +3,7 @@ package recovery
 import (
 	"slices"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -22,7 +23,8 @@ func Faulted(job *replica.Job, rank replica.Rank) bool {
 func Vacated(job *replica.Job, rank replica.Rank) bool {
 	c := job.Ranks[rank]
 	return Faulted(job, rank) || slices.Contains(job.Quarantined, c.Node) || slices.ContainsFunc(job.Faults, func(f replica.Fault) bool {
-		return FirstRung(f.Kind) >= Process && (!f.OfNode() && f.Rank == rank && f.Incarnation == c.Incarnation || f.OfNode() && f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation)
+		return plan.FirstRung(f.Kind) >= plan.Process && (!f.OfNode() && f.Rank == rank && f.Incarnation == c.Incarnation || f.OfNode() &&
+			f.Node == c.Node && f.NodeIncarnation == c.NodeIncarnation)
 	})
 }
 
@@ -38,14 +40,4 @@ func StartAwaited(job *replica.Job, rank replica.Rank) bool {
 		}
 	}
 	return false
-}
-
-// RanksOn lists the ranks that a node holds, in rising order.
-func RanksOn(job *replica.Job, n replica.NodeName) (ranks []replica.Rank) {
-	for r, c := range job.Ranks {
-		if c.Incarnation != 0 && c.Node == n {
-			ranks = append(ranks, replica.Rank(r))
-		}
-	}
-	return ranks
 }

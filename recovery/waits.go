@@ -257,9 +257,3 @@ var (
 	restings = []replica.JobPhase{replica.Closed, replica.Planned}
 	gathers  = []replica.JobPhase{replica.Opening, replica.Planned, replica.Open}
 )
-
-// bound is how long a wait may last, without what grows.
-func (l *Leader) bound(k WaitKind) time.Duration {
-	d, _ := Waits[k].Bound.Of(l.t)
-	return d
-}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -30,7 +32,7 @@ type world struct {
 	own     []replica.Step  // at which ranks begin, by a state of their own
 	layout  replica.Layout  // of the job, which that has no more once it has ended
 	nodes   map[replica.NodeName]*daemon
-	disk    []recovery.DurableGen
+	disk    []plan.DurableGen
 	// unanswered: no search of the durable tier comes to an end.
 	unanswered bool
 	unread     string // why the durable tier can't be searched
@@ -263,7 +265,7 @@ type handover struct {
 
 // handOut has the nodes keep what the job's clocks read.
 func (w *world) handOut() {
-	readings, ok := w.clocks.handing.Look(w.now, w.clocks.began, &w.leader.Clocks)
+	readings, ok := w.clocks.handing.Look(w.now, w.clocks.began, w.leader.Clocks)
 	for _, n := range w.names() {
 		d := w.nodes[n]
 		if j := w.state(); d.up && j != nil {
@@ -951,15 +953,15 @@ func nodeList(s string) (out []replica.NodeName) {
 }
 
 // survival is the answer on what the leader knows now.
-func (w *world) survival(l recovery.Loss) recovery.Survival {
+func (w *world) survival(l odds.Loss) odds.Survival {
 	in, ok := w.leader.Known()
 	if !ok {
 		panic("the leader has not heard of the job")
 	}
-	return recovery.Survives(in, l)[0]
+	return odds.Survives(in, l)[0]
 }
 
-func (w *world) survives(l recovery.Loss) {
+func (w *world) survives(l odds.Loss) {
 	s := w.survival(l)
 	if why := s.Why(); len(why) > 0 {
 		w.say("no: %s", strings.Join(why, "\n      "))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -29,29 +30,31 @@ func (w *writes) learn(ev Writing, now time.Duration) {
 }
 
 // waitsForSlots are the durable writes that hold the slots which the next commit lacks.
-func (l *Leader) waitsForSlots(now time.Duration) (out []waiting) {
-	if l.job.Writer == nil {
+func (en *ending) waitsForSlots(now time.Duration) (out []waiting) {
+	kn := en.known
+	if kn.job.Writer == nil {
 		return nil
 	}
-	parts := slices.SortedFunc(maps.Keys(l.writes), func(a, b replica.Part) int {
+	parts := slices.SortedFunc(maps.Keys(en.writes), func(a, b replica.Part) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Index, b.Index))
 	})
 	for _, p := range parts {
-		w := l.writes[p]
-		if w.Generation != l.job.Writer.Generation || now-w.at > writingFresh || w.at <= l.pace.at && l.pace.epoch == l.job.Epoch {
+		w := en.writes[p]
+		if w.Generation != kn.job.Writer.Generation || now-w.at > writingFresh || w.at <= en.pace.at && en.pace.epoch == kn.job.Epoch {
 			continue // it is over, or something was committed since
 		}
 		out = append(out, waiting{kind: AwaitSlot, node: w.Node, since: w.at - w.Late, until: never, what: fmt.Sprintf("step %d, %v", w.Generation.Step, p),
-			why: fmt.Sprintf(", %d steps; %d MiB of it are written", l.uncommitted(), w.Bytes>>20)})
+			why: fmt.Sprintf(", %d steps; %d MiB of it are written", en.uncommitted(), w.Bytes>>20)})
 	}
 	return out
 }
 
 // uncommitted is how many steps ranks have made since the commit.
-func (l *Leader) uncommitted() replica.Step {
-	made := l.job.Position.Step
-	for _, rep := range l.reports {
-		made = max(made, Made(l.job.Job, l.job.Epoch, rep.Ranks))
+func (en *ending) uncommitted() replica.Step {
+	kn := en.known
+	made := kn.job.Position.Step
+	for _, rep := range kn.reports {
+		made = max(made, plan.Made(kn.job.Job, kn.job.Epoch, rep.Ranks))
 	}
-	return made - l.job.Position.Step
+	return made - kn.job.Position.Step
 }

@@ -21,7 +21,8 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/leader/voters"
 	"github.com/replicad/replicad/internal/racing"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -281,9 +282,9 @@ func (p *promised) table(lead *Node) []control.VoterStatus {
 }
 
 // job trains on all daemons; each part lies on two neighbours.
-func (p *promised) job() recovery.PlanInput {
+func (p *promised) job() plan.Input {
 	at := replica.Generation{Epoch: 1, Step: 7}
-	in := recovery.PlanInput{Nodes: map[replica.NodeName]replica.Node{}, Reports: map[replica.NodeName]replica.NodeReport{}, Connected: map[replica.NodeName]bool{}}
+	in := plan.Input{Nodes: map[replica.NodeName]replica.Node{}, Reports: map[replica.NodeName]replica.NodeReport{}, Connected: map[replica.NodeName]bool{}}
 	in.Job = &replica.Job{ID: replica.JobID{1}, Phase: replica.Open, Lineage: replica.Lineage{{Epoch: 1}}, Epoch: 1, Committed: at, Position: replica.Position(at), Copies: 2, Layout: replica.Apart(uint32(len(p.daemons))), Quarantined: p.drained}
 	for i, n := range p.daemons {
 		h := replica.Holder{Node: n, Incarnation: 1}
@@ -339,13 +340,13 @@ func (p *promised) run() (kept map[string]bool) {
 
 // against holds what is said of each loss against what comes of it: broken are promises that the run breaks, doubted the losses of which less is said than
 // is true.
-func (p *promised) against(kept map[string]bool, in recovery.PlanInput, beyond recovery.Loss) (broken, doubted []string) {
-	odds := recovery.Survives(in, beyond)[0].Odds()
+func (p *promised) against(kept map[string]bool, in plan.Input, beyond odds.Loss) (broken, doubted []string) {
+	ways := odds.Survives(in, beyond)[0].Odds()
 	survived := map[int]uint64{}
 	for _, lost := range p.losses() {
 		loss := beyond
 		loss.Nodes = lost
-		why, goes := recovery.Survives(in, loss)[0].Why(), kept[fmt.Sprint(lost)]
+		why, goes := odds.Survives(in, loss)[0].Why(), kept[fmt.Sprint(lost)]
 		if goes {
 			survived[len(lost)]++
 		}
@@ -356,7 +357,7 @@ func (p *promised) against(kept map[string]bool, in recovery.PlanInput, beyond r
 			doubted = append(doubted, fmt.Sprintf("if %v are lost, it is said that %s, and it goes on", lost, strings.Join(why, "; ")))
 		}
 	}
-	for _, o := range odds {
+	for _, o := range ways {
 		if o.Lost <= 2 && o.Survive > survived[o.Lost] {
 			broken = append(broken, fmt.Sprintf("%d of %d losses of %d nodes are said to be survived, %d are", o.Survive, o.Ways, o.Lost, survived[o.Lost]))
 		}
@@ -384,7 +385,7 @@ func TestPromisesAreKept(t *testing.T) {
 						return // nobody says anything of losses
 					}
 					table, in := p.table(lead), p.job()
-					loss := recovery.Loss{Absent: p.absent, Voters: voters.Voters(table), Mute: voters.Mute(table)}
+					loss := odds.Loss{Absent: p.absent, Voters: voters.Voters(table), Mute: voters.Mute(table)}
 					kept := p.run()
 					broken, doubted := p.against(kept, in, loss)
 					if now := p.leads(p.absent...); now == nil || !slices.Equal(voters.Mute(p.table(now)), loss.Mute) {

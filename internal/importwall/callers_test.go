@@ -28,7 +28,7 @@ var uncalled = map[string]string{
 	"internal/wire.AppendRecipe":             "the rank's side, which is C: ranks of tests are Go",
 	"internal/control.HandledTypes":          "a test compares it with what host and leader handle",
 	"internal/durable/remote.Client.Hasten":  "suites of stores wait a twentieth of the time",
-	"recovery.Plan":                          "the whole rule as one function, which tests compare with its twin",
+	"recovery/plan.Make":                     "the whole rule as one function, which tests compare with its twin",
 	"lock.MayEnter":                          "the rule of the C library, which its tests compare with",
 	"lock.MaySeal":                           "the rule of the C library, which its tests compare with",
 	"lock.NextFence":                         "the rule of the C library, which its tests compare with",

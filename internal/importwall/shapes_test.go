@@ -229,7 +229,7 @@ func largestLoop(names map[string]map[string]bool) (largest []string) {
 }
 
 // rooms are the packages whose owner tells them the time.
-var rooms = regexp.MustCompile(`^(lock|recovery|internal/host/.*|internal/leader/.*)$`)
+var rooms = regexp.MustCompile(`^(lock|recovery|recovery/.*|internal/host/.*|internal/leader/.*)$`)
 
 // clocked counts a room's readings of the clock.
 func (s source) clocked(most func(measure, int, string)) {

@@ -16,7 +16,7 @@ import (
 
 // The pure packages: event in, new state and effects out.
 var (
-	pure = []string{"replica", "lock", "recovery", "rng", "internal/durable/retain"}
+	pure = []string{"replica", "lock", "recovery", "recovery/odds", "recovery/place", "recovery/plan", "rng", "internal/durable/retain"}
 	// No rules, and nothing in them or in their tests runs beside anything else either.
 	alone = []string{
 		"internal/durable/format", "internal/durable/safetensors", "internal/durable/sealed", "internal/durable/formats/hf", "internal/durable/formats/pickles", "internal/durable/formats/pt",

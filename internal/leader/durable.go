@@ -10,6 +10,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/leader/durable"
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -21,7 +22,7 @@ type shelf struct {
 
 func (s shelf) Linked(n replica.NodeName) bool { return s.links.of[n] != nil }
 
-func (s shelf) Clocks() *recovery.Clocks { return &s.led.recovery.Clocks }
+func (s shelf) Clocks() *recovery.Clocks { return s.led.recovery.Clocks }
 
 func (s shelf) Parted() bool { return s.led.recovery != nil && s.led.recovery.Parted() }
 
@@ -121,7 +122,7 @@ func (led *ledJob) held() bool {
 
 // durableFound lists the job's complete durable generations, and those that can't be used. Damage that nobody has seen yet the ranks find that load,
 // and the generation is condemned. An error says that what lies there is not known: a list without one that can be used is as good as the end of the job.
-func (l *Leader) durableFound(ctx context.Context, job *replica.Job) (out []recovery.DurableGen, err error) {
+func (l *Leader) durableFound(ctx context.Context, job *replica.Job) (out []plan.DurableGen, err error) {
 	if l.store == nil {
 		return nil, errors.New("the leader runs without its durable tier: set durable_dir there, or see in its log why it was not opened, and start its daemon again")
 	}

@@ -15,7 +15,7 @@ func handOut(l *Leader, led *ledJob) {
 	if led.job.Phase == replica.Ended {
 		return
 	}
-	if readings, ok := led.handing.Look(l.now(), l.since, &led.recovery.Clocks); ok {
+	if readings, ok := led.handing.Look(l.now(), l.since, led.recovery.Clocks); ok {
 		l.links.all(led.job.ID, replica.Ledger{Job: led.job.ID, Era: l.view.Era, Term: l.term, Seq: uint64(l.now().Milliseconds()), Readings: readings})
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/replicad/replicad/internal/rendezvous"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -150,7 +151,7 @@ type (
 	}
 	scanned struct {
 		job   replica.JobID
-		found []recovery.DurableGen
+		found []plan.DurableGen
 		err   error // the durable tier could not be read: nobody knows what lies there
 	}
 )

@@ -8,6 +8,7 @@ import (
 	"github.com/replicad/replicad/internal/leader/operators"
 	"github.com/replicad/replicad/lock"
 	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -38,7 +39,7 @@ func (l operatorsOwner) Job(id replica.JobID) *replica.Job {
 	return nil
 }
 
-func (l operatorsOwner) Without(id replica.JobID, node replica.NodeName) recovery.Survival {
+func (l operatorsOwner) Without(id replica.JobID, node replica.NodeName) odds.Survival {
 	return l.jobs[id].loss(node)
 }
 

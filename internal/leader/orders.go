@@ -8,17 +8,17 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/leader/operators"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
 	"github.com/replicad/replicad/replica"
 )
 
 // loss is what would become of the job without a node.
-func (led *ledJob) loss(node replica.NodeName) recovery.Survival {
+func (led *ledJob) loss(node replica.NodeName) odds.Survival {
 	in, known := led.recovery.Known()
 	if !known {
 		in.Job = led.job
 	}
-	return recovery.Survives(in, recovery.Loss{Nodes: []replica.NodeName{node}})[0]
+	return odds.Survives(in, odds.Loss{Nodes: []replica.NodeName{node}})[0]
 }
 
 // beside does what a node passes on of these; from any goroutine.

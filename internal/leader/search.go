@@ -15,7 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/store"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/leader/reread"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -194,9 +194,9 @@ func (s *searched) try(ctx, wait context.Context, l *Leader, f tier.Found) {
 }
 
 // generations are what recovery is told of: what can be used, and what is wrong with the rest.
-func (s *searched) generations(url string) (out []recovery.DurableGen) {
+func (s *searched) generations(url string) (out []plan.DurableGen) {
 	for _, f := range s.found {
-		g := recovery.DurableGen{Generation: f.Generation, Position: f.Position, Parts: map[replica.Part]replica.Digest{}}
+		g := plan.DurableGen{Generation: f.Generation, Position: f.Position, Parts: map[replica.Part]replica.Digest{}}
 		for _, shard := range f.Shards() {
 			g.Parts[shard.Part] = shard.Root
 		}
@@ -212,7 +212,7 @@ func (s *searched) generations(url string) (out []recovery.DurableGen) {
 }
 
 // bad is a generation that can't be used. What was never finished is none.
-func (s *searched) bad(sk tier.Skipped) (g recovery.DurableGen, ok bool) {
+func (s *searched) bad(sk tier.Skipped) (g plan.DurableGen, ok bool) {
 	if sk.State != find.Damaged && sk.State != find.Unreadable && sk.State != find.Stripped && sk.State != find.Encrypted {
 		return g, false
 	}
@@ -225,13 +225,13 @@ func (s *searched) bad(sk tier.Skipped) (g recovery.DurableGen, ok bool) {
 
 // wrong lists what is wrong with each generation that can't be used, the newest first.
 func (s *searched) wrong() (list []string) {
-	var bad []recovery.DurableGen
+	var bad []plan.DurableGen
 	for _, sk := range s.skipped {
 		if g, ok := s.bad(sk); ok {
 			bad = append(bad, g)
 		}
 	}
-	slices.SortStableFunc(bad, func(a, b recovery.DurableGen) int {
+	slices.SortStableFunc(bad, func(a, b plan.DurableGen) int {
 		return replica.Generation(b.Position).Compare(replica.Generation(a.Position))
 	})
 	for _, g := range bad {

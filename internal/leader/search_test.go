@@ -15,7 +15,7 @@ import (
 	"github.com/replicad/replicad/internal/durable/memory"
 	"github.com/replicad/replicad/internal/durable/tier"
 	"github.com/replicad/replicad/internal/fixture"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -36,7 +36,7 @@ func rotten(t *testing.T, dir, pattern string) {
 }
 
 // plannable is what recovery is told of the durable tier of a job that was opened from a.
-func (c *chair) plannable(a adopt) []recovery.DurableGen {
+func (c *chair) plannable(a adopt) []plan.DurableGen {
 	c.t.Helper()
 	job := &replica.Job{ID: a.command.ID, Name: "job", Lineage: a.command.Lineage, Condemned: a.command.Condemned, Durable: a.command.Durable}
 	found, err := c.durableFound(c.t.Context(), job)

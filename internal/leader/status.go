@@ -9,7 +9,8 @@ import (
 	"github.com/replicad/replicad/internal/exposure"
 	"github.com/replicad/replicad/internal/leader/voters"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -34,7 +35,7 @@ func (l *Leader) answerStatus(from *nodeLink, m control.StatusRequest) {
 // would come to: it asks nothing of the leader any more, and may take a while for thousands of ranks.
 func (l *Leader) status() (out []control.JobStatus, finish func()) {
 	out = []control.JobStatus{}
-	known := map[int]recovery.PlanInput{}
+	known := map[int]plan.Input{}
 	for _, led := range l.jobs {
 		s := control.StatusOf(led.job, led.reports)
 		s.Durable, s.DurableError, s.DurableEnded = led.durable.Durable(), led.durable.Why(), led.durable.Fenced()
@@ -89,7 +90,7 @@ func (l *Leader) losses() []namedLoss {
 	for _, n := range slices.Sorted(maps.Keys(l.view.Nodes)) {
 		out = append(out, namedLoss{"node " + string(n), []replica.NodeName{n}})
 	}
-	domains := recovery.Domains(l.view.Nodes)
+	domains := odds.Domains(l.view.Nodes)
 	for _, d := range slices.Sorted(maps.Keys(domains)) {
 		out = append(out, namedLoss{d, domains[d]})
 	}
@@ -97,8 +98,8 @@ func (l *Leader) losses() []namedLoss {
 }
 
 // silent are the nodes that are counted on for nothing, who has a vote, and who does not give it.
-func (l *Leader) silent() recovery.Loss {
-	var out recovery.Loss
+func (l *Leader) silent() odds.Loss {
+	var out odds.Loss
 	for _, n := range slices.Sorted(maps.Keys(l.view.Nodes)) {
 		if l.cfg.Quiet(n) {
 			out.Absent = append(out.Absent, n)
@@ -110,14 +111,14 @@ func (l *Leader) silent() recovery.Loss {
 }
 
 // addLosses adds what losses would come to, beyond the nodes that are silent, and who holds what is committed.
-func addLosses(s *control.JobStatus, in recovery.PlanInput, losses []namedLoss, beyond recovery.Loss) {
-	asked := []recovery.Loss{{}}
+func addLosses(s *control.JobStatus, in plan.Input, losses []namedLoss, beyond odds.Loss) {
+	asked := []odds.Loss{{}}
 	for _, n := range losses {
 		loss := beyond
 		loss.Nodes = n.nodes
 		asked = append(asked, loss)
 	}
-	answers := recovery.Survives(in, asked...)
+	answers := odds.Survives(in, asked...)
 	s.Parts, s.Silent = control.PartsStatus(answers[0].Held(in.Job.Committed)), beyond.Absent
 	if in.Job.Phase == replica.Open {
 		for _, o := range answers[1].Odds() { // of a process: nothing is lost but what is silent

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -89,7 +89,7 @@ func uncommitted(led *ledJob) replica.Step {
 func liveStep(led *ledJob) replica.Step {
 	var live replica.Step
 	for _, r := range led.reports {
-		live = max(live, recovery.Made(led.job, led.job.Epoch, r.Ranks))
+		live = max(live, plan.Made(led.job, led.job.Epoch, r.Ranks))
 	}
 	return live
 }

@@ -22,7 +22,7 @@ type guard struct {
 // look asks the watchdog, has the mirrors moved that it names, and tells people.
 func (g *guard) look(ctx context.Context, l *Leader, led *ledJob) {
 	job := led.job
-	news := g.dog.Look(l.now(), recovery.Commits{Clocks: &led.recovery.Clocks, Job: job, Cadence: lock.Cadence(job), Live: liveStep(led), Candidate: led.candidate.Position.Step,
+	news := g.dog.Look(l.now(), recovery.Commits{Clocks: led.recovery.Clocks, Job: job, Cadence: lock.Cadence(job), Live: liveStep(led), Candidate: led.candidate.Position.Step,
 		Missing: led.committer.Missing(), Waiting: led.committer.Waiting(), Linked: func(n replica.NodeName) bool { return l.links.of[n] != nil }, Elsewhere: led.recovery.Elsewhere})
 	g.stall = news.Stall
 	for _, m := range news.Moves {

@@ -3,7 +3,7 @@ package memplan
 import (
 	"fmt"
 
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/place"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -113,13 +113,13 @@ func single(j Job) (p Plan, err error) {
 // fullest is how many mirrors the node that gets the most has, by shards and ranks' own parts. Among places that are as good, ties go by the
 // job's id, which is drawn when it is made: this is one draw.
 func fullest(j Job, each [2]uint64) (shards, own int) {
-	in := recovery.Placement{Job: replica.JobID{1}, Layout: j.layout(), Nodes: make(map[replica.NodeName]replica.Node), Usable: make(map[replica.NodeName]bool), Copies: j.Copies}
+	in := place.Placement{Job: replica.JobID{1}, Layout: j.layout(), Nodes: make(map[replica.NodeName]replica.Node), Usable: make(map[replica.NodeName]bool), Copies: j.Copies}
 	for r := range in.Layout.Groups {
 		name := replica.NodeName(fmt.Sprintf("node-%d", r/j.RanksPerNode))
 		in.Nodes[name], in.Usable[name] = replica.Node{Name: name}, true
 		in.Ranks = append(in.Ranks, replica.Claimed{Incarnation: 1, Node: name})
 	}
-	byRank, byGroup := recovery.PlaceMirrors(in)
+	byRank, byGroup := place.Mirrors(in)
 	held := make(map[replica.NodeName]*[2]int)
 	for i, lists := range [][][]replica.NodeName{byGroup, byRank} {
 		for _, nodes := range lists {

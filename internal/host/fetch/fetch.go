@@ -12,7 +12,7 @@ import (
 	"github.com/replicad/replicad/internal/journal"
 	"github.com/replicad/replicad/internal/mover"
 	"github.com/replicad/replicad/internal/shm"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/place"
 	"github.com/replicad/replicad/replica"
 	"github.com/replicad/replicad/transfer"
 )
@@ -175,7 +175,7 @@ func (f *Parts) Donors(ctx context.Context, src replica.Source, part replica.Par
 	if f.Ask(ctx, &q) != nil {
 		return all
 	}
-	all = recovery.Donors(f.Plan, q.nodes, f.Self, f.Rank, src)
+	all = place.Donors(f.Plan, q.nodes, f.Self, f.Rank, src)
 	for _, h := range q.holders {
 		if h.Node != f.Self && !slices.Contains(all, h) {
 			all = append(all, h)

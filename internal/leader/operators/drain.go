@@ -9,7 +9,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -46,7 +46,7 @@ func (r *Room) drain(ctx context.Context, from Asker, m control.Order) {
 	}
 	d := &drain{from: from, id: m.ID, node: m.Node, ranks: map[replica.JobID][]replica.Rank{}, tried: map[replica.JobID]time.Duration{}, again: map[replica.JobID]bool{}, within: m.Patience(), until: r.owner.Now() + m.Patience()}
 	for _, job := range r.owner.Running() {
-		d.ranks[job.ID], d.again[job.ID] = recovery.RanksOn(job, m.Node), slices.Contains(job.Quarantined, m.Node)
+		d.ranks[job.ID], d.again[job.ID] = plan.RanksOn(job, m.Node), slices.Contains(job.Quarantined, m.Node)
 		if r.owner.Begins(job.ID, m.Node) { // its launcher would start what may not attach, until the job is given up
 			text := "node %s is not drained: job %s opens, and a launcher on that node starts ranks of it: ask again once the job is open"
 			from.Answer(m.ID, control.Refusal(fmt.Sprintf(text+", or end it (replicad job end %s)", m.Node, job.Name, job.Name)))
@@ -95,7 +95,7 @@ func (r *Room) Drained(ctx context.Context) {
 			if job == nil {
 				continue
 			}
-			on := recovery.RanksOn(job, d.node)
+			on := plan.RanksOn(job, d.node)
 			if len(on) == 0 && (job.Phase == replica.Open || len(d.ranks[id]) == 0 && !d.again[id]) {
 				continue
 			}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -27,7 +27,7 @@ func (r *Room) lostForGood(ctx context.Context, from Asker, m control.Order) {
 	// The outcomes come back on the goroutine that owns these counts.
 	waiting, done, refused := 0, 0, ""
 	for _, job := range r.owner.Running() {
-		if len(recovery.RanksOn(job, n.Name)) > 0 {
+		if len(plan.RanksOn(job, n.Name)) > 0 {
 			detail := "an operator says that it is lost"
 			r.owner.Fault(ctx, job.ID, replica.Fault{Epoch: job.Epoch, Kind: replica.NodeDead, Node: n.Name, NodeIncarnation: n.Incarnation, Detail: detail})
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/replicad/replicad/internal/consensus"
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -32,7 +32,7 @@ type Owner interface {
 	Running() []*replica.Job
 	Job(replica.JobID) *replica.Job
 	// Without is what would become of a running job without a node.
-	Without(replica.JobID, replica.NodeName) recovery.Survival
+	Without(replica.JobID, replica.NodeName) odds.Survival
 	// Begins reports whether a launcher on a node may be about to start ranks of a running job that nobody has run yet.
 	Begins(replica.JobID, replica.NodeName) bool
 	// Here reports whether the daemon of that life of a node is known to run.

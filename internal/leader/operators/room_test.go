@@ -10,7 +10,8 @@ import (
 	"github.com/replicad/replicad/internal/control"
 	"github.com/replicad/replicad/internal/fixture"
 	"github.com/replicad/replicad/lock"
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -51,8 +52,8 @@ func (c *cluster) Running() []*replica.Job {
 	return []*replica.Job{c.job}
 }
 
-func (c *cluster) Without(_ replica.JobID, n replica.NodeName) recovery.Survival {
-	return recovery.Survives(recovery.PlanInput{Job: c.job, Nodes: c.view.Nodes}, recovery.Loss{Nodes: []replica.NodeName{n}})[0]
+func (c *cluster) Without(_ replica.JobID, n replica.NodeName) odds.Survival {
+	return odds.Survives(plan.Input{Job: c.job, Nodes: c.view.Nodes}, odds.Loss{Nodes: []replica.NodeName{n}})[0]
 }
 
 func (c *cluster) Propose(_ context.Context, _ replica.JobID, cmd replica.Command, _ func(lock.Outcome, error)) {

@@ -1,4 +1,4 @@
-package recovery
+package plan
 
 import "github.com/replicad/replicad/replica"
 
@@ -12,24 +12,24 @@ func Made(job *replica.Job, e replica.Epoch, ranks []replica.RankReport) (newest
 	return newest
 }
 
-// furthest is the newest step that any rank was seen to have made in the epoch that was opened last. It is kept until the next one is opened:
+// Furthest is the newest step that any rank was seen to have made in the epoch that was opened last. It is kept until the next one is opened:
 // processes are replaced meanwhile, plans may fail, and what was made is lost no less.
-type furthest struct {
+type Furthest struct {
 	epoch replica.Epoch
 	step  replica.Step
 }
 
-func (f *furthest) learn(job *replica.Job, ranks []replica.RankReport) {
+func (f *Furthest) Learn(job *replica.Job, ranks []replica.RankReport) {
 	e := job.Lineage.Last().Epoch
 	if f.epoch != e {
-		*f = furthest{epoch: e}
+		*f = Furthest{epoch: e}
 	}
 	f.step = max(f.step, Made(job, e, ranks))
 }
 
 // lost is what going on from a generation costs: the steps beyond it that were made or committed, and those of them that were committed. It is
 // counted here and nowhere else. A rank that was lost with its node counts as far as that node said last.
-func (in *PlanInput) lost(g replica.Generation) (steps, committed replica.Step) {
+func (in *Input) lost(g replica.Generation) (steps, committed replica.Step) {
 	newest := max(in.Job.Position.Step, in.Job.Former)
 	committed = newest - min(newest, g.Step)
 	if in.Made.epoch == in.Job.Lineage.Last().Epoch {

@@ -1,4 +1,7 @@
-package recovery
+// Package odds answers what-ifs by the rules of recovery/plan: what a loss of nodes would cost a job, and how likely more losses are to
+// end it.
+// Plain data in, plain data out; it imports only replica and what lies beside it.
+package odds
 
 import (
 	"maps"

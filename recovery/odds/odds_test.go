@@ -1,4 +1,4 @@
-package recovery_test
+package odds_test
 
 import (
 	"fmt"
@@ -8,7 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/replicad/replicad/recovery"
+	"github.com/replicad/replicad/recovery/odds"
+	"github.com/replicad/replicad/recovery/plan"
 	"github.com/replicad/replicad/replica"
 )
 
@@ -18,8 +19,8 @@ func TestOddsAgainstEveryLoss(t *testing.T) {
 	for seed := range uint64(1_000) {
 		in := openInput(rand.New(rand.NewPCG(seed, 7)))
 		votes := votersOf(rand.New(rand.NewPCG(seed, 8)), in)
-		base := recovery.Survives(in, votes)[0]
-		odds := base.Odds()
+		base := odds.Survives(in, votes)[0]
+		counted := base.Odds()
 		holders := map[replica.NodeName]bool{}
 		for _, v := range votes.Voters {
 			holders[v] = !slices.Contains(votes.Mute, v)
@@ -31,12 +32,12 @@ func TestOddsAgainstEveryLoss(t *testing.T) {
 			}
 		}
 		names := slices.Sorted(maps.Keys(holders))
-		if want := min(3, len(names)); base.InMemory() && len(odds) != want || !base.InMemory() && len(odds) != 0 {
-			t.Fatalf("seed %d: on in memory %v, %d holders: %+v", seed, base.InMemory(), len(names), odds)
+		if want := min(3, len(names)); base.InMemory() && len(counted) != want || !base.InMemory() && len(counted) != 0 {
+			t.Fatalf("seed %d: on in memory %v, %d holders: %+v", seed, base.InMemory(), len(names), counted)
 		}
-		for _, o := range odds {
-			is := recovery.Odds{Lost: o.Lost, Of: len(names)}
-			var losses []recovery.Loss
+		for _, o := range counted {
+			is := odds.Odds{Lost: o.Lost, Of: len(names)}
+			var losses []odds.Loss
 			for set := range uint(1) << len(names) {
 				if bits.OnesCount(set) != o.Lost {
 					continue
@@ -49,7 +50,7 @@ func TestOddsAgainstEveryLoss(t *testing.T) {
 				}
 				losses = append(losses, loss)
 			}
-			for _, s := range recovery.Survives(in, losses...) {
+			for _, s := range odds.Survives(in, losses...) {
 				if is.Ways++; s.InMemory() && s.Quorate() {
 					is.Survive++
 				}
@@ -66,7 +67,7 @@ func TestOddsAgainstEveryLoss(t *testing.T) {
 }
 
 // votersOf are none to five of the nodes, some of which do not vote; a majority does.
-func votersOf(r *rand.Rand, in recovery.PlanInput) (l recovery.Loss) {
+func votersOf(r *rand.Rand, in plan.Input) (l odds.Loss) {
 	l.Voters = slices.Sorted(maps.Keys(in.Nodes))
 	r.Shuffle(len(l.Voters), func(i, j int) { l.Voters[i], l.Voters[j] = l.Voters[j], l.Voters[i] })
 	l.Voters = l.Voters[:min(len(l.Voters), []int{0, 1, 3, 5}[r.IntN(4)])]
@@ -75,9 +76,9 @@ func votersOf(r *rand.Rand, in recovery.PlanInput) (l recovery.Loss) {
 }
 
 // openInput is a job that trains, with parts on one to four of up to nine nodes, in memory that some have lost since.
-func openInput(r *rand.Rand) recovery.PlanInput {
+func openInput(r *rand.Rand) plan.Input {
 	at := replica.Generation{Epoch: 1, Step: 7}
-	in := recovery.PlanInput{Nodes: map[replica.NodeName]replica.Node{}, Reports: map[replica.NodeName]replica.NodeReport{}, Connected: map[replica.NodeName]bool{}}
+	in := plan.Input{Nodes: map[replica.NodeName]replica.Node{}, Reports: map[replica.NodeName]replica.NodeReport{}, Connected: map[replica.NodeName]bool{}}
 	in.Job = &replica.Job{ID: replica.JobID{1}, Phase: replica.Open, Lineage: replica.Lineage{{Epoch: 1}}, Epoch: 1, Committed: at, Position: replica.Position(at), Copies: 1}
 	nodes := 1 + r.IntN(9)
 	for i := range nodes {
@@ -114,8 +115,8 @@ func TestOddsOfManyNodes(t *testing.T) {
 		}
 	}
 	const pairs, triples = nodes * (nodes - 1) / 2, nodes * (nodes - 1) * (nodes - 2) / 6
-	want := []recovery.Odds{{1, nodes, nodes, nodes}, {2, nodes, pairs, pairs - nodes}, {3, nodes, triples, triples - nodes*(nodes-3)}} // the third beside a pair is any but its ends' neighbours, which make three in a row: counted once
-	if got := recovery.Survives(in, recovery.Loss{})[0].Odds(); !slices.Equal(got, want) {
+	want := []odds.Odds{{1, nodes, nodes, nodes}, {2, nodes, pairs, pairs - nodes}, {3, nodes, triples, triples - nodes*(nodes-3)}} // the third beside a pair is any but its ends' neighbours, which make three in a row: counted once
+	if got := odds.Survives(in, odds.Loss{})[0].Odds(); !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -1,4 +1,4 @@
-package recovery
+package plan
 
 import (
 	"fmt"
@@ -7,14 +7,14 @@ import (
 	"github.com/replicad/replicad/replica"
 )
 
-// listed is how many ranks a text names one by one; of more it names ranges, and at most so many of these.
-const listed = 16
+// Listed is how many ranks a text names one by one; of more it names ranges, and at most so many of these.
+const Listed = 16
 
-// rankList is ranks in rising order, for people: thousands of them too.
-type rankList []replica.Rank
+// RankList is ranks in rising order, for people: thousands of them too.
+type RankList []replica.Rank
 
-func (l rankList) String() string {
-	if len(l) <= listed {
+func (l RankList) String() string {
+	if len(l) <= Listed {
 		return fmt.Sprint([]replica.Rank(l))
 	}
 	var spans []string
@@ -23,7 +23,7 @@ func (l rankList) String() string {
 		for last+1 < len(l) && l[last+1] == l[last]+1 {
 			last++
 		}
-		if len(spans) == listed {
+		if len(spans) == Listed {
 			spans = append(spans, "...")
 			break
 		}

@@ -1,8 +1,6 @@
-package recovery
+package plan
 
 import (
-	"time"
-
 	"github.com/replicad/replicad/replica"
 )
 
@@ -32,7 +30,7 @@ var ladder = map[replica.FaultKind]Rung{
 	replica.ProcessDead: Process,
 	replica.Hang:        Process,
 	replica.BadDigest:   Process,
-	replica.Outvoted:    Process, // or elsewhere, with its node quarantined: Leader.judge
+	replica.Outvoted:    Process, // or elsewhere, with its node quarantined: judge in package recovery
 	replica.NodeDead:    Elsewhere,
 	replica.Silent:      Elsewhere,
 	replica.Health:      Elsewhere,
@@ -50,29 +48,5 @@ func FirstRung(k replica.FaultKind) Rung {
 // Next is the rung after one that failed.
 func (r Rung) Next() Rung { return min(r+1, WholeJob) }
 
-// Budget bounds how often a job is recovered without getting anywhere. What comes back after a replay is the program's or
-// the data's fault, and requeuing it would only burn machines.
-type Budget struct {
-	Recoveries int           // without a new committed step, within Window
-	Window     time.Duration // older recoveries are forgotten, up to four times the budget
-}
-
 // DoNotRequeue begins the reason of a job that ended because starting it again would only end the same way.
 const DoNotRequeue = "do not requeue: "
-
-// slowly is how many times the budget ends a job whose recoveries take so long that few of them lie within the window.
-const slowly = 4
-
-// DefaultBudget is what a Leader uses.
-func DefaultBudget() Budget { return Budget{Recoveries: 16, Window: 10 * time.Minute} }
-
-// Spent tells whether the recoveries since the committed step last rose, given by when they began and oldest first, use the budget up.
-func (b Budget) Spent(began []time.Duration, now time.Duration) bool {
-	n := 0
-	for _, at := range began {
-		if now-at <= b.Window {
-			n++
-		}
-	}
-	return n > b.Recoveries || len(began) > slowly*b.Recoveries
-}

@@ -1,4 +1,4 @@
-package recovery
+package place
 
 import (
 	"fmt"
@@ -45,7 +45,7 @@ func TestPlacementIsStable(t *testing.T) {
 			in.Layout.Groups[i] = seen[g]
 		}
 		place := func() {
-			r, g := PlaceMirrors(in)
+			r, g := Mirrors(in)
 			in.Mirrors, in.GroupMirrors = r, g
 		}
 		place()

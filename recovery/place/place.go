@@ -1,4 +1,6 @@
-package recovery
+// Package place decides which nodes hold copies of a part, and from whom a rank takes it. Copies lie far apart in failure domains, move
+// seldom, and are shared out evenly. Plain data in, plain data out: it imports only replica besides the standard library.
+package place
 
 import (
 	"slices"
@@ -22,18 +24,18 @@ type Placement struct {
 	Shuns func(part replica.Part, mirror replica.NodeName) bool
 }
 
-func minCopies(o replica.Options) int {
+func MinCopies(o replica.Options) int {
 	if o.MinCopies > 0 {
 		return o.MinCopies
 	}
 	return replica.DefaultMinCopies
 }
 
-// PlaceMirrors says which nodes mirror the private part of each rank, and the replicated part of each group that has members
+// Mirrors says which nodes mirror the private part of each rank, and the replicated part of each group that has members
 // on too few nodes, or on enough that share a failure domain while a node in another one is free. A mirror is never on a node that produces the part, in another failure domain while one is free, on a
 // node that the part's maker reaches while there is one, and stays where it is unless a better place exists. Of places that are as good it gets
 // the node with the fewest mirrors of its kind: a node needs memory for the most that any may get. Ties go by rendezvous order.
-func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
+func Mirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
 	copies := in.Copies
 	if copies < 1 {
 		copies = replica.DefaultMinCopies
@@ -48,7 +50,8 @@ func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
 		group := int(in.Layout.Groups[r])
 		groups = max(groups, group+1)
 		if c.Incarnation != 0 {
-			byRank[r] = g.place(replica.OfRank(replica.Rank(r)), []replica.NodeName{c.Node}, at(in.Mirrors, r), copies-1, further{beyond: copies - 1})
+			byRank[r] = g.place(replica.OfRank(replica.Rank(r)), []replica.NodeName{c.Node}, At(in.Mirrors, r), copies-1,
+				further{beyond: copies - 1})
 			if at := (inGroup{group, c.Node}); !member[at] {
 				member[at] = true
 				members[group] = append(members[group], c.Node)
@@ -60,7 +63,8 @@ func PlaceMirrors(in Placement) (byRank, byGroup [][]replica.NodeName) {
 	for i := range byGroup {
 		if len(members[i]) > 0 {
 			apart, harm := g.apart(members[i], copies)
-			byGroup[i] = g.place(replica.OfGroup(replica.GroupID(i)), members[i], at(in.GroupMirrors, i), copies-apart, further{copies - len(members[i]), harm})
+			byGroup[i] = g.place(replica.OfGroup(replica.GroupID(i)), members[i], At(in.GroupMirrors, i), copies-apart,
+				further{copies - len(members[i]), harm})
 		}
 	}
 	return byRank, byGroup
@@ -72,7 +76,7 @@ type inGroup struct {
 	node  replica.NodeName
 }
 
-func at(lists [][]replica.NodeName, i int) []replica.NodeName {
+func At(lists [][]replica.NodeName, i int) []replica.NodeName {
 	if i < len(lists) {
 		return lists[i]
 	}
@@ -95,7 +99,7 @@ type site struct {
 	load   int // mirrors of one kind of part that it has or gets
 }
 
-type labels [len(harms)]int32
+type labels [len(Harms)]int32
 
 func newGround(in Placement) *ground {
 	g := &ground{Placement: in, index: make(map[replica.NodeName]int), values: make(map[string]int32), misfit: make(map[replica.NodeName][]bool)}
@@ -128,8 +132,8 @@ func (g *ground) carry(nodes []replica.NodeName, more int) {
 }
 
 func (g *ground) labels(n replica.NodeName) (l labels) {
-	for i, h := range harms {
-		v := g.Nodes[n].Labels[h.label]
+	for i, h := range Harms {
+		v := g.Nodes[n].Labels[h.Label]
 		if v == "" {
 			continue
 		}
@@ -143,9 +147,9 @@ func (g *ground) labels(n replica.NodeName) (l labels) {
 
 // shared is the harm of the domains that two nodes have in common.
 func (l labels) shared(o labels) (harm int) {
-	for i, h := range harms {
+	for i, h := range Harms {
 		if l[i] != 0 && l[i] == o[i] {
-			harm += h.harm
+			harm += h.Harm
 		}
 	}
 	return harm
@@ -195,7 +199,7 @@ func (g *ground) place(part replica.Part, own, present []replica.NodeName, n int
 	if n <= 0 {
 		return nil
 	}
-	taken, weight, misfits := make([]site, len(own)), newWeigher(g.Job, part), g.misfits(own[0])
+	taken, weight, misfits := make([]site, len(own)), NewWeigher(g.Job, part), g.misfits(own[0])
 	for i, name := range own {
 		taken[i] = site{name: name, labels: g.labels(name)}
 	}
@@ -221,7 +225,7 @@ func (g *ground) place(part replica.Part, own, present []replica.NodeName, n int
 			if where >= 0 && p.cruder(&best) < 0 {
 				continue
 			}
-			if p.weight = weight.of(s.name); where < 0 || p.better(&best) {
+			if p.weight = weight.Of(s.name); where < 0 || p.better(&best) {
 				best, where = p, i
 			}
 		}
@@ -267,21 +271,21 @@ func (s *spot) cruder(o *spot) int {
 	return o.load - s.load
 }
 
-// harms are the labels that name failure domains, with the harm of sharing one: a host falls more often than a rack.
-var harms = [...]struct {
-	label string
-	harm  int
+// Harms are the labels that name failure domains, with the harm of sharing one: a host falls more often than a rack.
+var Harms = [...]struct {
+	Label string
+	Harm  int
 }{{"zone", 1}, {"rack", 2}, {"host", 4}}
 
-// weigh is the rendezvous weight of a node for a part of a job.
-func weigh(job replica.JobID, part replica.Part, node replica.NodeName) uint64 {
-	return newWeigher(job, part).of(node)
+// Weigh is the rendezvous weight of a node for a part of a job.
+func Weigh(job replica.JobID, part replica.Part, node replica.NodeName) uint64 {
+	return NewWeigher(job, part).Of(node)
 }
 
 // weigher is the 64-bit FNV-1a hash of a job and a part, ready for the names of nodes: a part is weighed for many.
 type weigher uint64
 
-func newWeigher(job replica.JobID, part replica.Part) weigher {
+func NewWeigher(job replica.JobID, part replica.Part) weigher {
 	h := weigher(14695981039346656037)
 	for _, b := range job {
 		h = h.with(b)
@@ -295,7 +299,7 @@ func newWeigher(job replica.JobID, part replica.Part) weigher {
 
 func (h weigher) with(b byte) weigher { return (h ^ weigher(b)) * 1099511628211 }
 
-func (h weigher) of(node replica.NodeName) uint64 {
+func (h weigher) Of(node replica.NodeName) uint64 {
 	for i := range len(node) {
 		h = h.with(node[i])
 	}

@@ -1,4 +1,8 @@
-package recovery
+// Package plan decides at which generation a job resumes, where each of its parts comes from, and what is waited for before. It is given the
+// job's record and the nodes' reports as one Input, and returns a verdict and a plan. Plain data in, plain data out.
+//
+// Nothing here holds a clock, a goroutine or a logger. It imports only replica and recovery/place besides the standard library.
+package plan
 
 import (
 	"cmp"
@@ -8,25 +12,26 @@ import (
 	"strings"
 	"time"
 
+	"github.com/replicad/replicad/recovery/place"
 	"github.com/replicad/replicad/replica"
 )
 
-// Plan decides at which generation a job resumes and where every part of it comes from, on sealed parts only. It returns
+// Make decides at which generation a job resumes and where every part of it comes from, on sealed parts only. It returns
 // a plan only with a Ready verdict.
-func Plan(in PlanInput) (replica.Plan, Verdict) {
-	ch, v := in.decide()
+func Make(in Input) (replica.Plan, Verdict) {
+	ch, v := in.Decide()
 	if v.Kind != Ready {
 		return replica.Plan{}, v
 	}
-	return in.write(ch), v
+	return in.Write(ch), v
 }
 
-// decide is Plan without the plan itself, which places every mirror.
-func (in *PlanInput) decide() (choice, Verdict) {
-	if v, waiting := in.waitForAcks(); waiting {
+// Decide is Make without the plan itself, which places every mirror.
+func (in *Input) Decide() (choice, Verdict) {
+	if v, waiting := in.WaitForAcks(); waiting {
 		return choice{}, v
 	}
-	if in.opens() {
+	if in.Opens() {
 		return in.decideOpening()
 	}
 	ch, v, settled := in.choose()
@@ -34,7 +39,8 @@ func (in *PlanInput) decide() (choice, Verdict) {
 		return choice{}, v
 	}
 	if ranks := in.unready(); len(ranks) > 0 {
-		v = Verdict{Kind: Wait, Why: ForRanks, Ranks: ranks, Reason: fmt.Sprintf("ranks %v are not yet claimed and at rest", rankList(ranks)), Scan: v.Scan}
+		v = Verdict{Kind: Wait, Why: ForRanks, Ranks: ranks, Reason: fmt.Sprintf("ranks %v are not yet claimed and at rest",
+			RankList(ranks)), Scan: v.Scan}
 		if in.scarce(ch) {
 			v.Scarce = ch.gen
 		}
@@ -43,17 +49,12 @@ func (in *PlanInput) decide() (choice, Verdict) {
 	return ch, Verdict{Kind: Ready, Reason: ch.reason, Scan: v.Scan}
 }
 
-// opens tells whether the job goes on from what its ranks seal in this epoch: it never ran before, or it grows.
-func (in *PlanInput) opens() bool {
-	return in.Job.Phase == replica.Opening && (len(in.Job.Lineage) == 0 || in.Job.Growth != nil)
-}
-
 // scarce tells whether memory holds some part of a choice on fewer nodes than a commit would need.
-func (in *PlanInput) scarce(ch choice) bool {
-	return slices.ContainsFunc(ch.lots, func(l lot) bool {
+func (in *Input) scarce(ch choice) bool {
+	return slices.ContainsFunc(ch.lots, func(l Lot) bool {
 		nodes := make(map[replica.NodeName]bool)
-		for _, c := range l.copies {
-			nodes[c.holder.Node] = true
+		for _, c := range l.Copies {
+			nodes[c.Holder.Node] = true
 		}
 		return len(nodes) > 0 && len(nodes) < in.Job.Copies
 	})
@@ -62,13 +63,13 @@ func (in *PlanInput) scarce(ch choice) bool {
 // Required are the nodes whose acknowledgement a plan needs: every registered one outside the fault set, the unobserved too.
 // Any of them may hold a mirror that was finished after the last commit, of which nothing is recorded. One whose memory is
 // proved lost holds nothing, and of an initial state only the ranks' nodes do: these matter for their ranks alone.
-func (in *PlanInput) Required() []replica.NodeName {
-	if in.required != nil {
-		return in.required
+func (in *Input) Required() []replica.NodeName {
+	if in.counted.required != nil {
+		return in.counted.required
 	}
-	j, runs := in.record(), make(map[replica.NodeName]bool)
+	j, runs := in.Record(), make(map[replica.NodeName]bool)
 	for r, c := range j.Ranks {
-		if !j.vacant(replica.Rank(r)) {
+		if !j.Vacant(replica.Rank(r)) {
 			runs[c.Node] = true
 		}
 	}
@@ -76,18 +77,18 @@ func (in *PlanInput) Required() []replica.NodeName {
 	for _, n := range slices.Sorted(maps.Keys(in.Nodes)) {
 		h := replica.Holder{Node: n, Incarnation: in.Nodes[n].Incarnation}
 		mayHold := len(j.Lineage) > 0 && j.Growth == nil && !slices.Contains(j.Proved, h)
-		if (runs[n] || mayHold) && !j.holderGone(h) {
+		if (runs[n] || mayHold) && !j.HolderGone(h) {
 			out = append(out, n)
 		}
 	}
-	in.required = out
+	in.counted.required = out
 	return out
 }
 
-func (in *PlanInput) waitForAcks() (Verdict, bool) {
+func (in *Input) WaitForAcks() (Verdict, bool) {
 	var missing []replica.NodeName
 	for _, n := range in.Required() {
-		if _, ok := in.answered(n); !ok {
+		if _, ok := in.Answered(n); !ok {
 			missing = append(missing, n)
 		}
 	}
@@ -99,47 +100,47 @@ func (in *PlanInput) waitForAcks() (Verdict, bool) {
 }
 
 // unready are the ranks that can't be given a plan: not claimed by a live incarnation, or not at rest under a closed epoch.
-func (in *PlanInput) unready() []replica.Rank {
+func (in *Input) unready() []replica.Rank {
 	var out []replica.Rank
 	for r := range in.Job.Ranks {
-		if rep, ok := in.rank(replica.Rank(r)); !ok || !rep.Stopped && !in.sealedInitial(rep) {
+		if rep, ok := in.Rank(replica.Rank(r)); !ok || !rep.Stopped && !in.SealedInitial(rep) {
 			out = append(out, replica.Rank(r))
 		}
 	}
 	return out
 }
 
-func (in *PlanInput) sealedInitial(rep replica.RankReport) bool {
+func (in *Input) SealedInitial(rep replica.RankReport) bool {
 	return in.Job.Phase == replica.Opening && rep.Initial == in.Job.Epoch
 }
 
-// rank is what the daemon of a rank's holder says of it, where the holder is neither lost nor silent and its process is
+// Rank is what the daemon of a rank's holder says of it, where the holder is neither lost nor silent and its process is
 // there and attached.
-func (in *PlanInput) rank(r replica.Rank) (replica.RankReport, bool) {
-	rr := in.said()[r]
-	if rr == nil || in.record().vacant(r) {
+func (in *Input) Rank(r replica.Rank) (replica.RankReport, bool) {
+	rr := in.Said()[r]
+	if rr == nil || in.Record().Vacant(r) {
 		return replica.RankReport{}, false
 	}
 	return *rr, rr.Alive && rr.Attached
 }
 
-// said is by rank what the registered life of its node says of its process.
-func (in *PlanInput) said() []*replica.RankReport {
-	if in.ranks == nil {
-		in.ranks = make([]*replica.RankReport, len(in.Job.Ranks))
+// Said is by rank what the registered life of its node says of its process.
+func (in *Input) Said() []*replica.RankReport {
+	if in.counted.ranks == nil {
+		in.counted.ranks = make([]*replica.RankReport, len(in.Job.Ranks))
 		for n := range in.Reports {
-			if rep, ok := in.current(n); ok {
-				index(in.ranks, rep, func(c replica.Claimed) bool { return c.Node == n }, in.Job.Ranks)
+			if rep, ok := in.Current(n); ok {
+				Index(in.counted.ranks, rep, func(c replica.Claimed) bool { return c.Node == n }, in.Job.Ranks)
 			}
 		}
 	}
-	return in.ranks
+	return in.counted.ranks
 }
 
 // choice is a generation with all its parts.
 type choice struct {
 	gen     replica.Generation
-	lots    []lot
+	lots    []Lot
 	reason  string
 	initial bool   // what every rank sealed as its initial state
 	resumed string // which durable generation it is, and which were passed over; empty: memory has it
@@ -147,12 +148,12 @@ type choice struct {
 
 // choose picks the generation. Memory serves at once unless it would lose a committed step; else recorded holders that are
 // not proved lost are waited for, and then the newest generation is taken that memory and disk can assemble part by part.
-func (in *PlanInput) choose() (choice, Verdict, bool) {
-	j, st := in.Job, in.stock()
-	if d, times := split(j); times > 1 {
+func (in *Input) choose() (choice, Verdict, bool) {
+	j, st := in.Job, in.Stock()
+	if d, times := Split(j); times > 1 {
 		return in.fromDurable(st, d, times)
 	}
-	g, lots, found := st.newest(in.record())
+	g, lots, found := st.Newest(in.Record())
 	if found && !j.Committed.IsZero() && g.Step >= j.Position.Step {
 		return choice{gen: g, lots: lots, reason: in.freshReason(g)}, Verdict{}, true
 	}
@@ -190,7 +191,7 @@ func (in *PlanInput) choose() (choice, Verdict, bool) {
 }
 
 // beforeGrowth says of a durable generation that nobody can load here, since the job's regions were others then, how it is gone on from.
-func (in *PlanInput) beforeGrowth() string {
+func (in *Input) beforeGrowth() string {
 	j := *in.Job
 	j.Grown = 0
 	for _, d := range in.Durable {
@@ -203,33 +204,33 @@ func (in *PlanInput) beforeGrowth() string {
 
 // diskMayServe tells whether the durable tier may hold what memory does not, by what is recorded of it: something newer than
 // memory has was written, or was being written. While that can't be read, nobody may say that it is lost.
-func (in *PlanInput) diskMayServe(inMemory replica.Generation, found bool) bool {
+func (in *Input) diskMayServe(inMemory replica.Generation, found bool) bool {
 	written := in.Job.Durable
-	if w := in.Job.Writer; w != nil && newer(w.Generation, written) < 0 {
+	if w := in.Job.Writer; w != nil && Newer(w.Generation, written) < 0 {
 		written = w.Generation
 	}
-	return !written.IsZero() && (!found || newer(written, inMemory) < 0)
+	return !written.IsZero() && (!found || Newer(written, inMemory) < 0)
 }
 
 // fromDisk is the newest durable generation that is eligible and newer than what memory has, each part from memory where
 // a healthy holder is left.
-func (in *PlanInput) fromDisk(st stock, inMemory replica.Generation, found bool) (choice, bool) {
+func (in *Input) fromDisk(st stock, inMemory replica.Generation, found bool) (choice, bool) {
 	durable := slices.Clone(in.Durable)
-	slices.SortFunc(durable, func(a, b DurableGen) int { return newer(a.Generation, b.Generation) })
+	slices.SortFunc(durable, func(a, b DurableGen) int { return Newer(a.Generation, b.Generation) })
 	for _, d := range durable {
-		if found && newer(d.Generation, inMemory) >= 0 {
+		if found && Newer(d.Generation, inMemory) >= 0 {
 			break // disk is never read for what memory has
 		}
 		if d.Bad != "" || !eligible(in.Job, d.Generation) {
 			continue
 		}
-		lots, missing := st.assemble(in.record(), d.Generation, &d)
+		lots, missing := st.assemble(in.Record(), d.Generation, &d)
 		if len(missing) > 0 {
 			continue
 		}
 		n := 0
 		for _, l := range lots {
-			if len(l.copies) == 0 {
+			if len(l.Copies) == 0 {
 				n++
 			}
 		}
@@ -242,7 +243,7 @@ func (in *PlanInput) fromDisk(st stock, inMemory replica.Generation, found bool)
 	return choice{}, false
 }
 
-func (in *PlanInput) freshReason(g replica.Generation) string {
+func (in *Input) freshReason(g replica.Generation) string {
 	if ahead := g.Step - in.Job.Position.Step; ahead > 0 {
 		return fmt.Sprintf("%v is whole in memory, %d beyond the committed step", g, ahead)
 	}
@@ -250,7 +251,7 @@ func (in *PlanInput) freshReason(g replica.Generation) string {
 }
 
 // lossReason says which parts of the committed generation memory lacks.
-func (in *PlanInput) lossReason(st stock) string {
+func (in *Input) lossReason(st stock) string {
 	j := in.Job
 	if j.Committed.IsZero() {
 		return "nothing has been committed in this life of the job"
@@ -258,9 +259,9 @@ func (in *PlanInput) lossReason(st stock) string {
 	if !eligible(j, j.Committed) {
 		return fmt.Sprintf("the committed generation %v is condemned or disputed", j.Committed)
 	}
-	_, missing := st.assemble(in.record(), j.Committed, nil)
-	names := make([]string, 0, listed+1)
-	for _, p := range missing[:min(len(missing), listed)] {
+	_, missing := st.assemble(in.Record(), j.Committed, nil)
+	names := make([]string, 0, Listed+1)
+	for _, p := range missing[:min(len(missing), Listed)] {
 		names = append(names, p.String())
 	}
 	if more := len(missing) - len(names); more > 0 {
@@ -272,15 +273,15 @@ func (in *PlanInput) lossReason(st stock) string {
 // unproved are the recorded holders (by the commit, and by placement: members and mirrors) of parts of the committed
 // generation that memory lacks, where nothing proves that they lost them: they have not answered since the fence, and
 // neither another kernel boot nor anybody's word says that their memory is gone.
-func (in *PlanInput) unproved(st stock) []replica.NodeName {
+func (in *Input) unproved(st stock) []replica.NodeName {
 	j, out := in.Job, make(map[replica.NodeName]bool)
 	if !eligible(j, j.Committed) {
 		return nil
 	}
-	_, missing := st.assemble(in.record(), j.Committed, nil)
+	_, missing := st.assemble(in.Record(), j.Committed, nil)
 	for _, part := range missing {
 		for _, h := range in.recorded(part) {
-			if _, ok := in.answered(h.Node); !ok && !slices.Contains(j.Proved, h) {
+			if _, ok := in.Answered(h.Node); !ok && !slices.Contains(j.Proved, h) {
 				out[h.Node] = true
 			}
 		}
@@ -288,9 +289,9 @@ func (in *PlanInput) unproved(st stock) []replica.NodeName {
 	return slices.Sorted(maps.Keys(out))
 }
 
-func (in *PlanInput) recorded(part replica.Part) []replica.Holder {
-	j := in.record()
-	out := slices.Clone(j.committed(part).Holders)
+func (in *Input) recorded(part replica.Part) []replica.Holder {
+	j := in.Record()
+	out := slices.Clone(j.PartRoot(part).Holders)
 	member := func(r replica.Rank) {
 		if c := j.Ranks[r]; c.Incarnation != 0 {
 			out = append(out, replica.Holder{Node: c.Node, Incarnation: c.NodeIncarnation})
@@ -303,18 +304,18 @@ func (in *PlanInput) recorded(part replica.Part) []replica.Holder {
 	}
 	if part.Kind == replica.PrivatePart {
 		member(replica.Rank(part.Index))
-		mirrors(at(j.Mirrors, int(part.Index)))
+		mirrors(place.At(j.Mirrors, int(part.Index)))
 		return out
 	}
-	for _, r := range j.membersOf(replica.GroupID(part.Index)) {
+	for _, r := range j.MembersOf(replica.GroupID(part.Index)) {
 		member(r)
 	}
-	mirrors(at(j.GroupMirrors, int(part.Index)))
+	mirrors(place.At(j.GroupMirrors, int(part.Index)))
 	return out
 }
 
 // awaited are the unproved holders whose grace has not passed, and when the last of them will have had it.
-func (in *PlanInput) awaited(st stock) (names []replica.NodeName, until time.Duration) {
+func (in *Input) awaited(st stock) (names []replica.NodeName, until time.Duration) {
 	for _, n := range in.unproved(st) {
 		since, ok := in.AwaySince[n]
 		if !ok {
@@ -328,18 +329,18 @@ func (in *PlanInput) awaited(st stock) (names []replica.NodeName, until time.Dur
 }
 
 // allAnswered tells whether no node is away: one that is might hold what was never recorded of it.
-func (in *PlanInput) allAnswered() bool {
+func (in *Input) allAnswered() bool {
 	for n, node := range in.Nodes {
 		h := replica.Holder{Node: n, Incarnation: node.Incarnation}
-		if _, ok := in.answered(n); !ok && !slices.Contains(in.Job.Proved, h) {
+		if _, ok := in.Answered(n); !ok && !slices.Contains(in.Job.Proved, h) {
 			return false
 		}
 	}
 	return true
 }
 
-// cites is a plan that names only its epoch and what it was made on.
-func (in *PlanInput) cites() replica.Plan {
+// Cites is a plan that names only its epoch and what it was made on.
+func (in *Input) Cites() replica.Plan {
 	p := replica.Plan{Epoch: in.Job.Epoch + 1, Cites: in.Job.LastIndex}
 	if in.Job.Phase == replica.Opening {
 		p.Epoch = in.Job.Epoch // Begin minted it
@@ -347,10 +348,10 @@ func (in *PlanInput) cites() replica.Plan {
 	return p
 }
 
-// write makes the plan of a choice.
-func (in *PlanInput) write(ch choice) replica.Plan {
+// Write makes the plan of a choice.
+func (in *Input) Write(ch choice) replica.Plan {
 	j := in.Job
-	p := in.cites()
+	p := in.Cites()
 	p.Generation, p.Layout, p.Ranks, p.Unvouched, p.Reason = ch.gen, j.Layout, slices.Clone(j.Ranks), unvouched(ch.lots), ch.reason+aloneIn(ch.lots)
 	if ch.initial {
 		p.Initial, p.Unvouched, p.Reason = true, false, ch.reason
@@ -360,8 +361,9 @@ func (in *PlanInput) write(ch choice) replica.Plan {
 	for _, l := range ch.lots {
 		p.Sources = append(p.Sources, in.source(l))
 	}
-	p.Mirrors, p.GroupMirrors = PlaceMirrors(Placement{Job: j.ID, Layout: j.Layout, Ranks: j.Ranks, Nodes: in.Nodes, Usable: in.usable(),
-		Copies: minCopies(j.Options), Mirrors: j.Mirrors, GroupMirrors: j.GroupMirrors, Misfit: in.Misfit})
+	p.Mirrors, p.GroupMirrors = place.Mirrors(place.Placement{Job: j.ID, Layout: j.Layout, Ranks: j.Ranks, Nodes: in.Nodes,
+		Usable: in.Usable(),
+		Copies: place.MinCopies(j.Options), Mirrors: j.Mirrors, GroupMirrors: j.GroupMirrors, Misfit: in.Misfit})
 	return p
 }
 
@@ -369,153 +371,46 @@ func (in *PlanInput) write(ch choice) replica.Plan {
 const aloneShown = 8
 
 // aloneIn says on whose word alone a choice rests; empty: on nobody's.
-func aloneIn(lots []lot) (s string) {
+func aloneIn(lots []Lot) (s string) {
 	n := 0
 	for _, l := range lots {
-		if !l.unvouched {
+		if !l.Unvouched {
 			continue
 		}
 		if n++; n > aloneShown {
 			return s + "; and others"
 		}
 		who := "no rank that produced it is left"
-		if i := slices.IndexFunc(l.copies, sealed.produced); i >= 0 {
-			who = fmt.Sprintf("rank %d alone vouches for it", l.copies[i].held.Rank)
+		if i := slices.IndexFunc(l.Copies, Sealed.produced); i >= 0 {
+			who = fmt.Sprintf("rank %d alone vouches for it", l.Copies[i].Held.Rank)
 		}
-		s += fmt.Sprintf("; UNVOUCHED: %v: %s", l.part, who)
+		s += fmt.Sprintf("; UNVOUCHED: %v: %s", l.Part, who)
 	}
 	return s
 }
 
-func (in *PlanInput) source(l lot) replica.Source {
-	s := replica.Source{Part: l.part, Root: l.root, Tier: replica.Disk}
-	if len(l.copies) > 0 {
+func (in *Input) source(l Lot) replica.Source {
+	s := replica.Source{Part: l.Part, Root: l.root, Tier: replica.Disk}
+	if len(l.Copies) > 0 {
 		s.Tier = replica.PeerRAM
 	}
 	own, named := make(map[replica.Rank]bool), make(map[replica.Holder]bool) // ranks whose node has it in their own arena
-	for _, c := range l.copies {
-		if !named[c.holder] {
-			named[c.holder] = true
-			s.Holders = append(s.Holders, c.holder)
+	for _, c := range l.Copies {
+		if !named[c.Holder] {
+			named[c.Holder] = true
+			s.Holders = append(s.Holders, c.Holder)
 		}
-		if r := c.held.Rank; !c.held.Mirror && int(r) < len(in.Job.Ranks) && in.Job.Ranks[r].Node == c.holder.Node {
+		if r := c.Held.Rank; !c.Held.Mirror && int(r) < len(in.Job.Ranks) && in.Job.Ranks[r].Node == c.Holder.Node {
 			own[r] = true
 		}
 	}
 	slices.SortFunc(s.Holders, func(a, b replica.Holder) int { return cmp.Compare(a.Node, b.Node) })
-	loaders := []replica.Rank{replica.Rank(l.part.Index)}
-	if l.part.Kind == replica.ReplicatedPart {
-		loaders = in.record().membersOf(replica.GroupID(l.part.Index))
+	loaders := []replica.Rank{replica.Rank(l.Part.Index)}
+	if l.Part.Kind == replica.ReplicatedPart {
+		loaders = in.Record().MembersOf(replica.GroupID(l.Part.Index))
 	}
 	if !slices.ContainsFunc(loaders, func(r replica.Rank) bool { return !own[r] }) {
 		s.Tier = replica.OwnRAM
 	}
 	return s
-}
-
-// decideOpening decides on the first epoch, for which exactly (p, init) is eligible, or on that of a growth, for which exactly (p, step) is.
-func (in *PlanInput) decideOpening() (choice, Verdict) {
-	var waiting []replica.Rank
-	for r := range in.Job.Ranks {
-		if rep, ok := in.rank(replica.Rank(r)); !ok || !in.sealedInitial(rep) {
-			waiting = append(waiting, replica.Rank(r))
-		}
-	}
-	if len(waiting) > 0 {
-		return choice{}, Verdict{Kind: Wait, Why: ForRanks, Ranks: waiting, Reason: fmt.Sprintf("ranks %v have not sealed %s", rankList(waiting), in.sealing())}
-	}
-	step, differ := in.begins()
-	if differ != "" {
-		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: DoNotRequeue + differ}
-	}
-	init := replica.Generation{Epoch: in.Job.Epoch, Step: step}
-	st := in.stock()
-	if d := st.disputed(in.Job, init); d != nil {
-		return choice{}, Verdict{Kind: Stuck, Final: true, Reason: d.String(), dispute: d}
-	}
-	lots, missing := st.assemble(in.record(), init, nil)
-	if len(missing) > 0 {
-		return choice{}, in.unmade(missing[0], len(st[init][missing[0]]) == 0)
-	}
-	reason := "opening: the initial state that every rank sealed"
-	if step > 0 {
-		reason += fmt.Sprintf(", of step %d", step)
-	}
-	if from := in.Job.From; from != nil {
-		reason = fmt.Sprintf("opening: %v, as every rank has loaded and sealed it", from)
-	}
-	if in.Job.Growth != nil {
-		reason = fmt.Sprintf("growth: step %d, which every rank sealed with its new regions", init.Step)
-	}
-	return choice{gen: init, lots: lots, reason: reason, initial: true}, Verdict{Kind: Ready, Reason: reason}
-}
-
-// begins is the step of what the ranks of a job that opens have sealed, or why there is none: where nothing says at which step the job begins, its ranks do, by a state of
-// their own.
-func (in *PlanInput) begins() (step replica.Step, differ string) {
-	switch {
-	case in.Job.Growth != nil:
-		return in.Job.Growth.Step, ""
-	case in.Job.From != nil:
-		return in.Job.Start(), ""
-	}
-	first := -1
-	for r := range in.Job.Ranks {
-		rep, ok := in.rank(replica.Rank(r))
-		if !ok || rep.Live.Epoch() != in.Job.Epoch { // one that takes the state from another rank
-			continue
-		}
-		switch sealed := rep.Live.Step(); {
-		case first < 0:
-			first, step = r, sealed
-		case sealed != step:
-			return 0, fmt.Sprintf("rank %d begins at step %d, rank %d at step %d: what the program loads by itself must be of one step on all ranks (session.resume(otherwise=...))", first, step, r, sealed)
-		}
-	}
-	return step, ""
-}
-
-// unmade is the verdict on a part that is missing where each rank has sealed what it was to.
-func (in *PlanInput) unmade(part replica.Part, nobodys bool) Verdict {
-	if nobodys && part.Kind == replica.PrivatePart && in.Job.Growth == nil {
-		return Verdict{Kind: Stuck, Final: true, Reason: DoNotRequeue + fmt.Sprintf("rank %d has sealed what is its own of another step than the job begins at: a rank that calls rp_seal_own says that step too (rp_begin_at)", part.Index)}
-	}
-	if nobodys && part.Kind == replica.ReplicatedPart && in.Job.Growth == nil {
-		return Verdict{Kind: Stuck, Final: true, Reason: DoNotRequeue + fmt.Sprintf("nobody makes the initial state of %v: each of its ranks takes it from another one (rp_seal_own): have one of them call rp_seal_initial", part)}
-	}
-	return Verdict{Kind: Wait, Why: ForRanks, Reason: fmt.Sprintf("%v of the initial state is not reported yet", part)}
-}
-
-// sealing is what the ranks of a job that opens seal.
-func (in *PlanInput) sealing() string {
-	if in.Job.Growth != nil {
-		return fmt.Sprintf("step %d with their new regions", in.Job.Growth.Step)
-	}
-	return "their initial state"
-}
-
-// disputed finds a part of g that its producers sealed under different roots.
-func (st stock) disputed(j *replica.Job, g replica.Generation) *dispute {
-	for _, p := range parts(j.Layout) {
-		copies := st[g][p]
-		if len(copies) == 0 {
-			continue
-		}
-		if _, _, ok := agreedRoot(j, p, copies); ok {
-			continue
-		}
-		speaking := speakers(copies)
-		first := speaking[0]
-		other := slices.IndexFunc(speaking, func(s sealed) bool { return s.held.Root != first.held.Root })
-		return &dispute{part: p, gen: g, between: [2]sealed{first, speaking[other]}, roots: st.roots(g, p)}
-	}
-	return nil
-}
-
-func (st stock) roots(g replica.Generation, p replica.Part) string {
-	var out []string
-	for _, c := range st[g][p] {
-		out = append(out, fmt.Sprintf("rank %d on %s: %v", c.held.Rank, c.holder.Node, c.held.Root))
-	}
-	return strings.Join(out, ", ")
 }

@@ -1,4 +1,4 @@
-package recovery
+package place
 
 import (
 	"cmp"
@@ -17,13 +17,13 @@ func Donors(plan *replica.Plan, nodes map[replica.NodeName]replica.Node, to repl
 			asked[h.Node]++
 		}
 	}
-	w := newWeigher(replica.JobID{}, src.Part).with(byte(rank)).with(byte(rank >> 8)).with(byte(rank >> 16))
+	w := NewWeigher(replica.JobID{}, src.Part).with(byte(rank)).with(byte(rank >> 8)).with(byte(rank >> 16))
 	out := slices.Clone(src.Holders)
 	slices.SortFunc(out, func(a, b replica.Holder) int {
 		return cmp.Or(
 			cmp.Compare(nearness(nodes, to, b.Node), nearness(nodes, to, a.Node)),
 			cmp.Compare(asked[a.Node], asked[b.Node]),
-			cmp.Compare(w.of(b.Node), w.of(a.Node)),
+			cmp.Compare(w.Of(b.Node), w.Of(a.Node)),
 			cmp.Compare(a.Node, b.Node))
 	})
 	return out
@@ -32,11 +32,11 @@ func Donors(plan *replica.Plan, nodes map[replica.NodeName]replica.Node, to repl
 // nearness is greater the smaller the failure domain that two nodes share; 0: none.
 func nearness(nodes map[replica.NodeName]replica.Node, a, b replica.NodeName) (near int) {
 	if a == b {
-		return 1 << len(harms)
+		return 1 << len(Harms)
 	}
-	for _, h := range harms {
-		if v := nodes[a].Labels[h.label]; v != "" && v == nodes[b].Labels[h.label] {
-			near = max(near, h.harm)
+	for _, h := range Harms {
+		if v := nodes[a].Labels[h.Label]; v != "" && v == nodes[b].Labels[h.Label] {
+			near = max(near, h.Harm)
 		}
 	}
 	return near

@@ -1,4 +1,4 @@
-package recovery
+package plan
 
 import (
 	"strings"
@@ -19,12 +19,12 @@ func TestResumedText(t *testing.T) {
 		"step 2180 of file:///b/lm (2 min old, 35 MiB, 0.4 s); passed over step 2210: its marker; step 2202: group-0.safetensors, chunk 9: digest differs": {
 			at(2, 2202, "", "group-0.safetensors, chunk 9: digest differs"), at(2, 2210, "", "its marker")},
 	} {
-		in := PlanInput{Durable: append(others, chosen)}
+		in := Input{Durable: append(others, chosen)}
 		if got := in.resumedText(chosen); got != want {
 			t.Errorf("says %q, want %q", got, want)
 		}
 	}
-	in := PlanInput{Durable: []DurableGen{chosen}}
+	in := Input{Durable: []DurableGen{chosen}}
 	for i := range 100 {
 		in.Durable = append(in.Durable, at(2, replica.Step(3000+i), "", "group-0.safetensors, chunk 9:\ndigest differs"))
 	}
@@ -34,7 +34,7 @@ func TestResumedText(t *testing.T) {
 	if got := in.resumedText(at(2, 7, "", "")); !strings.HasPrefix(got, "step 7 of the durable tier; passed over ") {
 		t.Errorf("says %q", got)
 	}
-	in = PlanInput{}
+	in = Input{}
 	if got := in.wrongWith(); got != "" {
 		t.Errorf("of an empty tier: %q", got)
 	}
@@ -51,13 +51,13 @@ func TestBadGenerationsAreNotPlannedTo(t *testing.T) {
 		g := replica.Generation{Epoch: 1, Step: step}
 		return DurableGen{Generation: g, Position: replica.Position(g), Bad: bad, Parts: map[replica.Part]replica.Digest{replica.OfGroup(0): {1}, replica.OfRank(0): {2}}}
 	}
-	in := PlanInput{Job: job, Durable: []DurableGen{gen(20, "chunk 9: digest differs"), gen(10, "")}}
-	ch, ok := in.fromDisk(in.stock(), replica.Generation{}, false)
+	in := Input{Job: job, Durable: []DurableGen{gen(20, "chunk 9: digest differs"), gen(10, "")}}
+	ch, ok := in.fromDisk(in.Stock(), replica.Generation{}, false)
 	if !ok || ch.gen.Step != 10 || ch.resumed != "step 10 of the durable tier; passed over step 20: chunk 9: digest differs" {
 		t.Errorf("chooses %+v, %v", ch, ok)
 	}
-	in = PlanInput{Job: job, Durable: in.Durable[:1]}
-	if ch, ok := in.fromDisk(in.stock(), replica.Generation{}, false); ok {
+	in = Input{Job: job, Durable: in.Durable[:1]}
+	if ch, ok := in.fromDisk(in.Stock(), replica.Generation{}, false); ok {
 		t.Errorf("chooses %+v", ch)
 	}
 }

@@ -1,4 +1,4 @@
-package recovery
+package plan
 
 import (
 	"cmp"
@@ -33,7 +33,7 @@ func unusable(durable []DurableGen, from *DurableGen) (list []string) {
 }
 
 // resumedText says which durable generation a plan goes on from, and what it passes over.
-func (in *PlanInput) resumedText(d DurableGen) string {
+func (in *Input) resumedText(d DurableGen) string {
 	text := cmp.Or(d.Says, fmt.Sprintf("step %d of the durable tier", d.Position.Step))
 	const over = "; passed over "
 	if bad := unusable(in.Durable, &d); len(bad) > 0 {
@@ -44,7 +44,7 @@ func (in *PlanInput) resumedText(d DurableGen) string {
 }
 
 // wrongWith says what is wrong with the generations that the durable tier has, where none can be used; empty: it has none.
-func (in *PlanInput) wrongWith() string {
+func (in *Input) wrongWith() string {
 	bad := unusable(in.Durable, nil)
 	if len(bad) == 0 {
 		return ""
