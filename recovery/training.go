@@ -61,7 +61,7 @@ func (l *Leader) hang(in *plan.Input) {
 	if len(halted) > 0 {
 		behind, detail = halted, "its process is stopped by a signal, and the others wait for it"
 	} else if len(behind) == trains && trains > 1 {
-		detail = "so do all ranks: nobody can be named"
+		detail = "so do all ranks: nobody can be named; who waits for the commit of the newest step calls session.commit(), or rp_seal_step"
 	}
 	for _, rep := range behind {
 		kn.learnFault(replica.Fault{Epoch: kn.job.Epoch, Kind: Waits[AwaitStep].fault, Rank: rep.Rank, Incarnation: rep.Incarnation,

@@ -1258,8 +1258,8 @@ class Session:
 
     @property
     def committed(self) -> int:
-        """The step that the whole job would go back to now. Not each step is committed: to wait for the one that you are at, call
-        :meth:`commit`."""
+        """The step that the whole job would go back to now. Not each step is committed, so a loop that waits here may never end:
+        :meth:`commit` has the step that you are at committed, and waits for that."""
         return self._rank.committed
 
     def explain(self) -> Explanation:
