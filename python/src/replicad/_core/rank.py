@@ -23,24 +23,20 @@ import contextlib
 import ctypes as c
 import json
 import os
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from ..errors import Corrupt, Error, Fenced, Gone, Invalid, Timeout
+from ..errors import Error, Fenced, Gone, Invalid, Timeout
 from . import joining, preloading
 from . import native as n
 from .handle import RETRY, SLICE
 from .region import Region
-from .rendezvous import Rendezvous
-from .threads import ANSWER, help_copy, helpers, watch, work
+from .rendezvous import Gathering
+from .threads import ANSWER, Threads, helpers
 from .waiting import astray, wait_rank
-
-if TYPE_CHECKING:
-    from .gathering import Gathering
 
 __all__ = ["Order", "Rank", "Stats"]
 
@@ -81,7 +77,7 @@ class Stats:
     reconnects: int
 
 
-class Rank(Rendezvous):
+class Rank(Threads):
     """A handle of the C client.
 
     Calls of the training thread are serialised by a lock, so a rendezvous may be asked from another thread. Two threads belong to
@@ -90,27 +86,13 @@ class Rank(Rendezvous):
     """
 
     def __init__(self, handle: c.c_void_p, pid: int, number: int, world: int, group: int | None) -> None:
-        super().__init__(handle, pid)
-        self.number, self.world, self.group = number, world, group  #: which rank, of how many, in which replica group (None: not named yet)
+        super().__init__(handle, pid, number)
+        self.world, self.group = world, group  #: the ranks, and its replica group (None: not named yet)
         self.groups: tuple[int, ...] | None = None  #: the replica group of every rank, where the launcher said it
         self.auto = False  #: whether the ranks name their groups
-        self.launched = True  #: whether a launcher of replicad, or its agent beside torchrun, says when the daemon is gone
-        self._armed = c.c_int()
         self._keep: list[Any] = []
-        self._wake = threading.Event()
-        self._quit = threading.Event()
-        self.threads: list[threading.Thread] = []  #: those that end with the rank
-        self._fence = threading.Event()
-        self._on_fence: list[Callable[[], None]] = []
-        self.stage: Callable[[int], None] | None = None  #: brings a step to where it is copied from: the session's
-        self.stage_lock = threading.Lock()  #: held while that runs: the worker, or the training thread, and nobody loads meanwhile
-        self.before_capture: Callable[[int], None] | None = None  #: called with the step that is to be copied; replicad.testing breaks things here
-        self._capture_error: Exception | None = None  # what it raised, for the training thread
-        self.judge: Callable[[str], Exception | None] = Corrupt  #: what to raise of a copy that has not what :meth:`expect` was told; None: nothing
         self._registered = 0  # bytes
         self._lacking = 0  # steps whose private part was not copied
-        self._arming = 0  # the step whose capture was armed last
-        self._later = 0  # the step that the worker is to be told of though no capture may be armed: its private part was left for later
         self._frozen = False
         self._paused = 0.0  # until then it may stand still
         self._kept: list[object] = []
@@ -240,12 +222,7 @@ class Rank(Rendezvous):
         if timeout is None:
             timeout = ATTACH + self._registered / RESERVED
         self._wait("attach", lambda ns: self._lib.rp_attach(self._h, ns, c.byref(self._text)), timeout)
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._wake.set()  # the worker maps the arena's pages, while the state is on its way
-        for target, name in ((work, "replicad-worker"), (watch, "replicad-watcher"), *[(help_copy, "replicad-helper")] * more):
-            t = threading.Thread(target=target, args=(self,), name=name, daemon=True)
-            t.start()
-            self.threads.append(t)
+        self._start(more)
 
     def join(self, timeout: float | None = None, beside: bool = False) -> Order:
         """Stops the rank and waits for the next order: first of all, after every :class:`Fenced`, and after
@@ -526,11 +503,6 @@ class Rank(Rendezvous):
         return self._stop is not None
 
     @property
-    def fenced(self) -> bool:
-        """Whether the rank's epoch is closed. Any thread may ask; it reads one word."""
-        return self._pid == os.getpid() and bool(self._lib.rp_fenced(self._h))
-
-    @property
     def committed(self) -> int:
         """The step last committed. Any thread may ask."""
         return int(self._lib.rp_committed(self._handle()))
@@ -565,25 +537,6 @@ class Rank(Rendezvous):
     def drop(self) -> None:
         """Lets go of what :meth:`keep` holds."""
         self._kept.clear()
-
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _look_at_fence(self) -> None:
-        if self.fenced:
-            self._cut(lambda: self.fenced)  # asked again: a join may have gone on to the next epoch meanwhile
-
-    def _nudge(self) -> None:
-        if self._stop is not None and self.fenced and not self._fence.is_set():
-            os.eventfd_write(self._stop, 1)
-
-    def _cut(self, still: Callable[[], bool] = lambda: True) -> None:
-        with self._fence_lock:
-            if self._fence.is_set() or not still():
-                return
-            self._fence.set()
-            calls, self._on_fence = self._on_fence, []
-        for call in calls:
-            call()
 
 
 def _table(regions: Iterable[Region]) -> tuple[Any, list[Any], int]:

@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..session import Session
-    from .check import Train
 
+#: A generator function: it trains up to the step that it is given. After each step it yields what it wants
+#: compared (losses, samples), by name.
+Train = Callable[[int], Iterator[Mapping[str, Any]]]
 #: Whether this is a process of check_resume's, or of another check's.
 running = False
 
