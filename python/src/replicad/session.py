@@ -26,7 +26,7 @@ from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
 from ._core.region import Region
 from ._core.remarks import Remarks
-from ._torch import conversion, device, groups, later, loaders, unwind
+from ._torch import begun, conversion, device, groups, later, loaders, unwind
 from ._torch.broadcasts import Broadcasts
 from ._torch.declared import Declared
 from ._torch.derived import Derived
@@ -500,8 +500,6 @@ class Session(Stepped):
             if self._declared and order.rank == 0:
                 log.warning("replicad: was, fresh and dropped change nothing, as the job did not begin from a generation (replicad run --from URL): leave them out")
             return None, True
-        from ._torch import begun
-
         leads = origin.get("seals", order.rank) == order.rank
         try:
             with begun.opened(origin) as source:

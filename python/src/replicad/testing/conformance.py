@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._core.waiting import place
+from .. import inprocess
+from .._core import waiting
 from . import recorder, trainee
 from .faults import Injected
 from .trainee import digest, load
@@ -399,7 +400,7 @@ def main() -> None:
     folder, module, file, name, how, control, *arguments = sys.argv[1:]
     sys.argv, trainee.running = [file, *arguments], True
     plan = [Break(*b) for b in json.loads(Path(folder, "plan.json").read_text())]
-    rank, world = (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if how == "plain" else place()
+    rank, world = (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if how == "plain" else waiting.place()
     sys.path.insert(0, os.path.dirname(file))
     import torch
 
@@ -419,8 +420,6 @@ def main() -> None:
         subject.train()
 
     if how == "raise":
-        from .. import inprocess
-
         inprocess.wrap(lambda: subject.session)(train)()  # an adapter may make it in there
     else:
         train()
