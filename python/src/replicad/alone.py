@@ -145,7 +145,7 @@ class Alone(Stepped):
 
     def close(self) -> None:
         """There is nothing to end."""
-        self._closed = True
+        self._life.closed = True
 
     def _failed(self, err: BaseException) -> None:
         pass

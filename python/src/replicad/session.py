@@ -86,7 +86,7 @@ def _at_end() -> None:
     """The last but who was there before. A session that stays leaves; of another one it says why the job goes on. A program that an exception has ended says so itself."""
     if hasattr(sys, "last_value"):
         return
-    if (session := current()) is None or session._closed or session._life.left or session._pid != os.getpid() or session._at < 0:
+    if (session := current()) is None or session._life.closed or session._life.left or session._pid != os.getpid() or session._at < 0:
         return
     if session._life.behind:
         behind.ends(session)
@@ -169,7 +169,7 @@ class Session(Stepped):
         derived: Mapping[str, Callable[[], object]] | None = None,
         connection: Rank | None = None,
     ) -> None:
-        if (other := current()) is not None and not other._closed and other._pid == os.getpid():
+        if (other := current()) is not None and not other._life.closed and other._pid == os.getpid():
             raise SessionState("a session is open in this process already: call close() on it first, as one rank has one session")
         super().__init__()
         self._rebound = False  # since the last resume
@@ -322,7 +322,7 @@ class Session(Stepped):
     def _inside_of_a_step(self, optimizer: Any) -> None:
         if self._life.inside is not None or self._pid != os.getpid():
             return
-        if self._life.resumed.is_set() and not (self._closed or self._life.over) and self._torn <= self._at:
+        if self._life.resumed.is_set() and not (self._life.closed or self._life.over) and self._torn <= self._at:
             raise SessionState(
                 f"{type(optimizer).__name__}.step() outside of `with session.step()`: the copy of step {self._at} may be under way, and would have a part of this update. "
                 "Call step() of every registered optimizer inside of the block, or between session.step_begin() and session.step_end()"
@@ -1032,7 +1032,7 @@ class Session(Stepped):
 
     def _failed(self, err: BaseException) -> None:
         """Tells the daemon of an exception that this program or its block ends by, unless it has heard, or the exception came of a peer's end."""
-        if self._closed or self._life.left or self._pid != os.getpid() or not self._rank.attached or not isinstance(err, Exception):
+        if self._life.closed or self._life.left or self._pid != os.getpid() or not self._rank.attached or not isinstance(err, Exception):
             return
         self._held.tear(err)
         self._tell_late()
@@ -1043,7 +1043,7 @@ class Session(Stepped):
 
     def _ending(self) -> None:
         """Tells the daemon, once, that this program is on its way out: what it still does (exit handlers, a last upload) is no hang."""
-        if self._closed or self._ends or self._life.left or self._pid != os.getpid() or not self._rank.attached:
+        if self._life.closed or self._ends or self._life.left or self._pid != os.getpid() or not self._rank.attached:
             return
         self._ends = True
         with contextlib.suppress(Error):
@@ -1072,7 +1072,7 @@ class Session(Stepped):
 
     def close(self) -> None:
         """Ends the session. The daemon keeps the state: a rank that didn't leave is missed, and started again, which is logged."""
-        if not self._closed and self._pid == os.getpid():
+        if not self._life.closed and self._pid == os.getpid():
             if self._at >= 0 and not self._life.left and sys.exc_info()[0] is None and not self._rank.fenced:
                 self.leave() if self._life.behind else log.error(
                     "replicad: session.close() at step %d without session.leave(): this rank is missed when its program ends, and started again, "
@@ -1081,7 +1081,7 @@ class Session(Stepped):
                 )
             self._abandon()
             self._ending()
-            self._closed = True
+            self._life.closed = True
             rng.session_devices = None
             if self._unwinder is not None:
                 self._unwinder.end()
@@ -1098,11 +1098,11 @@ class Session(Stepped):
                 latest.session = None
 
     def __repr__(self) -> str:
-        where = "closed" if self._closed else "before resume" if self._at < 0 else f"at step {self._at}"
+        where = "closed" if self._life.closed else "before resume" if self._at < 0 else f"at step {self._at}"
         return f"<replicad.Session of rank {self._rank.number} of {self._rank.world}, {where}>"
 
     def _check(self) -> None:
-        self._rank._handle()  # another process, or closed
+        self._rank.handle()  # another process, or closed
 
     # -- what is known --------------------------------------------------------------------------------------------------
 

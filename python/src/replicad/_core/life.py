@@ -16,6 +16,7 @@ class Life:
     def __init__(self) -> None:
         self.resumed = threading.Event()  #: an epoch is open for the training thread
         self.left = False  #: the rank has said that it is done
+        self.closed = False  #: the session is closed
         self.behind = 0.0  #: for so many seconds its program may do what follows the last step (:mod:`replicad._core.behind`); 0: it makes steps
         self.inside: object = None  #: the step that is open: none, or a mark of its own
         self.entering = False  #: a step begins, or what it changed is being looked at

@@ -400,7 +400,10 @@ def main() -> None:
     folder, module, file, name, how, control, *arguments = sys.argv[1:]
     sys.argv, trainee.running = [file, *arguments], True
     plan = [Break(*b) for b in json.loads(Path(folder, "plan.json").read_text())]
-    rank, world = (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if how == "plain" else waiting.place()
+    if how == "plain":
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    else:
+        rank, world = waiting.place()
     sys.path.insert(0, os.path.dirname(file))
     import torch
 
