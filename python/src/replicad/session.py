@@ -26,6 +26,7 @@ from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
 from ._core.region import Region
 from ._core.remarks import Remarks
+from ._core.reports import Reports
 from ._torch import begun, conversion, device, groups, later, loaders, unwind
 from ._torch.broadcasts import Broadcasts
 from ._torch.declared import Declared
@@ -51,8 +52,8 @@ from ._torch.tensors import some
 from ._torch.trained import Trained
 from ._torch.trees import differences
 from ._torch.watch import Watch
-from ._torch.wrappers import reshard, taken_down
-from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Refused, RegroupNeeded, SessionState, StaleProcessGroup, StaleProgram, Timeout
+from ._torch.wrappers import reshard, stale, taken_down
+from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Refused, RegroupNeeded, SessionState, StaleProgram, Timeout
 
 __all__ = ["Resumed", "Session"]
 
@@ -64,10 +65,6 @@ SEAL, SLOWEST = 30.0, 32 << 20
 SAVING = 86400.0
 #: So many steps after a recovery a new process says what a restart would lack.
 SAID = 8
-#: For so many seconds a resume waits to be told which durable generation it is of.
-TOLD = 5.0
-#: How many seconds a program may be on its way out, beyond what any survivor has, before it counts as one that hangs.
-ENDING = 30.0
 
 
 def current() -> Session | None:
@@ -78,7 +75,7 @@ def current() -> Session | None:
 def _on_its_way_out() -> None:
     """The first exit handler to run, of those that were there before the session: the others may take their time."""
     if (session := current()) is not None and not session._life.behind:
-        session._ending()
+        session._reports.ending()
 
 
 @atexit.register
@@ -101,7 +98,7 @@ def _ended_by(err: BaseException) -> None:
     """Tells the daemon of the exception that ends this program."""
     if (session := current()) is not None:
         session._failed(err)
-        session._ending()
+        session._reports.ending()
 
 
 ending.say_before_the_end(_ended_by)
@@ -177,8 +174,6 @@ class Session(Stepped):
         self._carried = Carried(())
         self._torn = -1  # the step that was begun and not ended
         self._say_at: int | None = 0  # after which step it is said what a restart would lack; None: it was
-        self._ends = False  # the daemon was told
-        self._untold = ""  # why, where the daemon was not told
         self._offloaded: Offload | None = None
         self._unwinder: unwind.Unwinder | None = None
         self._fresh = False
@@ -202,6 +197,7 @@ class Session(Stepped):
         self._watch.keep(kept.shared, kept.objects, kept.trained)
         there = connection or connections.opened()
         self._rank = there or Rank.open()
+        self._reports = Reports(self._rank, self._life)
         try:
             self._orders = Orders(self._rank)
             if recipe := self._rank.recipe():
@@ -295,7 +291,7 @@ class Session(Stepped):
         if self._at >= 0 and not self._life.over and self._pid == os.getpid() and not (self._staging.on_device and device.capturing()):  # to capture a graph is no step's forward
             self._present("a forward")
             if taken_down(module):
-                raise self._stale("a forward: the model's DistributedDataParallel")
+                raise stale("a forward: the model's DistributedDataParallel")
             self._broadcasts.forward(self._objects.models, module)
             if training := module.training and torch.is_grad_enabled():
                 self._kept.loaded.check(self._at, "the first forward", self._watch.say)
@@ -394,7 +390,7 @@ class Session(Stepped):
         self._ungrouped()
         self._unmoved()
         self._replacing.asks(self._objects, replace)
-        self._tell_late()
+        self._reports.late()
         self._life.stops()
         if not self._rank.attached:
             self._attach()
@@ -402,6 +398,18 @@ class Session(Stepped):
             self._settle()
         self._loop.ended = self._grows = None
         self._watch.reset()
+        order, own = self._in_place(timeout, otherwise)
+        resumed = self._goes_on(order, own)
+        self._life.resume = resumed
+        self._told_of.resumed(resumed)
+        return resumed
+
+    def _in_place(
+        self,
+        timeout: float | None,
+        otherwise: Callable[[], int] | None,
+    ) -> tuple[Order, dict[str, Any]]:
+        """Carries out orders until one of them is ready. It returns that, and what is the rank's own."""
         while True:
             try:
                 order = self._order(timeout)
@@ -425,10 +433,11 @@ class Session(Stepped):
                     self._trained.refreeze()
                 self._objects.drop_gradients()
                 self._modes = self._modes or self._objects.modes()
-                self._objects.set_modes(self._modes)  # a restart may be raised in an evaluation, before the first step too
+                # A restart may be raised in an evaluation, before the first step too.
+                self._objects.set_modes(self._modes)
                 self.reached("resume", order.step)
                 self._rank.ready(timeout)
-                break
+                return order, own
             except RegroupNeeded:
                 raise  # nothing is fenced, and no order will come before all have met again
             except Fenced as err:
@@ -437,16 +446,19 @@ class Session(Stepped):
                 self._rank.fail(str(err))
                 further = err
             except Mismatch as err:
-                self._tell(str(err))
+                self._reports.fault(str(err))
                 raise
             if self._rank.met is not None:  # who was lost took part in the groups that are made already
-                raise RegroupNeeded(
-                    "the epoch that the ranks had gathered for was closed before it was opened, and all ranks gather again: let this end the process, or the block"
-                ) from further
+                why = "the epoch that the ranks had gathered for was closed before it was opened"
+                raise RegroupNeeded(f"{why}, and all ranks gather again: let this end the process, or the block") from further
             # a further fault: another order will come
+
+    def _goes_on(self, order: Order, own: dict[str, Any]) -> Resumed:
+        """The state of an order is in place, and its epoch is open: training goes on from there."""
         source = ("from" if self._begun else "otherwise" if self._otherwise else "fresh") if self._fresh else order.source
         first, self._at = self._at < 0, order.step
-        self._fresh, self._torn, self._rebound, self._ends = False, -1, False, False
+        self._fresh, self._torn, self._rebound = False, -1, False
+        self._reports.resumed()
         self._kept.live.begin()
         self._kept.alarm.reset()
         self._carried = Carried(())
@@ -463,7 +475,7 @@ class Session(Stepped):
             self._replacing.say(self._objects, self._kept.lacking.scheduled, self._rank.number, first and source != "otherwise", self._watch.rates.by_hand)
             for text in conversion.rounded(self._staging.converted):
                 log.warning("replicad: step %d: %s", order.step, text)
-        told = self._begun if source == "from" else self._told(source)
+        told = self._begun if source == "from" else self._orders.origin(source)
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d%s", order.rank, order.world, order.step, source, order.epoch, told and f": {told}")
         self.order = order
         self._remarks.back(order.step)
@@ -482,9 +494,7 @@ class Session(Stepped):
         if self._unwinder is None:
             self._unwinder = unwind.Unwinder(self)
             self._unwinder.start()
-        self._life.resume = resumed = Resumed(order, source, told=told)
-        self._told_of.resumed(resumed)
-        return resumed
+        return Resumed(order, source, told=told)
 
     def _begin(self, order: Order, otherwise: Callable[[], int] | None) -> tuple[dict[str, Any] | None, bool]:
         """Loads the initial state from the generation that the job was told to begin from, or otherwise, if it was. It returns what is the rank's own, where it comes from it, and
@@ -519,15 +529,6 @@ class Session(Stepped):
         if (inexact or declared) and order.rank == 0:
             log.warning("replicad: this run begins from %s; all else is as it was there", self._begun)
         return own, leads
-
-    def _told(self, source: str) -> str:
-        """What launchers print of the durable generation that the job goes on from. The step does not hang on it: without an answer it is not said."""
-        if source != "durable":
-            return ""
-        try:
-            return self._rank.resumed(TOLD)
-        except Error as err:
-            return f"({err})"
 
     def _order(self, timeout: float | None) -> Order:
         try:
@@ -566,7 +567,7 @@ class Session(Stepped):
             return
         for name, now in self._objects.on_groups():
             if name in self._grouped and self._grouped[name]() is now:
-                raise self._stale(f"resume: {name}")
+                raise stale(f"resume: {name}")
 
     def _unmoved(self) -> None:
         """Refuses, before anything is loaded, tensors that are not those which copies are made of: the state would be loaded beside them."""
@@ -578,13 +579,6 @@ class Session(Stepped):
             if self._at < 0:
                 raise
             raise StaleProgram(f"{err}. That was in a step that the job goes back over: this process ends, and a new one takes its place") from None
-
-    def _stale(self, what: str) -> StaleProcessGroup:
-        return StaleProcessGroup(
-            f"{what} uses process groups that were taken down when the block ended. Make it inside of the block, in a session "
-            "with staging=True, and call session.rebind() before resume(). DDP can also be made inside, around the plain model that the session has. "
-            "This process ends, and a new one takes its place"
-        )
 
     @property
     def resumed(self) -> bool:
@@ -834,9 +828,9 @@ class Session(Stepped):
         self._rank.freeze_good()
         text = f"in the optimizer step {step}: {type(err).__name__}: {err}"
         if isinstance(err, GeneratorExit):
-            self._untold = text  # it may be the collector's, on any thread, which must not wait for a daemon: the next call tells
+            self._reports.later(text)  # the collector may raise it, on a thread that must not wait for a daemon
         elif not isinstance(err, (KeyboardInterrupt, SystemExit)):
-            self._tell(text)
+            self._reports.fault(text)
 
     # -- loops ----------------------------------------------------------------------------------------------------------
 
@@ -912,7 +906,7 @@ class Session(Stepped):
 
     def _whole(self) -> None:
         if self._torn > self._at:
-            self._tell_late()
+            self._reports.late()
             raise Fenced(f"step {self._torn} was broken off inside of the optimizer step, which leaves the state half updated: call session.resume() next")
 
     def _abandon(self) -> None:
@@ -1024,35 +1018,16 @@ class Session(Stepped):
             with contextlib.suppress(Error):
                 self._rank.pause(self._life.behind)
 
-    def _tell(self, text: str) -> None:
-        try:
-            self._rank.fail(text)
-        except Error as err:
-            log.warning("replicad: the daemon did not hear of this: %s (%s)", text, err)
-
     def _failed(self, err: BaseException) -> None:
         """Tells the daemon of an exception that this program or its block ends by, unless it has heard, or the exception came of a peer's end."""
-        if self._life.closed or self._life.left or self._pid != os.getpid() or not self._rank.attached or not isinstance(err, Exception):
+        if not isinstance(err, Exception) or not self._reports.wanted:
             return
         self._held.tear(err)
-        self._tell_late()
+        self._reports.late()
         if self._torn > self._at or self._rank.fenced or ending.of_a_collective(err):
             return
         where = f"behind the last step, {self._at}" if self._life.behind else f"in step {self._at + 1}" if self._at >= 0 else "in resume"
-        self._tell(f"{where}: {ending.text(err)}")
-
-    def _ending(self) -> None:
-        """Tells the daemon, once, that this program is on its way out: what it still does (exit handlers, a last upload) is no hang."""
-        if self._life.closed or self._ends or self._life.left or self._pid != os.getpid() or not self._rank.attached:
-            return
-        self._ends = True
-        with contextlib.suppress(Error):
-            self._rank.ending(ENDING)
-
-    def _tell_late(self) -> None:
-        if self._untold:
-            text, self._untold = self._untold, ""
-            self._tell(text)
+        self._reports.fault(f"{where}: {ending.text(err)}")
 
     def leave(self, timeout: float | None = None) -> None:
         """Says that training is done; returns when it is on every rank, and their last steps are alike. :class:`Fenced` when one was lost, or
@@ -1080,7 +1055,7 @@ class Session(Stepped):
                     self._at,
                 )
             self._abandon()
-            self._ending()
+            self._reports.ending()
             self._life.closed = True
             rng.session_devices = None
             if self._unwinder is not None:
