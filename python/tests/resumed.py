@@ -128,7 +128,7 @@ def failing(last: int) -> Iterator[dict[str, Any]]:
 def other_yields(last: int) -> Iterator[dict[str, Any]]:
     """One for each micro-batch, one for two steps, or not up to the last."""
     for values in train(last - 1 if sys.argv[1:] == ["less"] else last):
-        session = replicad.session._open
+        session = replicad.session.current()
         if sys.argv[1:] != ["sparse"] or session.at % 2 == 0:
             yield values
         if sys.argv[1:] == ["micro"]:

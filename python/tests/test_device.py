@@ -20,7 +20,7 @@ import torch.distributed.distributed_c10d as c10d
 import fakecuda as fc
 from conftest import Daemon
 from replicad import rng
-from replicad._core import threads
+from replicad._core.threads import Threads
 from replicad._torch import device
 from replicad._torch.communicators import Communicators
 from replicad._torch.staging import Staging
@@ -235,7 +235,7 @@ def test_the_worker_loses_no_step_that_ends_while_it_looks() -> None:
     )  # fmt: skip
     rank.stage = lambda step: (staged.append(step), setattr(rank._armed, "value", 0))
     rank._wake.set()
-    worker = threading.Thread(target=threads.work, args=(rank,), daemon=True)
+    worker = threading.Thread(target=Threads._work, args=(rank,), daemon=True)
     worker.start()
     worker.join(30)
     assert not worker.is_alive() and staged == [4, 5]

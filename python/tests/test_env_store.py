@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 from conftest import Daemon, environment
 from replicad._core import torchenv
+from replicad._core.waiting import NAMES
 
 #: An existing job of DDP with the six lines under it. Rank 1 is killed once, in its fifth step. Argument: how the others go on, in their "process" or "anew".
 PROGRAM = """
@@ -61,7 +62,7 @@ def train(call=None):
     print(json.dumps({
         "rank": rank, "pid": os.getpid(), "runs": call.runs if call else 1, "from": int(start), "weights": model.weight.detach().sum().item(), "listens": listening,
         "place": [told(n) for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")],
-        "mine": session.rank is replicad._core.torchenv.opened(), "noted": len(replicad.store._connections),
+        "mine": session.rank is replicad._core.connection.opened(), "noted": len(replicad.store._connections),
     }), flush=True)
     session.leave()
 
@@ -157,7 +158,7 @@ RANK = {
     ],
 )
 def test_who_is_the_rank(url: str, other: dict[str, str | None], is_rank: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*torchenv.NAMES, *RANK):
+    for name in (*NAMES, *RANK):
         monkeypatch.delenv(name, raising=False)
     for name, value in (RANK | other).items():
         if value is not None:

@@ -16,6 +16,7 @@ import replicad
 from conftest import Daemon
 from replicad import Invalid, Mismatch, SessionState, Unsupported
 from replicad._core.life import Life
+from replicad._core.reports import Reports
 from replicad._torch.derived import Derived
 from replicad._torch.held import Held, behind_closure
 from replicad._torch.loop import Loop
@@ -226,8 +227,9 @@ def test_a_block_that_hooks_hold() -> None:
 def test_a_block_that_is_given_up_reports_nothing() -> None:
     """It ends as nobody holds it any more, which is no fault of the step: the next epoch would be told of one."""
     session = object.__new__(replicad.Session)
-    session._life, session._held, session._at, session._torn, session._untold = Life(), Held(), 3, -1, ""
+    session._life, session._held, session._at, session._torn = Life(), Held(), 3, -1
     session._loop, session._rank = Loop(), SimpleNamespace(freeze_good=lambda: None)
+    session._reports = Reports(session._rank, session._life)
 
     @contextmanager
     def step() -> Iterator[int]:
@@ -241,7 +243,7 @@ def test_a_block_that_is_given_up_reports_nothing() -> None:
 
     session._held.begin(step())
     session._abandon()
-    assert (session._untold, session._torn, session._at, session._life.inside) == ("", 4, 3, None)
+    assert (session._reports._late, session._torn, session._at, session._life.inside) == ("", 4, 3, None)
 
 
 def test_who_is_told_of_an_epoch_is_told_once() -> None:

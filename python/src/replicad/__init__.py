@@ -14,6 +14,7 @@ from ._core.capsule import Opaque
 from ._core.feasible import Feasible, Loss
 from ._core.rank import Order, Rank, Stats
 from ._core.region import Region
+from ._core.version import __version__ as __version__
 from ._core.waiting import place, wait_rank
 from .errors import (
     Again,
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from .session import Resumed, Session
 
 connect = Rank.open
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Again",

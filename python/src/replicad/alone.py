@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import uuid
@@ -12,15 +11,14 @@ from typing import Any, NoReturn
 
 import torch
 
-from ._core.life import Life
+from ._core.life import Resumed
 from ._core.rank import Order, Rank, Stats
 from ._core.waiting import place
-from ._torch.held import Held
-from ._torch.loop import Loop
-from ._torch.steps import Follows, Steps, step_of
-from ._torch.told import Told
+from ._torch.objects import by_name
+from ._torch.stepped import Stepped
+from ._torch.steps import Steps, step_of
+from ._torch.wrappers import clean
 from .errors import SessionState
-from .session import Resumed, Session
 
 __all__ = ["Alone", "launched"]
 
@@ -32,23 +30,20 @@ def launched() -> bool:
     return any(os.environ.get(name) for name in ("REPLICAD_RANK", "REPLICAD_WAIT_FD", "RANK"))
 
 
-class Alone(Session):
-    """A :class:`Session` that is off. Steps are counted; nothing is copied, fenced or brought back."""
+class Alone(Stepped):
+    """A :class:`replicad.Session` that is off. It counts steps; nothing is copied, fenced or restored."""
 
     enabled = False
 
-    def __init__(self, model: Any = (), optimizer: Any = (), *, enabled: bool | None = None, **others: Any) -> None:
-        if unknown := set(others) - set(inspect.signature(Session.__init__).parameters):
-            raise TypeError(f"Session() got an unexpected keyword argument {sorted(unknown)[0]!r}")  # as under a launcher
-        self._pid = os.getpid()
-        self._closed, self._life = False, Life()
-        self._at = -1
-        self._loop, self._follows = Loop(), Follows()
-        self._held, self._told_of = Held(), Told()
+    def __init__(self, model: Any = (), *, warns: bool = False) -> None:
+        super().__init__()
         self._given = {"model": model}
         rank, world = place()
-        self.order = Order(initialise=False, epoch=1, step=0, incarnation=1, source="fresh", rank=rank, world=world, group=0, job=uuid.UUID(int=0))
-        if enabled is None:
+        self.order = Order(
+            initialise=False, epoch=1, step=0, incarnation=1, source="fresh",
+            rank=rank, world=world, group=0, job=uuid.UUID(int=0),
+        )  # fmt: skip
+        if warns:
             log.warning(
                 "replicad: this program trains without replicad, and nothing is kept, as no launcher started it: `replicad run -- python ...` does (enabled=False hides this)"
             )
@@ -150,7 +145,7 @@ class Alone(Session):
 
     def close(self) -> None:
         """There is nothing to end."""
-        self._closed = True
+        self._life.closed = True
 
     def _failed(self, err: BaseException) -> None:
         pass
@@ -184,9 +179,6 @@ class Alone(Session):
         return {n: p for n, p in self._parameters() if not p.requires_grad}
 
     def _parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        from ._torch.objects import by_name
-        from ._torch.wrappers import clean
-
         models = by_name("model", self._given["model"])
         for name, model in models.items():
             prefix = "" if len(models) == 1 else f"{name}."

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from torch.utils.hooks import RemovableHandle
 
 from . import rng
-from ._core import draws
+from ._core import draws, latest
 from ._core.waiting import place
 from .errors import Invalid, Mismatch
 
@@ -307,9 +307,8 @@ class Loader:
 
     def _say_unkept(self) -> None:
         """Nobody has asked for its state, and it is about to hand out batches: a session may have to say so."""
-        session = sys.modules.get("replicad.session")
-        if not self.asked and session is not None and (now := session.current()) is not None:
-            now.iterated(self)
+        if not self.asked and latest.session is not None:
+            latest.session.iterated(self)
 
     def numbered(self) -> Iterator[tuple[int, Any]]:
         """The rest of the present epoch, each batch with its number in the epoch, the first being 0: what ``enumerate(loader)`` gives in a process that has not resumed in the

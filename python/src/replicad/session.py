@@ -4,39 +4,40 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import logging
-import operator
 import os
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.utils.hooks import RemovableHandle
 
-from . import rng
-from ._core import admin, behind, ending, provenance, remarks, saving, torchenv
+from . import alone, rng
+from ._core import admin, behind, ending, latest, provenance, remarks, saving
+from ._core import connection as connections
 from ._core.feasible import Feasible, feasible
-from ._core.life import Life
+from ._core.life import Resumed
 from ._core.orders import Orders
 from ._core.rank import Order, Rank, Stats
 from ._core.region import Region
 from ._core.remarks import Remarks
-from ._torch import conversion, device, groups, later, loaders, unwind
+from ._core.reports import Reports
+from ._torch import begun, conversion, device, groups, later, loaders, unwind
 from ._torch.broadcasts import Broadcasts
 from ._torch.declared import Declared
 from ._torch.derived import Derived
 from ._torch.explain import Explanation, explain
 from ._torch.grown import Grown, Grows, More
-from ._torch.held import Held, behind_closure
+from ._torch.held import behind_closure
 from ._torch.hooks import Hook
 from ._torch.kept import How, Kept
 from ._torch.layout import sharded
-from ._torch.loop import Ended, Loop
+from ._torch.loop import Ended
 from ._torch.objects import Objects
 from ._torch.offload import Offload
 from ._torch.optimizers import Carried, part, scalars_in_place, undoing
@@ -45,14 +46,14 @@ from ._torch.reloaded import putting_back
 from ._torch.replacing import Replacing
 from ._torch.staging import Staging
 from ._torch.state import Full
-from ._torch.steps import Follows, Steps, step_of
+from ._torch.stepped import Stepped
+from ._torch.steps import Steps, step_of
 from ._torch.tensors import some
-from ._torch.told import Told
 from ._torch.trained import Trained
 from ._torch.trees import differences
 from ._torch.watch import Watch
-from ._torch.wrappers import reshard, taken_down
-from .errors import Canceled, Corrupt, Error, Fenced, Invalid, Mismatch, Refused, RegroupNeeded, SessionState, Signal, StaleProcessGroup, StaleProgram, Timeout
+from ._torch.wrappers import reshard, stale, taken_down
+from .errors import Canceled, Corrupt, Error, Fenced, Mismatch, Refused, RegroupNeeded, SessionState, StaleProgram, Timeout
 
 __all__ = ["Resumed", "Session"]
 
@@ -64,41 +65,17 @@ SEAL, SLOWEST = 30.0, 32 << 20
 SAVING = 86400.0
 #: So many steps after a recovery a new process says what a restart would lack.
 SAID = 8
-#: For so many seconds a resume waits to be told which durable generation it is of.
-TOLD = 5.0
-#: How many seconds a program may be on its way out, beyond what any survivor has, before it counts as one that hangs.
-ENDING = 30.0
-
-
-class Resumed(int):
-    """The step whose state is in place; training goes on with the next. It says where that state came from."""
-
-    source: str  #: "fresh", "own-ram", "peer-ram", "durable", "from": a generation of another run (replicad run --from), or "otherwise": what resume(otherwise=) has loaded
-    epoch: int
-    told: str  #: of "durable" and "from": which generation, how old, which were passed over, what is not exact; else empty
-
-    def __new__(cls, order: Order, source: str, step: int | None = None, told: str = "") -> Resumed:
-        """The step of an order, or another one of its epoch."""
-        self = super().__new__(cls, order.step if step is None else step)
-        self.source, self.epoch, self.told = source, order.epoch, told
-        return self
-
-    def __repr__(self) -> str:
-        return f"step {int(self)} from {self.source}, epoch {self.epoch}" + (f": {self.told}" if self.told else "")
-
-
-_open: Session | None = None
 
 
 def current() -> Session | None:
     """The session that this process made last, for replicad's own modules."""
-    return _open
+    return cast("Session | None", latest.session)
 
 
 def _on_its_way_out() -> None:
     """The first exit handler to run, of those that were there before the session: the others may take their time."""
-    if _open is not None and not _open._life.behind:
-        _open._ending()
+    if (session := current()) is not None and not session._life.behind:
+        session._reports.ending()
 
 
 @atexit.register
@@ -106,23 +83,28 @@ def _at_end() -> None:
     """The last but who was there before. A session that stays leaves; of another one it says why the job goes on. A program that an exception has ended says so itself."""
     if hasattr(sys, "last_value"):
         return
-    if _open is not None and not _open._closed and not _open._life.left and _open._pid == os.getpid() and _open._at >= 0:
-        behind.ends(_open) if _open._life.behind else log.error(
-            "replicad: this program ends at step %d without session.leave(), so that its rank is missed and started again: call it, or use `with replicad.Session(...)`", _open._at
+    if (session := current()) is None or session._life.closed or session._life.left or session._pid != os.getpid() or session._at < 0:
+        return
+    if session._life.behind:
+        behind.ends(session)
+    else:
+        log.error(
+            "replicad: this program ends at step %d without session.leave(), so that its rank is missed and started again: call it, or use `with replicad.Session(...)`",
+            session._at,
         )
 
 
 def _ended_by(err: BaseException) -> None:
     """Tells the daemon of the exception that ends this program."""
-    if _open is not None:
-        _open._failed(err)
-        _open._ending()
+    if (session := current()) is not None:
+        session._failed(err)
+        session._reports.ending()
 
 
 ending.say_before_the_end(_ended_by)
 
 
-class Session:
+class Session(Stepped):
     """The training state of one rank, kept by the daemons from step to step::
 
         with replicad.Session(model, optimizer, scheduler=scheduler, data=loader) as session:
@@ -152,18 +134,15 @@ class Session:
     Where no launcher started the program, or with ``enabled=False``, the session is off: the same file trains by itself, and nothing is kept. ``enabled=True`` refuses that.
     """
 
-    _pid: int
-    _closed: bool
-    order: Order  #: what the last :meth:`resume` carried out
-    enabled = True  #: whether anything is kept
-
     def __new__(cls, model: Any = (), optimizer: Any = (), *, enabled: bool | None = None, connection: Rank | None = None, **others: Any) -> Session:
         """A session, or one that is off (:mod:`replicad.alone`)."""
-        from .alone import Alone, launched
-
-        if enabled is None:
-            enabled = connection is not None or launched()
-        return super().__new__(cls if enabled else Alone)
+        if enabled or (enabled is None and (connection is not None or alone.launched())):
+            return super().__new__(cls)
+        if unknown := set(others) - set(inspect.signature(Session.__init__).parameters):
+            # As under a launcher.
+            raise TypeError(f"Session() got an unexpected keyword argument {sorted(unknown)[0]!r}")
+        # Session.register has it as one.
+        return alone.Alone(model, warns=enabled is None)  # type: ignore[return-value]
 
     def __init__(
         self,
@@ -187,27 +166,18 @@ class Session:
         derived: Mapping[str, Callable[[], object]] | None = None,
         connection: Rank | None = None,
     ) -> None:
-        global _open
-        if _open is not None and not _open._closed and _open._pid == os.getpid():
+        if (other := current()) is not None and not other._life.closed and other._pid == os.getpid():
             raise SessionState("a session is open in this process already: call close() on it first, as one rank has one session")
-        self._pid = os.getpid()
-        self._closed = False
-        self._life = Life()
+        super().__init__()
         self._rebound = False  # since the last resume
         self._modes: list[bool] | None = None  # of the models' modules, at the end of the last step, or as they were given; none before the first resume
         self._carried = Carried(())
         self._torn = -1  # the step that was begun and not ended
         self._say_at: int | None = 0  # after which step it is said what a restart would lack; None: it was
-        self._ends = False  # the daemon was told
-        self._untold = ""  # why, where the daemon was not told
         self._offloaded: Offload | None = None
         self._unwinder: unwind.Unwinder | None = None
-        self._at = -1  # the step whose state is live; -1 before resume
         self._fresh = False
-        self._loop = Loop()
-        self._follows = Follows()
         self._replacing = Replacing()
-        self._held, self._told_of = Held(), Told()
         self._broadcasts = Broadcasts()
         self._unkept: set[str] = set()  # what moves and can't be kept
         self._asks_room = True  # where small state takes more than half of its room
@@ -225,8 +195,9 @@ class Session:
         self._strict = strict
         self._kept = kept = Kept(Objects(given, shared_buffers, keep_rng, derived=Derived(derived)), How(self._read_own, staging, kept_dtype or {}))
         self._watch.keep(kept.shared, kept.objects, kept.trained)
-        there = connection or torchenv.opened()
+        there = connection or connections.opened()
         self._rank = there or Rank.open()
+        self._reports = Reports(self._rank, self._life)
         try:
             self._orders = Orders(self._rank)
             if recipe := self._rank.recipe():
@@ -244,7 +215,7 @@ class Session:
                 self._rank.close()
             raise
         later.listen()
-        _open = self
+        latest.session = self
         atexit.unregister(_on_its_way_out)
         atexit.register(_on_its_way_out)
 
@@ -320,7 +291,7 @@ class Session:
         if self._at >= 0 and not self._life.over and self._pid == os.getpid() and not (self._staging.on_device and device.capturing()):  # to capture a graph is no step's forward
             self._present("a forward")
             if taken_down(module):
-                raise self._stale("a forward: the model's DistributedDataParallel")
+                raise stale("a forward: the model's DistributedDataParallel")
             self._broadcasts.forward(self._objects.models, module)
             if training := module.training and torch.is_grad_enabled():
                 self._kept.loaded.check(self._at, "the first forward", self._watch.say)
@@ -347,7 +318,7 @@ class Session:
     def _inside_of_a_step(self, optimizer: Any) -> None:
         if self._life.inside is not None or self._pid != os.getpid():
             return
-        if self._life.resumed.is_set() and not (self._closed or self._life.over) and self._torn <= self._at:
+        if self._life.resumed.is_set() and not (self._life.closed or self._life.over) and self._torn <= self._at:
             raise SessionState(
                 f"{type(optimizer).__name__}.step() outside of `with session.step()`: the copy of step {self._at} may be under way, and would have a part of this update. "
                 "Call step() of every registered optimizer inside of the block, or between session.step_begin() and session.step_end()"
@@ -419,7 +390,7 @@ class Session:
         self._ungrouped()
         self._unmoved()
         self._replacing.asks(self._objects, replace)
-        self._tell_late()
+        self._reports.late()
         self._life.stops()
         if not self._rank.attached:
             self._attach()
@@ -427,6 +398,18 @@ class Session:
             self._settle()
         self._loop.ended = self._grows = None
         self._watch.reset()
+        order, own = self._in_place(timeout, otherwise)
+        resumed = self._goes_on(order, own)
+        self._life.resume = resumed
+        self._told_of.resumed(resumed)
+        return resumed
+
+    def _in_place(
+        self,
+        timeout: float | None,
+        otherwise: Callable[[], int] | None,
+    ) -> tuple[Order, dict[str, Any]]:
+        """Carries out orders until one of them is ready. It returns that, and what is the rank's own."""
         while True:
             try:
                 order = self._order(timeout)
@@ -450,10 +433,11 @@ class Session:
                     self._trained.refreeze()
                 self._objects.drop_gradients()
                 self._modes = self._modes or self._objects.modes()
-                self._objects.set_modes(self._modes)  # a restart may be raised in an evaluation, before the first step too
+                # A restart may be raised in an evaluation, before the first step too.
+                self._objects.set_modes(self._modes)
                 self.reached("resume", order.step)
                 self._rank.ready(timeout)
-                break
+                return order, own
             except RegroupNeeded:
                 raise  # nothing is fenced, and no order will come before all have met again
             except Fenced as err:
@@ -462,16 +446,19 @@ class Session:
                 self._rank.fail(str(err))
                 further = err
             except Mismatch as err:
-                self._tell(str(err))
+                self._reports.fault(str(err))
                 raise
             if self._rank.met is not None:  # who was lost took part in the groups that are made already
-                raise RegroupNeeded(
-                    "the epoch that the ranks had gathered for was closed before it was opened, and all ranks gather again: let this end the process, or the block"
-                ) from further
+                why = "the epoch that the ranks had gathered for was closed before it was opened"
+                raise RegroupNeeded(f"{why}, and all ranks gather again: let this end the process, or the block") from further
             # a further fault: another order will come
+
+    def _goes_on(self, order: Order, own: dict[str, Any]) -> Resumed:
+        """The state of an order is in place, and its epoch is open: training goes on from there."""
         source = ("from" if self._begun else "otherwise" if self._otherwise else "fresh") if self._fresh else order.source
         first, self._at = self._at < 0, order.step
-        self._fresh, self._torn, self._rebound, self._ends = False, -1, False, False
+        self._fresh, self._torn, self._rebound = False, -1, False
+        self._reports.resumed()
         self._kept.live.begin()
         self._kept.alarm.reset()
         self._carried = Carried(())
@@ -488,7 +475,7 @@ class Session:
             self._replacing.say(self._objects, self._kept.lacking.scheduled, self._rank.number, first and source != "otherwise", self._watch.rates.by_hand)
             for text in conversion.rounded(self._staging.converted):
                 log.warning("replicad: step %d: %s", order.step, text)
-        told = self._begun if source == "from" else self._told(source)
+        told = self._begun if source == "from" else self._orders.origin(source)
         log.info("replicad: rank %d of %d resumes at step %d from %s, epoch %d%s", order.rank, order.world, order.step, source, order.epoch, told and f": {told}")
         self.order = order
         self._remarks.back(order.step)
@@ -507,9 +494,7 @@ class Session:
         if self._unwinder is None:
             self._unwinder = unwind.Unwinder(self)
             self._unwinder.start()
-        self._life.resume = resumed = Resumed(order, source, told=told)
-        self._told_of.resumed(resumed)
-        return resumed
+        return Resumed(order, source, told=told)
 
     def _begin(self, order: Order, otherwise: Callable[[], int] | None) -> tuple[dict[str, Any] | None, bool]:
         """Loads the initial state from the generation that the job was told to begin from, or otherwise, if it was. It returns what is the rank's own, where it comes from it, and
@@ -525,8 +510,6 @@ class Session:
             if self._declared and order.rank == 0:
                 log.warning("replicad: was, fresh and dropped change nothing, as the job did not begin from a generation (replicad run --from URL): leave them out")
             return None, True
-        from ._torch import begun
-
         leads = origin.get("seals", order.rank) == order.rank
         try:
             with begun.opened(origin) as source:
@@ -546,15 +529,6 @@ class Session:
         if (inexact or declared) and order.rank == 0:
             log.warning("replicad: this run begins from %s; all else is as it was there", self._begun)
         return own, leads
-
-    def _told(self, source: str) -> str:
-        """What launchers print of the durable generation that the job goes on from. The step does not hang on it: without an answer it is not said."""
-        if source != "durable":
-            return ""
-        try:
-            return self._rank.resumed(TOLD)
-        except Error as err:
-            return f"({err})"
 
     def _order(self, timeout: float | None) -> Order:
         try:
@@ -593,7 +567,7 @@ class Session:
             return
         for name, now in self._objects.on_groups():
             if name in self._grouped and self._grouped[name]() is now:
-                raise self._stale(f"resume: {name}")
+                raise stale(f"resume: {name}")
 
     def _unmoved(self) -> None:
         """Refuses, before anything is loaded, tensors that are not those which copies are made of: the state would be loaded beside them."""
@@ -605,13 +579,6 @@ class Session:
             if self._at < 0:
                 raise
             raise StaleProgram(f"{err}. That was in a step that the job goes back over: this process ends, and a new one takes its place") from None
-
-    def _stale(self, what: str) -> StaleProcessGroup:
-        return StaleProcessGroup(
-            f"{what} uses process groups that were taken down when the block ended. Make it inside of the block, in a session "
-            "with staging=True, and call session.rebind() before resume(). DDP can also be made inside, around the plain model that the session has. "
-            "This process ends, and a new one takes its place"
-        )
 
     @property
     def resumed(self) -> bool:
@@ -699,34 +666,6 @@ class Session:
         finally:
             if self._life.inside is mark:
                 self._life.inside = None
-
-    def step_begin(self, *, updated: bool = True, timeout: float = 30.0) -> int:
-        """Begins a step as :meth:`step` does, for the hooks of a trainer whose loop is not yours, and returns its number: :meth:`step_end` ends it, in another hook. It may be
-        called inside of ``optimizer.step(closure)``, once the closure has the gradients. An exception in between tears the step where :class:`replicad.inprocess`, the end of
-        the program or ``step_end(error=)`` sees it. A step that is open when :meth:`resume` is called is given up."""
-        return self._held.begin(self.step(updated=updated, timeout=timeout))
-
-    def step_end(self, error: BaseException | None = None) -> int:
-        """Ends the step that :meth:`step_begin` has begun, and returns the step that is live. ``error`` is an exception that the trainer has seen and does not raise here: the
-        step is torn by it if one is open, and nothing happens if none is. :class:`SessionState` where no step is open and there is no error."""
-        if error is None:
-            self._check()
-            self._held.end(self._life.inside)
-        elif isinstance(error, Signal) and self._held:
-            self._abandon()
-        else:
-            self._held.tear(error)
-        return self._at
-
-    def on_resumed(self, fn: Callable[[Resumed], None]) -> RemovableHandle:
-        """Has ``fn`` called with what :meth:`resume` returns, before each returns, on the same thread: a progress bar that goes to that step. ``remove()`` of the result ends
-        that. What it raises, :meth:`resume` raises."""
-        return self._told_of.on_resumed(fn)
-
-    def on_lost(self, fn: Callable[[int], None]) -> RemovableHandle:
-        """Has ``fn`` called with the step that was live, once for each epoch that is lost while this process stays: when the block of :mod:`replicad.inprocess` has ended, or
-        when :meth:`resume` is called again. An exception of its own is logged."""
-        return self._told_of.on_lost(fn)
 
     def _look(self) -> None:
         """Refuses tensors that are not those which copies are made of, but for what the job can take up."""
@@ -889,32 +828,11 @@ class Session:
         self._rank.freeze_good()
         text = f"in the optimizer step {step}: {type(err).__name__}: {err}"
         if isinstance(err, GeneratorExit):
-            self._untold = text  # it may be the collector's, on any thread, which must not wait for a daemon: the next call tells
+            self._reports.later(text)  # the collector may raise it, on a thread that must not wait for a daemon
         elif not isinstance(err, (KeyboardInterrupt, SystemExit)):
-            self._tell(text)
+            self._reports.fault(text)
 
     # -- loops ----------------------------------------------------------------------------------------------------------
-
-    def steps(self, last: int) -> Steps:
-        """The steps that are left, up to ``last``: ``for step in session.steps(last): ...``, after :meth:`resume`. An iteration is a step: what follows the block (an evaluation,
-        a scheduler, a log) belongs to it, and is done again where it was interrupted. An iteration without a block, by ``continue`` say, counts as a step that updates nothing.
-
-        :class:`Invalid` where ``last`` lies below the step that the session is at; :class:`SessionState` before resume, inside of a step, and while another such loop runs."""
-        self._between("steps")
-        try:
-            last = operator.index(last)
-        except TypeError:
-            raise Invalid(f"steps({last!r:.80}): want a whole number, the step that is to be the last") from None
-        if last < self._at:
-            raise Invalid(
-                f"steps({last}): this job is at step {self._at} already: give a number that is not below, or another --job to begin anew. A loop "
-                f"that is over when a later one begins is `session.steps(max({last}, session.at))`"
-            )
-        if self._loop.over_steps is not None:
-            raise SessionState("steps inside of a loop over session.steps(): a session counts one loop at a time. Leave that loop first, or call close() on it")
-        steps = Steps(last, self._go_on)
-        self._loop.runs(steps)
-        return steps
 
     def _go_on(self, loop: Steps) -> int:
         """An iteration ends, and the next one begins."""
@@ -967,19 +885,6 @@ class Session:
                     "twice now; loop over session.steps(), where an iteration begins before that",
                 )
 
-    def follow(self, name: str) -> None:
-        """Inside of a step: something will follow it that draws or changes what is kept (``"evaluate"``), in a trainer whose loop is not yours. It is kept with the step. After a
-        restart :attr:`due` has the name if it may have been interrupted; it is to be done then, and meets the generators as they were. Call :meth:`done` after it."""
-        self._check()
-        if self._life.inside is None:
-            raise SessionState(f"follow({name!r:.80}) outside of a step: call it inside of the `with session.step()` that it follows")
-        self._follows.add(name)
-
-    @property
-    def due(self) -> tuple[str, ...]:
-        """What was to follow the step whose state is live (:meth:`follow`), and is not done."""
-        return tuple(self._follows.due)
-
     def done(self, name: str) -> None:
         """What followed the step has been done. :class:`SessionState` where it was not due."""
         self._between("done")
@@ -999,19 +904,9 @@ class Session:
             raise SessionState(f"{what} before resume{after}: call session.resume() first, inside of the block if replicad.inprocess wraps one")
         self._whole()
 
-    def _outside(self, what: str) -> None:
-        if self._held:
-            raise SessionState(f"{what} inside of step {self._at + 1}, which session.step_begin() has begun: call session.step_end() first")
-        if self._life.inside is not None:
-            nested = "steps don't nest, and this one" if what == "a step" else "it"
-            raise SessionState(
-                f"{what} inside of step {self._at + 1}: {nested} is open until its `with` block ends. Leave the block first. "
-                "A generator that holds the block keeps it open after `break` from the loop: close the generator"
-            )
-
     def _whole(self) -> None:
         if self._torn > self._at:
-            self._tell_late()
+            self._reports.late()
             raise Fenced(f"step {self._torn} was broken off inside of the optimizer step, which leaves the state half updated: call session.resume() next")
 
     def _abandon(self) -> None:
@@ -1123,35 +1018,16 @@ class Session:
             with contextlib.suppress(Error):
                 self._rank.pause(self._life.behind)
 
-    def _tell(self, text: str) -> None:
-        try:
-            self._rank.fail(text)
-        except Error as err:
-            log.warning("replicad: the daemon did not hear of this: %s (%s)", text, err)
-
     def _failed(self, err: BaseException) -> None:
         """Tells the daemon of an exception that this program or its block ends by, unless it has heard, or the exception came of a peer's end."""
-        if self._closed or self._life.left or self._pid != os.getpid() or not self._rank.attached or not isinstance(err, Exception):
+        if not isinstance(err, Exception) or not self._reports.wanted:
             return
         self._held.tear(err)
-        self._tell_late()
+        self._reports.late()
         if self._torn > self._at or self._rank.fenced or ending.of_a_collective(err):
             return
         where = f"behind the last step, {self._at}" if self._life.behind else f"in step {self._at + 1}" if self._at >= 0 else "in resume"
-        self._tell(f"{where}: {ending.text(err)}")
-
-    def _ending(self) -> None:
-        """Tells the daemon, once, that this program is on its way out: what it still does (exit handlers, a last upload) is no hang."""
-        if self._closed or self._ends or self._life.left or self._pid != os.getpid() or not self._rank.attached:
-            return
-        self._ends = True
-        with contextlib.suppress(Error):
-            self._rank.ending(ENDING)
-
-    def _tell_late(self) -> None:
-        if self._untold:
-            text, self._untold = self._untold, ""
-            self._tell(text)
+        self._reports.fault(f"{where}: {ending.text(err)}")
 
     def leave(self, timeout: float | None = None) -> None:
         """Says that training is done; returns when it is on every rank, and their last steps are alike. :class:`Fenced` when one was lost, or
@@ -1171,8 +1047,7 @@ class Session:
 
     def close(self) -> None:
         """Ends the session. The daemon keeps the state: a rank that didn't leave is missed, and started again, which is logged."""
-        global _open
-        if not self._closed and self._pid == os.getpid():
+        if not self._life.closed and self._pid == os.getpid():
             if self._at >= 0 and not self._life.left and sys.exc_info()[0] is None and not self._rank.fenced:
                 self.leave() if self._life.behind else log.error(
                     "replicad: session.close() at step %d without session.leave(): this rank is missed when its program ends, and started again, "
@@ -1180,8 +1055,8 @@ class Session:
                     self._at,
                 )
             self._abandon()
-            self._ending()
-            self._closed = True
+            self._reports.ending()
+            self._life.closed = True
             rng.session_devices = None
             if self._unwinder is not None:
                 self._unwinder.end()
@@ -1194,27 +1069,15 @@ class Session:
             later.deaf()
             self._broadcasts.trained()
             self._rank.close()
-            if _open is self:
-                _open = None
+            if latest.session is self:
+                latest.session = None
 
     def __repr__(self) -> str:
-        where = "closed" if self._closed else "before resume" if self._at < 0 else f"at step {self._at}"
+        where = "closed" if self._life.closed else "before resume" if self._at < 0 else f"at step {self._at}"
         return f"<replicad.Session of rank {self._rank.number} of {self._rank.world}, {where}>"
 
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, kind: object, err: BaseException | None, *_: object) -> None:
-        try:
-            if kind is None and not self._closed:
-                self.leave()
-            elif err is not None:
-                self._failed(err)
-        finally:
-            self.close()
-
     def _check(self) -> None:
-        self._rank._handle()  # another process, or closed
+        self._rank.handle()  # another process, or closed
 
     # -- what is known --------------------------------------------------------------------------------------------------
 
@@ -1222,11 +1085,6 @@ class Session:
     def rank(self) -> Rank:
         """The rank underneath: rendezvous, fence, statistics."""
         return self._rank
-
-    @property
-    def life(self) -> Life:
-        """Where the training thread is, for replicad's own threads."""
-        return self._life
 
     @property
     def parts(self) -> Parts:
@@ -1281,3 +1139,6 @@ class Session:
     def stats(self) -> Stats:
         """Captures of this rank and what they cost."""
         return self._rank.stats()
+
+
+Session.register(alone.Alone)

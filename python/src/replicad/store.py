@@ -18,20 +18,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ._core import torchenv
+from ._core import connection, latest
 from ._core.gathering import LOOK, meet, scattered
+from ._core.latest import Session
 from ._core.rank import Rank
 from .errors import Again, Error, Fenced, Gone, RegroupNeeded, Timeout
 
 log = logging.getLogger("replicad")
-
-if TYPE_CHECKING:
-    from .session import Session
 
 __all__ = ["Store", "connections", "cut", "destroy_process_group", "init_process_group"]
 
@@ -290,13 +288,11 @@ def rendezvous(timeout: timedelta = DEFAULT_TIMEOUT, **_: Any) -> Iterator[tuple
 
     Torch holds this generator for as long as it makes the group, and ends it then.
     """
-    from .session import current
-
     _note_all_groups()
-    session = current()
+    session = latest.session
     if session is not None and session.rank.closed:
         session = None
-    rank = torchenv.connected() if session is None else session.rank
+    rank = connection.connected() if session is None else session.rank
     name = f"pg/{session.order.epoch}" if session is not None and session.resumed else f"pg/{meet(rank, timeout.total_seconds())[0]}"
     made = False
     try:

@@ -9,12 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from ..errors import Fenced, Stopped
-
-if TYPE_CHECKING:
-    from ..session import Session
+from .latest import Session
 
 __all__ = ["LOST", "MOST", "ends", "stays"]
 

@@ -7,17 +7,14 @@ import hashlib
 import logging
 import secrets
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..errors import Again, Error, Fenced, Gone, Timeout
-
-if TYPE_CHECKING:
-    from .rank import Rank
+from .rank import Rank
+from .rendezvous import Gathering
 
 log = logging.getLogger("replicad")
 
-__all__ = ["ARRIVALS", "LAST", "LOOK", "Gathering", "awaited", "meet", "scattered"]
+__all__ = ["ARRIVALS", "LAST", "LOOK", "awaited", "meet", "scattered"]
 
 #: Counts those who came to meet for an epoch. A number may be given twice: what a lost node had added is lost with it.
 ARRIVALS = "meet/arrivals"
@@ -29,14 +26,6 @@ LOOK = 2.0
 YIELD = 5
 #: What a daemon that is away, or has no leader, makes of a question: it is asked again.
 _UNANSWERED = (Timeout, Gone, Again)
-
-
-@dataclass(frozen=True)
-class Gathering:
-    """All ranks have met for an epoch before it was planned; ``last`` is the token of the one among them who had come last."""
-
-    epoch: int
-    last: bytes
 
 
 def meet(rank: Rank, timeout: float = 600.0) -> tuple[str, int]:

@@ -49,7 +49,8 @@ class Handle:
         """Whether it can be used no more, here."""
         return self._closed or self._pid != os.getpid()
 
-    def _handle(self) -> c.c_void_p:
+    def handle(self) -> c.c_void_p:
+        """The C client's handle, for replicad's own modules. :class:`Fork` in another process."""
         if self._pid != os.getpid():
             raise Fork(f"this session belongs to process {self._pid}, and this is process {os.getpid()}: data-loader workers and other children must not use it")
         if self._closed:
@@ -70,7 +71,7 @@ class Handle:
             self._news.wait(left)
             self._news.clear()
             with self._lock:
-                if self._lib.rp_ordered(self._handle()):
+                if self._lib.rp_ordered(self.handle()):
                     return
 
     def _wait(self, op: str, call: Callable[[int], int], timeout: float | None, leave: Callable[[], None] | None = None) -> None:
@@ -79,7 +80,7 @@ class Handle:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             with self._lock:
-                self._handle()
+                self.handle()
                 self._text.text = b""
                 code = call(int(SLICE * 1e9))
                 err = None if code == n.OK else n.failure(op, code, self._text)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 
-from ..errors import Fenced, Gone, RegroupNeeded, StaleProcessGroup, Timeout
+from ..errors import Error, Fenced, Gone, RegroupNeeded, StaleProcessGroup, Timeout
 from .gathering import LOOK, awaited, scattered
 from .rank import Order, Rank
 
 __all__ = ["Orders"]
+
+#: For so many seconds a resume waits for the name of its durable generation.
+NAMED = 5.0
 
 
 class Orders:
@@ -18,6 +21,15 @@ class Orders:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._waiting: _Waiting | None = None
+
+    def origin(self, source: str) -> str:
+        """What launchers print of an order's durable generation. A resume goes on without an answer."""
+        if source != "durable":
+            return ""
+        try:
+            return self._rank.resumed(NAMED)
+        except Error as err:
+            return f"({err})"
 
     @property
     def resting(self) -> bool:

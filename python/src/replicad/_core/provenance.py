@@ -6,6 +6,7 @@ import platform
 import sys
 
 from .remarks import TEXT
+from .version import __version__
 
 __all__ = ["versions"]
 
@@ -13,8 +14,6 @@ __all__ = ["versions"]
 def versions() -> dict[str, str]:
     """The releases of Python, replicad and PyTorch, where that is loaded, and the program and its arguments, as far as remarks hold them. Generations that are
     encrypted are written without the arguments."""
-    from .. import __version__
-
     said = {"python": platform.python_version(), "replicad": __version__, "program": sys.argv[0]}
     if arguments := " ".join(sys.argv[1:]):
         said["arguments"] = arguments

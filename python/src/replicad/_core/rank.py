@@ -23,24 +23,20 @@ import contextlib
 import ctypes as c
 import json
 import os
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from ..errors import Corrupt, Error, Fenced, Gone, Invalid, Timeout
+from ..errors import Error, Fenced, Gone, Invalid, Timeout
 from . import joining, preloading
 from . import native as n
 from .handle import RETRY, SLICE
 from .region import Region
-from .rendezvous import Rendezvous
-from .threads import ANSWER, help_copy, helpers, watch, work
+from .rendezvous import Gathering
+from .threads import ANSWER, Threads, helpers
 from .waiting import astray, wait_rank
-
-if TYPE_CHECKING:
-    from .gathering import Gathering
 
 __all__ = ["Order", "Rank", "Stats"]
 
@@ -81,7 +77,7 @@ class Stats:
     reconnects: int
 
 
-class Rank(Rendezvous):
+class Rank(Threads):
     """A handle of the C client.
 
     Calls of the training thread are serialised by a lock, so a rendezvous may be asked from another thread. Two threads belong to
@@ -90,27 +86,13 @@ class Rank(Rendezvous):
     """
 
     def __init__(self, handle: c.c_void_p, pid: int, number: int, world: int, group: int | None) -> None:
-        super().__init__(handle, pid)
-        self.number, self.world, self.group = number, world, group  #: which rank, of how many, in which replica group (None: not named yet)
+        super().__init__(handle, pid, number)
+        self.world, self.group = world, group  #: the ranks, and its replica group (None: not named yet)
         self.groups: tuple[int, ...] | None = None  #: the replica group of every rank, where the launcher said it
         self.auto = False  #: whether the ranks name their groups
-        self.launched = True  #: whether a launcher of replicad, or its agent beside torchrun, says when the daemon is gone
-        self._armed = c.c_int()
         self._keep: list[Any] = []
-        self._wake = threading.Event()
-        self._quit = threading.Event()
-        self.threads: list[threading.Thread] = []  #: those that end with the rank
-        self._fence = threading.Event()
-        self._on_fence: list[Callable[[], None]] = []
-        self.stage: Callable[[int], None] | None = None  #: brings a step to where it is copied from: the session's
-        self.stage_lock = threading.Lock()  #: held while that runs: the worker, or the training thread, and nobody loads meanwhile
-        self.before_capture: Callable[[int], None] | None = None  #: called with the step that is to be copied; replicad.testing breaks things here
-        self._capture_error: Exception | None = None  # what it raised, for the training thread
-        self.judge: Callable[[str], Exception | None] = Corrupt  #: what to raise of a copy that has not what :meth:`expect` was told; None: nothing
         self._registered = 0  # bytes
         self._lacking = 0  # steps whose private part was not copied
-        self._arming = 0  # the step whose capture was armed last
-        self._later = 0  # the step that the worker is to be told of though no capture may be armed: its private part was left for later
         self._frozen = False
         self._paused = 0.0  # until then it may stand still
         self._kept: list[object] = []
@@ -190,13 +172,13 @@ class Rank(Rendezvous):
 
     def name_group(self, group: int) -> None:
         """Says which replica group the rank is in, before :meth:`attach`: in a job with ``--groups auto``, once the model says it."""
-        self._check(self._lib.rp_set_group(self._handle(), group, c.byref(self._text)), "name the group")
+        self._check(self._lib.rp_set_group(self.handle(), group, c.byref(self._text)), "name the group")
         self.group = group
 
     def register(self, regions: Iterable[Region]) -> None:
         """Names the live state, before :meth:`attach`, in an order equal on all ranks of a group."""
         table, keep, nbytes = _table(regions)
-        self._check(self._lib.rp_register(self._handle(), table, len(table), c.byref(self._text)), "register")
+        self._check(self._lib.rp_register(self.handle(), table, len(table), c.byref(self._text)), "register")
         self._registered, self._keep = nbytes, keep
 
     def grow(self, regions: Iterable[Region], recipe: bytes = b"", timeout: float | None = None) -> None:
@@ -240,12 +222,7 @@ class Rank(Rendezvous):
         if timeout is None:
             timeout = ATTACH + self._registered / RESERVED
         self._wait("attach", lambda ns: self._lib.rp_attach(self._h, ns, c.byref(self._text)), timeout)
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._wake.set()  # the worker maps the arena's pages, while the state is on its way
-        for target, name in ((work, "replicad-worker"), (watch, "replicad-watcher"), *[(help_copy, "replicad-helper")] * more):
-            t = threading.Thread(target=target, args=(self,), name=name, daemon=True)
-            t.start()
-            self.threads.append(t)
+        self._start(more)
 
     def join(self, timeout: float | None = None, beside: bool = False) -> Order:
         """Stops the rank and waits for the next order: first of all, after every :class:`Fenced`, and after
@@ -271,7 +248,7 @@ class Rank(Rendezvous):
     def begin_at(self, step: int) -> None:
         """Before :meth:`seal_initial`: the state that is in place is the program's own, of this step, and the job counts from there."""
         with self._lock:
-            self._check(self._lib.rp_begin_at(self._handle(), step, c.byref(self._text)), "begin")
+            self._check(self._lib.rp_begin_at(self.handle(), step, c.byref(self._text)), "begin")
 
     def seal_initial(self) -> None:
         """Captures and seals the initial state."""
@@ -284,12 +261,12 @@ class Rank(Rendezvous):
     def load(self) -> None:
         """Copies the ordered generation into the registered memory; every chunk is verified first."""
         with self._lock:
-            self._check(self._lib.rp_load(self._handle(), c.byref(self._text)), "load")
+            self._check(self._lib.rp_load(self.handle(), c.byref(self._text)), "load")
 
     def reject(self, why: str) -> None:
         """Says, between :meth:`load` and :meth:`ready`, that the loaded values are bad though every digest is right."""
         with self._lock:
-            self._check(self._lib.rp_reject(self._handle(), why.encode()[:4000], c.byref(self._text)), "reject")
+            self._check(self._lib.rp_reject(self.handle(), why.encode()[:4000], c.byref(self._text)), "reject")
 
     def ready(self, timeout: float | None = None) -> None:
         """Acknowledges the load; returns when the epoch is opened."""
@@ -305,19 +282,19 @@ class Rank(Rendezvous):
     def fail(self, text: str) -> None:
         """Reports a fault of this rank: its epoch is closed."""
         with self._lock:
-            self._check(self._lib.rp_fail(self._handle(), text.encode(errors="replace")[:4000], c.byref(self._text)), "fail")
+            self._check(self._lib.rp_fail(self.handle(), text.encode(errors="replace")[:4000], c.byref(self._text)), "fail")
 
     def pause(self, most: float) -> None:
         """Says that this rank will stand still for at most ``most`` seconds, on purpose, so that it is not taken for a hang; 0
         ends the pause. A daemon that is away hears it once it is back."""
         with self._lock, contextlib.suppress(Gone):
             self._paused = time.monotonic() + most
-            self._check(self._lib.rp_pause(self._handle(), int(most * 1e9), c.byref(self._text)), "pause")
+            self._check(self._lib.rp_pause(self.handle(), int(most * 1e9), c.byref(self._text)), "pause")
 
     def ending(self, most: float) -> None:
         """Says that this process is on its way out, for at most ``most`` seconds, so that it is not taken for a hang."""
         with self._lock:
-            self._check(self._lib.rp_ending(self._handle(), int(most * 1e9), c.byref(self._text)), "ending")
+            self._check(self._lib.rp_ending(self.handle(), int(most * 1e9), c.byref(self._text)), "ending")
 
     def lacks(self, text: str) -> None:
         """Names what the copies of this rank do not hold although the program changes it, from :meth:`attach` on; "" takes it back.
@@ -325,12 +302,12 @@ class Rank(Rendezvous):
         ``text`` is a list of names, separated by ", "; beyond 1,000 bytes it is cut. ``replicad status``, the launcher at the first commit and durable
         generations written from now on say it. A new process of the rank begins without it."""
         with self._lock:
-            self._check(self._lib.rp_lacks(self._handle(), text.replace("\0", " ").encode(errors="replace"), c.byref(self._text)), "lacks")
+            self._check(self._lib.rp_lacks(self.handle(), text.replace("\0", " ").encode(errors="replace"), c.byref(self._text)), "lacks")
 
     def say(self, remarks: Sequence[n.Remark]) -> None:
         """All that this rank says of its job from now on, from :meth:`attach` on (``rp_say``)."""
         with self._lock:
-            self._check(self._lib.rp_say(self._handle(), (n.Remark * len(remarks))(*remarks), len(remarks), c.byref(self._text)), "say")
+            self._check(self._lib.rp_say(self.handle(), (n.Remark * len(remarks))(*remarks), len(remarks), c.byref(self._text)), "say")
 
     def leave(self, timeout: float | None = None) -> None:
         """Says that the job is finished for this rank; returns when it is for all."""
@@ -373,7 +350,7 @@ class Rank(Rendezvous):
             if err := self._capture_error:  # the capture of the step before will never end
                 self._capture_error = None
                 raise err
-            code = self._lib.rp_step_enter(self._handle(), step, int(timeout * 1e9), c.byref(self._text))
+            code = self._lib.rp_step_enter(self.handle(), step, int(timeout * 1e9), c.byref(self._text))
             copied = self._private_copied()
             self._wake.set()  # the last of it: in a C call after this the worker would take the interpreter
             self._copied(code, f"enter step {step}")
@@ -391,7 +368,7 @@ class Rank(Rendezvous):
         copies. It returns as :meth:`step_enter` does, where private regions are copied now."""
         flags = (0 if updated else n.NO_UPDATE) | (0 if staged else n.STAGED_LATER) | (n.PRIVATE_LATER if private_later else 0)
         with self._lock:
-            h = self._handle()
+            h = self.handle()
             if good and not self._frozen:
                 self._check(self._lib.rp_set_good(h, self.ordered, step), f"exit step {step}")
             code = self._lib.rp_step_exit(h, step, flags, c.byref(self._armed), c.byref(self._text))
@@ -407,22 +384,22 @@ class Rank(Rendezvous):
 
     def expect(self, region: int, offset: int, address: int, nbytes: int) -> None:
         """Says which bytes the next copy of a region must have, by where the state lies (``rp_expect``); :attr:`judge` is asked where it has others."""
-        self._check(self._lib.rp_expect(self._handle(), region, offset, address, nbytes, c.byref(self._text)), "expect")
+        self._check(self._lib.rp_expect(self.handle(), region, offset, address, nbytes, c.byref(self._text)), "expect")
 
     def as_loaded(self, region: int) -> bool:
         """Whether a region has the bytes that :meth:`load` brought, until the next step begins (``rp_as_loaded``). It reads all of them."""
         same = c.c_int()
-        self._check(self._lib.rp_as_loaded(self._handle(), region, c.byref(same), c.byref(self._text)), "as loaded")
+        self._check(self._lib.rp_as_loaded(self.handle(), region, c.byref(same), c.byref(self._text)), "as loaded")
         return same.value == 1
 
     def load_again(self, region: int) -> None:
         """Has a region have these bytes again (``rp_load_again``)."""
-        self._check(self._lib.rp_load_again(self._handle(), region, c.byref(self._text)), "load again")
+        self._check(self._lib.rp_load_again(self.handle(), region, c.byref(self._text)), "load again")
 
     @property
     def compared(self) -> int:
         """How many copies were compared with that."""
-        return int(self._lib.rp_compared(self._handle()))
+        return int(self._lib.rp_compared(self.handle()))
 
     def _copied(self, code: int, op: str) -> None:
         """After a call that copies."""
@@ -432,13 +409,13 @@ class Rank(Rendezvous):
 
     def staged(self, step: int) -> None:
         """Says that the registered memory holds ``step``."""
-        self._check(self._lib.rp_staged(self._handle(), self.ordered, step), f"step {step} is staged")
+        self._check(self._lib.rp_staged(self.handle(), self.ordered, step), f"step {step} is staged")
         self._wake.set()
 
     def private_staged(self, step: int) -> None:
         """Says that the private regions hold ``step``, which is good, and copies them, where :meth:`step_exit` left that for later. Without effect where there is no room, or
         nobody waits for it any more."""
-        code = self._lib.rp_private_staged(self._handle(), self.ordered, step, c.byref(text := n.ErrorText()))
+        code = self._lib.rp_private_staged(self.handle(), self.ordered, step, c.byref(text := n.ErrorText()))
         if code == n.ECORRUPT and (err := self.judge(str(n.failure(f"step {step}", code, text)))):
             raise err
         if code not in (n.OK, n.EAGAIN, n.ECORRUPT):
@@ -457,13 +434,13 @@ class Rank(Rendezvous):
     def set_good(self, step: int) -> None:
         """Says that the update of ``step`` is complete and every communicator was found free of error afterwards."""
         if not self._frozen:
-            self._check(self._lib.rp_set_good(self._handle(), self.ordered, step), f"step {step} is good")
+            self._check(self._lib.rp_set_good(self.handle(), self.ordered, step), f"step {step} is good")
             self._wake.set()
 
     def freeze_good(self) -> None:
         """Stops the good word until the next load: at the first communicator error, before anything is aborted."""
         self._frozen = True
-        self._lib.rp_freeze_good(self._handle(), self.ordered)
+        self._lib.rp_freeze_good(self.handle(), self.ordered)
 
     def armed(self, step: int) -> bool:
         """Whether the worker has, or had, a capture of this step to run."""
@@ -511,7 +488,7 @@ class Rank(Rendezvous):
                 self._capture_error = None
                 raise err
             self._text.text = b""
-            code = self._lib.rp_seal_step(self._handle(), n.PRIVATE_UNCHANGED if unchanged else 0, c.byref(self._text))
+            code = self._lib.rp_seal_step(self.handle(), n.PRIVATE_UNCHANGED if unchanged else 0, c.byref(self._text))
             if code == n.ECORRUPT and not (err := self.judge(str(n.failure(op, code, self._text)))):
                 return False
             if code == n.ECORRUPT and err:
@@ -526,14 +503,9 @@ class Rank(Rendezvous):
         return self._stop is not None
 
     @property
-    def fenced(self) -> bool:
-        """Whether the rank's epoch is closed. Any thread may ask; it reads one word."""
-        return self._pid == os.getpid() and bool(self._lib.rp_fenced(self._h))
-
-    @property
     def committed(self) -> int:
         """The step last committed. Any thread may ask."""
-        return int(self._lib.rp_committed(self._handle()))
+        return int(self._lib.rp_committed(self.handle()))
 
     def on_fence(self, call: Callable[[], None]) -> None:
         """Has ``call`` called once when the epoch that :meth:`join` named last is closed; at once if it is. On the
@@ -555,7 +527,7 @@ class Rank(Rendezvous):
 
     def _stats(self) -> n.Stats:
         s = n.Stats(struct_size=c.sizeof(n.Stats))
-        self._lib.rp_get_stats(self._handle(), c.byref(s))
+        self._lib.rp_get_stats(self.handle(), c.byref(s))
         return s
 
     def keep(self, thing: object) -> None:
@@ -565,25 +537,6 @@ class Rank(Rendezvous):
     def drop(self) -> None:
         """Lets go of what :meth:`keep` holds."""
         self._kept.clear()
-
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _look_at_fence(self) -> None:
-        if self.fenced:
-            self._cut(lambda: self.fenced)  # asked again: a join may have gone on to the next epoch meanwhile
-
-    def _nudge(self) -> None:
-        if self._stop is not None and self.fenced and not self._fence.is_set():
-            os.eventfd_write(self._stop, 1)
-
-    def _cut(self, still: Callable[[], bool] = lambda: True) -> None:
-        with self._fence_lock:
-            if self._fence.is_set() or not still():
-                return
-            self._fence.set()
-            calls, self._on_fence = self._on_fence, []
-        for call in calls:
-            call()
 
 
 def _table(regions: Iterable[Region]) -> tuple[Any, list[Any], int]:

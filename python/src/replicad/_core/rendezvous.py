@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import ctypes as c
+from dataclasses import dataclass
 
 from . import native as n
 from .handle import Handle
 
-__all__ = ["Rendezvous"]
+__all__ = ["Gathering", "Rendezvous"]
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """All ranks have met for an epoch before it was planned. ``last`` is the token of the latest rank."""
+
+    epoch: int
+    last: bytes
 
 
 class Rendezvous(Handle):

@@ -8,19 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
-if TYPE_CHECKING:
-    from .rank import Rank
+from .waiting import wait_rank
 
-__all__ = ["NAMES", "addressed", "connected", "install", "opened"]
+__all__ = ["addressed", "install"]
 
-#: Torchrun's variables that ``replicad run`` sets, or tells a process that waits for a rank.
-NAMES = frozenset((
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE",
-))  # fmt: skip
 #: What TORCHELASTIC_RUN_ID begins with where the variables are those of ``replicad run``.
 RUN_ID = "replicad:"
 #: The process of the rank: children and subprocesses inherit its environment, and are not the rank.
@@ -74,8 +68,6 @@ def _serve(module: ModuleType) -> None:
     theirs = handlers["env"]
 
     def env(url: str, **options: Any) -> Iterator[Any]:
-        from .waiting import wait_rank
-
         wait_rank()
         if not addressed(url):
             return theirs(url, **options)
@@ -94,21 +86,3 @@ def addressed(url: str) -> bool:
         return False
     asked = (said.get("rank", env.get("RANK")), said.get("world_size", env.get("WORLD_SIZE")))
     return asked == (env.get("REPLICAD_RANK"), env.get("REPLICAD_WORLD")) and None not in asked
-
-
-_opened: Rank | None = None
-
-
-def opened() -> Rank | None:
-    """The connection that groups were made over before there was a session, for the session to go on with."""
-    return None if _opened is None or _opened.closed else _opened
-
-
-def connected() -> Rank:
-    """That connection, made now if there is none."""
-    global _opened
-    if (rank := opened()) is None:
-        from .rank import Rank
-
-        rank = _opened = Rank.open()
-    return rank

@@ -6,9 +6,14 @@ import json
 import os
 
 from ..errors import Invalid
-from .torchenv import NAMES
 
-__all__ = ["place", "wait_rank"]
+__all__ = ["NAMES", "place", "wait_rank"]
+
+#: Torchrun's variables that ``replicad run`` sets, or sends to a process that waits for a rank.
+NAMES = frozenset((
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE",
+))  # fmt: skip
 
 _MOST = 64 << 10  # bytes of an answer
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
 
+from .._core.latest import Session
 from ..errors import Error
-
-if TYPE_CHECKING:
-    from ..session import Session
 
 __all__ = ["Unwinder"]
 

@@ -5,6 +5,7 @@ A tree stands for its value alone: what was one object twice is two afterwards. 
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import rng
-from .._core import draws
+from .._core import draws, rngcodec
 from .._core.capsule import TENSORS, Opaque
 
 __all__ = ["LIMIT", "Beside", "Large", "Unkept", "kept", "plain", "printed", "put", "size", "tree"]
@@ -241,8 +242,6 @@ def _generator(made: Any, there: Any) -> Any:
 
 def _made(module: str, name: str, layout: int) -> Any:
     """A generator of a kind, with a state that is about to be another one."""
-    import random
-
     if name == "Random":
         return random.Random()
     if name == "RandomState":
@@ -250,8 +249,6 @@ def _made(module: str, name: str, layout: int) -> Any:
     if module.startswith("torch"):
         return torch.Generator()
     import numpy as np
-
-    from .._core import rngcodec
 
     bits = getattr(np.random, rngcodec.LAYOUTS[layout][0])()
     return np.random.Generator(bits) if name == "Generator" else bits

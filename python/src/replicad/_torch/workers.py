@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
+from .._core import draws
 from . import values
+from .implicit import Implicit
 from .slots import Drawn, Slot
 
 __all__ = ["Workers", "told", "unwrapped"]
@@ -104,8 +106,6 @@ class _Looks:
     """At some objects, in a worker."""
 
     def __init__(self, **of: Any) -> None:
-        from .implicit import Implicit
-
         self._objects = _Holders(**of)
         self._implicit = Implicit(self._objects)
         self._last: dict[str, Any] = {}
@@ -131,8 +131,6 @@ class _Looks:
 
 
 def _generator(v: Any) -> bool:
-    from .._core import draws
-
     return draws.found(v)
 
 

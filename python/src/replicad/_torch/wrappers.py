@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ..errors import SessionState
+from ..errors import SessionState, StaleProcessGroup
 
-__all__ = ["clean", "flat_parameters", "fsdp1", "on_groups", "reshard", "sharded_by_fsdp", "taken_down", "whole", "within_fsdp"]
+__all__ = ["clean", "flat_parameters", "fsdp1", "on_groups", "reshard", "sharded_by_fsdp", "stale", "taken_down", "whole", "within_fsdp"]
 
 
 def clean(model: torch.nn.Module, name: str) -> str:
@@ -85,6 +85,15 @@ def on_groups(model: torch.nn.Module) -> bool:
     """Whether a model's own parameters hang on process groups: FSDP, or laid over a mesh. DDP does not count, which can be made anew
     around the module that it holds."""
     return sharded_by_fsdp(model) or any(hasattr(p, "device_mesh") for p in model.parameters())
+
+
+def stale(what: str) -> StaleProcessGroup:
+    """The error of a model whose process groups are gone."""
+    return StaleProcessGroup(
+        f"{what} uses process groups that were taken down when the block ended. Make it inside of the block, "
+        "in a session with staging=True, and call session.rebind() before resume(). DDP can also be made inside, "
+        "around the plain model that the session has. This process ends, and a new one takes its place"
+    )
 
 
 def taken_down(module: torch.nn.Module) -> bool:

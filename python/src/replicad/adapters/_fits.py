@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .._core import capsule, torchenv
+from .._core import capsule, connection
 from .._torch import unwind
 from .._torch.grown import Grown
 from ..errors import Mismatch, Refused, SessionState
@@ -32,7 +32,7 @@ def _ended() -> list[list[Any]]:
     """What the ranks had at the end of each fit that is over, as the job says."""
     if (session := current()) is not None:
         return session.parts.objects.grown.fits
-    return Grown.unpack(torchenv.connected().recipe()).fits
+    return Grown.unpack(connection.connected().recipe()).fits
 
 
 def over() -> Mapping[str, Any] | None:
@@ -46,7 +46,7 @@ def over() -> Mapping[str, Any] | None:
         "error (a test, a save): load a checkpoint of the fit, or leave that out where keep.passed is true",
         at + 1,
     )
-    return dict(ended[at][torchenv.connected().number])
+    return dict(ended[at][connection.connected().number])
 
 
 class Passed:

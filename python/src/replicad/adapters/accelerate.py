@@ -142,7 +142,7 @@ def _late(session: Session, plain: Callable[..., None]) -> Callable[..., None]:
     """What takes the place of an accelerator's register_for_checkpointing while there is the session."""
 
     def register_for_checkpointing(*objects: Any) -> None:
-        if not session._closed:
+        if not session.life.closed:
             names = ", ".join(type(o).__name__ for o in objects)
             raise Invalid(f"register_for_checkpointing({names}) after replicad.accelerate.prepare(): it would be in no copy. Call it before")
         plain(*objects)
@@ -156,7 +156,7 @@ def _as_steps(session: Session, optimizer: AcceleratedOptimizer, one: OneStep) -
 
     @functools.wraps(plain)
     def step(closure: Callable[[], Any] | None = None) -> Any:
-        if not optimizer.gradient_state.sync_gradients or session.life.inside is not None or session._closed:
+        if not optimizer.gradient_state.sync_gradients or session.life.inside is not None or session.life.closed:
             return plain(closure)
         one.begins(optimizer)
         with session.step():

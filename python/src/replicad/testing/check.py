@@ -8,13 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import trainee
 from .daemon import Daemon
+from .trainee import Train
 
 __all__ = ["SOURCES", "Checked", "Different", "Resumption", "Train", "check_generation", "check_resume"]
 
@@ -51,10 +52,6 @@ class Checked:
 
 #: Of jobs whose processes start once: nobody needs a process that their restarts would fork from, and it would import all that they import.
 ONCE = ("--preload", "none")
-
-#: A generator function: it trains up to the step that it is given, and yields after each step what it wants compared (losses,
-#: samples) by name.
-Train = Callable[[int], Iterator[Mapping[str, Any]]]
 
 
 def check_resume(

@@ -24,7 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import trainee
+from .. import inprocess
+from .._core import waiting
+from . import recorder, trainee
 from .faults import Injected
 from .trainee import digest, load
 
@@ -345,13 +347,51 @@ def ranks(program: str, call: Sequence[str], world: int, env: Mapping[str, str],
         raise RuntimeError(f"the plain run failed (status {bad[0]}):\n{said}")
 
 
+class Judged(Subject):
+    """A trainer as a subject: with its session, at places that every trainer has."""
+
+    def __init__(self, run: Run, module: Any, function: str) -> None:
+        super().__init__(run)
+        if not run.kept:
+            from .. import alone
+
+            alone.launched = lambda: False
+        self._trainer = recorder.made(module, function, run.folder.parent / "work")
+
+        def write(name: str, step: int, values: dict[str, str]) -> None:
+            run.event(name, step, **_parts(values))
+
+        self._record = recorder.Recorder(self._trainer, write, run.at)
+
+    @property
+    def session(self) -> Session:
+        """The trainer's."""
+        return self._trainer.session  # type: ignore[attr-defined, no-any-return]
+
+    def train(self) -> None:
+        """To the end."""
+        with self._record.watching():
+            self._trainer.train(self._record, None)
+
+    def digests(self) -> Mapping[str, Any]:
+        """Of the trainer's state."""
+        return {k: recorder.plain(v) for k, v in self._trainer.state().items()}
+
+
+def _parts(values: Mapping[str, str]) -> dict[str, str]:
+    """A digest of each part."""
+    parts: dict[str, dict[str, str]] = {}
+    for name, text in values.items():
+        part, _, path = name.partition("|")
+        parts.setdefault(part, {})[path] = text
+    return {part: leaves[""] if list(leaves) == [""] else digest(leaves) for part, leaves in parts.items()}
+
+
 def _made(program: Any, name: str, run: Run) -> Subject:
     """The subject of a run."""
     kind = getattr(program, name)
     if isinstance(kind, type) and issubclass(kind, Subject):
         return kind(run)
-    from .recorder import Judged
-
     return Judged(run, program, name)
 
 
@@ -360,9 +400,10 @@ def main() -> None:
     folder, module, file, name, how, control, *arguments = sys.argv[1:]
     sys.argv, trainee.running = [file, *arguments], True
     plan = [Break(*b) for b in json.loads(Path(folder, "plan.json").read_text())]
-    from .. import place
-
-    rank, world = (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if how == "plain" else place()
+    if how == "plain":
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    else:
+        rank, world = waiting.place()
     sys.path.insert(0, os.path.dirname(file))
     import torch
 
@@ -382,8 +423,6 @@ def main() -> None:
         subject.train()
 
     if how == "raise":
-        from .. import inprocess
-
         inprocess.wrap(lambda: subject.session)(train)()  # an adapter may make it in there
     else:
         train()

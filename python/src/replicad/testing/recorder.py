@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import trainee
-from .conformance import Run, Subject
 from .trainee import digest, load, named, seed
 
 if TYPE_CHECKING:
     import torch
 
-    from ..session import Session
-
-__all__ = ["LATER", "METHODS", "Judged", "Recorder", "Trainer"]
+__all__ = ["LATER", "METHODS", "Recorder", "Trainer", "made", "plain"]
 
 #: What a trainer has to have.
 METHODS = ("train", "save", "state")
@@ -121,7 +118,7 @@ class Recorder:
             self._write("restored", self._restored, _leaves(self._trainer.state()))
             self._restored = -1
         self._at("forward", self._last + 1)
-        self._calls.append({"samples": digest(_plain([args, kwargs])), **dict(_generators())})
+        self._calls.append({"samples": digest(plain([args, kwargs])), **dict(_generators())})
 
     def _seen(self) -> dict[str, Any]:
         """How often a model was called for this step, with what, and what the generators were then."""
@@ -135,15 +132,15 @@ def _number(value: Any) -> Any:
 
 def _leaves(tree: Mapping[str, Any]) -> dict[str, str]:
     """Its leaves, as PART|PATH."""
-    return {f"{part}|{path.lstrip('.')}": text for part, value in tree.items() for path, text in named(_plain(value), "")}
+    return {f"{part}|{path.lstrip('.')}": text for part, value in tree.items() for path, text in named(plain(value), "")}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The same without objects whose text has their address in it."""
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     known = value is None or isinstance(value, (bool, int, float, str, bytes, bytearray)) or hasattr(value, "detach") or hasattr(value, "tobytes")
     return value if known else type(value).__name__
 
@@ -225,39 +222,3 @@ def made(module: Any, function: str, folder: Path) -> Trainer:
             "replicad.testing.of_lightning(trainer, module, loader) and of_huggingface(trainer) make it"
         )
     return trainer
-
-
-class Judged(Subject):
-    """A trainer as a subject of :mod:`replicad.testing.conformance`: with its session, at places that every trainer has."""
-
-    def __init__(self, run: Run, module: Any, function: str) -> None:
-        super().__init__(run)
-        if not run.kept:
-            from .. import alone
-
-            alone.launched = lambda: False
-        self._trainer = made(module, function, run.folder.parent / "work")
-        self._record = Recorder(self._trainer, lambda name, step, values: run.event(name, step, **_parts(values)), run.at)
-
-    @property
-    def session(self) -> Session:
-        """The trainer's."""
-        return self._trainer.session  # type: ignore[attr-defined, no-any-return]
-
-    def train(self) -> None:
-        """To the end."""
-        with self._record.watching():
-            self._trainer.train(self._record, None)
-
-    def digests(self) -> Mapping[str, Any]:
-        """What the trainer says that there is."""
-        return {k: _plain(v) for k, v in self._trainer.state().items()}
-
-
-def _parts(values: Mapping[str, str]) -> dict[str, str]:
-    """A digest of each part."""
-    parts: dict[str, dict[str, str]] = {}
-    for name, text in values.items():
-        part, _, path = name.partition("|")
-        parts.setdefault(part, {})[path] = text
-    return {part: leaves[""] if list(leaves) == [""] else digest(leaves) for part, leaves in parts.items()}

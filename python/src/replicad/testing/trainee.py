@@ -10,16 +10,20 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from .._core import latest
 
 if TYPE_CHECKING:
     from ..session import Session
-    from .check import Train
 
+#: A generator function: it trains up to the step that it is given. After each step it yields what it wants
+#: compared (losses, samples), by name.
+Train = Callable[[int], Iterator[Mapping[str, Any]]]
 #: Whether this is a process of check_resume's, or of another check's.
 running = False
 
@@ -50,14 +54,12 @@ def main() -> None:
 
 def _record(train: Train, last: int, kill: int, how: str, path: Path) -> None:
     """Trains, and writes down what is to be compared after each step."""
-    from .. import session as sessions  # with torch, which the guard of the daemon does without
-
     at = -1
     with open(path, "a", buffering=1) as out:
         killed = any("killed" in json.loads(line) for line in path.read_text().splitlines())
         seed(out.tell())  # the same in the first process of each run; another one where the state has to come from the resume
         for yielded in train(last):
-            session = sessions.current()
+            session = cast("Session | None", latest.session)
             if session is None:
                 raise RuntimeError("no replicad.Session is open at the yield: yield inside of it")
             if at < 0:
