@@ -5,10 +5,18 @@ from __future__ import annotations
 
 import re
 import signal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from conftest import Daemon
+from replicad._core.reports import ENDING, Reports
+from replicad.errors import Error
+
+if TYPE_CHECKING:
+    from replicad._core.life import Life
+    from replicad._core.rank import Rank
 
 pytest.importorskip("torch", reason="torch is missing: sessions hold torch's state")
 
@@ -251,3 +259,22 @@ with replicad.Session(model=model, optimizer=optimizer) as session:
         world=2,
     ).done()
     assert "NAMED" in out and "NOT NAMED" not in out, out
+
+
+def test_an_end_that_nobody_heard_is_reported_again() -> None:
+    """A daemon that was away as the program began to end took its rank for one that hangs: the report counted as made."""
+    heard: list[float] = []
+    away = [True]
+
+    def ending(most: float) -> None:
+        if away.pop():
+            raise Error("it is not connected to its daemon")
+        heard.append(most)
+
+    rank, life = SimpleNamespace(attached=True, ending=ending), SimpleNamespace(closed=False, left=False)
+    reports = Reports(cast("Rank", rank), cast("Life", life))
+    reports.ending()
+    away.append(False)
+    reports.ending()
+    reports.ending()
+    assert heard == [ENDING]

@@ -53,9 +53,10 @@ class Reports:
             self.fault(text)
 
     def ending(self) -> None:
-        """Reports, once, that this program ends: its exit handlers, or a last upload, are no hang."""
+        """Reports, once, that this program ends: its exit handlers, or a last upload, are no hang. What a daemon that was away has not
+        heard the next place reports again."""
         if self._ends or not self.wanted:
             return
-        self._ends = True
         with contextlib.suppress(Error):
             self._rank.ending(ENDING)
+            self._ends = True
