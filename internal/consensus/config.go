@@ -105,12 +105,16 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// commitNews is when followers hear, at least, of a commit that no further entry carries, and when a failed call is made again. It does not
+// grow with the heartbeat: a commit may wait for that call.
+const commitNews = 200 * time.Millisecond
+
 func (c Config) raft(notify chan<- bool) *raft.Config {
 	r := raft.DefaultConfig()
 	r.LocalID = raft.ServerID(c.ID)
 	r.HeartbeatTimeout, r.ElectionTimeout, r.LeaderLeaseTimeout = c.Heartbeat, c.Election, c.Lease
-	r.CommitTimeout = c.Heartbeat / 2 // until followers hear of a commit that no further entry carries; each costs a call
-	r.BatchApplyCh = false            // it would break the timeout of proposals
+	r.CommitTimeout = min(commitNews, c.Heartbeat/2)
+	r.BatchApplyCh = false // it would break the timeout of proposals
 	r.ShutdownOnRemove = true
 	r.TrailingLogs, r.SnapshotThreshold = trailingLogs, snapshotThreshold
 	r.NotifyCh = notify

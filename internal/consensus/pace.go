@@ -75,7 +75,7 @@ func (p *pace) led(self bool) { p.leads, p.stands = self, 0 }
 
 // timeouts are those to wait now. They are doubled as often as it takes to be four times what was late, so that they seldom change.
 // A leader sends heartbeats in a tenth to a fifth of its own. While no job is there, and the machine is calm, they come half as often.
-// They are most of what an idle daemon does. Of three that follow each other two may still be lost before the lease is.
+// They are most of what an idle daemon does. At the latest the second of two still comes within the lease.
 func (p *pace) timeouts(now time.Duration, idle bool) (heartbeat, election time.Duration) {
 	p.turn(now)
 	times := time.Duration(1)

@@ -247,9 +247,11 @@ func (e *Endpoint) guard(ctx context.Context) {
 		if err == nil {
 			s.next(now)
 		}
-		if look.Reset(shieldLook); s.let != 0 {
-			look.Reset(shieldEvery)
+		next := shieldLook
+		if s.let != 0 {
+			next = shieldEvery
 		}
+		look.Reset(next)
 		switch {
 		case err == nil && s.let == was:
 			continue
